@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from agent_host.host.options import SessionOptions
     from agent_host.host.python_tools import PythonTool, tool
-    from agent_host.host.records import Result
+    from agent_host.host.records import Doubt, Item, Result, Transcript, Wait, read_transcript
     from agent_host.host.sessions import (
         Approve,
         Closing,
@@ -60,12 +60,14 @@ __all__ = [
     "CheckpointWriteFailed",
     "Closing",
     "Decision",
+    "Doubt",
     "ErrorCode",
     "Form",
     "FormField",
     "GatewayError",
     "GuardrailBlocked",
     "Incompatible",
+    "Item",
     "NoActiveTask",
     "OnEvent",
     "OnOpen",
@@ -82,9 +84,12 @@ __all__ = [
     "SessionNotReady",
     "SessionOptions",
     "TaskAlreadyRunning",
+    "Transcript",
     "UsageError",
+    "Wait",
     "__version__",
     "open_session",
+    "read_transcript",
     "resume_session",
     "resume_task",
     "run_task",

@@ -20,7 +20,7 @@ KEPT: Final = "\n\t"
 def escape(text: str, keep: str = KEPT) -> str:
     """`text` with each character that does not print as its Python escape; those in `keep` stay as they are. What
     comes out has no lone surrogates."""
-    if text.isprintable():
+    if text.isprintable() or (keep == KEPT and text.replace("\n", "").replace("\t", "").isprintable()):
         return text
     return "".join(char if char in keep or char.isprintable() else repr(char)[1:-1] for char in text)
 

@@ -13,13 +13,13 @@ import re
 import ssl
 import sys
 import threading
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import httpx as httpx
 
@@ -50,9 +50,9 @@ def usable_in_header(token: str) -> bool:
     return token.isascii() and token.isprintable() and token == token.strip()
 
 
-def retry_after_s(headers: Mapping[str, Any]) -> float | None:
-    """Seconds of a retry-after-ms or Retry-After header; the latter is a number of seconds or an HTTP date. None when
-    there is none to read."""
+def retry_after_s(headers: Mapping[str, Any], time: Callable[[], float]) -> float | None:
+    """Seconds of a retry-after-ms or Retry-After header; the latter is a number of seconds or an HTTP date, which is
+    held against `time`, in seconds since the epoch. None when there is none to read."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -70,7 +70,7 @@ def retry_after_s(headers: Mapping[str, Any]) -> float | None:
         return None
     if moment.tzinfo is None:  # HTTP dates are GMT
         moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    return max(0.0, moment.timestamp() - time())
 
 
 def _number(value: object) -> float | None:

@@ -1,4 +1,4 @@
-"""Ids and times as they stand in every message, event and record."""
+"""Ids and times as they stand in every message, event and record, and the clock and chance that they are made of."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import os
 import time
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REPLAY_PREFIX = "replay_"
 """What the ids of denied calls begin with, by which a resume can run them."""
@@ -15,18 +21,45 @@ OWN_PREFIX = ".agent-host-"
 _OWN_SUFFIX = ".tmp"
 
 
-def new_id(prefix: str) -> str:
-    """An opaque id such as `msg_9f2c...`; 64 random bits, unique within a session for all practical purposes."""
-    return f"{prefix}_{os.urandom(8).hex()}"
+class Outside(NamedTuple):
+    """The clock and the chance of one session, as composition hands them in (decision 0110). Waits and timers, sockets
+    and the threads that a coroutine waits for come from the event loop that the process has chosen.
+
+    `time` gives seconds since the epoch, `monotonic` those of a clock that nobody sets, `random_bytes` so many bytes
+    that nobody foresees.
+    """
+
+    time: Callable[[], float]
+    monotonic: Callable[[], float]
+    random_bytes: Callable[[int], bytes]
+
+    def now(self) -> datetime:
+        """The present moment in UTC."""
+        return datetime.fromtimestamp(self.time(), UTC)
+
+    def stamp(self) -> str:
+        """The present moment in UTC, milliseconds, `Z` at the end."""
+        return rfc3339(self.time())
+
+    def new_id(self, prefix: str) -> str:
+        """An opaque id such as `msg_9f2c...`; 64 random bits, unique within a session for all practical purposes."""
+        return f"{prefix}_{self.random_bytes(8).hex()}"
+
+    def ms_since(self, began: float) -> int:
+        """Whole milliseconds since the moment `began` of `monotonic`."""
+        return int((self.monotonic() - began) * 1000)
+
+    def fraction(self) -> float:
+        """A number from 0 to 1, without 1; each is as likely."""
+        return int.from_bytes(self.random_bytes(6)) / (1 << 48)
 
 
-def now_rfc3339() -> str:
-    """The present moment in UTC, milliseconds, `Z` at the end."""
-    return rfc3339(time.time())
+MACHINE = Outside(time.time, time.monotonic, os.urandom)
+"""The clock and the chance of this machine. Only what composes a session names it; all else is handed its outside."""
 
 
 def rfc3339(at: float) -> str:
-    """The moment `at`, in seconds since the epoch, written like `now_rfc3339`."""
+    """The moment `at`, in seconds since the epoch: in UTC, milliseconds, `Z` at the end."""
     second, milliseconds = divmod(int(at * 1000), 1000)
     return f"{_second(second)}.{milliseconds:03}Z"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, TypeVar
+import math
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from agent_host.errors import GatewayUnavailable, ServiceUnavailable
 from config.lean_typing import NamedTuple
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from tenacity import RetryCallState
 
+    from agent_host.ids import Outside
+
+_MOST_DOUBLED: Final = 62
 T = TypeVar("T")
 Passing = TypeVar("Passing", GatewayUnavailable, ServiceUnavailable)
 """A fault that may have gone by the next try; it is not tried again where its `again` is false."""
@@ -36,6 +39,7 @@ async def call_with_retries(
     attempt: Callable[[], Awaitable[T]],
     policy: RetryPolicy,
     on_retry: Callable[[int, float, Passing], None],
+    outside: Outside,
 ) -> T:
     """The result of `attempt`, which is called again when it raises `passing`.
 
@@ -47,7 +51,7 @@ async def call_with_retries(
         if policy.retries == 0 or not error.again:
             raise
         first = error
-    return await _again(passing, attempt, policy, on_retry, first)
+    return await _again(passing, attempt, policy, on_retry, first, outside)
 
 
 async def _again(
@@ -56,13 +60,13 @@ async def _again(
     policy: RetryPolicy,
     on_retry: Callable[[int, float, Passing], None],
     first: Passing,
+    outside: Outside,
 ) -> T:
     # Only a call that failed pays for the import.
-    from tenacity import AsyncRetrying, retry_if_exception, wait_random_exponential
+    from tenacity import AsyncRetrying, retry_if_exception
 
-    backoff = wait_random_exponential(multiplier=policy.base_s, max=policy.max_s)
     pending = [first]
-    waiting = _Waiting(policy)
+    waiting = _Waiting(policy, outside)
 
     def error_of(state: RetryCallState) -> Passing:
         error = state.outcome.exception() if state.outcome is not None else None
@@ -73,7 +77,9 @@ async def _again(
         if error.retry_after_s is not None:
             return waiting.bound(error, min(error.retry_after_s, policy.max_retry_after_s))
         # Jitter over the upper half only: a wait of nothing would not help a server that is overrun.
-        return waiting.bound(error, min(policy.max_s, policy.base_s / 2 + backoff(state) / 2))
+        longest_s = min(policy.max_s, math.ldexp(policy.base_s, min(state.attempt_number - 1, _MOST_DOUBLED)))
+        jittered_s = policy.base_s / 2 + longest_s * outside.fraction() / 2
+        return waiting.bound(error, min(policy.max_s, jittered_s))
 
     def report(state: RetryCallState) -> None:
         if state.next_action is not None:
@@ -97,8 +103,9 @@ async def _again(
 class _Waiting:
     """The count of failed tries, and the time since a server first said that it gets ready."""
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    def __init__(self, policy: RetryPolicy, outside: Outside) -> None:
         self._policy = policy
+        self._now = outside.monotonic
         self._left = policy.retries
         self._until: float | None = None
 
@@ -106,17 +113,17 @@ class _Waiting:
         """True if the failure `error` is the last; called once for each."""
         self._left -= 1
         until = self._deadline_for(error)
-        return self._left < 0 and (until is None or time.monotonic() >= until)
+        return self._left < 0 and (until is None or self._now() >= until)
 
     def bound(self, error: GatewayUnavailable | ServiceUnavailable, wait_s: float) -> float:
         """The wait behind `error`: none goes beyond the time, so that the last try is made when it is up."""
         until = self._deadline_for(error)
-        return wait_s if until is None else max(0.0, min(wait_s, until - time.monotonic()))
+        return wait_s if until is None else max(0.0, min(wait_s, until - self._now()))
 
     def _deadline_for(self, error: GatewayUnavailable | ServiceUnavailable) -> float | None:
         """The end of the wait for a server that gets ready, from its first such answer on; None for any other."""
         if not error.gets_ready or self._policy.max_wait_s is None:
             return None
         if self._until is None:  # tenacity asks for the wait before it asks whether to stop
-            self._until = time.monotonic() + self._policy.max_wait_s
+            self._until = self._now() + self._policy.max_wait_s
         return self._until

@@ -29,11 +29,14 @@ BENCHMARKS = {
     "tools": "the desktop and native tools: small calls, a search, long output, large files",
     "policy": "decisions: typical ones, long lists, hostile lines",
     "session": "`serve`: start, a piece of text, slow clients, memory",
+    "clients": "new sessions of a client: by fork, by a spare process, by a fresh interpreter",
+    "acp": "the agent for editors: a new session, a piece of text",
     "events": "an event: creating it, and each watcher on top",
     "changes": "a command in a repository, with and without the look at what it changed",
     "llm": "the price of requests under a provider's cache; reading an answer against the SDKs",
     "sandbox": "holding a command: its start, a connection, a job with many files",
     "service": "the Backend Tool Service: what it adds to a call, with one worker and with two",
+    "pages": "pages of sessions: a file, a browser, a list, a live event",
     "redaction": "the search for secrets, in code and in hostile text",
 }
 

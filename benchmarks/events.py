@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from agent_host.events.emitter import Emitter
 from agent_host.events.kinds import EventType
 from agent_host.events.outbox import EventRing, Outbox
+from agent_host.ids import MACHINE
 from agent_host.redaction import Scrubber
 from benchmarks.report import Row, milliseconds
 
@@ -60,7 +61,14 @@ class Effort(NamedTuple):
         return statistics.median(self._round_us(make(), event_type, secrets) for _ in range(self.rounds))
 
     def _round_us(self, watchers: Watchers, event_type: EventType, secrets: tuple[str, ...]) -> float:
-        made = Emitter(session_id="s", workspace_id="w", tenant_id="t", user_id="u", scrub=Scrubber(secrets).json)
+        made = Emitter(
+            time=MACHINE.time,
+            session_id="s",
+            workspace_id="w",
+            tenant_id="t",
+            user_id="u",
+            scrub=Scrubber(secrets).json,
+        )
         made.attach(watchers)
         payload = PAYLOADS[event_type]
 

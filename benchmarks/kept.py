@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agent_host.ids import MACHINE
 from agent_host.thread.messages import Message, ToolCall, encode
 from benchmarks.report import MIB
 from state.checkpoint import Checkpoint, SessionIdentity
@@ -102,8 +103,8 @@ def make_step(number: int, calls: int = 1, text: str = "Again.") -> Step:
     step = f"step_{number:06}"
     usage = TokenUsage(1000, 30, 900)
     rows: list[CallRow] = [{"callId": call, "sideEffects": True} for call in ids]
-    said = encode(assistant, session_id=SESSION, task_id="task_1", step_id=step)
-    done = [encode(result, session_id=SESSION, task_id="task_1", step_id=step) for result in results]
+    said = encode(assistant, MACHINE, session_id=SESSION, task_id="task_1", step_id=step)
+    done = [encode(result, MACHINE, session_id=SESSION, task_id="task_1", step_id=step) for result in results]
     started = [CallStarted(call) for call in ids]
     finished = [CallFinished(call, "succeeded", data) for call, data in zip(ids, done, strict=True)]
     return Step(
@@ -127,12 +128,12 @@ def steps_of(messages: int) -> int:
 
 
 def new_session(folder: str) -> Store:
-    system = encode(Message("system", "Be careful.", 3), session_id=SESSION)
+    system = encode(Message("system", "Be careful.", 3), MACHINE, session_id=SESSION)
     state = Checkpoint(
         SessionIdentity(SESSION, "ws", "tenant", "user", {"flags": {}, "workspace": folder}), thread=[system]
     )
     store = Store(folder, state)
-    prompt = encode(Message("user", "Read on.", 3), session_id=SESSION, task_id="task_1")
+    prompt = encode(Message("user", "Read on.", 3), MACHINE, session_id=SESSION, task_id="task_1")
     store.append(record_of("task_started", {"taskId": "task_1", "prompt": "Read on.", "maxSteps": 10**6}, prompt))
     return store
 

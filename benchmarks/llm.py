@@ -21,6 +21,7 @@ import openai
 import orjson
 
 from agent_host.contracts import Subject, ToolSpec
+from agent_host.ids import MACHINE
 from agent_host.llm.client import LlmClient
 from agent_host.llm.dialects import NAMES, make_dialect
 from agent_host.llm.event_stream import AnswerLimits, GatewayTimeouts
@@ -149,7 +150,9 @@ async def _both(name: str, url: str, rounds: int) -> tuple[float, float]:
     """Seconds for one answer: ours, and the SDK's."""
     dialect = _dialect(name)
     limits = AnswerLimits(_ALL, _ALL, _ALL, _ALL)
-    client = LlmClient(url, None, dialect, session_id="s", timeouts=GatewayTimeouts(10, 60, 60, 600), limits=limits)
+    client = LlmClient(
+        url, None, dialect, time=MACHINE.time, session_id="s", timeouts=GatewayTimeouts(10, 60, 60, 600), limits=limits
+    )
     thread = Thread(dialect.renderer("m"))
     thread.add_task(Message("user", _QUESTION, 5))
     head = dialect.head(model="m", max_output_tokens=1000, system="", tools=(), session_id="s")
@@ -191,7 +194,15 @@ async def _waits(name: str, pieces: int) -> list[float]:
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         url, limits = f"http://{host}:{port}", AnswerLimits(_ALL, _ALL, _ALL, _ALL)
-        client = LlmClient(url, None, dialect, session_id="s", timeouts=GatewayTimeouts(10, 60, 60, 600), limits=limits)
+        client = LlmClient(
+            url,
+            None,
+            dialect,
+            time=MACHINE.time,
+            session_id="s",
+            timeouts=GatewayTimeouts(10, 60, 60, 600),
+            limits=limits,
+        )
         thread = Thread(dialect.renderer("m"))
         thread.add_task(Message("user", _QUESTION, 5))
         head = dialect.head(model="m", max_output_tokens=1000, system="", tools=(), session_id="s")

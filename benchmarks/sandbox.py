@@ -20,11 +20,12 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from agent_host.ids import MACHINE
 from benchmarks.processes import scratch
 from benchmarks.report import MIB, Row, milliseconds
 from benchmarks.runs import Bench, Turns
 from policy.scope import CommandScope
-from tool_runtime.processes.command import CommandParams, run_command
+from tool_runtime.processes.command import Command, CommandParams, run_command
 from tool_runtime.sandbox import levels as sandbox
 from tool_runtime.sandbox.session import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
@@ -113,7 +114,9 @@ class Bed:
         """What is compared with a plain start."""
         works = [level for level, of in LEVELS.items() if sandbox.look(of).works]
         for level in works:
-            runtime = RuntimeSettings(workspace=self.workspace, sandbox=SandboxSettings(LEVELS[level], required=True))
+            runtime = RuntimeSettings(
+                outside=MACHINE, workspace=self.workspace, sandbox=SandboxSettings(LEVELS[level], required=True)
+            )
             self._sandboxes[level] = open_sandbox(runtime, self._pool)
         return works
 
@@ -130,7 +133,7 @@ class Bed:
             scope=self.scopes.get(level, self.plain),
         )
         began = time.perf_counter_ns()
-        outcome = await run_command(params, self._pool, None, self._sandboxes[level])
+        outcome = await run_command(Command, params, self._pool, None, self._sandboxes[level])
         took = (time.perf_counter_ns() - began) / 1e6
         if outcome.exit_code:
             sys.exit(f"{level}: {outcome.stderr.ends.render(2000).decode()}")

@@ -7,7 +7,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import ToolConstraints, ToolRequest
+from agent_host.ids import MACHINE
 from policy.names import CapabilityName
+from tool_runtime.processes.command import Command
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
@@ -31,13 +33,14 @@ class Calls:
         max_output_bytes: int = 102_400,
     ) -> None:
         settings = RuntimeSettings(
+            outside=MACHINE,
             workspace=workspace,
             guard_processes=guard_processes,
             on_output=on_output,
             families=("desktop", "native"),
             max_output_bytes=max_output_bytes,
         )
-        self._router = LocalToolRouter(settings)
+        self._router = LocalToolRouter(settings, Command)
         self._scope = ToolConstraints(allowed_paths=(workspace,), blocked_paths=(os.path.join(workspace, ".git"),))
 
     async def call(self, tool: str, /, **arguments: Any) -> str:

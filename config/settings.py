@@ -177,6 +177,12 @@ class ClientsSection(Section, name="clients"):
     fork_server = flag()
 
 
+class AcpSection(Section, name="acp"):
+    """Editors that drive sessions."""
+
+    client_servers = flag()
+
+
 class LlmSection(Section, name="llm"):
     """The gateway, the model, and the bounds on an answer."""
 
@@ -351,6 +357,7 @@ class Settings:
     host: HostSection
     serve: ServeSection
     clients: ClientsSection
+    acp: AcpSection
     llm: LlmSection
     loop: LoopSection
     tools: ToolsSection

@@ -15,7 +15,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import orjson
+
 from state.disk import make_durable_dir, write_new
+from state.journal import parse
+from state.store import KIND
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder
@@ -99,3 +103,23 @@ class Archive:
             self._disk.link(path, target)
         except OSError:  # a file system that knows no second names
             write_new(self._disk, target, [self._disk.read(path)], durable=False)
+
+
+_COLOURED = b'"coloured":{"'
+
+
+def read_coloured(disk: Disk, paths: SessionPaths) -> dict[str, dict[str, str]]:
+    """Output of commands with its colours (`state.records.CallFinished`), by call and stream, from all journals of a
+    session that is resumable or has ended. Raises OSError, UnknownVersion."""
+    names = sorted(disk.names(paths.archive)) if disk.status(paths.archive) is not None else []
+    kept = [os.path.join(paths.archive, name) for name in names if name.endswith(JOURNAL)]
+    found: dict[str, dict[str, str]] = {}
+    for path in (*kept, paths.previous_journal, paths.journal):
+        data = disk.read(path) if disk.status(path) is not None else b""
+        if _COLOURED not in data:  # most sessions have none, and a journal may be long
+            continue
+        for line in parse(data).records:
+            fields = orjson.loads(line.fields) if _COLOURED in line.fields else {}
+            if fields.get(KIND) == "call_finished":
+                found[str(fields["callId"])] = fields["coloured"]
+    return found

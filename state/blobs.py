@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import stat
 import threading
@@ -80,6 +81,7 @@ class BlobFolder:
         self._durable: set[str] = set()
         self._shared: set[str] = set()  # written by this one as well, and not durable
         self._made = False
+        self._aside = itertools.count(1)  # of what is not whole yet; the folder is one process's
         self._guard = threading.Lock()  # large artifacts are shared from another thread
 
     @property
@@ -138,7 +140,7 @@ class BlobFolder:
         if self._disk.status(os.path.dirname(self._directory)) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._directory)
         self._disk.make_private_dir(self._directory)
-        temporary = self._path(f"{os.path.basename(path)}-{os.urandom(4).hex()}{TEMPORARY}")
+        temporary = self._path(f"{os.path.basename(path)}-{next(self._aside)}{TEMPORARY}")
         hashed = _Hashed(pieces, room)
         write_new(self._disk, temporary, hashed.pieces_within_room(), durable=False)
         name = hashed.sha256()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import orjson
@@ -37,6 +36,7 @@ from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from state.blobs import BlobFolder, SnapshotThread
     from state.checkpoint import Checkpoint
@@ -52,6 +52,7 @@ class SessionStorage(NamedTuple):
     read. `archives`: the records stay when the session has ended."""
 
     disk: Disk
+    now: Callable[[], datetime]
     paths: SessionPaths
     blobs: BlobFolder
     min_compact_bytes: int
@@ -222,6 +223,10 @@ class FileSession:
     def kept(self, name: str) -> bytes | None:
         """See OpenSession."""
         return self._kept.get(name)
+
+    def boot_id(self) -> str | None:
+        """See OpenSession."""
+        return self._storage.disk.boot_id()
 
     def has_room(self) -> bool:
         """See OpenSession. Only a snapshot says for certain, so near the limit the one that is under way is waited for;
@@ -481,7 +486,7 @@ class FileSession:
         return snapshot
 
     def _head(self) -> bytes:
-        return encode_head(self.state, datetime.now(UTC).isoformat(timespec="milliseconds"))
+        return encode_head(self.state, self._storage.now().isoformat(timespec="milliseconds"))
 
     def _start_journal(self, snapshot: EncodedSnapshot, *, again: bool = False) -> None:
         """A journal with nothing but its opening in place of the old one. `again`: the session had ended."""

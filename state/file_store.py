@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from state.archive import read_coloured
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK, ThreadJob, no_such
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, translate_errors
@@ -25,15 +27,21 @@ BLOB_LIMIT_BYTES = 1024 * 1024 * 1024
 _READ_TRIES = 3
 
 
+def utc_now() -> datetime:
+    """The present moment by the clock of this machine."""
+    return datetime.now(UTC)
+
+
 class FileCheckpointStore:
-    """See `state.store.CheckpointStore`. `blob_limit_bytes` holds for each session; SessionStorage has the
-    others."""
+    """See `state.store.CheckpointStore`. `now` gives the present moment in UTC, and `blob_limit_bytes`
+    holds for each session; SessionStorage has the others."""
 
     def __init__(
         self,
         state_dir: str,
         disk: Disk = LOCAL_DISK,
         *,
+        now: Callable[[], datetime] = utc_now,
         min_compact_bytes: int = MIN_COMPACT_BYTES,
         blob_limit_bytes: int = BLOB_LIMIT_BYTES,
         beside: Beside = ThreadJob,
@@ -43,6 +51,7 @@ class FileCheckpointStore:
         self._archives = archives
         self._state_dir = state_dir
         self._disk = disk
+        self._now = now
         self._min_compact_bytes = min_compact_bytes
         self._blob_limit_bytes = blob_limit_bytes
         self._beside = beside
@@ -105,6 +114,12 @@ class FileCheckpointStore:
         inline = storage.find().inline if self.has(session_id) else self.read_archive(session_id).inline
         return lambda name: inline[name] if name in inline else storage.blobs.get(name)
 
+    def coloured(self, session_id: str) -> dict[str, dict[str, str]]:
+        """Output of commands with its colours, by call and stream, as far as its records are still there. Raises
+        WriteFailed, UnknownVersion."""
+        with translate_errors("reading the journals"):
+            return read_coloured(self._disk, SessionPaths(self._state_dir, session_id))
+
     def list(self) -> list[Summary]:
         """See CheckpointStore."""
         with translate_errors("listing the sessions"):
@@ -145,5 +160,12 @@ class FileCheckpointStore:
         paths = SessionPaths(self._state_dir, session_id)
         blobs = BlobFolder(self._disk, paths.blobs, self._blob_limit_bytes)
         return SessionStorage(
-            self._disk, paths, blobs, self._min_compact_bytes, self._beside, self._snapshot_limit_bytes, self._archives
+            self._disk,
+            self._now,
+            paths,
+            blobs,
+            self._min_compact_bytes,
+            self._beside,
+            self._snapshot_limit_bytes,
+            self._archives,
         )

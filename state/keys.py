@@ -125,16 +125,17 @@ KEY_NAME: Final = "redaction.key"
 _KEY_BYTES: Final = 32
 
 
-def redaction_key(state_dir: str) -> bytes:
-    """The key of this state directory, made when it is first asked for; what is there and is no key, as after a power
-    loss, is replaced. Where it can be neither read nor kept the key is one for this process: placeholders of its
-    sessions then differ from those before."""
+def redaction_key(state_dir: str, *, makes: bool = True) -> bytes:
+    """The key of this state directory, made when it is first asked for, unless it `makes` nothing; what is there and is
+    no key, as after a power loss, is replaced. Where it can be neither read nor kept the key is one for this process:
+    placeholders of its sessions then differ from those before."""
     path = os.path.join(state_dir, KEY_NAME)
     with contextlib.suppress(OSError):
         return _read_redaction_key(path)
     with contextlib.suppress(OSError):
-        _make(path)
-        return _read_redaction_key(path)
+        if makes:
+            _make(path)
+            return _read_redaction_key(path)
     return _process_mark()
 
 

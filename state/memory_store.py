@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from state.blobs import UNAVAILABLE, sha256_hex
+from state.disk import boot_id
 from state.errors import NoSuchSession, SessionExists, SessionLocked
 from state.locations import check_session_id
 from state.records import SessionStatusChanged, fold, message_of, record_of
@@ -98,6 +99,10 @@ class MemorySession:
         self.report = LoadReport()
         self.storage_full = False
         self.unarchived: str | None = None  # nothing is archived in memory
+
+    def boot_id(self) -> str | None:
+        """See OpenSession."""
+        return boot_id()
 
     def append(self, record: Record) -> None:
         """See OpenSession."""

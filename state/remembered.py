@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -64,7 +63,7 @@ class GatewayDialects:
     """Those of one state directory, by URL. A URL may hold what is secret, so its hash stands for it. What cannot be
     read is not known."""
 
-    def __init__(self, state_dir: str, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, state_dir: str, now: Callable[[], float]) -> None:
         self._kept = KeptRows(state_dir, FILE, "gateways", most=_MAX_GATEWAYS, doing="keeping the dialect of a gateway")
         self._now = now
 
@@ -97,7 +96,7 @@ class LocalServers:
     """Those of one state directory, by URL and model. A URL may hold what is secret, so its hash stands for it. What
     cannot be read is not known."""
 
-    def __init__(self, state_dir: str, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, state_dir: str, now: Callable[[], float]) -> None:
         self._kept = KeptRows(
             state_dir, LOCAL_SERVERS_FILE, "servers", most=_MAX_SERVERS, doing="keeping what a server said"
         )

@@ -79,6 +79,10 @@ class OpenSession(Protocol):
         nothing is archived."""
         ...
 
+    def boot_id(self) -> str | None:
+        """An id of the boot of the machine that the session is kept on, None where none is known; see `Disk`."""
+        ...
+
     def has_room(self) -> bool:
         """True if a snapshot of the session has room for another step; otherwise it is to go no further, since nobody
         reads a larger one again. Asked between two steps. Raises WriteFailed."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests.support import warm_starts
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 # How fast examples are made says something about the machine and nothing about the code.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("steady"), max_examples=30)
 settings.load_profile("steady")
+_EXAMPLES = "_hypothesis_internal_use_settings"  # the one place where a test that says how many has that
 
 # What collecting makes stays until the end, so to look through it for cycles again and again is half of its time.
 gc.disable()
@@ -67,6 +69,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--third", metavar="SEED", help="of the slow tests run a third, chosen by SEED")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The quick tests make few examples; the slow ones take the same tests again with all."""
+    if config.option.markexpr == "not slow":
+        settings.load_profile("quick")
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """The seeds, so that the same tests can be run again."""
     fifth, third = config.option.fifth, config.option.third
@@ -77,26 +85,32 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files are not imported for nothing: a file with slow tests says `slow` or `many_rows`, or is of the fault
-    suite."""
+    """Files are not imported for nothing: a file with slow tests says `slow`, `many_rows` or `hypothesis`, or is of the
+    fault suite, and one without quick tests says so in a line."""
     wanted = config.option.markexpr
     if config.option.fifth is not None and collection_path.is_relative_to(_UNIT) and collection_path.suffix == ".py":
         name = collection_path.relative_to(_UNIT).as_posix()
         return True if zlib.crc32(f"{config.option.fifth} {name}".encode()) % 5 else None
     if collection_path.is_relative_to(_FAULTS):
         return True if wanted == "not slow" else None
-    if wanted != "slow" or collection_path.suffix != ".py":
+    if wanted not in ("slow", "not slow") or collection_path.suffix != ".py":
         return None
     text = collection_path.read_bytes()
-    return None if b"slow" in text or b"many_rows" in text else True
+    if wanted == "not slow":
+        return True if b"\npytestmark = pytest.mark.slow" in text else None
+    return None if any(word in text for word in (b"slow", b"many_rows", b"hypothesis")) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Every run of the fault suite starts, kills and resumes whole processes, so all of them are slow. Of a test with
-    `many_rows(N)` all rows but N are slow: always the same ones, spread over the table."""
+    `many_rows(N)` all rows but N are slow: always the same ones, spread over the table. Examples that are made are run
+    in both: few of them, and with the slow tests all."""
+    if config.option.markexpr == "not slow":
+        _take_few_examples(items)
     tables: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.path.is_relative_to(_FAULTS):
+        made = config.option.markexpr == "slow" and is_hypothesis_test(getattr(item, "obj", None))
+        if made or item.path.is_relative_to(_FAULTS):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("many_rows") is not None:
             tables[item.nodeid.partition("[")[0]].append(item)
@@ -114,7 +128,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [one for one in items if one not in left_out]
 
 
+def _take_few_examples(items: list[pytest.Item]) -> None:
+    """Three in ten of what a test says, and 30 at least."""
+    for test in {getattr(item, "function", None) for item in items}:
+        said = getattr(test, _EXAMPLES, None)
+        if said is not None and said.max_examples > 30:
+            setattr(test, _EXAMPLES, settings(said, max_examples=max(30, said.max_examples * 3 // 10)))
+
+
 def pytest_collection_finish() -> None:
-    """From here on, cycles are collected again: those that the tests make."""
+    """From here on, cycles are collected again: those that the tests make, and rarely."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tool_runtime.families.commands import Commands
     from tool_runtime.families.operations import Operations
-    from tool_runtime.processes.command import CommandOutcome, CommandParams
+    from tool_runtime.processes.command import CommandOutcome, CommandParams, StartCommand
     from tool_runtime.processes.scripts import SkillScripts
     from tool_runtime.processes.server import ServerParams, ServerProcess
     from tool_runtime.schema import Judge
@@ -36,14 +36,19 @@ __all__ = ["LocalToolRouter", "RuntimeSettings"]
 
 class LocalToolRouter:
     """Runs the tools of the families in `settings` on this machine, and those of `others`. Make it and use it on one
-    event loop. Of two tools with one name the first provider's runs. Arguments are judged by the tool's schema before
-    anything happens (TR 8); a tool of `others` whose schema cannot be used is not listed and does not run, see
-    `unusable`. `scripts` are those of the skills, for the skills family."""
+    event loop; `start_command` starts what commands run. Of two tools with one name the first provider's runs.
+    Arguments are judged by the tool's schema before anything happens (TR 8); a tool of `others` whose schema cannot be
+    used is not listed and does not run, see `unusable`. `scripts` are those of the skills, for the skills family."""
 
     def __init__(
-        self, settings: RuntimeSettings, others: Sequence[Provider] = (), scripts: SkillScripts | None = None
+        self,
+        settings: RuntimeSettings,
+        start_command: StartCommand,
+        others: Sequence[Provider] = (),
+        scripts: SkillScripts | None = None,
     ) -> None:
         self._settings = settings
+        self._start_command = start_command
         self._pool = DaemonPool()
         self._families: tuple[Provider, ...] = (*self._other_families(scripts), self._desktop_family())
         self._providers: tuple[Provider, ...] = (*self._families, *others)
@@ -198,7 +203,7 @@ class LocalToolRouter:
     def _commands(self) -> Commands:
         from tool_runtime.families.commands import Commands
 
-        return Commands(self._settings, self._pool)
+        return Commands(self._settings, self._pool, self._start_command)
 
     def _operations(self, settings: RuntimeSettings, **more: Any) -> Operations:
         from tool_runtime.families.operations import Operations

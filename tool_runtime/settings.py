@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent_host.contracts import CommandObserver, ToolRequest
+    from agent_host.ids import Outside
 
 
 StreamName = Literal["stdout", "stderr"]
@@ -36,30 +37,31 @@ class SandboxSettings(NamedTuple):
 class RuntimeSettings(NamedTuple):
     """Settings of one `LocalToolRouter`; a request's own constraints can only make it tighter.
 
-    `workspace` is an absolute real path and RunCommand's default directory. `shell` is a program path, None for the
-    platform's choice (TR 6.2). `secret_env` names variables that no child process gets, beside those whose name looks
-    like a secret; `env_passthrough` names the exceptions. `env_allowed` are the only variables that they get besides
-    these and those that every program needs, None for all. `open_output` opens what a call of the session stored under
-    a reference, and gives None for any other. `address_allowed` says whether HttpRequest may connect to an IP address,
-    whatever its host is called; None means `policy.addresses.address_is_public`, and no local names. `http_proxy` and
-    `https_proxy` are the URLs of the proxies for requests of that scheme, None for none. `temporary` is where child
-    processes put temporary files, None for the host's own place; a stream of a command's output that is longer than
-    `output_buffer_bytes` is spooled there. `on_output` is called on the event loop with every chunk a command prints
-    and must not block. `guard_processes`: what commands start ends with this process, also where it is killed; it
-    adopts orphans then, and has a watcher process (`processes.guard`). Of the children that the rest of this process
-    starts it leaves alone those in its own process group; others it takes for a command's, so one runtime of a process
-    may ask for it. `max_background` commands run in the background at once, each for `background_lifetime_s` at most,
-    None for as long as the session; `commands_before` is how many the session has had, so that ids do not come twice,
-    and `commands` is told of each. `families` are those whose tools are offered. `native_roots` are real paths, the
-    only places of the native family's tools; empty for the workspace. Without `native_tls_checks` its requests take any
-    certificate; `native_shadowed` are its tools that others take the place of. A script of a skill runs for
-    `script_timeout_s` at most; `hidden_files` are globs of names that the skills family passes over. `elsewhere` are
-    capabilities whose tools do not run here, but for those of sources elsewhere. `sandbox` says how commands are held
-    to their scope, None for not at all. `kept` is a directory of the session for what a file holds before it is written
-    in place, None to keep that in memory alone.
+    `outside` is the clock and chance of the session (decision 0110). `workspace` is an absolute real path and
+    RunCommand's default directory. `shell` is a program path, None for the platform's choice (TR 6.2). `secret_env`
+    names variables that no child process gets, beside those whose name looks like a secret; `env_passthrough` names the
+    exceptions. `env_allowed` are the only variables that they get besides these and those that every program needs,
+    None for all. `open_output` opens what a call of the session stored under a reference, and gives None for any other.
+    `address_allowed` says whether HttpRequest may connect to an IP address, whatever its host is called; None means
+    `policy.addresses.address_is_public`, and no local names. `http_proxy` and `https_proxy` are the URLs of the proxies
+    for requests of that scheme, None for none. `temporary` is where child processes put temporary files, None for the
+    host's own place; a stream of a command's output that is longer than `output_buffer_bytes` is spooled there.
+    `on_output` is called on the event loop with every chunk a command prints and must not block. `guard_processes`:
+    what commands start ends with this process, also where it is killed; it adopts orphans then, and has a watcher
+    process (`processes.guard`). Of the children that the rest of this process starts it leaves alone those in its own
+    process group; others it takes for a command's, so one runtime of a process may ask for it. `max_background`
+    commands run in the background at once, each for `background_lifetime_s` at most, None for as long as the session;
+    `commands_before` is how many the session has had, so that ids do not come twice, and `commands` is told of each.
+    `families` are those whose tools are offered. `native_roots` are real paths, the only places of the native family's
+    tools; empty for the workspace. Without `native_tls_checks` its requests take any certificate; `native_shadowed` are
+    its tools that others take the place of. A script of a skill runs for `script_timeout_s` at most; `hidden_files` are
+    globs of names that the skills family passes over. `elsewhere` are capabilities whose tools do not run here, but for
+    those of sources elsewhere. `sandbox` says how commands are held to their scope, None for not at all. `kept` is a
+    directory of the session for what a file holds before it is written in place, None to keep that in memory alone.
     """
 
     workspace: str
+    outside: Outside
     shell: str | None = None
     file_timeout_s: float = 30.0
     command_timeout_s: float = 300.0

@@ -50,7 +50,7 @@ from agent_host.chat.replay import print_item
 from agent_host.clients.connection import RpcFailure, SessionGone
 from agent_host.clients.supervisor import TooManySessions
 from agent_host.display_text import one_line
-from agent_host.ids import new_id
+from agent_host.ids import MACHINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -145,7 +145,7 @@ class Conversation:
 
     async def say(self, text: str) -> None:
         """Give the session a prompt."""
-        task_id = new_id("task")
+        task_id = MACHINE.new_id("task")
         waits = self.is_busy
         if waits:
             self.queued[task_id] = text

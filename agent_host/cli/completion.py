@@ -113,6 +113,8 @@ def _values_of(action: argparse.Action) -> Iterable[str]:
 def _operands_of(parser: argparse.ArgumentParser, name: str, place: int) -> Iterable[str]:
     """The words for this place among the arguments of a command: sessions, or a few names."""
     actions = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001  as above
+    if actions and actions[-1].dest == "sessions":
+        return _sessions()
     if place >= len(actions):
         return ()
     choices = actions[place].choices

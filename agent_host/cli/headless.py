@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_host.cli import exit_codes
 from agent_host.cli.ask import Terminal, agrees, can_ask
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from agent_host import Result, Session
     from agent_host.host.options import ResolvedOptions
-    from agent_host.host.records import WholePatch
+    from agent_host.host.records import Item, WholePatch
 
 _SERVICES_TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name, not its value
 # The disk may have refused records before it refused the end.
@@ -121,7 +121,7 @@ def _repeat(line: CommandLine, result: Result) -> int:
     return code
 
 
-def _history(state_dir: str, result: Result) -> tuple[list[dict[str, Any]], Callable[[Collection[str]], WholePatch]]:
+def _history(state_dir: str, result: Result) -> tuple[list[Item], Callable[[Collection[str]], WholePatch]]:
     """The items of the task of a session that ended, and its patch when that is called for; of one that was pruned
     nothing is left but its result."""
     try:

@@ -152,7 +152,12 @@ _EXAMPLES: Mapping[str, tuple[str, str]] = {
     "approvals": ("agent-host approvals", "agent-host approvals --output json"),
     "approve": ("agent-host approve appr_1f2e", "agent-host approve appr_1f2e --scope session"),
     "deny": ("agent-host deny appr_1f2e", 'agent-host deny appr_1f2e --reason "Not on a Friday."'),
-    "show": ("agent-host show latest", "agent-host show sess_1f2e --step 3"),
+    "show": ("agent-host show latest", "agent-host show sess_1f2e --html session.html"),
+    "view": ("agent-host view", "agent-host view --port 8090 --allow-approve"),
+    "report": (
+        "agent-host report --all --html sessions.html",
+        "agent-host report sess_1f2e sess_77ab --html two.html --with-sessions",
+    ),
     "replay": ("agent-host replay sess_1f2e --workspace /tmp/copy", "agent-host replay sess_1f2e --policy ci"),
     "mock-gateway": (
         "agent-host mock-gateway --script turns.toml --port 8089",
@@ -175,6 +180,7 @@ _EXAMPLES: Mapping[str, tuple[str, str]] = {
     "policy show": ("agent-host policy show ci", "agent-host policy show workspace > own.json"),
     "rejudge": ("agent-host policy rejudge latest --policy ci", "agent-host policy rejudge sess_1f2e --output json"),
     "mcp": ("agent-host mcp --workspace /srv/project", "agent-host mcp --policy ci --approve-all"),
+    "acp": ("agent-host acp", "agent-host acp --policy read-only"),
     "tool-service": (
         "agent-host tool-service --tenants tenants.toml --port 8090",
         "agent-host tool-service --tenants tenants.toml --host 0.0.0.0 --workers 4",
@@ -282,7 +288,7 @@ def _chat(commands: Any) -> None:
 
 
 def _mcp(commands: Any) -> None:
-    mcp = _add(commands, "mcp", "mcp:mcp", "an MCP server that others hand tasks to, on standard input and output")
+    mcp = _add(commands, "mcp", "mcp:mcp", "an MCP server, to which others hand tasks")
     mcp.add_argument(
         "--allow-approve", action="store_true", help="let the client itself approve calls, with a tool of its own"
     )
@@ -311,6 +317,20 @@ def _deny(commands: Any) -> None:
     _state_dir(deny)
 
 
+def _acp(commands: Any) -> None:
+    acp = _add(commands, "acp", "acp:acp", "an agent for editors (Agent Client Protocol)")
+    acp.add_argument(
+        "--init",
+        dest="command",
+        action="store_const",
+        const="init:init",
+        default="acp:acp",
+        help="set a provider up, as `agent-host init` does",
+    )
+    acp.set_defaults(key_env=None, yes=False)  # options of `init` that this command has not
+    _session_options(acp, without=("--output", "--verbose", "--workspace"))
+
+
 def _sessions(commands: Any) -> None:
     sessions = _add(commands, "sessions", "sessions:sessions", "list sessions, remove one, or prune them")
     sessions.add_argument(
@@ -331,7 +351,28 @@ def _show(commands: Any) -> None:
     show.add_argument("session_id", metavar="SESSION_ID", help="an id, the start of one, or `latest`")
     show.add_argument("--step", metavar="N", type=_count, help="one step, whole")
     show.add_argument("--output", choices=("text", "json"), default="text", help="form of what is shown")
+    show.add_argument("--html", metavar="FILE", help="write one page for a browser to FILE (extra `report`)")
+    show.add_argument("--full", action="store_true", help="with --html: leave out no text and no picture")
+    show.add_argument("--markdown", action="store_true", help="show it as Markdown, for a pull request or an issue")
     _state_dir(show)
+
+
+def _report(commands: Any) -> None:
+    report = _add(commands, "report", "report:report", "write many sessions as one page (extra `report`)")
+    report.add_argument("sessions", metavar="SESSION_ID", nargs="*", help="ids, or starts of ids")
+    report.add_argument("--all", action="store_true", help="all sessions of the state directory")
+    report.add_argument("--html", metavar="FILE", required=True, help="the page")
+    report.add_argument(
+        "--with-sessions", action="store_true", help="also write the page of each session, beside FILE in a folder"
+    )
+    _state_dir(report)
+
+
+def _view(commands: Any) -> None:
+    view = _add(commands, "view", "view:view", "serve sessions as a live page (extra `view`)")
+    view.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (any free one)")
+    view.add_argument("--allow-approve", action="store_true", help="open questions can be answered on the page")
+    _state_dir(view)
 
 
 def _mock_gateway(commands: Any) -> None:
@@ -485,10 +526,13 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "approve": _approve,
     "deny": _deny,
     "show": _show,
+    "report": _report,
+    "view": _view,
     "replay": _replay,
     "mock-gateway": _mock_gateway,
     "policy": _policy,
     "mcp": _mcp,
+    "acp": _acp,
     "tool-service": _tool_service,
     "cost-check": _cost_check,
     "init": _init,
@@ -513,7 +557,8 @@ def _session_options(parser: argparse.ArgumentParser, without: tuple[str, ...] =
         policy.add_argument(
             "--approve-all", action="store_true", help="approve everything but guarded tools: for a throw-away sandbox"
         )
-    session.add_argument("--workspace", metavar="DIR", help="project directory (the current directory)")
+    if "--workspace" not in without:
+        session.add_argument("--workspace", metavar="DIR", help="project directory (the current directory)")
     _state_dir(session)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from agent_host.display_text import count_noun, one_line, tokens_in_words
+from agent_host.view.markdown import code_span, fenced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,22 +38,23 @@ def summary_of(
     session."""
     details = result.details
     took = f"{count_noun(result.step_count, 'step')}, {tokens_in_words({**details, **details['usage']})}"
+    spent = f"{details['durationMs'] / 1000:.1f} s"
     lines = [
-        f"## agent-host: {_code(title_of_end(details))}",
+        f"## agent-host: {code_span(title_of_end(details))}",
         "",
-        f"{_code(one_line(prompt, _LINE_BYTES))}",
+        f"{code_span(one_line(prompt, _LINE_BYTES))}",
         "",
-        f"{_code(str(details['model']))}, {took}, {details['durationMs'] / 1000:.1f} s, session `{result.session_id}`",
+        f"{code_span(str(details['model']))}, {took}, {spent}, session `{result.session_id}`",
     ]
     if not result.completed and result.message:
-        lines += ["", _code(one_line(result.message, _TEXT_CHARS))]
+        lines += ["", code_span(one_line(result.message, _TEXT_CHARS))]
     if result.unfinished and resume is not None:
-        lines += ["", f"It continues with {_code(resume)}."]
+        lines += ["", f"It continues with {code_span(resume)}."]
     lines += _changes(patch, details.get("changesUnseen"))
     lines += _commands(items)
     lines += _denials(result, items, resume)
     if result.text:
-        lines += ["", "### Answer", "", *_block(result.text[:_TEXT_CHARS])]
+        lines += ["", "### Answer", "", *fenced(result.text[:_TEXT_CHARS])]
     return "\n".join(lines) + "\n"
 
 
@@ -63,13 +65,13 @@ def _changes(patch: WholePatch | None, unseen: str | None) -> Iterator[str]:
     if not patch.files and not patch.omitted and unseen is None:
         yield "No file was changed."
     for file in patch.files[:_LISTED]:
-        yield f"- {_code(file.name)} {file.status}, +{file.additions} -{file.deletions}"
+        yield f"- {code_span(file.name)} {file.status}, +{file.additions} -{file.deletions}"
     if len(patch.files) > _LISTED:
         yield f"- and {len(patch.files) - _LISTED} more"
     for row in patch.omitted:
-        yield f"- {_code(row['path'])} is **not in the patch**: {_code(row['why'])}"
+        yield f"- {code_span(row['path'])} is **not in the patch**: {code_span(row['why'])}"
     if unseen is not None:
-        yield f"- **not all changes** by commands are known: {_code(unseen)}"
+        yield f"- **not all changes** by commands are known: {code_span(unseen)}"
 
 
 def _commands(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -78,7 +80,7 @@ def _commands(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         return
     yield from ("", "### Commands", "", "| exit code | command |", "| --- | --- |")
     for item in commands[:_LISTED]:
-        yield f"| {_outcome(item)} | {_code(_subject(item))} |"
+        yield f"| {_outcome(item)} | {code_span(_subject(item))} |"
     if len(commands) > _LISTED:
         yield f"| | and {len(commands) - _LISTED} more |"
 
@@ -90,13 +92,13 @@ def _denials(result: Result, items: Sequence[Mapping[str, Any]], resume: str | N
     yield from ("", "### Denied", "")
     for item in denied[:_LISTED]:
         call = f"{item['toolName']} {_subject(item)}"
-        yield f"- {_code(call)}: {_code(one_line(_why(item), _LINE_BYTES))}"
+        yield f"- {code_span(call)}: {code_span(one_line(_why(item), _LINE_BYTES))}"
     if resume is not None:
         for row in result.details["deniedApprovals"]:
             replay = row["replay"]
             if "id" in replay:
                 allow = f"{resume} --approve {replay['id']}"
-                yield f"- to have that call of {_code(row['toolName'])} run after all: {_code(allow)}"
+                yield f"- to have that call of {code_span(row['toolName'])} run after all: {code_span(allow)}"
 
 
 def junit_of(
@@ -204,16 +206,3 @@ def _outcome(item: Mapping[str, Any]) -> str:
 
 def _why(item: Mapping[str, Any]) -> str:
     return str(item.get("message") or item.get("output") or item.get("code") or "")
-
-
-def _code(text: str) -> str:
-    """Text as code in a line of Markdown, where it means nothing, also in a table."""
-    text = " ".join(text.split()).replace("|", "\u2502")
-    ticks = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
-    return f"{ticks} {text} {ticks}" if text else ""
-
-
-def _block(text: str) -> list[str]:
-    """Lines of text in a fence that they do not end."""
-    ticks = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
-    return [f"{ticks}text", *text.splitlines(), ticks]

@@ -6,7 +6,6 @@ import json
 import sys
 from codecs import BOM_UTF8
 from collections import Counter
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -21,6 +20,7 @@ from agent_host.display_text import count_noun, escape
 from agent_host.errors import UsageError
 from agent_host.host.dry_runs import DryRuns, InvalidCase, case_refused, policy_to_try, report_of_bundle
 from agent_host.host.options import anchor, existing_workspace
+from agent_host.ids import MACHINE
 from config import json_text
 from config.load import read_regular_file
 from config.near_paths import hint_at_path
@@ -44,7 +44,7 @@ def check(namespace: argparse.Namespace) -> int:
     """`policy check`: one decision for a call, or one a line for a file of cases; exit 2 when a case cannot be read.
     With `--exit-code` a decision has a code of its own."""
     policy = policy_of_options(namespace)
-    runs = DryRuns(policy, datetime.now(UTC))
+    runs = DryRuns(policy, MACHINE.now())
     if namespace.batch is not None:
         if namespace.tool is not None:
             raise UsageError("give a tool with its arguments, or --batch, not both")
@@ -146,7 +146,7 @@ def test(namespace: argparse.Namespace) -> int:
     if report is not None:
         check_apart((report,), namespace)
         report.remove_old()
-    runs = DryRuns(policy, datetime.now(UTC))
+    runs = DryRuns(policy, MACHINE.now())
     lines = enumerate(_lines(namespace.file, "policy test"), start=1)
     found = [_test_case(runs, number, line) for number, line in lines if line.strip()]
     wrong, unread = [one for one in found if one.problem], any(one.error for one in found)

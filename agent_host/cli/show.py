@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from difflib import unified_diff
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -9,17 +10,22 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
+from agent_host.cli import exit_codes
+from agent_host.cli.outputs import OutputFile
 from agent_host.cli.shared import sandbox_in_words, state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.display_text import escape, one_line, tokens_in_words
 from agent_host.errors import UsageError
+from agent_host.host.options import state_option
 from agent_host.host.records import session_id_of, stored_sessions
+from agent_host.view.markdown import session_markdown
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType
 
-    from agent_host.host.records import StoredSession
+    from agent_host.host.records import Item, StoredSession
 
 _FOLDED_LINES = 6
 _FOLDED_CHARS = 600
@@ -29,6 +35,14 @@ _MARKS = {
     "session_resumed": "resumed",
     "session_paused": "paused",
     "context_compacted": "requests show less from here",
+    "llm_retry": "the model's gateway failed, and was asked again",
+    "llm_fallback": "another model was asked",
+    "llm_window_cut": "the oldest messages were left out",
+    "context_summary_retry": "the summary was asked for again",
+    "checkpoint_failed": "the disk did not take a record",
+    "storage_limit_reached": "no more is kept",
+    "artifact_upload_failed": "an artifact was not stored",
+    "policy_expired": "the policy has expired",
     "task_steered": "the user said",
     "mode_changed": "the mode changed",
     "task_completed": "task completed",
@@ -45,12 +59,21 @@ def show(namespace: argparse.Namespace) -> int:
     state_dir = state_dir_of(namespace)
     session_id = session_id_of(state_dir, namespace.session_id)
     record = stored_sessions(state_dir).record(session_id)
-    items = _add_steps(record.items())
+    transcript = record.transcript()
+    if namespace.html is not None:
+        pages = import_pages()
+        return write_page(
+            namespace.html, lambda: pages.session_page(transcript, state_dir=state_dir, full=namespace.full)
+        )
+    if namespace.markdown:
+        answer(session_markdown(transcript, option=state_option(state_dir)))
+        return exit_codes.COMPLETED
+    items = transcript.items
     if namespace.step is not None:
         items = [item for item in items if item.get("step") == namespace.step]
         if not items:
             raise UsageError(f"--step {namespace.step}: session {session_id} has no such step")
-    turns, sandbox = record.log.turns, next(reversed(record.log.sandboxes), None)
+    turns, sandbox = {step["stepId"]: step for step in transcript.steps}, transcript.sandbox
     if namespace.output == "json":
         messages = record.conversation
         if namespace.step is not None:
@@ -59,7 +82,11 @@ def show(namespace: argparse.Namespace) -> int:
         held = {} if sandbox is None else {"sandbox": sandbox}
         tasks = [record.whole_task(task_id) for task_id in record.task_ids]
         row = {**record.row.to_wire(), **held, "tasks": tasks}
-        row |= {"steps": _steps(items, turns), "items": items, "messages": messages}
+        shown = {item["stepId"] for item in items if "step" in item}
+        row |= {"steps": [step for step in transcript.steps if step["stepId"] in shown]}
+        row |= {"items": items, "messages": messages}
+        row |= {"waits": [wait.to_wire() for wait in transcript.waits]}
+        row |= {"doubts": [doubt.to_wire() for doubt in transcript.doubts]}
         answer(lenient_json.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
         head = _head(record.row, sandbox)
@@ -67,21 +94,26 @@ def show(namespace: argparse.Namespace) -> int:
     return 0
 
 
-def _add_steps(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items of a model's turn with the number of their step in the session, from 1."""
-    numbers: dict[str, int] = {}
-    shown = []
-    for item in items:
-        step_id = item.get("stepId")
-        step = {} if step_id is None else {"step": numbers.setdefault(step_id, len(numbers) + 1)}
-        shown.append({**item, **step})
-    return shown
+def import_pages() -> ModuleType:
+    """Import what makes pages. Raises UsageError without the extra `report`."""
+    try:
+        return importlib.import_module("agent_host.view.pages")
+    except ImportError as error:
+        raise UsageError("--html needs Jinja: install agent-host[report]") from error
 
 
-def _steps(items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """{step, stepId} of each step in `items`, and what its turn of the model used, as far as that is known."""
-    found = {item["stepId"]: item["step"] for item in items if "step" in item}
-    return [{"step": step, "stepId": step_id, **turns.get(step_id, {})} for step_id, step in found.items()]
+def write_page(path: str, render: Callable[[], bytes], *, quiet: bool = False) -> int:
+    """Write what `render` makes to `path`, whole or not at all, and say so unless `quiet`. Raises UsageError for a
+    place that cannot be written to."""
+    file = OutputFile("html", path)
+    try:
+        if not file.write(render()):
+            return exit_codes.FAILED
+    finally:
+        file.close()
+    if not quiet:
+        answer(f"wrote {escape(file.path, keep='')}\n")
+    return exit_codes.COMPLETED
 
 
 def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator[str]:
@@ -96,7 +128,7 @@ def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator
         yield sandbox_in_words(sandbox)
 
 
-def _text(items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]], *, whole: bool) -> Iterator[str]:
+def _text(items: list[Item], turns: Mapping[str, dict[str, Any]], *, whole: bool) -> Iterator[str]:
     for step, of_step in groupby(items, key=lambda item: item.get("step")):
         shown = list(of_step)
         yield "\n" if step is None else f"\nstep {step}\n{_render_usage(turns.get(shown[0]['stepId']))}"
@@ -108,7 +140,7 @@ def _render_usage(turn: dict[str, Any] | None) -> str:
     return "" if turn is None else f"  {one_line(turn['model'])}: {tokens_in_words(turn)}\n"
 
 
-def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
+def _item(item: Item, *, whole: bool) -> Iterator[str]:
     if item["kind"] == "mark":
         said = "".join(
             f": {escape(str(item[name]), keep='')}" for name in ("reason", "message", "text") if item.get(name)
@@ -124,7 +156,7 @@ def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
         yield from _call(item, whole=whole)
 
 
-def _call(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
+def _call(item: Item, *, whole: bool) -> Iterator[str]:
     given = item.get("editedArguments", item["arguments"])
     edits = list(_edits(given))
     arguments = lenient_json.dumps({**given, "edits": f"{len(edits)}, below"} if edits else given).decode()

@@ -238,11 +238,13 @@ class SessionConnection:
                 for line in lines.feed(data):
                     self._take(line)
                 await self._may_read.wait()
-        except (FramingError, ValueError, OSError):  # none of ours, or longer than any of ours
+        except asyncio.CancelledError:  # the loop ends, which does not wait for the end of the process
+            self._process.writer.close()
+            raise
+        except (FramingError, LookupError, TypeError, ValueError, OSError):  # none of ours, or longer than any of ours
             self._process.kill()
-        finally:
-            code = await self._process.wait()
-            self._end(SessionGone(code, self._process.last_words()))
+        code = await self._process.wait()
+        self._end(SessionGone(code, self._process.last_words()))
 
     def _end(self, gone: SessionGone) -> None:
         self._process.writer.close()

@@ -44,12 +44,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final
+
+import orjson
 
 from agent_host.clients.connection import InterpreterStarter, SessionProcess, Starter, Tail
 from agent_host.clients.warm_process import Order
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = (sys.executable, "-P", "-m", "agent_host.clients.warm_process")
 _ANSWERS_S: Final = 30.0
+_ENDS_S: Final = 5.0
 _AT_ONCE: Final = 16
 _READ_AT_THE_START: Final = ("PYTHON", "LD_", "DYLD_", "GLIBC_", "MALLOC_", "OPENSSL_", "SSLKEYLOGFILE")
 _WITHOUT_EFFECT: Final = frozenset({"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
@@ -176,6 +178,7 @@ class _Server:
         self._socket = ours
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Semaphore(_AT_ONCE)
+        self._asked: set[_Forked] = set()
         self._tail = Tail(process.stderr) if process.stderr is not None else None
         self.pid = process.pid
         self.is_gone = False
@@ -209,13 +212,15 @@ class _Server:
             if process is None:
                 self._end()
                 return None
+            self._asked.add(process)
             try:
                 async with asyncio.timeout(_ANSWERS_S):
                     return process if await process.begin(order, directory) else None
             except TimeoutError:
-                self._end()
+                self._kill()
                 return None
             finally:
+                self._asked.discard(process)
                 if not process.is_ready:
                     process.let_go()
 
@@ -227,11 +232,16 @@ class _Server:
         """Let it end; its children go on."""
         self._end()
         try:
-            await asyncio.wait_for(self._process.wait(), _ANSWERS_S)
+            await asyncio.wait_for(self._process.wait(), _ENDS_S)
         except TimeoutError:
-            self._process.kill()
+            self._kill()
         if self._tail is not None:
             await self._tail.finish()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._end()
 
     def _receive(self) -> None:
         try:
@@ -252,6 +262,8 @@ class _Server:
             self._loop.remove_reader(self._socket)
             self._socket.close()
             self._announce()
+            for process in self._asked:
+                process.give_up()
 
     def _announce(self) -> None:
         if not self.is_ready.done():
@@ -269,6 +281,7 @@ class _Forked:
         self._control = control
         self._streams: tuple[int, ...] = streams
         self._rest = b""
+        self._word: Mapping[str, Any] = {}
         self._pidfd = -1
         self._code: int | None = None
         self._tail: Tail | None = None
@@ -359,7 +372,7 @@ class _Forked:
             self._pidfd = descriptor
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            self._take(orjson.loads(line))
         if not data:
             self._end(-9 if self._code is None else self._code)
 
@@ -370,15 +383,25 @@ class _Forked:
             self._code = message["code"]
         elif "ended" in message:
             self._end(message["ended"])
-        elif not self._answer.done():
-            self._answer.set_result(message)
+        else:
+            self._word = message
+        # The child may be ready before the server has said which process it is.
+        if self._word and (self.pid >= 0 or "ready" not in self._word):
+            self._settle(self._word)
+
+    def give_up(self) -> None:
+        """Wait no more for a process that is not ready."""
+        self._settle({})
+
+    def _settle(self, answer: Mapping[str, Any]) -> None:
+        if not self._answer.done():
+            self._answer.set_result(answer)
 
     def _end(self, code: int) -> None:
         if self._ended.done():
             return
         self._ended.set_result(code)
-        if not self._answer.done():
-            self._answer.set_result({})
+        self._settle({})
         self._loop.remove_reader(self._control)
         if self._sending is not None:
             self._sending.cancel()
@@ -408,12 +431,14 @@ def order_of(arguments: Sequence[str], environment: Mapping[str, str], directory
 
 
 def _umask() -> int:
-    """This process's; asking the C library would change it for a moment, for all threads."""
+    """This process's. Asking the C library sets another one for a moment, for all threads: one that opens nothing."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as lines:
         for line in lines:
             if line.startswith("Umask:"):
                 return int(line.split()[1], 8)
-    return 0o077
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
 
 
 def _limits() -> dict[str, tuple[int, int]]:

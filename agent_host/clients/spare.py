@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from agent_host.clients.connection import InterpreterStarter, Subprocess
 from agent_host.clients.fork_server import PROGRAM, can_be_given, order_of
@@ -91,7 +92,7 @@ async def _hand_over(process: Subprocess, order: Order, directory: str) -> bool:
         process.writer.write(order.encode())
         async with asyncio.timeout(_ANSWERS_S):
             await process.writer.drain()
-            answer = json.loads(await process.reader.readline())
+            answer = orjson.loads(await process.reader.readline())
     if "ready" in answer:
         return True
     process.writer.close()

@@ -30,7 +30,8 @@ MOST_WAITING_BYTES: Final = 8 * 1024 * 1024
 
 
 class SessionSpec(NamedTuple):
-    """What a session's process gets: options of `serve`, its environment and directory; and who asks."""
+    """What a session's process gets: options of `serve`, its environment and directory; and who asks. `opening` are
+    more parameters of CreateSession and of every ResumeSession."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
@@ -38,6 +39,7 @@ class SessionSpec(NamedTuple):
     user_id: str = "local"
     tenant_id: str = "local"
     client_info: Mapping[str, str] = MappingProxyType({"name": "agent-host", "version": __version__})
+    opening: Mapping[str, Any] = MappingProxyType({})
 
 
 class Listener(Protocol):
@@ -53,7 +55,7 @@ class Listener(Protocol):
         ...
 
     async def on_gone(self, exit_code: int, last_words: str) -> None:
-        """Learn that the process has ended, which nobody here asked for."""
+        """Learn that the process has ended, other than by `close`."""
         ...
 
     async def on_resumed(self, result: dict[str, Any]) -> None:
@@ -93,7 +95,7 @@ class Supervisor:
         `create` does, and ValueError for a session that is open here."""
         if session_id in self._sessions:
             raise ValueError(f"session {session_id} is open already")
-        params = {"sessionId": session_id, "autoContinue": False, "replay": replay}
+        params = {"sessionId": session_id, "autoContinue": False, "replay": replay, **spec.opening}
         return await self._open(spec, listener, "ResumeSession", params)
 
     async def aclose(self) -> None:
@@ -134,7 +136,7 @@ class Supervisor:
         self, spec: SessionSpec, listener: Listener
     ) -> Callable[[str], Awaitable[tuple[_Life, dict[str, Any]]]]:
         async def restart(session_id: str) -> tuple[_Life, dict[str, Any]]:
-            params = {"sessionId": session_id, "autoContinue": False}
+            params = {"sessionId": session_id, "autoContinue": False, **spec.opening}
             life, result = await self._start(spec, listener, "ResumeSession", params)
             life.begin(result)
             return life, result
@@ -175,20 +177,29 @@ class SupervisedSession:
         """Ask its process; `sessionId` is added. Raises RpcFailure, SessionGone."""
         return await self._life.request(method, {"sessionId": self.session_id, **(params or {})})
 
-    async def start_task(self, task_id: str, prompt: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def start_task(
+        self,
+        task_id: str,
+        prompt: str,
+        options: Mapping[str, Any] | None = None,
+        pictures: Sequence[Mapping[str, str]] = (),
+    ) -> dict[str, Any]:
         """Start a task; if the process has died, in another one that has resumed the session, of which the listener is
         told. Raises RpcFailure, SessionGone, OSError."""
         async with self._reviving:
             if not self.is_alive:
                 await self._revive()
-        extra = {} if options is None else {"taskOptions": dict(options)}
+        extra: dict[str, Any] = {} if options is None else {"taskOptions": dict(options)}
+        if pictures:
+            extra["pictures"] = list(pictures)
         return await self.request("StartTask", {"taskId": task_id, "prompt": prompt, **extra})
 
     async def close(self, grace_s: float = 15.0) -> None:
         """End the process as the end of its input does: it finishes its step. The session stays resumable, if it is not
         over; it is no session of the supervisor any more."""
         self._forget(self.session_id)
-        await self._life.close(grace_s)
+        async with self._reviving:
+            await self._life.close(grace_s)
 
     async def _revive(self) -> None:
         self._life, result = await self._restart(self.session_id)
@@ -287,4 +298,5 @@ def _identity(spec: SessionSpec) -> dict[str, Any]:
         "executionEnvironment": "desktop",
         "clientInfo": dict(spec.client_info),
         "supportedCapabilities": [],
+        **spec.opening,
     }

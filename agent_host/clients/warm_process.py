@@ -23,6 +23,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from agent_host import http
 from agent_host.import_isolation import PACKAGES, ROOT
 
 if TYPE_CHECKING:
@@ -52,18 +53,41 @@ MODULES: Final = (
     "agent_host.rpc.process",
     "agent_host.rpc.streams",
     "agent_host.session.external_bundles",
+    "agent_host.session.patches",
     "agent_host.workspace_changes.watch",
     "anyio._backends._asyncio",
+    "concurrent.futures.thread",
+    "encodings.ascii",
+    "encodings.utf_8_sig",
+    "hmac",
     "httpcore",
     "policy.bundle.file_bundle",
     "policy.shell.reader",
     "re2",
+    "secrets",
     "tomllib",
     "tool_runtime.families.commands",
     "tool_runtime.families.operations",
     "tool_runtime.sandbox.levels",
-    "tool_runtime.sandbox.probe",
 )
+_OF_LINUX: Final = (
+    "tool_runtime.platform.inotify",
+    "tool_runtime.platform.kept_rules",
+    "tool_runtime.sandbox.own_sockets",
+    "tool_runtime.sandbox.probe",
+    "tool_runtime.sandbox.protected_paths",
+    "tool_runtime.sandbox.session",
+    "tool_runtime.sandbox.supervisor",
+    "tool_runtime.sandbox.workspace_places",
+)
+
+
+def import_all() -> None:
+    """Import MODULES, and httpx as this program has it."""
+    for name in (*MODULES, *(_OF_LINUX if sys.platform == "linux" else ())):
+        importlib.import_module(name)
+    for name in (http.httpx.__name__, "httpx_sse"):
+        importlib.import_module(name)
 
 
 class Order(dict[str, Any]):
@@ -88,7 +112,7 @@ class InstalledFiles:
     def __init__(self) -> None:
         self._stamps: dict[str, tuple[int, int] | None] = {}
         folders = [os.path.join(ROOT, name) for name in ("agent_host", *PACKAGES)]
-        self._add([sys.executable, *(path for folder in folders for path in _sources(folder))])
+        self._add([sys.executable, *(path for folder in folders for path in _installed(folder))])
 
     def add_imported(self) -> None:
         """Add what was imported from anywhere."""
@@ -105,11 +129,11 @@ class InstalledFiles:
                 self._stamps[path] = _stamp(path)
 
 
-def _sources(folder: str) -> Iterable[str]:
-    """The directories, which change with each file that comes or goes, and the modules."""
+def _installed(folder: str) -> Iterable[str]:
+    """Modules and data, also those that are read later."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        yield from (os.path.join(place, name) for name in files if name.endswith(".py"))
+        yield from (os.path.join(place, name) for name in files)
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
@@ -239,8 +263,7 @@ def main() -> None:
     on_interrupt = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal that the client has
     files = InstalledFiles()
-    for name in MODULES:
-        importlib.import_module(name)
+    import_all()
     files.add_imported()
     gc.collect()
     gc.freeze()
@@ -292,13 +315,14 @@ def _take_environment(environment: Mapping[str, str]) -> None:
     coerced = os.environ.get("LC_CTYPE")
     os.environ.clear()
     os.environ.update(environment)
+    sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     if sys.platform == "win32":
         return
     time.tzset()
-    if coerced is not None and not environment.get("LC_ALL") and _locale_of_environment() in ("C", "POSIX"):
+    is_legacy = _locale_of_environment() in ("C", "POSIX")
+    if is_legacy and coerced is not None and not environment.get("LC_ALL"):
         os.environ["LC_CTYPE"] = coerced
         _locale_of_environment()
-    sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
 
 
 def _locale_of_environment() -> str:

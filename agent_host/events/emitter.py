@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import orjson
@@ -55,7 +54,7 @@ class Loss(NamedTuple):
 class Losses:
     """The observers of one session, and what of their losses has been reported. `clock` is in seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._observers: list[tuple[str, Counting]] = []
         self._reported: dict[int, tuple[int, float]] = {}  # by place: the number, and when it was reported
         self._clock = clock
@@ -266,7 +265,7 @@ class ClosingSink(Protocol):
 
 
 class Emitter:
-    """Numbers events and hands them on. Cheap when nobody listens.
+    """Numbers events and hands them on. Cheap when nobody listens. `time` gives seconds since the epoch.
 
     `scrub` takes one encoded event and gives it without secrets; it is called once for each that is encoded. `losses`
     are reported with the next event that is no piece of a stream.
@@ -279,11 +278,13 @@ class Emitter:
         workspace_id: str,
         tenant_id: str,
         user_id: str,
+        time: Callable[[], float],
         first_id: int = 1,
         scrub: Callable[[bytes], bytes] | None = None,
         losses: Losses | None = None,
     ) -> None:
         self._losses = losses
+        self._time = time
         self._chain = {
             "tenantId": tenant_id,
             "userId": user_id,
@@ -308,7 +309,7 @@ class Emitter:
             event_type,
             payload,
             self._chain,
-            at=time.time(),
+            at=self._time(),
             task_id=task_id,
             step_id=step_id,
             scrub=self._scrub,

@@ -52,7 +52,9 @@ class Export:
     def __init__(self, signals: frozenset[str], *, provider: str, gateway: str, trace_file: str) -> None:
         # Without a handler Python would print the SDK's warnings on stderr, where one line is one error of ours.
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
-        ours = Resource({"service.name": SCOPE, "service.version": __version__}, SCHEMA_URL)
+        latest = is_latest(os.environ.get(OPT_IN, ""))
+        schema = None if latest else SCHEMA_URL
+        ours = Resource({"service.name": SCOPE, "service.version": __version__}, schema)
         resource = Resource.create().merge(ours).merge(OTELResourceDetector().detect())
         self._ends: list[Callable[[], None]] = []
         ids = _OneTrace()
@@ -72,8 +74,9 @@ class Export:
             meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
             self._ends.append(reader.shutdown)
         self.spans = Spans(
-            tracers.get_tracer(SCOPE, __version__, SCHEMA_URL),
-            meters.get_meter(SCOPE, __version__, SCHEMA_URL),
+            tracers.get_tracer(SCOPE, __version__, schema),
+            meters.get_meter(SCOPE, __version__, schema),
+            latest=latest,
             endpoint=_endpoint(provider, gateway),
             last=last,
             on_session=ids.use,
@@ -135,11 +138,20 @@ class Spans:
     another process did it, begins with the event. `last` knows the last span of the process before."""
 
     def __init__(
-        self, tracer: Tracer, meter: Meter, *, endpoint: Endpoint, last: LastSpan, on_session: Callable[[str], None]
+        self,
+        tracer: Tracer,
+        meter: Meter,
+        *,
+        endpoint: Endpoint,
+        last: LastSpan,
+        on_session: Callable[[str], None],
+        latest: bool = False,
     ) -> None:
-        self._maker = SpanMaker(tracer, endpoint)
+        self._maker = SpanMaker(tracer, endpoint, latest=latest)
         self._chat = ModelCalls(self._maker, meter, endpoint)
         self._tools = ToolCalls(self._maker, meter)
+        self._agents = _agent_durations(meter) if latest else None
+        self._task_began = 0.0
         self._last = last
         self._on_session = on_session
         self._session: Span | None = None
@@ -200,6 +212,7 @@ class Spans:
             }
             if self._model:
                 attributes["gen_ai.request.model"] = self._model
+            self._task_began = event.at
             self._task = self._maker.begin(f"invoke_agent {SCOPE}", self._session, attributes, links=[before])
         return self._task
 
@@ -211,6 +224,11 @@ class Spans:
         task.set_attribute("agent_host.task.outcome", event.event_type.value)
         task.set_attribute("agent_host.task.steps", event.payload.get("stepCount", 0))
         self._maker.end(task, reason if failed else None)
+        if self._agents is not None:
+            model = {"gen_ai.request.model": self._model} if self._model else {}
+            failure = {"error.type": reason} if failed else {}
+            measured = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": SCOPE, **model, **failure}
+            self._agents.record(max(0.0, self._maker.now - self._task_began), cut(measured))
         self._before = task.get_span_context()
         self._task = None
 
@@ -312,14 +330,12 @@ class ModelCalls:
     def __init__(self, maker: SpanMaker, meter: Meter, endpoint: Endpoint) -> None:
         self._maker = maker
         self._endpoint = endpoint
+        name = "inference" if maker.latest else "operation"
         self._durations = meter.create_histogram(
-            "gen_ai.client.operation.duration", "s", "GenAI operation duration.",
+            f"gen_ai.client.{name}.duration", "s", "GenAI operation duration.",
             explicit_bucket_boundaries_advisory=SECONDS,
         )  # fmt: skip
-        self._tokens = meter.create_histogram(
-            "gen_ai.client.token.usage", "{token}", "Number of input and output tokens used.",
-            explicit_bucket_boundaries_advisory=_TOKENS,
-        )  # fmt: skip
+        self._count = _counts_by_kind(meter) if maker.latest else _counts_in_one(meter)
         self._span: Span | None = None
         self._began = 0.0
         self._measured: dict[str, Any] = {}
@@ -358,7 +374,7 @@ class ModelCalls:
             "gen_ai.usage.input_tokens": payload["inputTokens"],
             "gen_ai.usage.output_tokens": payload["outputTokens"],
             "gen_ai.usage.cache_read.input_tokens": payload["cachedInputTokens"],
-            "gen_ai.usage.cache_creation.input_tokens": payload.get("cacheWriteTokens", 0),
+            f"gen_ai.usage.cache_{self._maker.written}.input_tokens": payload.get("cacheWriteTokens", 0),
             "gen_ai.response.finish_reasons": [payload["stopReason"]],
         }
         if "responseId" in payload:
@@ -367,8 +383,7 @@ class ModelCalls:
             attributes["gen_ai.response.model"] = payload["responseModel"]
             self._measured |= cut({"gen_ai.response.model": payload["responseModel"]})
         self._span.set_attributes(cut(attributes))
-        for kind, field in (("input", "inputTokens"), ("output", "outputTokens")):
-            self._tokens.record(payload[field], {**self._measured, "gen_ai.token.type": kind})
+        self._count(payload, self._measured)
         self.end(None)
 
     def end(self, error: str | None) -> None:
@@ -378,6 +393,54 @@ class ModelCalls:
             self._durations.record(max(0.0, self._maker.now - self._began), attributes)
             self._maker.end(self._span, error)
             self._span = None
+
+
+def _counts_in_one(meter: Meter) -> Callable[[Mapping[str, Any], Mapping[str, Any]], None]:
+    """The metric of tokens of the conventions 1.41.0: one histogram by `gen_ai.token.type`."""
+    tokens = meter.create_histogram(
+        "gen_ai.client.token.usage", "{token}", "Number of input and output tokens used.",
+        explicit_bucket_boundaries_advisory=_TOKENS,
+    )  # fmt: skip
+
+    def count(payload: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
+        for kind, field in (("input", "inputTokens"), ("output", "outputTokens")):
+            tokens.record(payload[field], {**measured, "gen_ai.token.type": kind})
+
+    return count
+
+
+def _counts_by_kind(meter: Meter) -> Callable[[Mapping[str, Any], Mapping[str, Any]], None]:
+    """The metrics of tokens of v0.1.0: a counter of each kind, whose modality no gateway says, and a histogram of the
+    tokens of one operation in each direction."""
+    kinds = {"input": "inputTokens", "output": "outputTokens",
+             "cache_read.input": "cachedInputTokens", "cache_write.input": "cacheWriteTokens"}  # fmt: skip
+    counters = {
+        field: meter.create_counter(f"gen_ai.client.inference.usage.{kind}_tokens", "{token}", f"Tokens used: {kind}.")
+        for kind, field in kinds.items()
+    }
+    spreads = {
+        field: meter.create_histogram(
+            f"gen_ai.client.inference.operation.{kind}_tokens", "{token}", f"Tokens of an operation: {kind}.",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        ) for kind, field in (("input", "inputTokens"), ("output", "outputTokens"))
+    }  # fmt: skip
+
+    def count(payload: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
+        for field, counter in counters.items():
+            if payload.get(field):
+                counter.add(payload[field], {**measured, "gen_ai.token.modality": "unknown"})
+        for field, spread in spreads.items():
+            spread.record(payload[field], measured)
+
+    return count
+
+
+def _agent_durations(meter: Meter) -> Any:
+    buckets = [0.1 * 2**power for power in range(13)]
+    return meter.create_histogram(
+        "gen_ai.invoke_agent.duration", "s", "GenAI agent invocation duration.",
+        explicit_bucket_boundaries_advisory=buckets,
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -456,6 +519,8 @@ class ToolCalls:
         call.attributes[_STATUS] = payload["status"]
         call.attributes["agent_host.tool.output_bytes"] = payload["outputBytes"]
         error = None if payload["status"] == "succeeded" else str(payload.get("code") or payload["status"])
+        if self._maker.latest and "skill" in payload:
+            call.attributes["gen_ai.skill.name"] = payload["skill"]
         if "exitCode" in payload:  # as in the conventions for the spans of programs, 0 alone is a success
             call.attributes["process.exit.code"] = payload["exitCode"]
             error = error or (NON_ZERO_EXIT if payload["exitCode"] else None)
@@ -473,9 +538,12 @@ class ToolCalls:
         now = self._maker.now
         began = now if call.ready is None else min(now, max(call.ready, started))
         name = call.attributes["gen_ai.tool.name"]
-        span = self._maker.begin(f"execute_tool {name}", call.step, call.attributes, began=began)
+        skill = f" {call.attributes['gen_ai.skill.name']}" if "gen_ai.skill.name" in call.attributes else ""
+        agent = {"gen_ai.agent.name": SCOPE} if self._maker.latest else {}
+        attributes = {**call.attributes, **agent}
+        span = self._maker.begin(f"execute_tool {name}{skill}", call.step, attributes, began=began)
         self._maker.end(span, error)
-        measured = cut({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name})
+        measured = cut({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, **agent})
         measured = measured if error is None else {**measured, "error.type": error}
         self._durations.record(now - began, measured)
         status = call.attributes.get(_STATUS, INTERRUPTED)
@@ -502,12 +570,21 @@ SCOPE = "agent-host"
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
 """The names of attributes and metrics are those of this version, the last one of the conventions for generative AI for
 which OpenTelemetry has published a schema. Later ones rename some of them."""
+OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
+LATEST = "gen_ai_latest_experimental"
+"""The word in that variable for the names of v0.1.0 of the conventions for generative AI in their own repository, which
+publishes no schema. docs/opentelemetry.md has both."""
 INTERRUPTED = "interrupted"
 """`error.type` of what did not come to its own end."""
 SECONDS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
 """The buckets that the conventions advise for durations."""
 # As in `telemetry.py`: a model may call a tool by any name, however long.
 _MAX_CHARS = 128
+
+
+def is_latest(opted_in: str) -> bool:
+    """True if the comma-separated list asks for the latest names."""
+    return LATEST in (word.strip() for word in opted_in.split(","))
 
 
 class Endpoint(NamedTuple):
@@ -525,11 +602,14 @@ class Endpoint(NamedTuple):
 
 
 class SpanMaker:
-    """Begins and ends the spans of one session. `now` is the time of the current event, in seconds since the epoch."""
+    """Begins and ends the spans of one session. `now` is the time of the current event, in seconds since the epoch;
+    `latest`: with the names of v0.1.0, in which the provider is on calls of the model alone."""
 
-    def __init__(self, tracer: Tracer, endpoint: Endpoint) -> None:
+    def __init__(self, tracer: Tracer, endpoint: Endpoint, *, latest: bool = False) -> None:
         self._tracer = tracer
-        self._common = {"gen_ai.provider.name": endpoint.provider}
+        self.latest = latest
+        self.written = "write" if latest else "creation"
+        self._common = {} if latest else {"gen_ai.provider.name": endpoint.provider}
         self.now = 0.0
 
     def at(self, event: Event) -> None:

@@ -323,6 +323,7 @@ PAYLOADS: dict[EventType, EventShape] = {
                 telemetry=True,
             ),
             _COMMAND._replace(meaning="of a command that the call left running in the background", optional=True),
+            Field("skill", "string", "the skill that the call has loaded, by its name", optional=True),
             Field("denials", "list of strings", "what a sandbox refused to its programs, a line each", optional=True),
             Field("pathsChanged", "list of strings", "files that it is known to have changed", optional=True),
             Field("changesUnseen", "string", "of a command: why not all that it changed is known", optional=True),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agent_host.events.otel import OtelSink
     from agent_host.host.remote_tools import ToolService
     from agent_host.host.secrets import Tokens
+    from agent_host.ids import Outside
     from agent_host.services.http import ServiceClient
     from agent_host.services.session import SessionService
     from agent_host.services.workspace import ArtifactHome
@@ -59,13 +60,14 @@ class Backends:
     Raises UsageError for a URL or a token that cannot be used.
     """
 
-    def __init__(self, environ: Mapping[str, str], settings: Settings, tokens: Tokens) -> None:
+    def __init__(self, environ: Mapping[str, str], settings: Settings, tokens: Tokens, outside: Outside) -> None:
         self._urls = endpoints(environ)
         self._environ = environ
         self._settings = settings
         self._tokens = tokens
         self.capability_grant: str | None = None
-        self.losses = Losses()
+        self._outside = outside
+        self.losses = Losses(outside.monotonic)
         self._clients: dict[tuple[str, str | None], ServiceClient] = {}
         self._tls: TlsContext | None = None
         self._workspaces: dict[str, str] = {}
@@ -79,7 +81,9 @@ class Backends:
     def sessions(self) -> SessionService:
         """The service that grants sessions."""
         url = self._urls.session
-        return EmbeddedSessionService(self._workspace_of) if url is None else HttpSessionService(self._client(url))
+        if url is None:
+            return EmbeddedSessionService(self._workspace_of, self._outside.new_id)
+        return HttpSessionService(self._client(url))
 
     def stores(self, identity: SessionIdentity, paths: SessionPaths, blobs: BlobFolder) -> Stores:
         """The stores of a session's artifacts."""
@@ -89,7 +93,9 @@ class Backends:
             settings.services.upload_max_behind_s,
             settings.services.upload_end_s,
         )
-        here = EmbeddedWorkspaceService(paths.artifacts, blobs, workspace_id=identity.workspace_id)
+        here = EmbeddedWorkspaceService(
+            paths.artifacts, blobs, workspace_id=identity.workspace_id, outside=self._outside
+        )
         if url is None:
             only_histories = limits._replace(max_pending_bytes=sys.maxsize)
             return Stores(here, UploadQueue(here, only_histories), uploads_elsewhere=False)
@@ -113,7 +119,7 @@ class Backends:
         from agent_host.host.remote_tools import ToolService
 
         client = self._client_with(url, self._tokens.tools)
-        return ToolService.connect(url, client, self._tokens.grant_key, lambda: self.capability_grant)
+        return ToolService.connect(url, client, self._tokens.grant_key, lambda: self.capability_grant, self._outside)
 
     def observers(self, gateway: str, paths: SessionPaths, dialect: str) -> list[Sink]:
         """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such, for the session at
@@ -170,7 +176,7 @@ class Backends:
             if self._tls is None and url.startswith("https:"):
                 self._tls = TlsContext(url)
             tls = self._tls if url.startswith("https:") else None
-            self._clients[url, token] = client_of(url, token, self._settings, tls)
+            self._clients[url, token] = client_of(url, token, self._settings, tls, self._outside)
         return self._clients[url, token]
 
     def _workspace_of(self, session_id: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from agent_host.approval.gate import WatchedGate
@@ -47,16 +46,16 @@ if TYPE_CHECKING:
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Emitter
     from agent_host.host.backends import Stores
-    from agent_host.host.environment import LocalMachine
+    from agent_host.host.environment import LocalMachine, Surroundings
     from agent_host.host.gateway import Gateway
     from agent_host.host.parts import Parts
     from agent_host.host.remote_tools import ToolsElsewhere
     from agent_host.host.secrets import Secrets
+    from agent_host.ids import Outside
     from agent_host.judging.judge import Approved
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.client import LlmClient
-    from agent_host.session.opening import ResolvedOptions
-    from config.settings import Settings
+    from agent_host.session.opening import ClientServer, ResolvedOptions
     from state.file_session import FileSession
     from tool_runtime.files.skills import SkillIndex
     from tool_runtime.processes.scripts import SkillScripts
@@ -72,6 +71,7 @@ async def make_context(
     gate: ApprovalGate,
     emitter: Emitter,
     stores: Stores,
+    surroundings: Surroundings,
     *,
     owns_process: bool,
 ) -> LoopContext:
@@ -81,14 +81,12 @@ async def make_context(
     if settings.llm.max_cost:
         refuse_uncounted(parts.models, store.state)
     live_output = LiveOutput(emitter, VERBOSE_PIECE_BYTES if settings.host.verbose else MAX_PIECE_BYTES)
-    journal = Journal(
-        store,
-        emitter,
-        settings.host.max_stored_bytes,
-        keeps_versions=settings.retention.keep_file_versions,
-    )
+    keeps_versions = settings.retention.keep_file_versions
+    journal = Journal(store, emitter, settings.host.max_stored_bytes, keeps_versions=keeps_versions)
     outputs = RecordedResults(store, stores.artifacts)
-    local = _local_tools(resolved, parts, store, live_output, journal, emitter, outputs, owns_process=owns_process)
+    local = _local_tools(
+        resolved, parts, store, live_output, journal, emitter, outputs, surroundings, owns_process=owns_process
+    )
     router, scripts = local.runtime, local.scripts
     phase = task_machine()
 
@@ -96,7 +94,9 @@ async def make_context(
         if gateway.said:
             emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": parts.dialect.name, "message": gateway.said})
         report_window(emitter, ctx.conversation, gateway.server_said, families_of(settings))
-        return make_client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)
+        return make_client(
+            settings, gateway, secrets.gateway_token, parts.dialect, session_id, surroundings.outside.time
+        )
 
     ctx = LoopContext(
         journal=journal,
@@ -105,7 +105,7 @@ async def make_context(
             parts.machine.environment,
             Registry(await router.tools()),
             limits_of(settings) | (limits_of_family(settings) if scripts is not None else NO_LIMITS),
-            utc_now,
+            surroundings.outside.now,
             outputs=outputs.maker_of,
             approved=local.approved,
             native=native_list(settings, resolved.workspace) if has_native(settings) else None,
@@ -129,11 +129,12 @@ async def make_context(
             "uploads": settings.tools.max_parallel_uploads,
         },
         questions=Questions(),
+        outside=surroundings.outside,
         progress=Progress(settings.loop.repeat_note, settings.loop.repeat_limit, answer_form(settings)),
         command_watch=_command_watch(resolved, parts.machine),
     )
-    if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers):
-        _add_servers(ctx, resolved, local.settings, router, session_id)
+    if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers or parts.client_servers):
+        _add_servers(ctx, resolved, local.settings, router, session_id, parts.client_servers)
     if parts.tool_service is not None:
         elsewhere = _elsewhere(ctx.judge, resolved, emitter)
         router.add_remote(parts.tool_service.provider(elsewhere, ctx.judge, store.state.identity, settings))
@@ -158,14 +159,13 @@ def _local_tools(
     journal: Journal,
     emitter: Emitter,
     outputs: RecordedResults,
+    surroundings: Surroundings,
     *,
     owns_process: bool,
 ) -> _LocalTools:
     """The runtime of this machine's tools."""
     settings, machine, session_id = resolved.settings, parts.machine, store.state.identity.session_id
-    of_runtime = runtime_settings(
-        settings, resolved.workspace, machine.shell, live_output, machine.temporary, guard_processes=owns_process
-    )._replace(
+    of_runtime = runtime_settings(resolved, machine, live_output, surroundings.outside, guards=owns_process)._replace(
         commands_before=store.state.commands_started,
         native_shadowed=frozenset(tool.name for tool in parts.tools),
         elsewhere=delegated_capabilities(parts.bundle),
@@ -179,7 +179,7 @@ def _local_tools(
         scripts = skill_scripts(
             settings, index, resolved.state_dir, session_id, machine.environment.workspace, machine.temporary
         )
-    runtime = LocalToolRouter(of_runtime, providers_of(parts, of_runtime, index), scripts)
+    runtime = LocalToolRouter(of_runtime, surroundings.start_command, providers_of(parts, of_runtime, index), scripts)
     approved: Approved | None = None
     if project_tool_names(resolved.workspace):
         from state.tool_lists import ApprovedTools
@@ -210,6 +210,7 @@ def _add_servers(
     of_runtime: RuntimeSettings,
     runtime: LocalToolRouter,
     session_id: str,
+    of_client: tuple[ClientServer, ...],
 ) -> None:
     """Their tools come with the first task: nothing waits for them here."""
     from agent_host.host.mcp_servers import add_servers
@@ -225,10 +226,11 @@ def _add_servers(
         _elsewhere(judge, resolved, ctx.emitter),
         state_dir=resolved.state_dir,
         session_id=session_id,
-        now=utc_now(),
+        now=ctx.outside.now(),
         scoping=judge.scoping,
         ask_person=functools.partial(ask_person, ctx),
         on_secrets=ctx.scrubber.add,
+        of_client=of_client,
     )
 
 
@@ -250,27 +252,18 @@ def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None
     ctx.conversation.renew_head(ctx.judge)
 
 
-def utc_now() -> datetime:
-    """The present moment."""
-    return datetime.now(UTC)
-
-
 # The runtime's settings and its tools besides those of the families, from the configuration.
 
 
 def runtime_settings(
-    settings: Settings,
-    workspace: str,
-    shell: str,
-    live_output: LiveOutput,
-    temporary: str,
-    *,
-    guard_processes: bool,
+    resolved: ResolvedOptions, machine: LocalMachine, live_output: LiveOutput, outside: Outside, *, guards: bool
 ) -> RuntimeSettings:
-    """The settings of the runtime. `temporary` is the session's own temporary directory."""
+    """The settings of the runtime. `guards`: what commands start ends with this process."""
+    settings = resolved.settings
     return RuntimeSettings(
-        workspace=workspace,
-        shell=shell,
+        workspace=resolved.workspace,
+        outside=outside,
+        shell=machine.shell,
         file_timeout_s=settings.tools.file_timeout_s,
         command_timeout_s=settings.tools.command_timeout_s,
         command_timeout_max_s=settings.tools.command_timeout_max_s,
@@ -287,11 +280,11 @@ def runtime_settings(
         secret_env=secret_variables(settings),
         env_passthrough=frozenset(settings.tools.env_passthrough),
         env_allowed=variables_to_allow(settings),
-        temporary=temporary,
+        temporary=machine.temporary,
         on_output=live_output.take,
-        guard_processes=guard_processes,
+        guard_processes=guards,
         families=families_of(settings),
-        native_roots=native_roots(settings, workspace) if has_native(settings) else (),
+        native_roots=native_roots(settings, resolved.workspace) if has_native(settings) else (),
         native_tls_checks=settings.native.tls_checks,
         script_timeout_s=settings.skills.script_timeout_s,
         hidden_files=hidden_files(settings) if has_skills(settings) else (),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 import webbrowser
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -15,12 +13,13 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import count_noun, one_line
 from agent_host.errors import GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.host.dry_runs import policy_to_try
-from agent_host.host.environment import this_environment
+from agent_host.host.environment import start_here, this_environment
 from agent_host.host.gateway import Gateway, make_client
 from agent_host.host.mcp_servers import UnusedServer, servers_of_user
 from agent_host.host.sandboxing import level_of
 from agent_host.host.secrets import Tokens, token_name
 from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, strip_html
+from agent_host.ids import MACHINE
 from agent_host.llm import errors
 from agent_host.llm.dialects import dialect_of_settings, find_dialect
 from agent_host.llm.errors import KINDS, kind_of_answer
@@ -71,12 +70,14 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
         host = check_url(url).host
         token = check_token(Tokens.read().under(settings).gateway)
         headers = check_headers(settings.llm.headers)
-        dialect, found = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir, anew=True)
+        dialect, found = dialect_of_settings(settings) or find_dialect(
+            settings, url, token, state_dir, MACHINE.time, anew=True
+        )
     except (UsageError, GatewayError) as error:
         return False, str(error)
     model = model_of(settings)
     scrubber = Scrubber([token, password_of(url), *secrets_in(headers)])
-    shown, began = displayable_url(request_url(url, dialect.path)).partition("?")[0], time.monotonic()
+    shown, began = displayable_url(request_url(url, dialect.path)).partition("?")[0], MACHINE.monotonic()
     try:
         with httpx.stream(
             "POST",
@@ -99,7 +100,7 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
         return False, f"{shown} {why} (HTTP {status}): {said}"
     if not media_type.startswith("text/event-stream") or not speaks:
         return False, f"{shown} does not speak the wire {dialect.name!r}: it answered {one_line(media_type)}: {said}"
-    took = int((time.monotonic() - began) * 1000)
+    took = MACHINE.ms_since(began)
     return True, f"{shown} answers with model {one_line(model)} ({took} ms)" + (f"; {found}" if found else "")
 
 
@@ -108,7 +109,7 @@ def try_tool_call(settings: Settings, url: str, state_dir: str) -> tuple[bool, s
     what it did. One request of up to `_DEEP_TOKENS` tokens."""
     try:
         token = check_token(Tokens.read().under(settings).gateway)
-        dialect, _ = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir)
+        dialect, _ = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir, MACHINE.time)
         turn = asyncio.run(_tool_call(settings, url, dialect, token))
     except (UsageError, GatewayError, GuardrailBlocked) as error:
         return False, str(error)
@@ -127,7 +128,7 @@ async def _tool_call(settings: Settings, url: str, dialect: Dialect, token: str 
         model=model, max_output_tokens=_DEEP_TOKENS, system="You work through tools.", tools=[definition_of(_LOOK_UP)]
     )
     question = Message("user", "Call the tool look_up with the word ok.", 12)
-    client = make_client(settings, Gateway(url, TlsContext(url)), token, dialect, "doctor")
+    client = make_client(settings, Gateway(url, TlsContext(url)), token, dialect, "doctor", MACHINE.time)
     try:
         return await client.stream(head, [dialect.renderer(model).user([question])], lambda _text: None)
     finally:
@@ -180,7 +181,7 @@ def _start_of(response: httpx.Response, dialect: Dialect, *, until: float) -> tu
     for piece in response.iter_raw():
         data += piece
         speaks = _is_of(dialect, data)
-        if speaks or len(data) > _MAX_ANSWER_BYTES or time.monotonic() > until:
+        if speaks or len(data) > _MAX_ANSWER_BYTES or MACHINE.monotonic() > until:
             return data, speaks
     return data, False
 
@@ -204,7 +205,7 @@ _AUTHORIZE_S = 300.0
 def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[tuple[str, bool, str]]:
     """(name, whether it answers, what was found) of each, started and held as a session in this directory would under
     the policy of `flags`. Raises UsageError for entries that cannot be used, PolicyError for the policy."""
-    workspace, now = os.path.realpath(os.getcwd()), datetime.now(UTC)
+    workspace, now = os.path.realpath(os.getcwd()), MACHINE.now()
     used = level_of(settings, state_dir)
     level = used.level
     with scratch("doctor") as temporary:
@@ -215,7 +216,7 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
             scoping = tried.hosts._replace(temporary=temporary).scoping(used, tried.here, is_here=True)
         if level != "none":
             sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
-        runtime = RuntimeSettings(workspace=workspace, temporary=temporary, sandbox=sandbox)
+        runtime = RuntimeSettings(workspace, MACHINE, temporary=temporary, sandbox=sandbox)
         here = this_environment(workspace, temporary=temporary)
         found = list(
             servers_of_user(settings, here, state_dir, now, bundle=bundle, scoping=scoping, temporary=temporary)
@@ -225,7 +226,7 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
 
 def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str], None]) -> str:
     """Have the person authorize this program at a server, in a browser; what came of it. Raises UsageError."""
-    found = list(servers_of_user(settings, this_environment(os.getcwd()), state_dir, datetime.now(UTC)))
+    found = list(servers_of_user(settings, this_environment(os.getcwd()), state_dir, MACHINE.now()))
     server = next((one for one in found if one.name == name), None)
     if server is None or isinstance(server, UnusedServer):
         why = f"{name}: {server.why}" if server is not None else f"there is no server {name!r} in mcp.servers"
@@ -236,7 +237,7 @@ def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str]
 
 
 async def _check(servers: list[ServerConfig | UnusedServer], runtime: RuntimeSettings) -> list[tuple[str, bool, str]]:
-    router = LocalToolRouter(runtime)
+    router = LocalToolRouter(runtime, start_here)
     try:
         return list(await asyncio.gather(*(_check_server(one, runtime, router) for one in servers)))
     finally:
@@ -298,8 +299,8 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
     except OSError:  # another program has it: one that registers with the server again gets any other
         listening = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    runtime = RuntimeSettings(workspace=os.getcwd())
-    router = LocalToolRouter(runtime)
+    runtime = RuntimeSettings(os.getcwd(), MACHINE)
+    router = LocalToolRouter(runtime, start_here)
     source = McpSource(
         server._replace(connect_timeout_s=_AUTHORIZE_S),
         runtime,

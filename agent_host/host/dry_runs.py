@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +22,7 @@ from agent_host.host.python_tools import names_of_packages
 from agent_host.host.sandboxing import LEVEL, Level, domains_to_open, level_to_try, withheld
 from agent_host.host.skills import limits_of_family, skill_called, skill_index, skill_scripts
 from agent_host.host.workspace_tools import WorkspaceTools, workspace_tools
+from agent_host.ids import MACHINE
 from agent_host.judging.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.judging.environment import Registry, resolve_places
 from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
@@ -55,6 +55,7 @@ from tool_runtime.families.schemas import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from agent_host.contracts import ToolSpec
     from agent_host.judging.environment import Environment
@@ -240,10 +241,7 @@ class Tried(NamedTuple):
         facts = NamedToolFacts(
             spec.name, spec.identity, approved is not None and approved.knows(spec.name, spec.identity)
         )
-        return (
-            check_tool(self.bundle_in_use, spec.capability, facts, now=datetime.now(UTC)).decision
-            == "APPROVAL_REQUIRED"
-        )
+        return check_tool(self.bundle_in_use, spec.capability, facts, now=MACHINE.now()).decision == "APPROVAL_REQUIRED"
 
     def _keeps(self, spec: ToolSpec, limits: Limits | None) -> str | None:
         """Why these limits keep the tool from being shown; without any, why the bundle does."""
@@ -279,7 +277,7 @@ def policy_to_try(
     """The bundle that the setting `host.policy` names, as a session in `workspace` would have it, and at the `level`
     that it would have unless one is given. Raises UsageError, PolicyBundleInvalid."""
     existing_directory(workspace)
-    settings, now = settings_from(portable(flags), workspace=workspace), datetime.now(UTC)
+    settings, now = settings_from(portable(flags), workspace=workspace), MACHINE.now()
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     temporary = session_directory(state_dir, named, os.environ)
     here = this_environment(workspace, command_environment(settings, temporary), temporary)
@@ -418,7 +416,7 @@ def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, st
     """Every problem of a bundle file with the content `raw`, at the level that a run with `flags` would have. Raises
     UsageError for a workspace that is none."""
     existing_directory(workspace)
-    now = datetime.now(UTC)
+    now = MACHINE.now()
     level = level_to_try(settings_from(flags, workspace=workspace), state_dir, flags.get(LEVEL)).level
     here = this_environment(workspace)
     try:

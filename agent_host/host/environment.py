@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agent_host.errors import TOKEN_VARIABLE, UsageError
+from agent_host.ids import MACHINE
 from agent_host.judging.environment import Environment
 from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
@@ -15,6 +16,7 @@ from config.load import user_skills
 from config.settings import ALL_TOOLS
 from policy.decision import RISK_LEVELS
 from policy.rules.case import ToolLimit
+from state.disk import LOCAL_DISK, ThreadJob
 from tool_runtime.families.catalogue import NATIVE
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment, is_within, looks_secret
@@ -22,10 +24,16 @@ from tool_runtime.platform.environment import child_environment, is_within, look
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agent_host.ids import Outside
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
     from policy.facts import ShellName
     from policy.rules.case import Limits, NativeExec
+    from state.disk import Beside, Disk
+    from tool_runtime.processes.command import CommandParams, RunningCommand, StartCommand
+    from tool_runtime.processes.guard import ProcessGuard
+    from tool_runtime.sandbox.session import Sandbox
+    from tool_runtime.threads import DaemonPool
 
 SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE, TOOLS_TOKEN_VARIABLE, GRANT_KEY_VARIABLE})
 
@@ -46,6 +54,30 @@ _SHELLS: dict[str, ShellName] = {
     "powershell.exe": "powershell",
     "pwsh": "powershell",
 }
+
+
+class Surroundings(NamedTuple):
+    """Whatever a session has from elsewhere than its own process, besides the event loop that it runs on (decision
+    0110): a test puts others in their place and runs a whole session from one seed. `beside` starts the work of the
+    store that nobody waits for, `start_command` a command of a tool."""
+
+    outside: Outside
+    disk: Disk
+    beside: Beside
+    start_command: StartCommand
+
+
+def start_here(
+    params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None
+) -> RunningCommand:
+    """See StartCommand: as processes of this machine."""
+    from tool_runtime.processes.command import Command  # with the first command
+
+    return Command(params, pool, guard, sandbox)
+
+
+THIS_MACHINE: Final = Surroundings(MACHINE, LOCAL_DISK, ThreadJob, start_here)
+"""The surroundings of every session but those of tests."""
 
 
 class LocalMachine(NamedTuple):

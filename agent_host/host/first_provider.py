@@ -16,6 +16,7 @@ from agent_host.host.gateway import settle_model
 from agent_host.host.options import OptionNames, settings_from
 from agent_host.host.secrets import KEYRING_SERVICE, Tokens
 from agent_host.http import displayable_url
+from agent_host.ids import MACHINE
 from agent_host.llm.dialects import AUTO, dialect_of_script, dialect_of_settings, find_dialect
 from agent_host.llm.served_models import NoList, ask_models
 from agent_host.llm.urls import check_url
@@ -124,7 +125,7 @@ def prove(wanted: Plan, state_dir: str) -> Proven:
     try:
         dialect = dialect_of_settings(settings)
         if dialect is None:
-            dialect = find_dialect(settings, settings.llm.gateway, token, state_dir, anew=True)
+            dialect = find_dialect(settings, settings.llm.gateway, token, state_dir, MACHINE.time, anew=True)
             settings = settings.over({"llm.dialect": dialect.dialect.name})
         settings = asyncio.run(settle_model(settings, None, dialect.dialect, token))
     except (GatewayError, NoList) as error:

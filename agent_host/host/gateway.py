@@ -218,7 +218,12 @@ def _compaction(settings: Settings, bundle: PolicyBundle) -> Compaction:
 
 
 def make_client(
-    settings: Settings, gateway: Gateway, token: str | None, dialect: Dialect, session_id: str
+    settings: Settings,
+    gateway: Gateway,
+    token: str | None,
+    dialect: Dialect,
+    session_id: str,
+    time: Callable[[], float],
 ) -> LlmClient:
     """Make the client of the gateway. Its modules are imported here, with a session's first request."""
     from agent_host.llm.client import LlmClient
@@ -236,6 +241,7 @@ def make_client(
         token,
         dialect,
         session_id=session_id,
+        time=time,
         timeouts=timeouts,
         limits=limits,
         tls=gateway.tls,
@@ -276,6 +282,7 @@ async def ask_gateway(
     dialect: Dialect,
     token: str | None,
     state_dir: str,
+    time: Callable[[], float],
     *,
     model: str,
     may_choose: bool,
@@ -284,7 +291,8 @@ async def ask_gateway(
 ) -> Informed:
     """The settings with what the local server of `llm.gateway` says of `model`. `may_choose`: the only model of a
     server is taken where `llm.model` names none. Nothing is asked of a gateway elsewhere, nothing that the session
-    learned when it began (`recorded`), and nothing that was asked within the last hour, unless `anew`. Raises
+    learned when it began (`recorded`), and nothing that was asked within the last hour by the clock
+    `time`, unless `anew`. Raises
     UsageError for a URL or a token that no request could carry."""
     from agent_host.llm.local_server import LLAMA_PAGE, ServerFacts, is_local  # a scripted gateway does without
     from state.remembered import server_key
@@ -299,7 +307,7 @@ async def ask_gateway(
     if key in recorded:
         facts = None if recorded[key] is None else ServerFacts.read_row(recorded[key])
     else:
-        facts = await _facts(settings, url, dialect, token, state_dir, asked, anew=anew)
+        facts = await _facts(settings, url, dialect, token, state_dir, time, asked, anew=anew)
     learned = {key: None if facts is None else facts._asdict()}
     if facts is None:
         return Informed(settings, learned=learned)
@@ -371,14 +379,22 @@ async def settle_model(
 
 
 async def _facts(
-    settings: Settings, url: str, dialect: Dialect, token: str | None, state_dir: str, model: str, *, anew: bool
+    settings: Settings,
+    url: str,
+    dialect: Dialect,
+    token: str | None,
+    state_dir: str,
+    time: Callable[[], float],
+    model: str,
+    *,
+    anew: bool,
 ) -> ServerFacts | None:
     from agent_host.http import TlsContext
     from agent_host.llm.local_server import ServerFacts, ask_server
     from agent_host.llm.urls import check_headers, check_token
     from state.remembered import LocalServers
 
-    kept = LocalServers(state_dir)
+    kept = LocalServers(state_dir, time)
     known = None if anew else kept.find(url, model)
     if known is not None:
         return ServerFacts.read_row(known)

@@ -27,6 +27,7 @@ from agent_host.host.options import model_facts, settings_from, with_provider
 from agent_host.host.sandboxing import level_of, try_levels
 from agent_host.host.secrets import Tokens
 from agent_host.http import displayable_url, httpx, is_loopback, usable_in_header
+from agent_host.ids import MACHINE
 from agent_host.llm.deferred import KnownModels
 from agent_host.llm.dialects import dialect_of_script, dialect_of_settings
 from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
@@ -136,6 +137,7 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
                 dialect,
                 Tokens.read().under(settings).gateway,
                 state_dir,
+                MACHINE.time,
                 model=model_of(settings),
                 may_choose=is_ours and not chosen,
                 anew=True,

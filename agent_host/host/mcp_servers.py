@@ -24,6 +24,7 @@ from policy.bundle.meaning import SERVER_NAME
 from policy.decide import check_tool
 from policy.names import CapabilityName
 from policy.rules.sandbox import add_own_places, is_hidden
+from policy.shell.tables import STEERING_VARIABLE
 from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import TOKENS, ToolLists
 from tool_runtime.platform.environment import find_program, path_to_trust
@@ -32,13 +33,14 @@ from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio, origin_of
 from tool_runtime.remote.mcp.source import McpSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from agent_host.contracts import AskPerson, ToolSpec
     from agent_host.host.remote_tools import ToolsElsewhere
     from agent_host.judging.environment import Environment
     from agent_host.judging.scoping import Scoping
+    from agent_host.session.opening import ClientServer
     from config.settings import Settings
     from policy.bundle.model import McpServer, PolicyBundle
     from policy.scope import CommandScope
@@ -83,12 +85,14 @@ def add_servers(
     scoping: Scoping | None = None,
     ask_person: AskPerson | None = None,
     on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
+    of_client: Sequence[ClientServer] = (),
 ) -> None:
     """Have the tools of the session's servers listed and run; `scoping` says how their programs are held, `ask_person`
     puts their questions to a person, and `on_secrets` gets the tokens that are renewed. What is not used is reported.
     Raises UsageError."""
     place = _Place(settings, bundle, environment, state_dir, session_id, of_runtime.temporary, now, scoping)
-    for found in (*place.incomplete(), *place.servers()):
+    on_secrets(secrets_of_client(of_client))
+    for found in (*place.incomplete(), *place.servers(), *place.servers_of_client(of_client)):
         if isinstance(found, UnusedServer):
             elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
             continue
@@ -190,6 +194,53 @@ class _Place:
                 why = f"{SETTING}[{place}] has neither command nor url, and the policy has no server of this name"
                 yield UnusedServer(entry.name, f"{why}: give it one of them")
 
+    def servers_of_client(self, servers: Sequence[ClientServer]) -> Iterator[ServerConfig | UnusedServer]:
+        """Those that a client names, as far as they are enabled; one that the policy or the user has goes before."""
+        enabled, known = self._settings.mcp.enabled, {*self._users}
+        known |= {one.name for one in (() if self._bundle is None else self._bundle.mcp_servers)}
+        for one in servers:
+            if one.name in known:
+                yield UnusedServer(one.name, "the policy or the configuration has a server of this name, which is used")
+            elif ALL_TOOLS in enabled or one.name in enabled:
+                known.add(one.name)
+                yield self._client_server(one)
+
+    def _client_server(self, server: ClientServer) -> ServerConfig | UnusedServer:
+        """A server that a client names, which may have it from a file of the workspace: sandboxed or not at all, with
+        no place to write and no host to reach, and with nothing of the workspace as its program."""
+        if not re.fullmatch(SERVER_NAME, server.name):
+            return UnusedServer(server.name, "its name is none: 1 to 64 of A-Z a-z 0-9 _ - .")
+        not_held = self._not_held()
+        if not_held is not None:
+            return UnusedServer(server.name, not_held)
+        if self._scoping is None or not self._scoping.holds or self._bundle is None:
+            return UnusedServer(
+                server.name, "a server that a client names is only started in a sandbox, and there is none"
+            )
+        program = self._program(server.command)
+        words = [word for one in server.args for word in (one, one.partition("=")[2])]
+        inside = next(filter(self._is_inside, (program or server.command, *words)), None)
+        if program is None or inside is not None:
+            return UnusedServer(
+                server.name, f"{inside or server.command} lies in the workspace: a client names no such program"
+            )
+        own = {
+            name: value
+            for name, value in server.environment.items()
+            if _VARIABLE.fullmatch(name) and not _STEERS.fullmatch(name.upper())
+        }
+        environment = {**own, **self._server_environment(())}
+        scope = self._scope(UserServer(server.name, command=program), (program,))
+        argv, mark = (program, *server.args), f"{self._session_id}-mcp-{server.name}"
+        place = Stdio(argv, os.path.abspath(os.sep), environment, mark, scope)
+        return self._config(None, server.name, place, may_ask=False)
+
+    def _is_inside(self, word: str) -> bool:
+        """True for a file of the workspace, or of the session's temporary directory, by whichever name."""
+        path = os.path.realpath(self._environment.absolute(word))
+        outside = (os.path.realpath(one) + os.sep for one in self._outside)
+        return os.path.isfile(path) and path.startswith(tuple(outside))
+
     def _user_server(self, entry: UserServer) -> ServerConfig | UnusedServer | None:
         if entry.command is not None:
             return self._stdio(entry, entry.name, entry.command, entry.args, entry.environment_names)
@@ -232,11 +283,7 @@ class _Place:
         not_held = self._not_held()
         if not_held is not None:
             return UnusedServer(name, not_held)
-        wanted = (*_BASICS, *(one for one in names if one not in secret_variables(self._settings)))
-        environment = {one: os.environ[one] for one in wanted if one in os.environ}
-        environment["PATH"] = path_to_trust(environment.get("PATH", os.defpath), self._outside)
-        if self._temporary is not None:
-            environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self._temporary)
+        environment = self._server_environment(names)
         mark = f"{self._session_id}-mcp-{name}"
         program = self._program(command)
         if program is None:
@@ -246,6 +293,15 @@ class _Place:
         place = Stdio(argv, self._environment.workspace, environment, mark, scope)
         same = entry is not None and (entry.command, *entry.args) == (command, *args)
         return self._config(entry, name, place, may_ask=same)
+
+    def _server_environment(self, names: Iterable[str]) -> dict[str, str]:
+        """The basic variables and those of these names, but for secrets of the host."""
+        wanted = (*_BASICS, *(one for one in names if one not in secret_variables(self._settings)))
+        environment = {one: os.environ[one] for one in wanted if one in os.environ}
+        environment["PATH"] = path_to_trust(environment.get("PATH", os.defpath), self._outside)
+        if self._temporary is not None:
+            environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self._temporary)
+        return environment
 
     def _program(self, command: str) -> str | None:
         """The absolute path of a server's program: as it is named, else as PATH has it outside of the workspace; None
@@ -312,6 +368,20 @@ class _Place:
         connect_s = max(self._settings.mcp.connect_timeout_s, 1.0)
         elicitation = may_ask and entry is not None and entry.elicitation
         return ServerConfig(name, place, own or usual, connect_s, elicitation)
+
+
+_STEERS: Final = re.compile(
+    f"{STEERING_VARIABLE.pattern}|PYTHON.*|NODE_.*|NPM_CONFIG_.*|LUA_.*|CLASSPATH|GEM_.*|BUNDLE_.*|DENO_.*|BUN_.*"
+)
+"""Variables that make a loader, a shell or an interpreter run something else, in upper case."""
+
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+
+
+def secrets_of_client(servers: Iterable[ClientServer]) -> list[str]:
+    """The values of their environments, none of which is shown or recorded."""
+    return [value for one in servers for value in one.environment.values() if len(value) >= _MIN_SECRET]
 
 
 def _same_origin(one: str, other: str) -> bool:

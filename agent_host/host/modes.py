@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, cast
 
 from agent_host.errors import UsageError
-from agent_host.host.compose import utc_now
 from agent_host.host.environment import machine_of
 from agent_host.host.options import anchor
 from agent_host.host.python_tools import names_of_packages
@@ -98,7 +97,7 @@ def _bundle(launch: Launch, settings: Settings, *, is_held: bool) -> PolicyBundl
         machine_of(resolved, temporary).environment,
         session_id=identity.session_id,
         state_dir=resolved.state_dir,
-        now=utc_now(),
+        now=launch.now(),
         temporary=temporary,
         held=is_held,
         installed=names_of_packages(settings),

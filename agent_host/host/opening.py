@@ -16,8 +16,8 @@ from agent_host.errors import AgentHostError, Incompatible, SessionExpired, Sess
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.host.backends import Backends, serving_gateway
-from agent_host.host.compose import make_context, put_under, utc_now
-from agent_host.host.environment import families_of, machine_of, project_tool_names
+from agent_host.host.compose import make_context, put_under
+from agent_host.host.environment import THIS_MACHINE, families_of, machine_of, project_tool_names
 from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, refuse_unknown_host, settle_model
 from agent_host.host.parts import Launch, Parts
 from agent_host.host.python_tools import names_of_packages, python_tools, registry_with
@@ -48,6 +48,7 @@ from agent_host.session.opening import (
     prepare_state_dir,
     refuse_foreign_cursor,
     refuse_other_owner,
+    sessions_of,
     state_errors_translated,
     temporary_of,
 )
@@ -68,9 +69,10 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
-    from agent_host.host.environment import LocalMachine
+    from agent_host.host.environment import LocalMachine, Surroundings
     from agent_host.host.remote_tools import RecordedToolService, ToolService
     from agent_host.host.sandboxing import Level
+    from agent_host.ids import Outside
     from agent_host.judging.environment import Registry
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.dialects import ChosenDialect
@@ -79,11 +81,12 @@ if TYPE_CHECKING:
     from agent_host.services.session import NewSession, SessionGrant, SessionService
     from agent_host.session.lifecycle import SessionMode
     from agent_host.session.new_task import NewTask
-    from agent_host.session.opening import OptionsSource, ResolvedOptions
+    from agent_host.session.opening import ClientServer, OptionsSource, ResolvedOptions
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import SessionIdentity
     from state.file_session import FileSession
+    from state.file_store import FileCheckpointStore
     from tool_runtime.families.python_tools import PythonTool
 
 _OBSERVERS_S = 1.0
@@ -95,7 +98,8 @@ class SessionOpener:
     first event's number; `tokens` are those of the environment, by default read there. `owns_process`: this process is
     agent-host's own, and no program that embeds it; `tools` are those of an embedding program. `recorded` takes the
     place of the Backend Tool Service where a session is run again: then no service is called but the Session Service,
-    which has the policy. `reopens`: a session that has ended is resumed as well, for its next task."""
+    which has the policy. `reopens`: a session that has ended is resumed as well, for its next task. `surroundings` is
+    what the session has from elsewhere than its process."""
 
     def __init__(
         self,
@@ -108,7 +112,10 @@ class SessionOpener:
         tools: Sequence[PythonTool] = (),
         recorded: RecordedToolService | None = None,
         reopens: bool = False,
+        surroundings: Surroundings = THIS_MACHINE,
     ) -> None:
+        self._surroundings = surroundings
+        self._outside = surroundings.outside
         self._source = source
         self._reopens = reopens
         self._gate = gate
@@ -125,6 +132,11 @@ class SessionOpener:
         self._server_said = ""
         self._learned: Mapping[str, Any] = {}
         self._launch: Launch | None = None
+        self._servers: tuple[ClientServer, ...] = ()
+
+    def use_servers(self, servers: Sequence[ClientServer]) -> None:
+        """See Opener."""
+        self._servers = tuple(servers)
 
     async def create(self, new: NewSession, task: NewTask | None = None) -> Opened:
         """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
@@ -152,7 +164,7 @@ class SessionOpener:
                     refuse_domains_of_a_service(resolved)
                 level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
                 resolved, bundle = await self._ask_gateway(
-                    resolved, lambda own: bundle_of(own, machine, grant, level), grant
+                    resolved, lambda own: self._bundle_of(own, machine, grant, level), grant
                 )
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # the service knows who it is
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
@@ -166,16 +178,18 @@ class SessionOpener:
                     granted=grant.policy_bundle is not None,
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
                     tool_service=self._tool_service(backends, bundle),
+                    client_servers=self._servers,
                 )
                 secrets = self._secrets(resolved, bundle, url)
                 await host_is_there
-                prepare_state_dir(resolved.state_dir)
+                prepare_state_dir(resolved.state_dir, self._surroundings.disk)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         keys.remember(resolved.state_dir, key, grant.session_id)
-                beginning = beginning_of(resolved, parts, grant, secrets, task, learned=self._learned)
+                learned, outside = self._learned, self._outside
+                beginning = beginning_of(resolved, parts, grant, secrets, task, outside, learned=learned)
                 with contextlib.ExitStack() as begun:
-                    store = create_store(resolved, beginning, grant, new)
+                    store = create_store(self._sessions(resolved), resolved, outside, beginning, grant, new)
                     begun.callback(_unbegin, store)
                     make_temporary(machine.temporary, resolved.state_dir)
                     begun.callback(temporary.remove, machine.temporary)
@@ -192,7 +206,7 @@ class SessionOpener:
         async with AsyncExitStack() as resources:
             backends = await self._open_backends(resolved, resources)
             with contextlib.ExitStack() as opened:
-                store = claim_store(resolved, session_id)
+                store = claim_store(self._sessions(resolved), resolved, session_id)
                 opened.callback(store.close)
                 refuse_foreign_cursor(store.state, cursor)
                 backends.know(store.state.identity)
@@ -207,7 +221,7 @@ class SessionOpener:
                 identity = store.state.identity
                 resolved, bundle = await self._ask_gateway(
                     resolved,
-                    lambda own: bundle_again(own, machine, grant, identity, level),
+                    lambda own: self._bundle_again(own, machine, grant, identity, level),
                     grant,
                     identity.options.get("started", {}),
                 )
@@ -219,6 +233,7 @@ class SessionOpener:
                     granted=grant.policy_bundle is not None,
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
                     tool_service=self._tool_service(backends, bundle),
+                    client_servers=self._servers,
                 )
                 secrets = self._secrets(resolved, parts.bundle, url)
                 make_temporary(machine.temporary, resolved.state_dir)
@@ -244,12 +259,12 @@ class SessionOpener:
         backends.capability_grant = grant.capability_grant
         machine = machine_of(resolved, session.temporary)
         level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
-        bundle = bundle_again(resolved, machine, grant, session.identity, level)
+        bundle = self._bundle_again(resolved, machine, grant, session.identity, level)
         parts = Parts.make(resolved, machine, bundle, chosen.dialect)
         granted = grant.policy_bundle is not None
         parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant), granted=granted)
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
-        launch = Launch(resolved, session.identity, parts)
+        launch = Launch(resolved, session.identity, parts, self._outside.now)
         made = None if not session.mode else await self._make_mode(launch, cast("dict[str, str]", session.mode))
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         self._launch = launch
@@ -278,13 +293,20 @@ class SessionOpener:
     async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
         import_isolation.keep_out(resolved.workspace)  # a client names it when much is still to be imported
         self._resolved = resolved
+        if self._servers and not resolved.settings.acp.client_servers:
+            raise UsageError(
+                "clientServers: `client_servers = true` under [acp] in the user's configuration allows them"
+            )
         environ = os.environ if self._recorded is None else drop_observers(os.environ)
         self._session_tokens = self._tokens.under(resolved.settings)
         if self._owns_process:
             hide_key(resolved.settings)
-        self._backends = Backends(environ, resolved.settings, self._session_tokens)
+        self._backends = Backends(environ, resolved.settings, self._session_tokens, self._outside)
         resources.push_async_callback(self._backends.aclose)
         return self._backends
+
+    def _sessions(self, resolved: ResolvedOptions) -> FileCheckpointStore:
+        return sessions_of(resolved, self._surroundings.disk, self._outside.now, self._surroundings.beside)
 
     async def _dialect_of(self, resolved: ResolvedOptions, url: str) -> Dialect:
         """The dialect of the gateway at `url`. Raises UsageError, GatewayError."""
@@ -294,7 +316,12 @@ class SessionOpener:
             chosen = dialect_of_script(settings)
         if chosen is None:
             chosen = await asyncio.to_thread(
-                find_dialect, settings, url, self._session_tokens.gateway, resolved.state_dir
+                find_dialect,
+                settings,
+                url,
+                self._session_tokens.gateway,
+                resolved.state_dir,
+                self._outside.time,
             )
         self._chosen = chosen
         return chosen.dialect
@@ -322,6 +349,7 @@ class SessionOpener:
                 dialect,
                 self._session_tokens.gateway,
                 resolved.state_dir,
+                self._outside.time,
                 model=wanted or bundle.llm_policy.allowed_models[0],
                 may_choose=may_choose and not wanted,
                 recorded=started.get("servers", {}),
@@ -332,6 +360,35 @@ class SessionOpener:
             return resolved, bundle
         self._resolved = informed_options = resolved._replace(settings=settings)
         return informed_options, bundle_for(informed_options)
+
+    def _bundle_of(
+        self, resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant, level: Level
+    ) -> PolicyBundle:
+        """The bundle of a session on this machine. Raises PolicyError, UsageError."""
+        return load_bundle(
+            resolved.settings,
+            machine.environment,
+            session_id=grant.session_id,
+            state_dir=resolved.state_dir,
+            now=self._outside.now(),
+            granted=grant.policy_bundle,
+            temporary=machine.temporary,
+            held=level.level != "none",
+            installed=names_of_packages(resolved.settings),
+        )
+
+    def _bundle_again(
+        self,
+        resolved: ResolvedOptions,
+        machine: LocalMachine,
+        grant: SessionGrant,
+        identity: SessionIdentity,
+        level: Level,
+    ) -> PolicyBundle:
+        """The bundle under which a session that there is goes on."""
+        bundle = self._bundle_of(resolved, machine, grant, level)
+        refuse_other_owner(identity, bundle)
+        return bundle
 
     async def _renew_grant(
         self, resolved: ResolvedOptions, backends: Backends, store: FileSession, cursor: str | None
@@ -391,6 +448,7 @@ class SessionOpener:
             workspace_id=identity.workspace_id,
             tenant_id=identity.tenant_id,
             user_id=identity.user_id,
+            time=self._outside.time,
             first_id=first_id,
             scrub=secrets.scrubber.event,
             losses=backends.losses,
@@ -403,7 +461,7 @@ class SessionOpener:
         )
         backends.losses.watch(paths.events, log)
         tools = registry_with(parts.tools, families_of(resolved.settings))
-        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools)
+        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools, self._outside.time)
         emitter.attach([log, *backends.observers(url, paths, parts.dialect.name), reports, *self._watch(first_id)])
         gate = self._gate(resolved)
         self._attended = not isinstance(gate, UnattendedGate)
@@ -419,12 +477,13 @@ class SessionOpener:
             gate,
             emitter,
             stores,
+            self._surroundings,
             owns_process=self._owns_process,
         )
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
-        self._launch = Launch(resolved, identity, parts)
+        self._launch = Launch(resolved, identity, parts, self._outside.now)
         mode = cast("dict[str, str]", store.state.mode)
         made = await self._make_mode(self._launch, mode) if mode else None
         with state_errors_translated():
@@ -529,30 +588,6 @@ def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, to
         )
 
 
-def bundle_of(resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant, level: Level) -> PolicyBundle:
-    """The bundle of a session on this machine. Raises PolicyError, UsageError."""
-    return load_bundle(
-        resolved.settings,
-        machine.environment,
-        session_id=grant.session_id,
-        state_dir=resolved.state_dir,
-        now=utc_now(),
-        granted=grant.policy_bundle,
-        temporary=machine.temporary,
-        held=level.level != "none",
-        installed=names_of_packages(resolved.settings),
-    )
-
-
-def bundle_again(
-    resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant, identity: SessionIdentity, level: Level
-) -> PolicyBundle:
-    """The bundle under which a session that there is goes on."""
-    bundle = bundle_of(resolved, machine, grant, level)
-    refuse_other_owner(identity, bundle)
-    return bundle
-
-
 def scoping_under(resolved: ResolvedOptions, machine: LocalMachine, level: Level, grant: SessionGrant) -> Scoping:
     """The sandbox of a session's commands under a grant. Raises UsageError."""
     granted = grant.policy_bundle is not None
@@ -566,6 +601,7 @@ def beginning_of(
     grant: SessionGrant,
     secrets: Secrets,
     task: NewTask | None,
+    outside: Outside,
     *,
     learned: Mapping[str, Any],
 ) -> Beginning:
@@ -591,7 +627,7 @@ def beginning_of(
     if task is not None and resolved.session_id is not None:
         started |= start_record(resolved.state_dir, resolved.session_id, task.prompt)
     if task is not None:
-        first = record_of_task(task, session_id=grant.session_id, scrubber=secrets.scrubber, count=parts.count)
+        first = record_of_task(task, outside, session_id=grant.session_id, scrubber=secrets.scrubber, count=parts.count)
     machine = parts.machine
     return Beginning(parts.bundle, machine.environment, parts.count, machine.temporary, started, first)
 

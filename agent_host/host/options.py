@@ -461,6 +461,13 @@ def _refuse_file(path: str, named_by: str) -> None:
         raise UsageError(f"{named_by} {path}: {why_no_directory(path)}")
 
 
+def state_option(state_dir: str) -> str:
+    """The option by which a command finds this state directory, with a space before it; "" where it does without."""
+    import shlex  # what hardly any session needs
+
+    return "" if is_default_state_dir(state_dir) else f" --state-dir {shlex.quote(state_dir)}"
+
+
 def is_default_state_dir(path: str) -> bool:
     """True if `path` is the state directory where none is chosen."""
     try:

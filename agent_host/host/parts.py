@@ -13,12 +13,13 @@ from policy.names import CapabilityName as Name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from agent_host.host.environment import LocalMachine
     from agent_host.host.remote_tools import RecordedToolService, ToolService
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.stream import CacheTtl, Dialect
-    from agent_host.session.opening import ResolvedOptions
+    from agent_host.session.opening import ClientServer, ResolvedOptions
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import SessionIdentity
@@ -31,7 +32,8 @@ class Parts(NamedTuple):
     """Decisions about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
     servers. `tool_service` is the Backend Tool Service, None where there is none for the session. `answer_schema` is
     the JSON Schema of final answers as JSON text, None for any text; `structured`: the dialect's own way to ask for
-    one is used as well. `granted`: the bundle is of the Session Service."""
+    one is used as well. `granted`: the bundle is of the Session Service. `client_servers` are MCP servers that the
+    client names."""
 
     machine: LocalMachine
     bundle: PolicyBundle
@@ -48,6 +50,7 @@ class Parts(NamedTuple):
     answer_schema: str | None = None
     structured: bool = True
     granted: bool = False
+    client_servers: tuple[ClientServer, ...] = ()
 
     def binds_thinking(self, model: str) -> bool:
         """True if the provider of `model` refuses a request in which anything in front of its thinking was changed."""
@@ -82,11 +85,12 @@ class Parts(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """The options and the parts that a session has in this process without a mode."""
+    """The options and the parts that a session has in this process without a mode; `now` gives the present moment."""
 
     resolved: ResolvedOptions
     identity: SessionIdentity
     parts: Parts
+    now: Callable[[], datetime]
 
     @property
     def fields(self) -> dict[str, str]:

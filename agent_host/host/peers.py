@@ -51,7 +51,7 @@ class PeerCheck:
             if lineage == self._admitted:  # the same processes, so the rest says the same
                 return None
             chain = [entry.pid for entry in lineage]
-            if os.getpid() in chain or _hold_sessions(self._state_dir, chain):
+            if os.getpid() in chain or _hold_sessions(self._state_dir, chain[1:]):  # a program may embed one
                 return f"process {self._peer.pid} was started by a session's command, which answers no question"
             marked = self._marked(chain)
         except PeerUnreadable as error:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.errors import SandboxWeaker, SessionHeld, SessionNotFound, UsageError
-from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, with_provider
+from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, state_dir_from, with_provider
 from agent_host.host.sandboxing import level_of, refuse_weaker
 from agent_host.host.secrets import Secrets, Tokens
+from agent_host.ids import MACHINE
 from agent_host.services.endpoints import endpoints
 from agent_host.session.handshake import policy_source, rules_on_record
 from agent_host.session.idempotent_start import Begun, find_begun, refuse_another
 from agent_host.session.opening import LOCAL, Owner, state_errors_translated
 from agent_host.session.stored import UNREADABLE, StoredSession, StoredSessions, can_go_on
+from agent_host.session.transcript import Doubt, Item, Transcript, Wait
 from config.settings import MOCK_PREFIX
 from policy.redaction import Redaction
 from state.errors import StateError
 from state.file_store import FileCheckpointStore
 from state.keys import redaction_key, session_of
 from state.locations import SessionPaths
+from state.lock import holder
 from state.prune import SessionPruner, Standing
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from agent_host.redaction import Scrubber
     from agent_host.session.opening import OptionsSource, ResolvedOptions
+    from agent_host.session.patches import FilePatch as FilePatch
     from agent_host.session.patches import WholePatch as WholePatch
     from config.settings import Settings
     from policy.bundle.model import RedactionRule
@@ -37,13 +41,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNREADABLE",
+    "Doubt",
+    "Item",
     "Owner",
     "SandboxWeaker",
     "StoredSession",
     "StoredSessions",
+    "Transcript",
     "Unfinished",
+    "Wait",
     "newest_resumable",
     "own_sessions",
+    "read_transcript",
     "session_id_of",
     "session_under",
     "stored_sessions",
@@ -100,9 +109,9 @@ def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
     return None
 
 
-def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessions:
-    """The sessions of a state directory; `tokens` are those of this process, by default read from its environment.
-    Raises UsageError for a configuration that cannot be used."""
+def stored_sessions(state_dir: str, tokens: Tokens | None = None, *, reads_only: bool = False) -> StoredSessions:
+    """The sessions of a state directory; `tokens` are those of this process, by default read from its environment. With
+    `reads_only` not even the key of placeholders is made. Raises UsageError for a configuration that cannot be used."""
 
     def cleaner(state: Checkpoint) -> Callable[[bytes], bytes] | None:
         options = state.identity.options
@@ -114,17 +123,56 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessi
         with contextlib.suppress(UsageError):  # a key that is gone, or a provider: what is left is looked for
             settings = with_provider(settings, options.get("started", {}))
             own = own.under(settings)
-        return _scrubber_on_record(own, settings, state_dir, rules).data
+        return _scrubber_on_record(own, settings, state_dir, rules, makes_key=not reads_only).data
 
     return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=model_facts(), cleaner=cleaner)
 
 
-def _scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, rules: Sequence[RedactionRule]) -> Scrubber:
+def state_of_files(state_dir: str, session_id: str) -> tuple[object, ...]:
+    """A value that changes when the records of a session do, and when a process takes it or leaves it; cheap enough to
+    be asked for all the time. Raises UsageError for what is no id."""
+    with state_errors_translated():
+        paths = SessionPaths(state_dir, session_id)
+    found: list[object] = [holder(paths.lock)]
+    for path in (paths.events, paths.snapshot, paths.journal, paths.result):
+        try:
+            status = os.stat(path)
+            found.append((status.st_size, status.st_mtime_ns, status.st_ino))
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+def state_of_list(state_dir: str) -> tuple[object, ...]:
+    """The same for the list of all sessions: which there are, and what the resumable ones have on record."""
+    found: list[object] = []
+    for folder in (os.path.join(state_dir, "sessions"), os.path.join(state_dir, "checkpoints")):
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    held = holder(entry.path) if entry.name.endswith(".lock") else None
+                    found.append((entry.name, status.st_size, status.st_mtime_ns, held))
+    return tuple(found)
+
+
+def read_transcript(session_id: str, state_dir: str | None = None) -> Transcript:
+    """Read the transcript of a session on record: live, resumable or ended. `session_id` is an id, the start of one, or
+    `latest`; `state_dir` is $AGENT_HOST_STATE_DIR or the platform's place unless given. Nothing is written. Raises
+    SessionNotFound, CheckpointUnreadable, UsageError."""
+    where = state_dir_from(state_dir)
+    return stored_sessions(where).record(session_id_of(where, session_id)).transcript()
+
+
+def _scrubber_on_record(
+    tokens: Tokens, settings: Settings, state_dir: str, rules: Sequence[RedactionRule], *, makes_key: bool
+) -> Scrubber:
     """Return the scrubber for a session that no process has, which takes out what it would in the session: `settings`
     are those that it was begun with, `rules` its bundle's. Raises UsageError for settings that cannot be used."""
     from agent_host.host.mcp_servers import secret_values  # most of a start does without
 
-    redaction = Redaction(rules, key=lambda: redaction_key(state_dir), detectors=settings.redaction.detectors)
+    key = functools.partial(redaction_key, state_dir, makes=makes_key)
+    redaction = Redaction(rules, key=key, detectors=settings.redaction.detectors)
     proxies = [one for one in (settings.tools.http_proxy, settings.tools.https_proxy) if one]
     servers = secret_values(settings, (), state_dir) if settings.mcp.servers else ()
     url = settings.llm.gateway
@@ -174,7 +222,7 @@ def remove_session(state_dir: str, session_id: str, *, resumable: bool = False) 
     SessionHeld for one that a process has, UsageError for one that can be resumed, and for what the disk refuses."""
     refused = SessionHeld(f"session {session_id} is held by a live process: end it first")
     try:
-        with state_errors_translated(), SessionPruner(state_dir, now=time.time()) as pruner:
+        with state_errors_translated(), SessionPruner(state_dir, now=MACHINE.time()) as pruner:
             row = pruner.look(session_id)
             if row is None:
                 raise SessionNotFound(f"there is no session {session_id} under {state_dir}")

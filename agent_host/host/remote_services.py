@@ -11,16 +11,20 @@ from agent_host.services.http import HttpEventService, ServiceClient
 
 if TYPE_CHECKING:
     from agent_host.http import TlsContext
+    from agent_host.ids import Outside
     from config.settings import Settings
 
 __all__ = ["audit_sink", "client_of", "otel_sink", "telemetry_sink"]
 
 
-def client_of(url: str, token: str | None, settings: Settings, tls: TlsContext | None) -> ServiceClient:
+def client_of(
+    url: str, token: str | None, settings: Settings, tls: TlsContext | None, outside: Outside
+) -> ServiceClient:
     """A client of the services at `url`, with the time-outs and retries of the settings. Nothing is connected."""
     return ServiceClient(
         url,
         token,
+        outside=outside,
         timeout_s=settings.services.timeout_s,
         retries=settings.services.max_retries,
         retry_base_s=settings.services.retry_base_s,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from agent_host.capability_grants import GRANT_HEADER, KEY_VARIABLE, CapabilityGrant, grant_key, sign
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import NoticeKind, SourceNotice, ToolSpec
     from agent_host.events.emitter import Emitter
+    from agent_host.ids import Outside
     from agent_host.judging.judge import Approved, Judge
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
@@ -111,11 +111,14 @@ class ToolService(NamedTuple):
     client: Service
     key: bytes | None
     given: Callable[[], str | None]
+    outside: Outside
 
     @classmethod
-    def connect(cls, url: str, client: Service, key: str | None, given: Callable[[], str | None]) -> ToolService:
+    def connect(
+        cls, url: str, client: Service, key: str | None, given: Callable[[], str | None], outside: Outside
+    ) -> ToolService:
         """`key` is the text of AGENT_HOST_GRANT_KEY. Raises UsageError for one that cannot be used."""
-        return cls(url, client, None if key is None else grant_key({KEY_VARIABLE: key}), given)
+        return cls(url, client, None if key is None else grant_key({KEY_VARIABLE: key}), given, outside)
 
     def provider(
         self, elsewhere: ToolsElsewhere, judge: Judge, identity: SessionIdentity, settings: Settings
@@ -124,8 +127,8 @@ class ToolService(NamedTuple):
         every service; a call's own time ends before that of the runtime, and says more."""
         longest_s, timeout_s = settings.services.retry_max_s, settings.backend.timeout_s
         retry = RetryPolicy(settings.services.max_retries, settings.services.retry_base_s, longest_s, longest_s)
-        grant = GrantMaker(identity, lambda: judge.bundle, self.given, self.key)
-        terms = CallTerms(grant, GRANT_HEADER, identity.workspace_id, timeout_s, retry)
+        grant = GrantMaker(identity, lambda: judge.bundle, self.given, self.key, self.outside.time)
+        terms = CallTerms(grant, GRANT_HEADER, identity.workspace_id, timeout_s, retry, self.outside)
         return elsewhere.provider(
             BackendSource(self.client, terms), self.url, _terms(settings), stand_ins(settings, judge.bundle)
         )
@@ -175,7 +178,7 @@ class GrantMaker:
         bundle: Callable[[], PolicyBundle],
         given: Callable[[], str | None],
         key: bytes | None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self._identity = identity
         self._bundle = bundle

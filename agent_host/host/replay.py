@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 from collections import defaultdict, deque
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,9 +26,10 @@ from agent_host.host.options import SessionOptions, anchor, existing_directory, 
 from agent_host.host.remote_tools import RecordedAnswer, RecordedToolService
 from agent_host.host.sandboxing import Level
 from agent_host.host.sessions import open_recorded
+from agent_host.ids import MACHINE
 from agent_host.loop.journal import NOT_KEPT
 from agent_host.loop.results import arguments_in_note
-from agent_host.session.transcripts import read_run_log
+from agent_host.session.transcript import read_run_log
 from agent_host.testing.gateway import MockGateway, Script
 from agent_host.thread.messages import GO_ON, ToolCall, decode
 from policy.names import SANDBOX_GRANT, CapabilityName
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from agent_host.approval.request import ApprovalRequest
     from agent_host.host.sessions import OnEvent
-    from agent_host.session.transcripts import CallsOfRunLog
+    from agent_host.session.transcript import CallsOfRunLog
     from agent_host.thread.messages import Message
     from policy.decision import Decision
     from policy.scope import SandboxLevel
@@ -525,7 +525,7 @@ def rejudge_calls(
     root = anchor(workspace, os.path.realpath) if workspace else record.workspace
     level = record.started.get("sandbox", LEVELS[0])
     tried = policy_to_try(flags, workspace=root, state_dir=state_dir, session_id=session_id, level=Level(level, level))
-    now = datetime.now(UTC)
+    now = MACHINE.now()
     asked, edited = decisions(paths)
     ran_with = find_edits(record, edited)
     rows = []

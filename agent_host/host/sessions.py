@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agent_host.approval.gate import InAdvance, PendingApprovals, UnattendedGate
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
 from agent_host.errors import NoActiveTask, UsageError
+from agent_host.host.environment import THIS_MACHINE
 from agent_host.host.local_tools import CAPABILITIES
 from agent_host.host.opening import SessionOpener
 from agent_host.host.options import LayeredOptions, SessionOptions
 from agent_host.host.records import Result, result_of, stored_sessions
 from agent_host.host.secrets import Tokens
 from agent_host.http import displayable_url
-from agent_host.ids import new_id
 from agent_host.services.session import NewSession
 from agent_host.session.new_task import NewTask, title_of
 from agent_host.session.opening import LOCAL, FixedOptions
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate, OnAsked
     from agent_host.events.emitter import Event, Sink
+    from agent_host.host.environment import Surroundings
     from agent_host.host.remote_tools import RecordedToolService
     from agent_host.loop.context import TaskEnd
     from agent_host.session.lifecycle import LiveSession
     from agent_host.session.lifecycle import LiveSession as OpenSession
     from agent_host.session.opening import ResolvedOptions
     from agent_host.session.patches import WholePatch
+    from agent_host.session.transcript import Item
     from policy.rules.case import TaskOptions
     from state.store import LoadReport
     from tool_runtime.families.python_tools import PythonTool
@@ -122,7 +124,7 @@ class Session:
         """Run a task to its end, with `model` in place of the session's. Raises UsageError for one that the policy does
         not allow, TaskAlreadyRunning, SessionNotReady, CheckpointWriteFailed. Cancelling stops
         the task and leaves it open on record."""
-        self._session.start_task(new_id("task"), check_prompt(prompt), max_steps=max_steps, model=model)
+        self._session.start_task(self._session.new_id("task"), check_prompt(prompt), max_steps=max_steps, model=model)
         return await self._ended()
 
     async def go_on(self) -> Result:
@@ -173,7 +175,7 @@ class Session:
         the real paths of `without`."""
         return self._session.whole_patch(without)
 
-    def transcript(self, task_id: str) -> list[dict[str, Any]]:
+    def transcript(self, task_id: str) -> list[Item]:
         """The items of one of its tasks so far, as `agent-host show --output json` has them."""
         self._session.flush()
         return stored_sessions(self._resolved.state_dir).record(self.id).items(task_id)
@@ -552,11 +554,12 @@ async def run_headless(
     tokens: Tokens | None = None,
     owns_process: bool = False,
     tools: Sequence[PythonTool] = (),
+    surroundings: Surroundings = THIS_MACHINE,
 ) -> Finished:
     """One task: `prompt` starts a session, None resumes the one of `resolved`; with `resumes` a prompt is the next task
     of that one, whose last task has to be over. `gate` answers what needs an approval; without one only what was
     approved in advance is approved. `task_options` narrow a task that starts. `tokens` are by default those of the
-    environment; `owns_process` and `tools` as SessionOpener has them.
+    environment; `owns_process`, `tools` and `surroundings` as SessionOpener has them.
 
     `on_end` gets the result while the checkpoint is still there: a process that dies in between leaves a session
     whose resume reports it again. Raises AgentHostError for what keeps the session from starting; everything later is
@@ -570,12 +573,13 @@ async def run_headless(
         tokens=tokens,
         owns_process=owns_process,
         tools=tools,
+        surroundings=surroundings,
     )
     resumes = prompt is None if resumes is None else resumes
     if resumes or prompt is None:
         session = await _resume(opener, resolved)
     else:
-        task = NewTask(new_id("task"), prompt, resolved.settings.host.max_steps, task_options)
+        task = NewTask(surroundings.outside.new_id("task"), prompt, resolved.settings.host.max_steps, task_options)
         session = (await opener.create(new_session(resolved, environment), task)).session
         session.announce(environment)
     end: TaskEnd | None = None
@@ -586,7 +590,9 @@ async def run_headless(
             session.go_on(max_steps=resolved.max_steps, replay_ids=resolved.replays | approved)
         elif resumes:
             session.announce_return()
-            session.start_task(new_id("task"), prompt, max_steps=resolved.max_steps, options=task_options)
+            session.start_task(
+                surroundings.outside.new_id("task"), prompt, max_steps=resolved.max_steps, options=task_options
+            )
         else:
             session.start_recorded_task()
         end = await session.task_ended()

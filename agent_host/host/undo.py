@@ -19,7 +19,7 @@ import orjson
 from agent_host.display_text import count_noun, one_line
 from agent_host.errors import UsageError
 from agent_host.host.options import snapshot_limit
-from agent_host.ids import new_id
+from agent_host.ids import MACHINE
 from agent_host.safe_open import read_real
 from agent_host.session.opening import state_errors_translated
 from config.lean_typing import NamedTuple
@@ -126,7 +126,7 @@ def _put_back(path: str, change: _Change, kept: Callable[[str], bytes | None], w
     bits = None if now != _GONE else _PROGRAM_MODE if mode == PROGRAM else _FILE_MODE
     expected = Expected() if now == _GONE else Expected(sha256=now)
     write_file(
-        WriteParams(path, scope, content, new_id("undo"), expected=expected, mode=bits, through_links=False),
+        WriteParams(path, scope, content, MACHINE.new_id("undo"), expected=expected, mode=bits, through_links=False),
         Abandoned(),
     )
     return "as it was before"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from agent_host.host.environment import families_of, this_environment
 from agent_host.host.local_tools import built_in
 from agent_host.host.skills import skill_index
+from agent_host.ids import MACHINE
 from agent_host.session.handshake import suspicions_in_file
 from config.load import read_regular_file
 from config.policies import names_file
@@ -56,7 +56,7 @@ def _bundle(settings: Settings, workspace: str, state_dir: str) -> Iterator[str]
     except OSError:  # which is an error, when it is read in earnest
         return
     here = this_environment(workspace)
-    for problem in suspicions_in_file(raw, here, state_dir=state_dir, now=datetime.now(UTC)):
+    for problem in suspicions_in_file(raw, here, state_dir=state_dir, now=MACHINE.now()):
         if "blockedPaths" not in problem.path:  # what is to be protected need not be there
             yield f"{settings.name_of('host.policy')} {name}: {problem}"
 

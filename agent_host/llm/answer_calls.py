@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from hashlib import sha256
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.ids import new_id
 from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.raw_json import may_hold_halves, repair_json
 from agent_host.thread.messages import ToolCall, arguments_block
@@ -184,12 +184,15 @@ def meaning_with(calls: Sequence[ToolCall], meaning: Meaning) -> Meaning:
 
 def mend_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
     """The same calls; an id that is missing, repeated, too long or of characters that a gateway refuses is replaced by
-    a new one, since every result is matched to its call by id."""
+    one that no other call of the turn has, since every result is matched to its call by id."""
+    calls = tuple(calls)
+    taken = {call.call_id for call in calls}
+    free = (name for name in map("call_{}".format, itertools.count(1)) if name not in taken)
     seen: set[str] = set()
     usable: list[ToolCall] = []
     for call in calls:
         is_good = call.call_id not in seen and re.fullmatch(_USABLE_ID, call.call_id)
-        unique = call if is_good else call.change_id(new_id("call"))
+        unique = call if is_good else call.change_id(next(free))
         seen.add(unique.call_id)
         usable.append(unique)
     return tuple(usable)

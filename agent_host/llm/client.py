@@ -68,10 +68,10 @@ class RetryHints(NamedTuple):
     after_s: float | None = None
 
     @classmethod
-    def read(cls, headers: Mapping[str, Any]) -> RetryHints:
+    def read(cls, headers: Mapping[str, Any], time: Callable[[], float]) -> RetryHints:
         """The hints of an answer with these headers."""
         said = str(headers.get("x-should-retry", "")).strip().lower()
-        return cls(_AGAIN.get(said), retry_after_s(headers))
+        return cls(_AGAIN.get(said), retry_after_s(headers, time))
 
 
 NO_HINTS = RetryHints()
@@ -126,7 +126,8 @@ _REPEATED = "repeated"
 
 class LlmClient:
     """Posts requests to one gateway. Safe to build before the event loop runs; connects with the first request.
-    `headers` are those of `llm.headers`, `token_name` says in messages where the token is set.
+    `headers` are those of `llm.headers`, `time` gives seconds since the epoch, and `token_name` says in messages where
+    the token is set.
 
     Raises UsageError for a URL or a token that no request could carry.
     """
@@ -138,6 +139,7 @@ class LlmClient:
         dialect: Dialect,
         *,
         session_id: str,
+        time: Callable[[], float],
         timeouts: GatewayTimeouts,
         limits: AnswerLimits,
         tls: TlsContext | None = None,
@@ -153,6 +155,7 @@ class LlmClient:
         self._scrubber = Scrubber(
             [token, password_of(base_url), *secrets_in(headers)]
         )  # a gateway may quote what it refuses
+        self._time = time
         self._timeouts = timeouts
         self._limits = limits
         url = request_url(base_url, dialect.path)
@@ -245,7 +248,7 @@ class LlmClient:
     async def _http_error(self, answer: GatewayAnswer) -> GatewayError | GuardrailBlocked:
         said = errors.read(await _read_bounded(answer))
         kind = kind_of_answer(answer.status, said)
-        hints = RetryHints.read(answer.headers)
+        hints = RetryHints.read(answer.headers, self._time)
         return self._refusal(kind, f"HTTP {answer.status}", said, hints, status=answer.status)
 
     async def _whole(self, answer: GatewayAnswer, kind: str) -> list[tuple[str, str]]:
@@ -259,7 +262,9 @@ class LlmClient:
             if errors.is_error(value):
                 said = errors.read_value(value)
                 where = f"HTTP {answer.status} with an error in its body"
-                raise self._refusal(kind_of_event(said, passing=True), where, said, RetryHints.read(answer.headers))
+                raise self._refusal(
+                    kind_of_event(said, passing=True), where, said, RetryHints.read(answer.headers, self._time)
+                )
             if errors.is_whole_answer(value):
                 instead = f"{kind[:_MAX_SHOWN]} that is no answer of this dialect"
                 with contextlib.suppress(LookupError, ValueError):

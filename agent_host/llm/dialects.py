@@ -112,16 +112,16 @@ def meaning_of_old_record(stop_reason: str) -> Meaning:
 
 
 def find_dialect(
-    settings: Settings, url: str, token: str | None, state_dir: str, *, anew: bool = False
+    settings: Settings, url: str, token: str | None, state_dir: str, time: Callable[[], float], *, anew: bool = False
 ) -> ChosenDialect:
-    """The dialect of the gateway at `url`: what the path of the URL says; else what was found within the last days,
-    unless it is looked for `anew`; else what the gateway says to requests that run no model. Blocks until it has
-    answered. Raises UsageError, GatewayUnavailable, GatewayRejected."""
+    """The dialect of the gateway at `url`: what the path of the URL says; else what was found within the last days by
+    the clock `time`, unless it is looked for `anew`; else what the gateway says to requests that run no model. Blocks
+    until it has answered. Raises UsageError, GatewayUnavailable, GatewayRejected."""
     place = displayable_url(url).partition("?")[0]
     for name in NAMES:
         if place.endswith(_tail(make_dialect(name, settings).path)):
             return _chosen(settings, name, "its URL says so")
-    kept = GatewayDialects(state_dir)
+    kept = GatewayDialects(state_dir, time)
     known = None if anew else kept.find(place)
     if known in NAMES:
         return _chosen(settings, known, "as it was found to do")

@@ -5,14 +5,12 @@ The answer is on record before anything follows from it, so that a crash loses n
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.grants import covering, grant_for, move_problem, place_of, same_action
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, replay_of
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
-from agent_host.ids import now_rfc3339
 from agent_host.judging.prepared import Refusal
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.journal import holds_secret
@@ -117,7 +115,7 @@ async def _ask(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Prepar
         _emit_answer(ctx, step_id, prepared, answer, 0.0)
         return prepared if answer.approved else prepared._replace(refusal=_denial(prepared, answer))
     request = await _request(ctx, step_id, prepared)
-    asked = time.monotonic()
+    asked = ctx.outside.monotonic()
     ctx.emit(EventType.APPROVAL_REQUESTED, step_id, toolCallId=prepared.call.call_id, **request.to_payload())
     ctx.emitter.flush()  # the wait may be long, and the run log is to show what it is for
     try:
@@ -125,12 +123,12 @@ async def _ask(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Prepar
     except TaskCancelled:
         if not ctx.cancellation.resumable:  # else the question stays open, and a resume asks it again
             cancelled = ApprovalAnswer(False, _NOT_APPROVED)
-            _emit_answer(ctx, step_id, prepared, cancelled, time.monotonic() - asked)
+            _emit_answer(ctx, step_id, prepared, cancelled, ctx.outside.monotonic() - asked)
         return cancel_before_start(ctx, prepared, _NOT_APPROVED)
     if answer.approved and answer.arguments is not None:
         prepared = edit(ctx, prepared, answer.arguments)
     await _record_answer(ctx, step_id, prepared, request, answer)
-    _emit_answer(ctx, step_id, prepared, answer, time.monotonic() - asked)
+    _emit_answer(ctx, step_id, prepared, answer, ctx.outside.monotonic() - asked)
     return prepared if answer.approved else prepared._replace(refusal=_denial(prepared, answer))
 
 
@@ -164,7 +162,7 @@ async def _record_answer(
         if answer.arguments is not None and prepared.decision is not None:
             request = await _request(ctx, step_id, prepared)  # what was granted is what it was changed to
         version = ctx.judge.bundle.policy_bundle_version
-        action, at = _action(ctx, prepared), now_rfc3339()
+        action, at = _action(ctx, prepared), ctx.outside.stamp()
         ctx.journal.record(
             grant_for(request, answer.scope, action=action, policy_bundle_version=version, granted_at=at)
         )

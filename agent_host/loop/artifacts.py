@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.events.kinds import EventType
-from agent_host.ids import new_id
 from agent_host.loop.cancellation import ToolStopped
 from agent_host.services.workspace import INLINE_BYTES, Upload, UploadFailed
 from config.lean_typing import NamedTuple
@@ -54,7 +53,7 @@ async def keep_artifacts(
             _all_kept(ctx, step_id, [one._replace(maker=maker) for one in artifacts])
         )
     except ToolStopped:  # the call is done; only what it left is not kept
-        return [LeftArtifact({**_row(artifact), "why": _BY_FORCE}) for artifact in artifacts]
+        return [LeftArtifact({**_row(ctx, artifact), "why": _BY_FORCE}) for artifact in artifacts]
     finally:
         for artifact in artifacts:
             artifact.close()
@@ -73,8 +72,8 @@ async def _keep(ctx: LoopContext, step_id: str, artifact: Artifact) -> LeftArtif
     try:
         artifact = await asyncio.to_thread(_clean, ctx, artifact)
     except OSError as error:
-        return LeftArtifact({**_row(artifact), "why": _unreadable(error)})
-    row = _row(artifact)
+        return LeftArtifact({**_row(ctx, artifact), "why": _unreadable(error)})
+    row = _row(ctx, artifact)
     try:
         kept = await ctx.artifacts.home.keep(artifact, task_id=ctx.task.task_id, step_id=step_id)
     except UploadFailed as error:
@@ -119,9 +118,9 @@ def _unreadable(error: OSError) -> str:
     return f"what the call left cannot be read: {error.strerror or error}"
 
 
-def _row(artifact: Artifact) -> dict[str, Any]:
+def _row(ctx: LoopContext, artifact: Artifact) -> dict[str, Any]:
     return {
-        "id": new_id("art"),
+        "id": ctx.outside.new_id("art"),
         "type": artifact.artifact_type,
         "name": artifact.name,
         "contentType": artifact.content_type,

@@ -7,7 +7,6 @@ execution, result record.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,7 +14,6 @@ import orjson
 from agent_host.contracts import ToolResult
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
-from agent_host.ids import now_rfc3339
 from agent_host.lenient_json import encodable
 from agent_host.loop.admission import PathOrder, TurnSlots
 from agent_host.loop.approvals import cancel_before_start, granted_by, settle, wait_for_start
@@ -92,7 +90,7 @@ async def _run_one(
     """One call from policy's decision to its result on record."""
     still_open = False
     try:
-        began = time.monotonic()
+        began = ctx.outside.monotonic()
         grant, is_gated, was_edited = granted_by(ctx, prepared), prepared.needs_approval, prepared.edited
         ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, grant))
         if is_gated:
@@ -120,21 +118,21 @@ async def _run_one(
 
 async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, requested: float) -> Message:
     """Run a call whose start is on record."""
-    started_at = now_rfc3339()
+    started_at = ctx.outside.stamp()
     request = request_for(ctx, step_id, prepared)
     result: ToolResult | None = None
-    changed, runs_since = CommandChanges(), time.monotonic()
+    changed, runs_since = CommandChanges(), ctx.outside.monotonic()
     try:
         result = ctx.router.at_once(request)
-        duration_ms = int((time.monotonic() - runs_since) * 1000)
+        duration_ms = ctx.outside.ms_since(runs_since)
         if result is None:
             async with watch_call(ctx, prepared.spec, prepared.facts) as changed:
-                runs_since = time.monotonic()
+                runs_since = ctx.outside.monotonic()
                 try:
                     result = await ctx.cancellation.run_until_forced(ctx.router.execute(request))
                     changed.runs_on = result.command_id is not None
                 finally:
-                    duration_ms = int((time.monotonic() - runs_since) * 1000)
+                    duration_ms = ctx.outside.ms_since(runs_since)
     except ToolStopped:
         pass
     finally:

@@ -129,7 +129,9 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
         ctx.emit(EventType.CONTEXT_SUMMARY_RETRY, step_id, waitMs=int(wait_s * 1000), message=str(error))
 
     try:
-        turn = await ctx.cancellation.interruptible(call_with_retries(GatewayUnavailable, ask, talk.retry, on_retry))
+        turn = await ctx.cancellation.interruptible(
+            call_with_retries(GatewayUnavailable, ask, talk.retry, on_retry, ctx.outside)
+        )
     except (GatewayError, GuardrailBlocked):
         return None
     return count_usage(ctx, step_id, turn, needed=request.needed, sent=request.estimated, shown=turn.text)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Emitter
     from agent_host.events.kinds import EventType
     from agent_host.events.live_output import LiveOutput
+    from agent_host.ids import Outside
     from agent_host.judging.judge import Judge
     from agent_host.loop.background import CommandWatch
     from agent_host.loop.cancellation import Cancellation
@@ -105,6 +106,7 @@ class LoopContext(NamedTuple):
     at_once: Mapping[Category, int]
     questions: Questions
     progress: Progress
+    outside: Outside
     command_watch: CommandWatch | None = None
 
     async def refresh_tools(self) -> None:
@@ -156,7 +158,10 @@ class LoopContext(NamedTuple):
         """Encode a message of the current task for the record. A result follows its turn, all else the last message."""
         step = self.state.open_step if message.role == "tool" else None
         parent = self.state.last_message if step is None else self.state.thread[step.position]
-        return encode(message, session_id=self.session_id, task_id=self.task.task_id, step_id=step_id, parent=parent)
+        task_id = self.task.task_id
+        return encode(
+            message, self.outside, session_id=self.session_id, task_id=task_id, step_id=step_id, parent=parent
+        )
 
     def emit(self, event_type: EventType, step_id: str | None, **payload: object) -> None:
         """An event of the current task, or of the session before its first one."""

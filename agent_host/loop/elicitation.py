@@ -7,7 +7,6 @@ is not sent again with it. Where nobody is there the server is told that nobody 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 from agent_host.approval.forms import UnusableForm, form_of
@@ -15,7 +14,6 @@ from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
 from agent_host.contracts import PersonAnswer
 from agent_host.display_text import one_line
 from agent_host.events.kinds import EventType
-from agent_host.ids import new_id
 from agent_host.loop.cancellation import TaskCancelled
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked)
     except UnusableForm as error:
         return PersonAnswer("decline", problem=f"nobody can be shown this question: {error}")
     approval = _request(ctx, request, form)
-    began = time.monotonic()
+    began = ctx.outside.monotonic()
     called = {"toolCallId": request.tool_call_id}
     ctx.emit(EventType.APPROVAL_REQUESTED, request.step_id, **called, **approval.to_payload())
     ctx.emitter.flush()
@@ -50,7 +48,7 @@ async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked)
     except TaskCancelled:
         pass  # the call itself is over at its own next safe point
     finally:
-        _emit_answer(ctx, request, approval.approval_id, answer, time.monotonic() - began)
+        _emit_answer(ctx, request, approval.approval_id, answer, ctx.outside.monotonic() - began)
     if action == "accept":
         return PersonAnswer("accept", None if form.url is not None else dict(answer.arguments or {}))
     return PersonAnswer("decline" if action == "decline" else "cancel")
@@ -58,7 +56,7 @@ async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked)
 
 def _request(ctx: LoopContext, request: ToolRequest, form: Form) -> ApprovalRequest:
     return ApprovalRequest(
-        new_id("appr"),
+        ctx.outside.new_id("appr"),
         ctx.session_id,
         request.task_id,
         request.step_id,

@@ -11,7 +11,6 @@ from agent_host.approval.grants import exact_call
 from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
-from agent_host.ids import new_id
 from agent_host.judging.prepared import PreparedCall, Refusal
 from agent_host.loop.intents import Versions, capture_intent
 from agent_host.loop.journal import placeholder_problem
@@ -45,7 +44,7 @@ def prepare_calls(
         if on_record is not None:
             prepared = _restore_approval(ctx, prepared, on_record[call.call_id])
         if prepared.needs_approval:
-            prepared = prepared._replace(approval_id=prepared.approval_id or new_id("appr"))
+            prepared = prepared._replace(approval_id=prepared.approval_id or ctx.outside.new_id("appr"))
         elif prepared.decision is not None and prepared.decision.allowed:
             prepared = _add_effect(ctx, prepared, will_hold)
         prepared_calls.append(prepared)
@@ -108,10 +107,10 @@ def bound_to(ctx: LoopContext, prepared: PreparedCall) -> str | None:
 def _restore_approval(ctx: LoopContext, prepared: PreparedCall, left: OpenCall) -> PreparedCall:
     """Give the call what a crash left of its approval. One that was given for another directory or under another policy
     is none for this call: it is asked for again, under an id of its own."""
-    approval_id = left.approval_id or (new_id("appr") if left.gated else None)
+    approval_id = left.approval_id or (ctx.outside.new_id("appr") if left.gated else None)
     answer = left.answer
     if answer is not None and answer.approved and answer.bound_to not in (None, bound_to(ctx, prepared)):
-        approval_id, answer = new_id("appr"), None
+        approval_id, answer = ctx.outside.new_id("appr"), None
     edited = left.edited_arguments is not None
     return ask_after_all(prepared._replace(renewed=True, approval_id=approval_id, answer=answer, edited=edited))
 

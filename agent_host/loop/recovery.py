@@ -14,7 +14,6 @@ from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import Leftovers, ToolResult
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
-from agent_host.ids import new_id
 from agent_host.judging.prepared import PreparedCall, Refusal
 from agent_host.loop.background import CUT_OFF, CommandChanges, is_watched
 from agent_host.loop.intents import hash_on_disk
@@ -24,7 +23,6 @@ from agent_host.loop.step import Step, add_note
 from agent_host.thread.messages import Message
 from agent_host.thread.tokens import message_tokens
 from policy.rules.named_tools import is_repeatable
-from state.disk import boot_id
 from state.records import ApprovalAsked, TurnTaken
 from state.recovery import CallOutcome, ResumeVerdict, compare, judge, paths_of
 from state.usage import NO_TOKENS
@@ -52,7 +50,7 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     step = ctx.state.open_step
     if step is None:
         return ()
-    same_boot = step.boot is not None and step.boot == boot_id()
+    same_boot = step.boot is not None and step.boot == ctx.journal.store.boot_id()
     verdicts = {call.call_id: judge(call, same_boot=same_boot) for call in step.calls}
     cut_off = [call for call in step.calls if verdicts[call.call_id] in _LEFT_OPEN]
     left = await asyncio.gather(*(_end_leftovers(ctx, step_id, call) for call in cut_off))  # each looks for a while
@@ -174,10 +172,10 @@ _SAID = "(approved by the user)"
 def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     """A turn of these calls, durable and approved. Raises CheckpointWriteFailed."""
     add_note(ctx, _APPROVED_NOW)
-    step_id = new_id("step")
+    step_id = ctx.outside.new_id("step")
     ctx.phase.fire("reopen")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
-    calls = tuple(replay.call.change_id(new_id("call")) for replay in replays)
+    calls = tuple(replay.call.change_id(ctx.outside.new_id("call")) for replay in replays)
     tokens = message_tokens(ctx.conversation.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
     assistant = Message("assistant", _SAID, tokens, calls)
     ctx.phase.fire("check")
@@ -187,7 +185,7 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     record = TurnTaken(
         step_id,
         "replay",
-        boot_id(),
+        ctx.journal.store.boot_id(),
         NO_TOKENS,
         list(map(row_of, prepared_calls)),
         ctx.encode(assistant, step_id),
@@ -204,7 +202,7 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
 
 
 def _approve(ctx: LoopContext, prepared: PreparedCall, replay: Replay) -> PreparedCall:
-    call_id, approval_id = prepared.call.call_id, prepared.approval_id or new_id("appr")
+    call_id, approval_id = prepared.call.call_id, prepared.approval_id or ctx.outside.new_id("appr")
     answer = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
     record = answer.to_record(call_id, approval_id, bound_to(ctx, prepared))
     asked = ask_after_all(prepared._replace(answer=record))

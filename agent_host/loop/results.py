@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import time
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import orjson
@@ -100,7 +99,7 @@ async def finish(
         status=record.status,
         **{name: value for name, value in optional.items() if value not in (None, [], {}, "")},
         **_output_fields(call.call_id, message.content),
-        latencyMs=0 if observed.requested is None else int((time.monotonic() - observed.requested) * 1000),
+        latencyMs=0 if observed.requested is None else ctx.outside.ms_since(observed.requested),
     )
     if result.settle is not None:
         result.settle()
@@ -197,6 +196,7 @@ def _event_fields(ctx: LoopContext, result: ToolResult, record: CallFinished, ob
         "message": None,
         "exitCode": record.exit_code,
         "commandId": result.command_id,
+        "skill": None if result.skill is None else ctx.scrubber.text(result.skill.name),
         "stderr": head_of(stderr.encode(), STDERR_SHOWN_BYTES),
         "denials": [ctx.scrubber.text(encodable(denial.note())) for denial in result.denials],
         "pathsChanged": [*observed.paths, *record.changed],

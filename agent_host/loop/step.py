@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_host.display_text import one_line
 from agent_host.errors import ErrorCode, GatewayUnavailable
 from agent_host.events.kinds import EventType
-from agent_host.ids import new_id
 from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import make_room
 from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION
@@ -21,7 +19,6 @@ from agent_host.retrying import call_with_retries
 from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, holds_arguments
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
-from state.disk import boot_id
 from state.records import NoteAdded, StepCommitted, TurnTaken
 
 if TYPE_CHECKING:
@@ -70,7 +67,7 @@ async def take_turn(ctx: LoopContext) -> Step:
 
     Raises what `ask` raises, CheckpointWriteFailed.
     """
-    step_id = new_id("step")
+    step_id = ctx.outside.new_id("step")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
     await make_room(ctx, step_id)
     turn = await ask(ctx, step_id, lambda request, attempts: _call_model(ctx, step_id, request, attempts))
@@ -84,7 +81,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     record = TurnTaken(
         step_id,
         turn.stop_reason,
-        boot_id(),
+        ctx.journal.store.boot_id(),
         turn.usage,
         list(map(row_of, prepared_calls)),
         ctx.encode(assistant, step_id),
@@ -271,9 +268,8 @@ def _usable(ctx: LoopContext, call: ToolCall) -> ToolCall:
 
 def _renumber(ctx: LoopContext, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     """A gateway may number its calls again in every answer; in the thread each id stands once (invariant 4)."""
-    return tuple(
-        call.change_id(new_id("call")) if ctx.conversation.thread.has_call(call.call_id) else call for call in calls
-    )
+    has_call, new_id = ctx.conversation.thread.has_call, ctx.outside.new_id
+    return tuple(call.change_id(new_id("call")) if has_call(call.call_id) else call for call in calls)
 
 
 def _meaning(ctx: LoopContext, turn: ModelTurn) -> Meaning:
@@ -286,7 +282,7 @@ def _meaning(ctx: LoopContext, turn: ModelTurn) -> Meaning:
 async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, attempts: Attempts) -> ModelTurn:
     """One request, tried again where its fault passes."""
     talk, needed = ctx.conversation, request.needed
-    started = time.monotonic()
+    started = ctx.outside.monotonic()
     shown: list[str] = []
 
     def send() -> Awaitable[ModelTurn]:
@@ -313,7 +309,9 @@ async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, att
         EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed, maxOutputTokens=limit
     )
     retry = attempts.retry_policy(talk)
-    turn = await ctx.cancellation.interruptible(call_with_retries(GatewayUnavailable, send, retry, on_retry))
+    turn = await ctx.cancellation.interruptible(
+        call_with_retries(GatewayUnavailable, send, retry, on_retry, ctx.outside)
+    )
     ctx.phase.fire("answered")
     turn = count_usage(ctx, step_id, turn, needed=needed, sent=request.estimated, shown="".join(shown))
     ctx.emit(
@@ -322,7 +320,7 @@ async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, att
         model=talk.model,
         **turn.usage.to_wire(),
         stopReason=turn.stop_reason,
-        latencyMs=int((time.monotonic() - started) * 1000),
+        latencyMs=ctx.outside.ms_since(started),
         **_names_of_answer(ctx, turn),
         **cost_of(talk.models, turn.usage, talk.model),
     )

@@ -14,7 +14,7 @@ import orjson
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError
 from agent_host.host.records import Owner, stored_sessions
-from agent_host.ids import new_id, now_rfc3339
+from agent_host.ids import MACHINE
 from agent_host.mcp_server.approving import question_in
 from agent_host.rpc.framing import MAX_LINE_BYTES
 from agent_host.states import SessionStatus, TaskPhase
@@ -87,16 +87,16 @@ class HostedSession:
         found = await child.call("ResumeSession", sessionId=resumes, autoContinue=goes_on)
         task = found.get("incompleteTask")
         if task is not None and goes_on:
-            self.task_id, self.since = task["taskId"], now_rfc3339()
+            self.task_id, self.since = task["taskId"], MACHINE.stamp()
         return task is not None
 
     async def start(self, prompt: str, options: Mapping[str, Any]) -> None:
         """Hand it a task. Raises Refused, and is then as it was before."""
         if self.is_running:
             raise HostRefused("TASK_ALREADY_RUNNING", "the session has a task that runs: wait for its end")
-        task_id = new_id("task")
+        task_id = MACHINE.new_id("task")
         before = self.task_id, self._ending, self.since
-        self.task_id, self._ending, self.since = task_id, None, now_rfc3339()
+        self.task_id, self._ending, self.since = task_id, None, MACHINE.stamp()
         try:
             await self._host.call(
                 "StartTask", sessionId=self.session_id, taskId=task_id, prompt=prompt, taskOptions=options

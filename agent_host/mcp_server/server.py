@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from agent_host.errors import AgentHostError
-from agent_host.ids import now_rfc3339
+from agent_host.ids import MACHINE
 from agent_host.mcp_server.approving import NOBODY, answer_in, can_elicit, elicit, form_request
 from agent_host.mcp_server.hosted import APPROVAL_REQUIRED, RUNNING, HostedSession, HostRefused
 from agent_host.rpc.framing import MAX_LINE_BYTES
@@ -373,7 +373,7 @@ class TaskExtension:
         session = self._session(context, params.task_id)
         if session is None:
             report = await self._read_report(params.task_id)
-            since = report.get("startedAt", now_rfc3339())
+            since = report.get("startedAt", MACHINE.stamp())
             if report["status"] in (RUNNING, APPROVAL_REQUIRED):
                 return self._task(params.task_id, since, "working", report["doing"])
             return self._over(params.task_id, since, report)
@@ -455,7 +455,7 @@ class TaskExtension:
             "status": status,
             **said,
             "createdAt": since,
-            "lastUpdatedAt": now_rfc3339(),
+            "lastUpdatedAt": MACHINE.stamp(),
             "ttlMs": _TTL_MS,
             "pollIntervalMs": _POLL_MS,
         }

@@ -45,16 +45,25 @@ class RpcRequest(NamedTuple):
     fault: RpcError | None = None
 
 
+class RpcReply(NamedTuple):
+    """The answer of the other side to a request of ours: the id as it came, and `result` or `error`, unchecked."""
+
+    id: Any
+    result: Any = None
+    error: Any = None
+
+
 class RpcLine(NamedTuple):
-    """The messages of one line. A batch is answered by one array."""
+    """The messages of one line. A batch is answered by one array. `replies` are for a side that asks as well."""
 
     requests: Sequence[RpcRequest]
     is_batch: bool = False
+    replies: Sequence[RpcReply] = ()
 
 
 def parse(line: bytes) -> RpcLine:
-    """The requests of one line; what is wrong with one is in its `fault`. Responses, which answer no request of ours,
-    are left out: nobody answers a response."""
+    """The requests of one line; what is wrong with one is in its `fault`. Responses are apart from them: nobody answers
+    a response."""
     try:
         value = _keep_exact_ids(json_text.loads(line), line)
     except json_text.TooDeep as error:
@@ -64,12 +73,13 @@ def parse(line: bytes) -> RpcLine:
         if value is None:
             return _refuse(PARSE_ERROR, f"this line is not JSON in UTF-8: {error}")
     if not isinstance(value, list):
-        return RpcLine(() if _is_response(value) else (_request(value),))
+        return RpcLine((), replies=(_reply(value),)) if _is_response(value) else RpcLine((_request(value),))
     if not value:
         return _refuse(INVALID_REQUEST, "a batch needs at least one request")
     if len(value) > MAX_BATCH:
         return _refuse(INVALID_REQUEST, f"a batch holds {MAX_BATCH} requests at most, not {len(value)}")
-    return RpcLine(tuple(_request(member) for member in value if not _is_response(member)), is_batch=True)
+    requests = tuple(_request(member) for member in value if not _is_response(member))
+    return RpcLine(requests, is_batch=True, replies=tuple(_reply(member) for member in value if _is_response(member)))
 
 
 def refuse_line(message: str) -> RpcLine:
@@ -102,6 +112,10 @@ def _refuse(code: int, message: str) -> RpcLine:
 
 def _is_response(value: Any) -> bool:
     return isinstance(value, dict) and "method" not in value and ("result" in value or "error" in value)
+
+
+def _reply(value: Any) -> RpcReply:
+    return RpcReply(value.get("id"), value.get("result"), value.get("error"))
 
 
 def _request(value: Any) -> RpcRequest:

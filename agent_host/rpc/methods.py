@@ -52,12 +52,14 @@ from agent_host.errors import (
     TaskAlreadyRunning,
     UsageError,
 )
+from agent_host.rpc.framing import MAX_LINE_BYTES
 from agent_host.rpc.messages import InvalidParams, name, params, prose
 from agent_host.rpc.server import AFTER, Method, Notification
 from agent_host.services.session import NewSession
-from agent_host.session.opening import Owner
+from agent_host.session.attachments import KINDS, picture_in
+from agent_host.session.opening import ClientServer, Owner
 from config.lean_typing import NamedTuple
-from config.shapes import FLAG, OBJECT, ListOf, Text, number, one_of, whole
+from config.shapes import FLAG, OBJECT, ListOf, MapOf, Text, number, one_of, whole
 from policy.rules.case import TaskOptions
 
 if TYPE_CHECKING:
@@ -84,6 +86,9 @@ _MAX_SEARCH: Final = 256
 _MAX_CURSOR: Final = 256
 _PAGE, _MAX_PAGE = 50, 500
 _MAX_VERSIONS: Final = 100
+_MAX_SERVERS: Final = 100
+_MAX_PICTURES: Final = 20
+_MAX_ARGUMENT: Final = 32 * 1024
 
 _ID: Final = name(128)
 _PATHS: Final = ListOf(name(4096), most=_MAX_MEMBERS)
@@ -105,6 +110,14 @@ _TASK_OPTIONS: Final = params(
 )
 
 _OWNER: Final = {"userId": name(), "tenantId": name()}
+_PICTURES: Final = ListOf(params({"mediaType": one_of(*KINDS), "data": Text(1, MAX_LINE_BYTES)}), most=_MAX_PICTURES)
+_CLIENT_SERVERS: Final = ListOf(
+    params(
+        {"name": name(64), "command": name(4096)},
+        {"args": ListOf(Text(most=_MAX_ARGUMENT), most=_MAX_MEMBERS), "env": MapOf(Text(most=_MAX_ARGUMENT))},
+    ),
+    most=_MAX_SERVERS,
+)
 
 _TASK_ID: Final = {"taskId": "the task"}
 _OPENED: Final = {
@@ -178,6 +191,7 @@ def _method(
     {
         "workspaceHint": params(optional={"localPaths": _PATHS}),
         "protocolVersions": ListOf(Text(most=64), most=_MAX_VERSIONS),
+        "clientServers": _CLIENT_SERVERS,
     },
     result=_OPENED,
     errors=_OPENING_ERRORS,
@@ -196,7 +210,8 @@ async def create_session(served: Served, params: Mapping[str, Any]) -> dict[str,
             tuple(local_paths),
             params["clientInfo"],
             tuple(params["supportedCapabilities"]),
-        )
+        ),
+        servers=_servers_in(params),
     )
     # Told and begun behind the reply, which goes out before the event loop turns.
     opened.session.announce(params["executionEnvironment"])
@@ -206,19 +221,24 @@ async def create_session(served: Served, params: Mapping[str, Any]) -> dict[str,
 
 @_method(
     {"sessionId": _ID, "taskId": _ID, "prompt": prose(_MAX_TEXT, least_chars=1)},
-    {"taskOptions": _TASK_OPTIONS},
+    {"taskOptions": _TASK_OPTIONS, "pictures": _PICTURES},
     result={**_TASK_ID, "status": "`running` or `queued`"},
     errors=(*_RUNNING_ERRORS, TaskAlreadyRunning, CheckpointWriteFailed),
 )
 async def start_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Start a task, or queue it; the reply comes at once."""
+    """Start a task, or queue it; the reply comes at once. Pictures are put into the session's temporary directory, and
+    the prompt names them."""
     session = served.host.running_session(params["sessionId"])
-    if not params["prompt"].strip():
+    prompt = params["prompt"]
+    if not prompt.strip():
         raise UsageError("the prompt is empty")
     options = params.get("taskOptions", {})
+    pictures = [picture_in(one, f"pictures[{place}]") for place, one in enumerate(params.get("pictures", ()))]
+    if pictures:
+        prompt = f"{prompt}\n\n{await session.keep_pictures(pictures)}"
     waits = session.start_task(
         params["taskId"],
-        params["prompt"],
+        prompt,
         max_steps=options.get("maxSteps"),
         options=TaskOptions(options.get("approvalMode"), options.get("allowNetwork")),
         model=options.get("model"),
@@ -284,7 +304,7 @@ async def set_mode(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
 
 @_method(
     {"sessionId": _ID},
-    {"checkpointCursor": name(256), "autoContinue": FLAG, "replay": FLAG},
+    {"checkpointCursor": name(256), "autoContinue": FLAG, "replay": FLAG, "clientServers": _CLIENT_SERVERS},
     result={
         **_OPENED,
         "resumedFromStep": "completed steps of the session",
@@ -297,7 +317,9 @@ async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str,
     """Resume a session of a former process, also one that has ended, for its next task; or the paused session of this
     one. With `replay` its items and its open questions follow the reply, before any event."""
     is_here = served.host.session is not None
-    opened = await served.host.resume(params["sessionId"], cursor=params.get("checkpointCursor"))
+    opened = await served.host.resume(
+        params["sessionId"], cursor=params.get("checkpointCursor"), servers=_servers_in(params)
+    )
     session = opened.session
     again = await _replay(served.host, session) if params.get("replay", False) else []
     fields = _fields(opened, PROTOCOL_VERSIONS[-1])
@@ -514,6 +536,14 @@ async def shutdown(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {"status": "shutdown", "sessionId": session_id}
     losses = [] if served.host.session is None else served.host.session.losses.so_far()
     return {**fields, "undelivered": [loss.to_wire() for loss in losses]} if losses else fields
+
+
+def _servers_in(params: Mapping[str, Any]) -> tuple[ClientServer, ...]:
+    """The MCP servers that a client names for its session."""
+    return tuple(
+        ClientServer(one["name"], one["command"], tuple(one.get("args", ())), one.get("env", {}))
+        for one in params.get("clientServers", ())
+    )
 
 
 def _owner_in(params: Mapping[str, Any]) -> Owner | None:

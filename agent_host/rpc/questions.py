@@ -160,7 +160,11 @@ class QuestionChannel:
             "ApproveAction": Method(
                 params(
                     {"approvalId": name(128), "decision": one_of("approved", "denied")},
-                    {"scope": one_of("once", "task", "session"), "reason": prose(4096)},
+                    {
+                        "scope": one_of("once", "task", "session"),
+                        "reason": prose(4096),
+                        "answeredBy": one_of("command", "view"),
+                    },
                 ),
                 self._answer,
             ),
@@ -180,7 +184,7 @@ class QuestionChannel:
             approved=params["decision"] == "approved",
             scope=params.get("scope", "once"),
             reason=params.get("reason"),
-            answered_by="command",
+            answered_by=params.get("answeredBy", "command"),
         )
         before = desk.answer_to(approval_id) if status == "not_found" else None
         if before is None:

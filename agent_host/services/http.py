@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -36,6 +35,8 @@ from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+    from agent_host.ids import Outside
 
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
@@ -87,6 +88,7 @@ class ServiceClient:
         base_url: str,
         token: str | None,
         *,
+        outside: Outside,
         timeout_s: float = 10.0,
         retries: int = 3,
         retry_base_s: float = 0.5,
@@ -101,6 +103,7 @@ class ServiceClient:
         self._timeout_s = timeout_s
         self._retry = RetryPolicy(retries, retry_base_s, retry_max_s, max_retry_after_s=retry_max_s)
         self._tls = tls
+        self._outside = outside
         self._http: http.httpx.AsyncClient | None = None
         self._making = asyncio.Lock()
         self._closed = False
@@ -112,12 +115,12 @@ class ServiceClient:
         All tries of a request carry one `Idempotency-Key`, made up where none is given. Raises ServiceUnavailable,
         ServiceRejected, ServiceUnauthorized.
         """
-        key = idempotency_key or secrets.token_hex(16)
+        key = idempotency_key or self._outside.random_bytes(16).hex()
 
         async def attempt() -> Any:
             return await self._once(path, body, key)
 
-        return await call_with_retries(ServiceUnavailable, attempt, self._retry, _untold)
+        return await call_with_retries(ServiceUnavailable, attempt, self._retry, _untold, self._outside)
 
     def clean(self, text: str) -> str:
         """One short line of what a service said, which cannot do anything to a terminal, and holds no token."""
@@ -237,7 +240,8 @@ class ServiceClient:
         passing = status in _PASSING_STATUSES or status >= 500
         if passing if reported.retryable is None else reported.retryable:
             details = {"code": ErrorCode.RATE_LIMITED} if status == 429 else {}
-            return ServiceUnavailable(message, status=status, retry_after_s=retry_after_s(response.headers), **details)
+            again_after_s = retry_after_s(response.headers, self._outside.time)
+            return ServiceUnavailable(message, status=status, retry_after_s=again_after_s, **details)
         kind = ServiceUnauthorized if status in (401, 403) else ServiceRejected
         return kind(message, status=status, service_code=code)
 

@@ -10,7 +10,6 @@ import orjson
 from agent_host import lenient_json
 from agent_host.errors import AgentHostError, ServiceRejected, SessionExpired, SessionNotFound
 from agent_host.http import usable_in_header
-from agent_host.ids import new_id
 from agent_host.services.endpoints import check_id, check_line, check_object
 from config.lean_typing import NamedTuple
 
@@ -81,16 +80,17 @@ class SessionService(Protocol):
 
 class EmbeddedSessionService:
     """Sessions without a server: ids are made here, and every one is compatible. `workspace_of` gives the workspace of
-    a session that there is, or raises SessionNotFound."""
+    a session that there is, or raises SessionNotFound; `new_id` makes an id with this prefix."""
 
     FLAGS: Mapping[str, bool] = {"approvalUiEnabled": True, "mcpEnabled": True}
 
-    def __init__(self, workspace_of: Callable[[str], str]) -> None:
+    def __init__(self, workspace_of: Callable[[str], str], new_id: Callable[[str], str]) -> None:
         self._workspace_of = workspace_of
+        self._new_id = new_id
 
     async def create(self, new: NewSession) -> SessionGrant:
         """See SessionService. The wished id is granted as it is: the code that puts files under it checks it."""
-        return SessionGrant(new.session_id or new_id("sess"), new_id("ws"), feature_flags=self.FLAGS)
+        return SessionGrant(new.session_id or self._new_id("sess"), self._new_id("ws"), feature_flags=self.FLAGS)
 
     async def resume(self, session_id: str, *, checkpoint_cursor: str | None) -> SessionGrant:  # noqa: ARG002
         """See SessionService. Where the session goes on is known from its checkpoint alone."""

@@ -22,7 +22,6 @@ import orjson
 from agent_host import lenient_json
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Maker
 from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUnavailable
-from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import encodable
 from agent_host.safe_open import open_regular
 from agent_host.services.endpoints import check_id, check_object, check_uri
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
     from agent_host.contracts import ArtifactType, Spooled
+    from agent_host.ids import Outside
     from agent_host.services.http import ServiceClient
     from state.blobs import BlobFolder
 
@@ -117,10 +117,11 @@ class EmbeddedWorkspaceService:
     Equal contents are one file in `blobs`, which limits what a session keeps; only the history counts for itself.
     """
 
-    def __init__(self, directory: str, blobs: BlobFolder, *, workspace_id: str) -> None:
+    def __init__(self, directory: str, blobs: BlobFolder, *, workspace_id: str, outside: Outside) -> None:
         self._directory = directory
         self._blobs = blobs
         self._workspace_id = workspace_id
+        self._outside = outside
         self._checked: dict[str, tuple[int, ...]] = {}  # references whose hash was compared, with the file's state then
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
@@ -198,7 +199,7 @@ class EmbeddedWorkspaceService:
 
     def _store(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> StoredArtifact:
         is_history = artifact.artifact_type == "session_history"
-        artifact_id = "session_history" if is_history else new_id("art")
+        artifact_id = "session_history" if is_history else self._outside.new_id("art")
         path = os.path.join(self._directory, artifact_id)
         ref = _REFERENCES + artifact_id
         uri, sha256, size = self.uri_of(ref), "", artifact.size
@@ -213,7 +214,7 @@ class EmbeddedWorkspaceService:
             "capabilities": [] if artifact.maker is None else artifact.maker.capabilities,
             "taskId": task_id,
             "stepId": step_id,
-            "storedAt": now_rfc3339(),
+            "storedAt": self._outside.stamp(),
         }
         try:
             make_private_dir(self._directory, parents=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.display_text import one_line
@@ -27,8 +26,14 @@ class ApprovalReports:
     out of a text; `tools` are those that a call on record may be of."""
 
     def __init__(
-        self, reporter: ApprovalReporter, identity: SessionIdentity, scrub: Callable[[str], str], tools: Registry
+        self,
+        reporter: ApprovalReporter,
+        identity: SessionIdentity,
+        scrub: Callable[[str], str],
+        tools: Registry,
+        time: Callable[[], float],
     ) -> None:
+        self._time = time
         self._tools = tools
         self._reporter = reporter
         self._identity = identity
@@ -52,7 +57,7 @@ class ApprovalReports:
                     approved=call.answer.approved,
                     reason=call.answer.reason,
                     summary=self._summary(call),
-                    at=time.time(),
+                    at=self._time(),
                     again=True,
                 )
 

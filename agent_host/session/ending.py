@@ -4,7 +4,6 @@ resumed."""
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -12,7 +11,6 @@ import orjson
 from agent_host import lenient_json
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
-from agent_host.ids import now_rfc3339
 from agent_host.loop.background import end_commands
 from agent_host.services.session import say_goodbye
 from agent_host.session.new_task import title_of
@@ -58,8 +56,8 @@ class SessionEnd:
         self._life = life
         self._service = service
         self._resources = resources
-        self._began = time.monotonic()
-        self._began_at = now_rfc3339()
+        self._began = ctx.outside.monotonic()
+        self._began_at = ctx.outside.stamp()
         self.kept_at: str | None = None
         self.unkept: str | None = None
         self.stays = False
@@ -79,7 +77,7 @@ class SessionEnd:
         totals = {
             "taskCount": self._work.tasks,
             "totalTokens": ctx.state.session_tokens_used,
-            "durationMs": int((time.monotonic() - self._began) * 1000),
+            "durationMs": ctx.outside.ms_since(self._began),
         }
         payload = {**totals, "reason": reason} if reason is not None else totals
         kind = EventType.SESSION_CANCELLED if trigger == "cancel" else EventType.SESSION_COMPLETED
@@ -150,7 +148,7 @@ class SessionEnd:
             "workspace": self._ctx.judge.environment.workspace,
             "resumable": end.resumable,
             "startedAt": self._began_at,
-            "endedAt": now_rfc3339(),
+            "endedAt": self._ctx.outside.stamp(),
         }
         started = self._ctx.state.identity.options.get("started")
         if started:

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.errors import OutOfOrder, SessionHeld, SessionNotFound, SessionNotReady, UsageError
-from agent_host.session.opening import Owner
+from agent_host.session.opening import ClientServer, Owner
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agent_host.session.lifecycle import LiveSession
     from agent_host.session.patches import FilePatch
     from agent_host.session.stored import SessionRecord, StoredSession, StoredSessions
+    from agent_host.session.transcript import Item
 
 
 class Opened(NamedTuple):
@@ -34,6 +35,10 @@ class Opened(NamedTuple):
 
 class Opener(Protocol):
     """Makes sessions; the composition root's part. Each raises AgentHostError where there can be none."""
+
+    def use_servers(self, servers: Sequence[ClientServer]) -> None:
+        """The MCP servers that the client names for the session that is opened next."""
+        ...
 
     async def create(self, new: NewSession) -> Opened:
         """A new session."""
@@ -84,17 +89,19 @@ class SessionHost:
             raise SessionNotReady(f"session {session_id} has ended")
         return session
 
-    async def create(self, new: NewSession) -> Opened:
+    async def create(self, new: NewSession, *, servers: Sequence[ClientServer] = ()) -> Opened:
         """A new session. Raises OutOfOrder when this process has one, and what `Opener.create` raises."""
         self._only_once()
+        self._opener.use_servers(servers)
         return await self._open(self._opener.create(new))
 
-    async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
+    async def resume(self, session_id: str, *, cursor: str | None, servers: Sequence[ClientServer] = ()) -> Opened:
         """The session of a former process, or this one's with a new policy bundle. Raises OutOfOrder while a task is
         running, and what `Opener.resume` raises."""
         session = self._session
         if session is None:
             self._only_once()
+            self._opener.use_servers(servers)
             return await self._open(self._opener.resume(session_id, cursor=cursor))
         self._may_refresh(session_id)
         self._refreshing = True
@@ -132,9 +139,7 @@ class SessionHost:
         those of its owner."""
         return await asyncio.to_thread(self._stored().all, self._owner or owner, search)
 
-    async def transcript(
-        self, session_id: str, owner: Owner | None, task_id: str | None = None
-    ) -> list[dict[str, Any]]:
+    async def transcript(self, session_id: str, owner: Owner | None, task_id: str | None = None) -> list[Item]:
         """The items of a session's transcript; see `SessionRecord.items`. Raises SessionNotFound, UsageError."""
         record = await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
         return await asyncio.to_thread(record.items, task_id)

@@ -38,6 +38,7 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.background import take_up_commands
 from agent_host.loop.context import TaskEnd
 from agent_host.loop.conversation import refuse_unpriced
+from agent_host.session.attachments import keep_pictures
 from agent_host.session.ending import SessionEnd
 from agent_host.session.handshake import unknown_approvals
 from agent_host.session.new_task import NewTask, max_steps_of
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from agent_host.judging.scoping import Scoping
     from agent_host.loop.context import LoopContext
     from agent_host.services.session import SessionService
+    from agent_host.session.attachments import Picture
     from agent_host.session.patches import FilePatch, WholePatch
     from config.settings import Settings
     from policy.redaction import Redaction
@@ -134,6 +136,10 @@ class LiveSession:
     def session_id(self) -> str:
         """The session's id."""
         return self._ctx.session_id
+
+    def new_id(self, prefix: str) -> str:
+        """An id that no other has, for what begins in the session."""
+        return self._ctx.outside.new_id(prefix)
 
     @property
     def identity(self) -> SessionIdentity:
@@ -334,6 +340,14 @@ class LiveSession:
             raise SessionNotReady("the session is paused; ResumeSession comes first")
         self._work.start(task)
         return False
+
+    async def keep_pictures(self, pictures: Sequence[Picture]) -> str:
+        """Put pictures of a prompt into the session's temporary directory, and return the lines that name them. Raises
+        UsageError."""
+        try:
+            return await asyncio.to_thread(keep_pictures, pictures, self.temporary, self.new_id)
+        except OSError as error:
+            raise UsageError(f"the pictures cannot be written to {self.temporary}: {error.strerror}") from error
 
     @property
     def queue(self) -> list[dict[str, str]]:

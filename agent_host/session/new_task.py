@@ -17,6 +17,7 @@ from state.records import TaskQueued, TaskStarted, TaskUnqueued
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agent_host.ids import Outside
     from agent_host.loop.context import LoopContext
     from agent_host.redaction import Scrubber
     from config.settings import Settings
@@ -44,13 +45,19 @@ class TaskRecord(NamedTuple):
 
 
 def record_of_task(
-    task: NewTask, *, session_id: str, scrubber: Scrubber, count: Callable[[str], int], parent: bytes | None = None
+    task: NewTask,
+    outside: Outside,
+    *,
+    session_id: str,
+    scrubber: Scrubber,
+    count: Callable[[str], int],
+    parent: bytes | None = None,
 ) -> TaskRecord:
     """The record of `task` without the secrets of its prompt. `count` gives the tokens of a text; `parent` is the
     message before the prompt, None for the first."""
     prompt = scrubber.text(encodable(task.prompt))
     message = Message("user", prompt, message_tokens(count, prompt))
-    encoded = encode(message, session_id=session_id, task_id=task.task_id, parent=parent)
+    encoded = encode(message, outside, session_id=session_id, task_id=task.task_id, parent=parent)
     return TaskRecord(TaskStarted(task.task_id, prompt, task.max_steps, encoded, _options_of(task)), message)
 
 

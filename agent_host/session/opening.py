@@ -29,7 +29,7 @@ from policy.names import CapabilityName
 from policy.paths import covering, normalize, roots
 from state import errors as state_errors
 from state.checkpoint import Checkpoint, SessionIdentity
-from state.disk import LOCAL_DISK, make_durable_dir
+from state.disk import make_durable_dir
 from state.errors import Damaged, NoSuchSession, WriteFailed, translate_errors
 from state.file_store import FileCheckpointStore
 from state.records import fold
@@ -37,19 +37,32 @@ from state.temporary import session_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
+    from agent_host.ids import Outside
     from agent_host.judging.environment import Environment
     from agent_host.services.session import NewSession, SessionGrant
     from agent_host.session.new_task import TaskRecord
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from policy.facts import OsFamily
+    from state.disk import Beside, Disk
     from state.file_session import FileSession
 
 LOCAL = "local"
 
 # Settings that say how this process shows its work, hold secrets, or are prices of today: a resume has its own.
 _OF_ONE_PROCESS = frozenset({"host.output", "host.verbose", "llm.headers", "models"})
+
+
+class ClientServer(NamedTuple):
+    """An MCP server over standard streams that a client names for its session: a program, its arguments, and variables
+    of its environment."""
+
+    name: str
+    command: str
+    args: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
 
 
 class Owner(NamedTuple):
@@ -197,21 +210,21 @@ def temporary_of(state_dir: str, identity: SessionIdentity) -> str:
     return session_directory(state_dir, identity.session_id, os.environ, identity.options.get("temporary"))
 
 
-def claim_store(resolved: ResolvedOptions, session_id: str) -> FileSession:
+def claim_store(sessions: FileCheckpointStore, resolved: ResolvedOptions, session_id: str) -> FileSession:
     """The session's store, held by this process and otherwise as the one before left it until `take_over`.
 
     Raises SessionHeld, SessionNotFound, CheckpointUnreadable, CheckpointWriteFailed.
     """
     with state_errors_translated():
-        return _sessions(resolved).claim(session_id, ended_too=resolved.ended_too)
+        return sessions.claim(session_id, ended_too=resolved.ended_too)
 
 
-def prepare_state_dir(state_dir: str) -> None:
+def prepare_state_dir(state_dir: str, disk: Disk) -> None:
     """Make the state directory, if it is not there, before anything is kept of a new session: nothing but this makes it
     for one. Raises UsageError."""
     try:
         with translate_errors("preparing the state directory"):
-            make_durable_dir(LOCAL_DISK, state_dir, within=state_dir)
+            make_durable_dir(disk, state_dir, within=state_dir)
     except WriteFailed as error:
         raise UsageError(f"the state directory {state_dir} cannot be used: {error}") from error
 
@@ -229,7 +242,14 @@ class Beginning(NamedTuple):
     task: TaskRecord | None = None
 
 
-def create_store(resolved: ResolvedOptions, beginning: Beginning, grant: SessionGrant, new: NewSession) -> FileSession:
+def create_store(
+    sessions: FileCheckpointStore,
+    resolved: ResolvedOptions,
+    outside: Outside,
+    beginning: Beginning,
+    grant: SessionGrant,
+    new: NewSession,
+) -> FileSession:
     """The store of the session that `grant` allows. What was approved on the command line is not kept: it holds for
     this process. Raises SessionHeld, UsageError, CheckpointUnreadable."""
     options = {
@@ -248,11 +268,11 @@ def create_store(resolved: ResolvedOptions, beginning: Beginning, grant: Session
         project=_project(resolved, bundle, environment),
         temporary=beginning.temporary,
     )
-    first = encode(Message("system", text, message_tokens(beginning.count, text)), session_id=grant.session_id)
+    head = Message("system", text, message_tokens(beginning.count, text))
+    first = encode(head, outside, session_id=grant.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
     if beginning.task is not None:
         fold(state, beginning.task.record)
-    sessions = _sessions(resolved)
     with state_errors_translated():
         try:
             _clear_unbegun(sessions, grant.session_id)
@@ -267,10 +287,16 @@ def _project(resolved: ResolvedOptions, bundle: PolicyBundle, environment: Envir
     return project_instructions(environment.workspace, bundle, environment.os_family)
 
 
-def _sessions(resolved: ResolvedOptions) -> FileCheckpointStore:
+def sessions_of(
+    resolved: ResolvedOptions, disk: Disk, now: Callable[[], datetime], beside: Beside
+) -> FileCheckpointStore:
+    """The store of the sessions in the state directory, on `disk`."""
     settings = resolved.settings
     return FileCheckpointStore(
         resolved.state_dir,
+        disk,
+        now=now,
+        beside=beside,
         blob_limit_bytes=settings.host.max_stored_bytes,
         snapshot_limit_bytes=settings.host.max_snapshot_bytes,
         archives=settings.retention.keep_file_versions,

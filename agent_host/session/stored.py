@@ -16,7 +16,15 @@ from agent_host.session.new_task import title_of
 from agent_host.session.opening import Owner, state_errors_translated
 from agent_host.session.reports import ON_RECORD, verdict, verdict_in_result, verdict_on_record
 from agent_host.session.tasks import first_versions, workspaces
-from agent_host.session.transcripts import describe, items_of, read_run_log
+from agent_host.session.transcript import (
+    Transcript,
+    describe,
+    doubts_of,
+    items_of,
+    pictures_of,
+    read_run_log,
+    steps_of,
+)
 from agent_host.states import SessionStatus
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
@@ -30,12 +38,13 @@ if TYPE_CHECKING:
 
     from agent_host.llm.deferred import KnownModels
     from agent_host.session.patches import FilePatch, WholePatch
-    from agent_host.session.transcripts import CallsOfRunLog
+    from agent_host.session.transcript import CallsOfRunLog, Item
     from state.checkpoint import Checkpoint, EarlierTask, Task
 
     Cleaner = Callable[[Checkpoint], Callable[[bytes], bytes] | None]
 
 UNREADABLE = "UNREADABLE"
+_MAX_DIFF_BYTES: Final = 1024 * 1024
 # What a row takes from a result.
 _KEPT = {"status": str, "prompt": str, "stepCount": int, "endedAt": str, "workspace": str}
 
@@ -46,7 +55,8 @@ class StoredSession(NamedTuple):
     `updated_at` is in RFC 3339. `owner` is None where that is not known. `usage` are the tokens of all its tasks as
     JSON has them, with `cost` and `costCurrency` where that is known; None where an earlier version did not keep
     them. `ending` has the verdict, and of what has ended by whom and whether a retry can help
-    (`agent_host.session.reports`); `reason` is why, where it is not completed."""
+    (`agent_host.session.reports`); `reason` is why, where it is not completed. `duration_ms` is how long the last task
+    of one that has ended took."""
 
     session_id: str
     status: str
@@ -62,6 +72,7 @@ class StoredSession(NamedTuple):
     usage: dict[str, Any] | None = None
     ending: Mapping[str, Any] = {"verdict": "interrupted"}
     reason: str | None = None
+    duration_ms: int | None = None
 
     @property
     def verdict(self) -> str:
@@ -148,8 +159,11 @@ class StoredSessions:
             raise _not_found(session_id)
         result = orjson.loads(LOCAL_DISK.read(paths.result)) if summary is None and os.path.exists(paths.result) else {}
         versions = functools.partial(self._store.versions, session_id)
+        coloured = functools.partial(self._store.coloured, session_id)
         log = read_run_log(paths.events)
-        return SessionRecord(row, state, summary is None, messages, log, result, versions, self._cleaner)
+        return SessionRecord(
+            row, state, summary is None, messages, log, result, versions, self._cleaner, paths, coloured
+        )
 
     def session_of(self, task_id: str, owner: Owner | None = None) -> str | None:
         """The session that has or had a task of this id, the one that ran last where several do; None for none. Raises
@@ -243,6 +257,7 @@ def _read_ended(paths: SessionPaths) -> StoredSession | None:
         usage=_usage_of_ended(kept),
         ending=verdict_in_result(kept),
         reason=kept["reason"] if isinstance(kept.get("reason"), str) else None,
+        duration_ms=kept["durationMs"] if type(kept.get("durationMs")) is int else None,
     )
 
 
@@ -335,7 +350,8 @@ _ENDING: Final = ("verdict", "endedBy", "retryable")
 class SessionRecord(NamedTuple):
     """The record of one session: its `row` in lists, its state, None if it cannot be read or if the records of one that
     `has_ended` were not kept, its messages as JSON, oldest first, its run log, and the result of one that has ended.
-    `versions` gives what gives a version of a file by its name; `cleaner` is that of StoredSessions."""
+    `versions` gives what gives a version of a file by its name; `cleaner` is that of StoredSessions; `coloured` gives
+    output with its colours, by call and stream."""
 
     row: StoredSession
     state: Checkpoint | None
@@ -345,6 +361,8 @@ class SessionRecord(NamedTuple):
     result: Mapping[str, Any]
     versions: Callable[[], Callable[[str], bytes | None]]
     cleaner: Cleaner
+    paths: SessionPaths
+    coloured: Callable[[], dict[str, dict[str, str]]]
 
     @property
     def is_live(self) -> bool:
@@ -372,15 +390,46 @@ class SessionRecord(NamedTuple):
         """Its messages in the form of AH 9.2, pictures without their bytes."""
         return [describe(orjson.loads(message)) for message in self.messages]
 
-    def items(self, task_id: str | None = None) -> list[dict[str, Any]]:
-        """The items of its transcript, or of one of its tasks; see `items_of`. Raises UsageError for a task that it
-        does not know."""
-        items = items_of(self.messages, self.log)
+    def transcript(self) -> Transcript:
+        """The session as it is shown (`agent_host.session.transcript`)."""
+        items = self.items()
+        return Transcript(
+            self.row,
+            items,
+            steps_of(items, self.log),
+            self.log.waits,
+            doubts_of(self.row, items, self.log),
+            next(reversed(self.log.sandboxes), None),
+            self.pending,
+            lambda: pictures_of(self.messages),
+            self._diff,
+            self.preview,
+        )
+
+    def items(self, task_id: str | None = None) -> list[Item]:
+        """The items of its transcript, or of one of its tasks. Raises UsageError for a task that it does not know."""
+        try:
+            coloured = self.coloured()
+        except StateError:  # colours are for the eye: the text is there without them
+            coloured = {}
+        items = items_of(self.messages, self.log, coloured)
         if task_id is None:
             return items
         if task_id not in self.task_ids:
             raise self._unknown(task_id)
         return [item for item in items if item.get("taskId") == task_id]
+
+    def _diff(self, ref: str) -> str | None:
+        """The text of an artifact on this disk, by its `storageRef`, up to a bound."""
+        folder, _, name = ref.partition("/")
+        if folder != "artifacts" or not name or "/" in name or os.sep in name or name.startswith("."):
+            return None
+        try:
+            with open(os.path.join(self.paths.artifacts, name), "rb") as file:
+                data = file.read(_MAX_DIFF_BYTES + 1)
+        except OSError:
+            return None
+        return None if len(data) > _MAX_DIFF_BYTES else data.decode("utf-8", "replace")
 
     def session_state(self, task_id: str | None = None) -> dict[str, Any]:
         """The result of GetSessionState for a session that no process here has; with a `task_id` all of that task.
@@ -442,10 +491,14 @@ class SessionRecord(NamedTuple):
         places = workspaces(self.state)
         if task_id is not None and task_id not in self._task_ids:
             return []
-        clean = self.cleaner(self.state)
+        clean, versions = self.cleaner(self.state), functools.cache(self.versions)
+
+        def kept(name: str) -> bytes | None:
+            return versions()(name)  # to find them is as much as to read the session, and most files are not asked for
+
         found = preview(
             first_versions(self.state),
-            kept=self.versions(),
+            kept=kept,
             clean=clean or bytes,
             workspace=places[-1],
             former=places,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import (
@@ -19,10 +18,10 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.artifacts import take_up_uploads
 from agent_host.loop.context import ResumeNote, TaskEnd
 from agent_host.loop.conversation import refuse_unpriced
+from agent_host.session.history import History
 from agent_host.session.new_task import TaskQueue, record_of_task
 from agent_host.session.reports import approvals_of_open_calls, calls_to_replay, not_uploaded, result_object, verdict
 from agent_host.session.tasks import note_of_move
-from agent_host.session.transcripts import History
 from agent_host.thread.messages import decode, last_answer
 from state.records import SessionStatusChanged, TaskEnded, TaskReopened, TaskSteered
 
@@ -65,7 +64,7 @@ class TaskRunner:
         self._life = life
         self._on_broken = on_broken
         self._running: asyncio.Task[TaskEnd] | None = None
-        self._began = time.monotonic()
+        self._began = ctx.outside.monotonic()
         self._took_ms: int | None = None
         self._resumed_from_step: int | None = None
         self._result: dict[str, Any] | None = None
@@ -112,6 +111,7 @@ class TaskRunner:
         self._refuse_model(task)
         started = record_of_task(
             task,
+            ctx.outside,
             session_id=ctx.session_id,
             scrubber=ctx.scrubber,
             count=ctx.conversation.count,
@@ -259,7 +259,7 @@ class TaskRunner:
 
     @property
     def _so_far_ms(self) -> int:
-        return int((time.monotonic() - self._began) * 1000)
+        return self._ctx.outside.ms_since(self._began)
 
     def take_up_uploads(self) -> None:
         """Go on with the uploads of former processes."""
@@ -308,7 +308,7 @@ class TaskRunner:
 
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
         self._result, self._took_ms = None, None
-        self._began = time.monotonic()
+        self._began = self._ctx.outside.monotonic()
         self._running = asyncio.ensure_future(work)
         self._running.add_done_callback(self._done)
 

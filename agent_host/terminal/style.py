@@ -81,11 +81,12 @@ def _wrap_line(line: str, columns: int, hang: int | None) -> Iterator[str]:
             row = indent
         if word.isspace():
             continue
-        while cells(row) + cells(word) > columns:
-            part = split_cells(word, columns - cells(row))[0] if cells(row) < columns else ""
+        rest = word
+        while cells(row) + cells(rest) > columns:
+            part = split_cells(rest, columns - cells(row))[0] if cells(row) < columns else ""
             yield row + part
-            row, word = indent, word[len(part) :]
-        row += word
+            row, rest = indent, rest[len(part) :]
+        row += rest
     if row.strip():
         yield row
 

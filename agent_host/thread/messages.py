@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 
 from agent_host.contracts import Image
-from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import copy_to_keep
 from agent_host.lenient_json import encodable as encodable
 from agent_host.thread.tokens import image_tokens
@@ -21,6 +20,8 @@ from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from agent_host.ids import Outside
 
 GO_ON: Final = "[Your answer was cut at the output limit. Go on where it stopped.]"
 """What the host says behind an answer that is not whole."""
@@ -124,6 +125,7 @@ class Message(_MessageFields):
 
 def encode(
     message: Message,
+    outside: Outside,
     *,
     session_id: str,
     task_id: str | None = None,
@@ -134,11 +136,11 @@ def encode(
     `parent` is the encoded message that it follows: a result follows its turn, all else the message before it. Raises
     orjson.JSONEncodeError for a lone surrogate."""
     wire: dict[str, Any] = {
-        "messageId": new_id("msg"),
+        "messageId": outside.new_id("msg"),
         "sessionId": session_id,
         "role": message.role,
         "content": orjson.Fragment(message.content_json),
-        "timestamp": now_rfc3339(),
+        "timestamp": outside.stamp(),
         "tokenCount": message.tokens,
     }
     if message.tool_calls:

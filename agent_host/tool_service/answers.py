@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from agent_host.ids import new_id
+from agent_host.ids import MACHINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +100,7 @@ class MemoryAnswers:
         max_places: int = _MAX_PLACES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.epoch = new_id("epoch")
+        self.epoch = MACHINE.new_id("epoch")
         self._kept_s, self._max_bytes, self._max_places = kept_s, max_bytes, max_places
         self._clock = clock
         self._running: dict[IdempotencyScope, _Entry] = {}

@@ -18,7 +18,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from agent_host.errors import UsageError
-from agent_host.ids import new_id
+from agent_host.ids import MACHINE
 from agent_host.tool_service.admission import Slot
 from agent_host.tool_service.answers import KEPT_S, Known
 from agent_host.tool_service.tool import HttpRefusal, database_is_away
@@ -138,7 +138,7 @@ class PostgresAnswers:
             await held.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK_CLASS,))
             await held.execute(_TABLES)
             await held.execute(
-                "INSERT INTO agent_host_epoch (epoch) VALUES (%s) ON CONFLICT DO NOTHING", (new_id("epoch"),)
+                "INSERT INTO agent_host_epoch (epoch) VALUES (%s) ON CONFLICT DO NOTHING", (MACHINE.new_id("epoch"),)
             )
             row = await (await held.execute("SELECT epoch FROM agent_host_epoch")).fetchone()
         await self._pool.open()

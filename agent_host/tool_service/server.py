@@ -25,6 +25,7 @@ from uvicorn.supervisors.multiprocess import Process
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.errors import UsageError
 from agent_host.http import TlsContext
+from agent_host.ids import MACHINE
 from agent_host.services.endpoints import TOKEN_VARIABLE, endpoints
 from agent_host.services.http import ServiceClient
 from agent_host.tool_service.admission import LocalSlots
@@ -246,7 +247,9 @@ class _Parts:
         def client_of(url: str | None) -> ServiceClient | None:
             if url is None:
                 return None
-            return ServiceClient(url, token, tls=tls.setdefault(url.partition(":")[0], TlsContext(url)))
+            return ServiceClient(
+                url, token, outside=MACHINE, tls=tls.setdefault(url.partition(":")[0], TlsContext(url))
+            )
 
         self._workspace = client_of(urls.workspace)
         self.metrics = Metrics()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact
 from agent_host.errors import ErrorCode, ServiceError
-from agent_host.ids import new_id
+from agent_host.ids import MACHINE
 from agent_host.services.workspace import HttpWorkspaceService, UploadFailed
 from agent_host.tool_service.tool import BucketSettings, ToolFault
 from config.shapes import FLAG, TEXT, Record, Text
@@ -73,7 +73,7 @@ class LocalStorage:
 
     async def store(self, call: Call, artifact: Artifact) -> str:
         """See Storage."""
-        artifact_id = new_id("art")
+        artifact_id = MACHINE.new_id("art")
         folder = os.path.join(self._directory, _file_name(call.tenant), call.workspace_id)
         try:
             await asyncio.to_thread(_write, folder, artifact_id, artifact)

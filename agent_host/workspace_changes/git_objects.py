@@ -13,12 +13,9 @@ import os
 import stat
 import struct
 import zlib
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from agent_host.safe_open import open_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_BLOB_BYTES: Final = 16 * 1024 * 1024
 _MAX_PACKS: Final = 64
@@ -109,14 +106,14 @@ class Objects:
 
 def blob_name(content: bytes, name_bytes: int = SHA1_BYTES) -> bytes:
     """The name under which git has a blob of this content, in a repository whose names have so many bytes."""
-    found = hashlib.new(_HASH_NAMES[name_bytes], b"blob %d\0" % len(content), usedforsecurity=False)
-    found.update(content)
+    return digest(content, name_bytes, b"blob %d\0" % len(content))
+
+
+def digest(data: bytes, name_bytes: int, head: bytes = b"") -> bytes:
+    """The checksum of `head` and `data`, in such a repository."""
+    found = hashlib.new(_HASH_NAMES[name_bytes], head, usedforsecurity=False)
+    found.update(data)
     return found.digest()
-
-
-def digest(data: bytes, name_bytes: int) -> bytes:
-    """The checksum of a file of such a repository."""
-    return hashlib.new(_HASH_NAMES[name_bytes], data, usedforsecurity=False).digest()
 
 
 def is_real_folder(path: str) -> bool:
@@ -164,7 +161,7 @@ class _Pack:
 
     def __init__(self, index_path: str) -> None:
         self._pack_path = index_path.removesuffix(".idx") + ".pack"
-        self._index = os.fdopen(open_regular(index_path, os.O_RDONLY), "rb")
+        self._index = _open(index_path)
         self._pack: BinaryIO | None = None
         self._fanout = self._read_index(_FANOUT_AT, 1024)
         if self._read_index(0, len(_INDEX_HEAD)) != _INDEX_HEAD:
@@ -210,7 +207,7 @@ class _Pack:
     def entry(self, at: int, name_bytes: int) -> tuple[int, int | bytes, bytes]:
         """Kind, base (an offset or a name, of a delta) and content of what is there."""
         if self._pack is None:
-            self._pack = os.fdopen(open_regular(self._pack_path, os.O_RDONLY), "rb")
+            self._pack = _open(self._pack_path)
         if at >= _BEYOND:
             raise NotHere
         self._pack.seek(at)
@@ -261,10 +258,8 @@ def _offset(data: bytes, at: int) -> tuple[int, int]:
     return value, at + 1
 
 
-@contextlib.contextmanager
-def _open(path: str) -> Iterator[BinaryIO]:
-    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
-        yield file
+def _open(path: str) -> BinaryIO:
+    return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
 
 
 def _loose(file: BinaryIO) -> bytes:

@@ -17,10 +17,11 @@ from agent_host.workspace_changes.git_objects import (
     is_real_folder,
     parse_index,
 )
+from policy.rules.git_directory import MAX_BYTES as MAX_CONFIG_BYTES
+from policy.rules.git_directory import settings_of
 
 _MAX_PARENTS: Final = 64
 _MAX_LINE_BYTES: Final = 4096
-_MAX_CONFIG_BYTES: Final = 1024 * 1024
 _NAME_BYTES: Final = {"sha1": SHA1_BYTES, "sha256": 32}
 
 
@@ -74,7 +75,7 @@ def _repository(marker: str, prefix: str) -> Repository | None:
 def _name_bytes(config_path: str) -> int | None:
     """Of a repository with this configuration. Without one it is of the kind that git makes by default."""
     try:
-        return _NAME_BYTES.get(object_format(read_bounded(config_path, _MAX_CONFIG_BYTES)))
+        return _NAME_BYTES.get(object_format(read_bounded(config_path, MAX_CONFIG_BYTES)) or "")
     except FileNotFoundError:
         return SHA1_BYTES
     except OSError:
@@ -143,47 +144,18 @@ def _may_have_changed(tracked: Tracked, index_written_ns: int) -> bool:
     return tracked.seconds * 1_000_000_000 + tracked.nanoseconds >= index_written_ns
 
 
-# The two things that are read of git's configuration: by which hash the objects of a repository are named, and where
-# the user has a file of patterns that are ignored everywhere.
-#
-# The file of a repository is the workspace's own, so it may hold anything. It is read as text; no program runs, and
-# nothing that it names is opened: git itself follows no `include` for this value either. Where the user's patterns
-# are is read from the user's own files alone.
-
-_SECTION, _NAME, _DEFAULT = b"extensions", b"objectformat", "sha1"
-_COMMENTS: Final = (b"#", b";")
+def object_format(config: bytes) -> str | None:
+    """`extensions.objectFormat` of a repository's configuration, in small letters: the last value counts, and `sha1`
+    stands for none. None where git would not read the configuration. It is the workspace's own and may hold anything:
+    nothing that it names is opened, and git itself follows no `include` for this value either."""
+    found = last_value(config, "extensions", "objectformat", "sha1")
+    return None if found is None else found.lower()
 
 
-def object_format(config: bytes) -> str:
-    """`extensions.objectFormat` in small letters, as git-config(1) has its syntax; the last value counts, and `sha1`
-    stands for none. A value that is written in a way that only git reads, as with escapes, comes as it stands."""
-    value = last_value(config, _SECTION, _NAME)
-    return _DEFAULT if value is None else value.decode("ascii", "replace").lower()
-
-
-def last_value(config: bytes, section: bytes, name: bytes) -> bytes | None:
-    """The last value of `section.name`, both in small letters, without quotes and comments; None where it is not set.
-    Sections with a second name are others."""
-    within, found = b"", None
-    for raw in _lines(config):
-        line = raw.strip()
-        if line.startswith(b"["):
-            head, _, line = line[1:].partition(b"]")
-            within, line = head.strip().lower(), line.strip()
-        key, is_set, said = line.partition(b"=")
-        if within == section and key.strip().lower() == name:
-            found = _value(said) if is_set else b""
-    return found
-
-
-def _lines(config: bytes) -> list[bytes]:
-    """Its lines as git takes them: one that ends in a backslash goes on with the next."""
-    joined = config.removeprefix(b"\xef\xbb\xbf").replace(b"\\\r\n", b"").replace(b"\\\n", b"")
-    return joined.split(b"\n")
-
-
-def _value(said: bytes) -> bytes:
-    """A value without its quotes and the comment behind it."""
-    for mark in _COMMENTS:
-        said = said.partition(mark)[0]
-    return said.strip().strip(b'"')
+def last_value(config: bytes, section: str, key: str, default: str) -> str | None:
+    """The last value of `section.key`, both in small letters, and `default` for none; None where git would not read the
+    configuration."""
+    found = settings_of(config)
+    if found is None:
+        return None
+    return next((one.value or "" for one in reversed(found) if one[:3] == (section, None, key)), default)

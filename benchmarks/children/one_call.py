@@ -17,13 +17,14 @@ import orjson
 
 from agent_host.events.emitter import Emitter
 from agent_host.events.live_output import LiveOutput
+from agent_host.ids import MACHINE
 from benchmarks.processes import resident_mib
 from benchmarks.tool_calls import Calls
 from tests.support.peak_memory import peak_kib
 
 
 async def main(workspace: str, tool: str, arguments: str, idle_arguments: str) -> tuple[float, float]:
-    emitter = Emitter(session_id="s", workspace_id="w", tenant_id="t", user_id="u")
+    emitter = Emitter(time=MACHINE.time, session_id="s", workspace_id="w", tenant_id="t", user_id="u")
     calls = Calls(workspace, guard_processes=True, on_output=LiveOutput(emitter).take)
     await calls.call(tool, **orjson.loads(idle_arguments))
     idle = resident_mib(os.getpid())

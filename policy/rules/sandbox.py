@@ -235,14 +235,19 @@ def common_scope(one: CommandScope, other: CommandScope, os: OsFamily) -> Comman
         of_second = (place for place in second if refusal(one, place, os, write=write) is None)
         return tuple(dict.fromkeys((*of_first, *of_second)))
 
-    is_open = one.reads is None and other.reads is None
-    reads = shared((*(one.reads or ()), *one.writes), (*(other.reads or ()), *other.writes), write=False)
+    hidden = tuple(dict.fromkeys((*one.hidden, *other.hidden)))
+    reads: tuple[str, ...] | None = shared(
+        (*(one.reads or ()), *one.writes), (*(other.reads or ()), *other.writes), write=False
+    )
+    if one.reads is None and other.reads is None:
+        within = tuple(filter(Places(hidden, os).contain, reads or ()))  # only a list can open these
+        reads = (*_ROOTS[os], *within) if within and _ROOTS[os] else None
     guarded = dict.fromkeys((*one.guarded, *other.guarded))
     unchangeable = {*one.unchangeable, *other.unchangeable}
     return CommandScope(
-        None if is_open else reads,
+        reads,
         shared(one.writes, other.writes, write=True),
-        tuple(dict.fromkeys((*one.hidden, *other.hidden))),
+        hidden,
         tuple(guarded),
         common_domains(one.domains, other.domains),
         tuple(dict.fromkeys((*one.blocked_domains, *other.blocked_domains))),

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policy.patterns import compile_pattern
+from tests.support.rows import each_row
 from tool_runtime.files import grep as engine
 from tool_runtime.files.grep import (
     GrepOutcome,
@@ -132,7 +133,7 @@ def test_rg_is_given_no_pattern_that_it_refuses_and_re2_takes(pattern: str) -> N
     assert search.answer(Abandoned()) == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "written"),
     [
         ("a.b", "a.b"),

@@ -17,9 +17,11 @@ from agent_host.errors import (
     SessionExpired,
     SessionNotFound,
 )
+from agent_host.ids import MACHINE
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService, NewSession, SessionService
 from agent_host.testing.services import MockServices
 from tests.support.raw_http import answering
+from tests.support.rows import each_row
 from tests.unit.services.helpers import client
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class Embedded:
     """Sessions as the caller's disk has them."""
 
     def __init__(self) -> None:
-        self.service: SessionService = EmbeddedSessionService(self._workspace_of)
+        self.service: SessionService = EmbeddedSessionService(self._workspace_of, MACHINE.new_id)
         self.known: dict[str, str] = {}
 
     def _workspace_of(self, session_id: str) -> str:
@@ -190,7 +192,7 @@ async def test_a_wrong_token_and_a_service_that_is_away() -> None:
 GOOD: dict[str, Any] = {"sessionId": "s", "workspaceId": "w", "compatibilityStatus": "compatible"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         {"sessionId": "../../etc"},

@@ -10,6 +10,7 @@ import pytest
 
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact
 from agent_host.errors import ErrorCode, ServiceRejected
+from agent_host.ids import MACHINE
 from agent_host.services.workspace import (
     EmbeddedWorkspaceService,
     HttpWorkspaceService,
@@ -20,6 +21,7 @@ from agent_host.testing.services import MockServices
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK
 from tests.support.raw_http import answering
+from tests.support.rows import each_row
 from tests.unit.services.helpers import client
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ async def home(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     def bytes_on_disk() -> int:
         return sum({path.stat().st_ino: path.stat().st_size for path in folder.iterdir() if path.suffix == ""}.values())
 
-    yield Home(EmbeddedWorkspaceService(str(folder), blobs, workspace_id="ws_1"), files, bytes_on_disk)
+    yield Home(EmbeddedWorkspaceService(str(folder), blobs, workspace_id="ws_1", outside=MACHINE), files, bytes_on_disk)
 
 
 @pytest.mark.parametrize("size", [0, 11, 3_000_000])
@@ -165,7 +167,7 @@ async def test_whatever_goes_wrong_is_one_error(status: int) -> None:
     assert caught.value.code == ErrorCode.WORKSPACE_UPLOAD_FAILED
 
 
-@pytest.mark.parametrize(
+@each_row(
     "answer",
     [
         None, [], {}, {"artifactUri": 5}, {"artifactUri": ""}, {"artifactUri": "a\nb"}, {"artifactUri": "\x1b[2J"},

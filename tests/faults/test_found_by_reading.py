@@ -16,6 +16,7 @@ from agent_host.events.emitter import Event
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import RunLog
 from agent_host.faults.disk_faults import FailingDisk, Faults
+from agent_host.ids import MACHINE
 from agent_host.llm.anthropic import AnthropicRenderer
 from agent_host.session import opening
 from agent_host.thread.messages import Message, ToolCall, decode, encode
@@ -123,12 +124,12 @@ def test_what_is_sent_after_a_crash_is_what_would_have_been_sent(host: Host) -> 
 
 def test_a_task_that_follows_an_open_step_leaves_a_thread_that_can_be_sent(tmp_path: Path) -> None:
     store = create(tmp_path)
-    prompt = encode(Message("user", "do", 1), session_id=SESSION)
+    prompt = encode(Message("user", "do", 1), MACHINE, session_id=SESSION)
     store.append(record_of("task_started", {"taskId": "t1", "prompt": "do", "maxSteps": 4}, prompt))
     asked = Message("assistant", "", 1, (ToolCall("c1", "RunCommand", {"command": "x"}),))
     fields = {"stepId": "s", "stopReason": "tool_use", "boot": "b", "usage": {}}
     rows = [{"callId": "c1", "sideEffects": True}]
-    store.append(record_of("turn", {**fields, "calls": rows}, encode(asked, session_id=SESSION)))
+    store.append(record_of("turn", {**fields, "calls": rows}, encode(asked, MACHINE, session_id=SESSION)))
     try:
         store.append(record_of("task_started", {"taskId": "t2", "prompt": "do", "maxSteps": 4}, prompt))
     except Damaged:

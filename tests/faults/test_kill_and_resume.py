@@ -32,6 +32,7 @@ from agent_host.faults.scenarios import (
     Scenario,
     command,
 )
+from agent_host.ids import MACHINE
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, encode
 from state.checkpoint import Checkpoint, SessionIdentity
@@ -130,7 +131,7 @@ def test_a_session_that_was_killed_before_its_task_was_on_record_is_started_agai
     options = {"flags": {}, "workspace": str(crash_run.workspace)}
     identity = SessionIdentity(crash_run.paths.session_id, "ws", "local", "local", options)
     state = Checkpoint(
-        identity, thread=[encode(Message("system", "Be careful.", 1), session_id=crash_run.paths.session_id)]
+        identity, thread=[encode(Message("system", "Be careful.", 1), MACHINE, session_id=crash_run.paths.session_id)]
     )
     FileCheckpointStore(crash_run.paths.state_dir).create(crash_run.paths.session_id, state).close()
     with crash_run.serving():

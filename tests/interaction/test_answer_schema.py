@@ -10,6 +10,7 @@ import pytest
 from agent_host.errors import UsageError
 from agent_host.host.gateway import schema_text
 from tests.support.process import Host, call, gateway, say, shell, use
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -219,7 +220,7 @@ UNUSABLE: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("name", UNUSABLE)
+@each_row("name", UNUSABLE)
 def test_a_schema_that_cannot_be_used_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=r"it is (empty|not JSON|no JSON Schema that can be used)"):
         schema_text(UNUSABLE[name])

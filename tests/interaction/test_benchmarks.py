@@ -95,6 +95,12 @@ EXPECTED = {
         "10,000 pieces a second, a client that reads slowly",
         "resident memory of an idle session",
     ],
+    "clients": [
+        "a new session with the fork server",
+        "the same, against a fresh interpreter",
+        "eight at once, against eight interpreters",
+        "a new session with a spare process, against an interpreter",
+    ],
     "events": EVENTS,
     "changes": ["`sleep 0.1` among 5000 files, against the same unseen", "both looks", "one look by itself"],
     "llm": [
@@ -117,7 +123,7 @@ EXPECTED = {
     "sandbox": ["imported with the first command", "the look which levels work"],
     "redaction": [*(f"{text}, four times as long" for text in TEXTS), "an event's line", "with a secret"],
 }
-SLOW = ("loop", "checkpoint", "tools", "session", "changes", "llm", "sandbox", "service", "redaction")
+SLOW = ("loop", "checkpoint", "tools", "session", "clients", "changes", "llm", "sandbox", "service", "redaction")
 
 
 def benchmarks(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

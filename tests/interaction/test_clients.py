@@ -177,6 +177,52 @@ def test_what_keeps_a_session_from_starting(host: Host) -> None:
     supervised(test, most_sessions=1)
 
 
+def test_a_listener_that_is_slow_holds_up_nobody_and_gets_what_fits_joined(host: Host) -> None:
+    """25,000 pieces of text for a listener that takes none of them: beyond the bound they stay in the process of the
+    session, which joins them. The task goes on meanwhile, and so does another session."""
+    text = " ".join(map(str, range(150_000)))
+
+    async def test(supervisor: Supervisor) -> None:
+        heard, other = Heard(), Heard()
+        session = await supervisor.create(spec(host, model.url), heard)
+        beside = await supervisor.create(spec(host, model.url), other)
+        await heard.until("session_started")
+        heard.open.clear()
+        await session.start_task("a", "Say much.")
+        log = host.records(session.session_id) / "events.jsonl"
+        await asyncio.to_thread(eventually, lambda: b"task_completed" in log.read_bytes(), "the end of the task")
+        late = asyncio.create_task(session.request("GetSessionState"))
+        assert (await beside.request("GetSessionState"))["sessionId"] == beside.session_id
+        assert not late.done()  # its reply is behind what waits
+        heard.open.set()
+        await heard.until("task_completed")
+        assert (await asyncio.wait_for(late, PATIENCE_S))["sessionId"] == session.session_id
+        pieces = [event["payload"] for kind, event in heard.all if kind == "text_chunk"]
+        assert "".join(piece["text"] for piece in pieces) == text
+        assert len(pieces) < 2_000
+
+    with gateway(say(text)) as model:
+        supervised(test, most_waiting_bytes=4096)
+
+
+def test_a_listener_cannot_wait_for_a_request_of_its_session_and_its_fault_is_reported(host: Host) -> None:
+    reported: list[dict[str, Any]] = []
+
+    async def test(supervisor: Supervisor) -> None:
+        class Asking(Heard):
+            async def on_event(self, event: dict[str, Any]) -> None:
+                await supervisor.sessions[event["sessionId"]].request("GetSessionState")
+
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        session = await supervisor.create(spec(host, "http://127.0.0.1:1"), Asking())
+        await asyncio.wait_for(session.request("GetSessionState"), PATIENCE_S)
+
+    supervised(test)
+    (context,) = reported
+    assert context["message"] == "the listener of a session failed"
+    assert "must not await a request of its session" in str(context["exception"])
+
+
 def test_what_is_no_message_ends_the_process(tmp_path: Any) -> None:
     async def run() -> None:
         process = await InterpreterStarter().start(["--version"], environment={}, directory=str(tmp_path))

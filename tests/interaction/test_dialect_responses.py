@@ -6,7 +6,6 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 
 from agent_host.testing.gateway import MockGateway, Script
@@ -119,6 +118,8 @@ def test_auto_finds_a_gateway_that_speaks_nothing_else(host: Host) -> None:
     ],
 )
 async def test_the_official_sdk_reads_what_the_scripted_gateway_says(turn: dict[str, Any]) -> None:
+    import openai
+
     kinds = []
     async with (
         MockGateway(Script.from_turns([turn])) as model,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import openai
 import pytest
 
 from agent_host.testing.gateway import MockGateway, Script
@@ -123,16 +122,18 @@ async def test_an_empty_answer() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (400, openai.BadRequestError),
-        (401, openai.AuthenticationError),
-        (404, openai.NotFoundError),
-        (429, openai.RateLimitError),
-        (500, openai.InternalServerError),
-        (529, openai.InternalServerError),
+        (400, "BadRequestError"),
+        (401, "AuthenticationError"),
+        (404, "NotFoundError"),
+        (429, "RateLimitError"),
+        (500, "InternalServerError"),
+        (529, "InternalServerError"),
     ],
 )
-async def test_errors_before_the_stream(status: int, kind: type[openai.APIStatusError]) -> None:
-    with pytest.raises(kind) as caught:
+async def test_errors_before_the_stream(status: int, kind: str) -> None:
+    import openai
+
+    with pytest.raises(getattr(openai, kind)) as caught:
         await ask({"status": status, "error": {"message": "scripted"}, "headers": {"retry-after": "2"}})
     assert caught.value.status_code == status
     assert caught.value.response.headers["retry-after"] == "2"
@@ -168,5 +169,7 @@ async def test_a_response_without_streaming(failed: bool) -> None:
 
 
 async def test_a_cut_stream_is_an_error_to_the_sdk() -> None:
+    import openai
+
     with pytest.raises(openai.APIConnectionError):
         await last_event({"text": TEXT, "cut_after_events": 3})

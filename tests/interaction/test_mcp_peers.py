@@ -15,10 +15,12 @@ import pytest
 import trustme
 
 from agent_host.contracts import SourceNotice, ToolRequest, ToolResult
+from agent_host.ids import MACHINE
 from state.tool_lists import ToolLists
 from tests.support.node_packages import FOLDER, NODE
 from tests.support.process import eventually
 from tests.support.tls import server_context, tls_in_front_of
+from tool_runtime.processes.command import Command
 from tool_runtime.remote.lists import RemoteTools, SourceTerms
 from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
@@ -55,11 +57,13 @@ class Session:
     """A router over one server, with the list of a task that begins."""
 
     def __init__(self, folder: Path, place: Http | Stdio) -> None:
-        settings = RuntimeSettings(workspace=os.fspath(folder), on_output=lambda *said: self.chunks.append(said[2]))
+        settings = RuntimeSettings(
+            outside=MACHINE, workspace=os.fspath(folder), on_output=lambda *said: self.chunks.append(said[2])
+        )
         self.chunks: list[bytes] = []
         self.told: list[SourceNotice] = []
         self.names: dict[str, Any] = {}
-        self.router = LocalToolRouter(settings)
+        self.router = LocalToolRouter(settings, Command)
         source = McpSource(ServerConfig("peer", place, 60, 60), settings, self.router.start_program)
         terms = SourceTerms("Mcp.Invoke", isinstance(place, Http), 60, 60)
         (folder / "state").mkdir(exist_ok=True)

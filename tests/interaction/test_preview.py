@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent_host.ids import MACHINE
 from agent_host.session.patches import preview, render_text
 from agent_host.session.tasks import first_versions
 from agent_host.thread.messages import Message, encode
@@ -96,7 +97,7 @@ def test_a_task_shows_what_it_found_and_left(host: Host) -> None:
         assert host.task(model.url, "--session-id", "s").code == 3
         session = FileCheckpointStore(os.fspath(host.state)).open("s")
         session.append(record_of("task_ended", {"status": "failed", "reason": "gateway"}))
-        prompt = encode(Message("user", "Go on.", 5), session_id="s", task_id="second")
+        prompt = encode(Message("user", "Go on.", 5), MACHINE, session_id="s", task_id="second")
         session.commit(record_of("task_started", {"taskId": "second", "prompt": "Go on.", "maxSteps": 9}, prompt))
         session.close()
         killed_while_hanging(host, host.start("resume", "s", "--gateway", model.url))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.events.emitter import Emitter
 from agent_host.events.kinds import EventType
 from agent_host.events.payloads import PAYLOADS
+from agent_host.ids import MACHINE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +41,7 @@ class Watcher:
 
 def emitter(*sinks: Sink, **more: Any) -> Emitter:
     """An emitter with `sinks` attached."""
-    made = Emitter(session_id="s", workspace_id="w", tenant_id="t", user_id="u", **more)
+    made = Emitter(session_id="s", workspace_id="w", tenant_id="t", user_id="u", **{"time": MACHINE.time, **more})
     made.attach(sinks)
     return made
 

@@ -19,6 +19,7 @@ import orjson
 from agent_host.approval.gate import UnattendedGate, WatchedGate
 from agent_host.events.live_output import LiveOutput
 from agent_host.host.local_tools import BUILT_IN
+from agent_host.ids import MACHINE
 from agent_host.judging.environment import Environment
 from agent_host.judging.judge import Judge
 from agent_host.llm.anthropic import AnthropicDialect
@@ -148,6 +149,7 @@ class Loop:
             at_once={"commands": 8, "files": 8, "requests": 8, "uploads": 2, **(at_once or {})},
             questions=Questions(),
             progress=Progress(*repeats),
+            outside=MACHINE,
         )
         self.ctx.conversation.renew_head(self.ctx.judge)
 
@@ -158,7 +160,9 @@ class Loop:
         ctx = self.ctx
         message = Message("user", prompt, message_tokens(ctx.conversation.count, prompt))
         fields = {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}
-        ctx.journal.record(record_of("task_started", fields, encode(message, session_id=SESSION, task_id=task_id)))
+        ctx.journal.record(
+            record_of("task_started", fields, encode(message, MACHINE, session_id=SESSION, task_id=task_id))
+        )
         ctx.conversation.thread.add_task(message)
         ctx.phase.fire("start")
 
@@ -229,7 +233,7 @@ class Loop:
     @staticmethod
     def _first_state() -> Checkpoint:
         identity = SessionIdentity(SESSION, "w", "tenant", "user", {"flags": {}, "workspace": "/w"})
-        system = encode(Message("system", "Be careful.", 5), session_id=SESSION)
+        system = encode(Message("system", "Be careful.", 5), MACHINE, session_id=SESSION)
         return Checkpoint(identity, policy_bundle_version="v1", thread=[system])
 
 

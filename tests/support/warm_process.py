@@ -7,6 +7,7 @@ go of that socket. At the end of the packets this process ends.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -17,38 +18,61 @@ import select
 import signal
 import socket
 import sys
-from typing import Any
+import threading
+from typing import Any, NoReturn
 
 from tests.support.warm_starts import NUMBER
 
-# What a session with a command and a file imports sooner or later, by what imports the rest.
+# What a session with a command and a file imports sooner or later, and what many commands do, by what imports the rest.
 _OF_A_SESSION = (
-    "agent_host.host.sessions",
+    "agent_host.cli.headless",
     "agent_host.cli.main",
     "agent_host.cli.options",
-    "agent_host.cli.headless",
+    "agent_host.cli.pipeline",
+    "agent_host.cli.policy",
     "agent_host.cli.serve",
-    "agent_host.rpc.process",
+    "agent_host.host.dry_runs",
     "agent_host.host.sessions",
-    "agent_host.llm.client",
-    "agent_host.llm.anthropic",
-    "agent_host.llm.anthropic",
-    "agent_host.llm.event_stream",
-    "agent_host.loop.task",
+    "agent_host.host.warnings",
+    "agent_host.host.workspace_tools",
     "agent_host.judging.decisions",
+    "agent_host.llm.anthropic",
+    "agent_host.llm.client",
+    "agent_host.llm.event_stream",
+    "agent_host.llm.local_server",
+    "agent_host.llm.openai_chat",
+    "agent_host.loop.task",
+    "agent_host.rpc.process",
+    "agent_host.rpc.streams",
     "agent_host.session.external_bundles",
+    "agent_host.session.patches",
     "agent_host.workspace_changes.watch",
     "policy.bundle.file_bundle",
+    "policy.rules.bundle_summary",
     "policy.shell.reader",
+    "state.loading",
+    "state.tool_lists",
     "tool_runtime.families.commands",
-    "tool_runtime.families.commands",
+    "tool_runtime.families.native",
     "tool_runtime.families.operations",
+    "tool_runtime.families.project",
+    "tool_runtime.families.skills",
+    "tool_runtime.sandbox.levels",
     "tool_runtime.sandbox.probe",
     "anyio._backends._asyncio",
+    "concurrent.futures.thread",
+    "encodings.ascii",
+    "encodings.utf_8_sig",
     "httpcore",
+    "idna",
     "re2",
+    "shlex",
     "tomllib",
+    "unicodedata",
 )
+
+_NOT_FLUSHED = 120
+"""The interpreter's exit code where what is left of the output cannot be written."""
 
 Asked = dict[str, Any]
 
@@ -116,7 +140,12 @@ class _Forks:
 
 def main() -> None:
     """See the module."""
-    for name in (*_OF_A_SESSION, *sys.argv[2:]):
+    from agent_host import http
+
+    for name in _OF_A_SESSION:
+        importlib.import_module(name)
+    assert http.httpx  # as a session imports it, without its program
+    for name in ("httpx_sse", *sys.argv[2:]):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -137,7 +166,27 @@ def _become(program: str, arguments: list[str], env: dict[str, str], cwd: str) -
     from agent_host import import_isolation
 
     import_isolation.settle()
-    runpy.run_module(program, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            _end(end.code or 0)
+        raise
+
+
+def _end(code: int) -> NoReturn:
+    """The end of the interpreter, but for letting go of each object: that would copy all memory that is shared with the
+    process that was forked, which is most of what a short command costs."""
+    threading._shutdown()  # type: ignore[attr-defined]  # private, and what the interpreter calls
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = _NOT_FLUSHED
+        except (AttributeError, ValueError):  # there is none, or it is closed
+            pass
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ its own, as `subprocess.Popen` would start it: its own session and streams, its 
 run of `agent_host.__main__`; it is killed, waited for and found in the process table like any other. Two processes are
 there to be forked, in turns, so that one that goes on with a session has other hashes of strings than the one before.
 
-What it does not show is what the interpreter's own start does, what stands in the process table, and which signals the
-starting process ignores: those are inherited from the process that is forked. So where variables concern the
-interpreter's start, `can_start` is false, as on a machine without pidfds (outside of Linux); and tests may ask for a
-process of `subprocess` (`Host.cold`), or start the program themselves.
+What it does not show is what the interpreter's own start and end do, what stands in the process table, and which
+signals the starting process ignores: those are inherited from the process that is forked. So where variables concern
+the interpreter's start, `can_start` is false, as on a machine without pidfds (outside of Linux); and tests may ask for
+a process of `subprocess` (`Host.cold`), or start the program themselves.
 """
 
 from __future__ import annotations

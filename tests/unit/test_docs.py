@@ -6,8 +6,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from agent_host.errors import ErrorCode
 from config.settings import SETTINGS
 from policy.bundle.validate import parse_bundle
@@ -16,6 +14,7 @@ from tests.support.api_page import page as api_page
 from tests.support.event_page import PAGE
 from tests.support.event_page import page as event_page
 from tests.support.house import modules, word_shares
+from tests.support.rows import each_row
 from tests.support.serve_page import PAGE as SERVE_PAGE
 from tests.support.serve_page import page as serve_page
 
@@ -29,13 +28,13 @@ def test_the_bundle_in_the_policy_page_is_valid() -> None:
     assert parse_bundle(example.encode()).capability("Shell.Exec") is not None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_row("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_row("page", PAGES, ids=lambda page: page.name)
 def test_named_source_files_exist(page: Path) -> None:
     for named in re.findall(
         r"`((?:agent_host|tool_runtime|policy|state|config|benchmarks)/[\w/]+\.\w+)`", page.read_text()

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import orjson
-import pytest
 
 from agent_host import lenient_json
+from tests.support.rows import each_row
 
 BOTH = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
@@ -20,10 +20,8 @@ def deep(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    "value", [{"a": [1, "ä"]}, "\udcff", 2**70, deep(300)], ids=["plain", "text", "number", "deep"]
-)
-@pytest.mark.parametrize("option", [0, orjson.OPT_APPEND_NEWLINE, BOTH])
+@each_row("value", [{"a": [1, "ä"]}, "\udcff", 2**70, deep(300)], ids=["plain", "text", "number", "deep"])
+@each_row("option", [0, orjson.OPT_APPEND_NEWLINE, BOTH])
 def test_it_reads_back_as_it_was(value: Any, option: int) -> None:
     data = lenient_json.dumps(value, option=option)
     assert json.loads(data) == value

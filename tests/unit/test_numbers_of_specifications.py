@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import pytest
 
+from agent_host.ids import MACHINE
 from config.load import load
+from tests.support.rows import each_row
 from tool_runtime.families import native, skills
 from tool_runtime.settings import RuntimeSettings
 
 MIB = 1024 * 1024
 DEFAULTS = load({}, workspace=None, environ={"AGENT_HOST_CONFIG": ""})
-ROUTER = RuntimeSettings(workspace="/w")
+ROUTER = RuntimeSettings(outside=MACHINE, workspace="/w")
 
 # (where it is prescribed, what it is, the program's, the specification's)
 NUMBERS = [
@@ -45,7 +47,7 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("where", "what", "ours", "theirs"), NUMBERS, ids=[what for _, what, *_ in NUMBERS])
+@each_row(("where", "what", "ours", "theirs"), NUMBERS, ids=[what for _, what, *_ in NUMBERS])
 def test_the_program_has_the_numbers_of_the_specifications(where: str, what: str, ours: float, theirs: float) -> None:
     assert ours == theirs, f"{where}: {what}"
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
-import pytest
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("agent_host", "config", "policy", "state", "tool_runtime")
@@ -18,6 +19,9 @@ ELSEWHERE = {
     "agent_host/cli/cost_check.py": "nothing: it names the directory for temporary files",
     "agent_host/cli/main.py": "the null device",
     "agent_host/cli/mcp.py": "the ends of a pipe",
+    "agent_host/clients/fork_server.py": "the pipe to a session's process",
+    "agent_host/clients/warm_process.py": "standard streams",
+    "agent_host/cli/report.py": "the folder of pages that the user asks for",
     "agent_host/cli/outputs.py": "the files that the user names, opened before a session begins",
     "agent_host/cli/runner_marks.py": "the summary and the outputs of a pipeline's step, which its runner names",
     "agent_host/cli/streams.py": "the null device",
@@ -29,6 +33,7 @@ ELSEWHERE = {
     "agent_host/rpc/sockets.py": "the socket of `serve`, where the user names it, and one in the state directory",
     "agent_host/services/approval.py": "the state directory",
     "agent_host/services/workspace.py": "the state directory",
+    "agent_host/session/attachments.py": "new files in the session's temporary directory, by its descriptor",
     "agent_host/tool_service/": "another service, with stores of its own",
     "state/": "the state directory, and a session's temporary directory as a whole, by `state.temporary`",
     "tool_runtime/sandbox/launcher.py": "the maps of users of its own process",
@@ -100,6 +105,7 @@ def _is_write_mode(mode: ast.expr) -> bool:
     return isinstance(value, str) and set(value) <= set("rwaxbt+") and bool(set(value) & set("wax+"))
 
 
+@functools.cache
 def modules() -> dict[str, list[str]]:
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     found = {path.relative_to(ROOT).as_posix(): writes_in(path.read_text(encoding="utf-8")) for path in paths}
@@ -116,7 +122,7 @@ def test_each_module_of_the_list_is_needed() -> None:
     assert [one for one in ELSEWHERE if not any(path.startswith(one) for path in found)] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "open(p, 'w')", "open(p, mode='ab')", "open(p, 'r+b', opener=o)", "Path(p).open('x')", "p.write_text('x')",
@@ -133,7 +139,7 @@ def test_what_counts_as_a_write(line: str) -> None:
     assert writes_in(line)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "open(p)", "open(p, 'rb')", "open(p, encoding='utf-8')", "text.replace('a', 'b')", "os.open(p, os.O_RDONLY)",

@@ -21,6 +21,7 @@ from agent_host.states import (
     session_machine,
     task_machine,
 )
+from tests.support.rows import each_row
 from tests.support.states_page import PAGE, page
 
 TABLES: list[tuple[tuple[Transition[Any], ...], Any, Any]] = [
@@ -34,7 +35,7 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize(("table", "state", "trigger"), ALL)
+@each_row(("table", "state", "trigger"), ALL)
 def test_a_trigger_leads_where_the_table_says_and_nowhere_else(table: Any, state: Any, trigger: str) -> None:
     machine = Machine(table, state)
     rows = [row for row in table if row.trigger == trigger and state in row.sources]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.contracts import Leftovers
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from tool_runtime.families.operations import Operations
     from tool_runtime.output.truncate import HeadTail
     from tool_runtime.processes.background import BackgroundCommand, OutputPiece
-    from tool_runtime.processes.command import Captured, CommandOutcome
+    from tool_runtime.processes.command import Captured, CommandOutcome, StartCommand
     from tool_runtime.processes.server import ServerParams
     from tool_runtime.sandbox.session import Sandbox
     from tool_runtime.settings import RuntimeSettings, SandboxLevel
@@ -52,12 +51,18 @@ class Commands:
     """The programs of one session, of all its families and of other providers. `run` is what families call that answer
     in JSON; `run_command`, `read_output` and `stop` are the desktop family's own."""
 
-    def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool, start: StartCommand) -> None:
         self._settings = settings
+        self._start_command = start
         self._pool = pool
         self._guard = ProcessGuard() if settings.guard_processes else None
         self._background = BackgroundCommands(
-            pool, self._guard, most=settings.max_background, before=settings.commands_before
+            start,
+            pool,
+            self._guard,
+            settings.outside.monotonic,
+            most=settings.max_background,
+            before=settings.commands_before,
         )
         self._ended = False
         self._sandboxes: dict[SandboxLevel, Sandbox | None] = {}
@@ -73,7 +78,7 @@ class Commands:
 
     async def run_program(self, params: CommandParams) -> CommandOutcome:
         """See LocalToolRouter."""
-        return await run_command(params, self._pool, self._guard, self._sandbox_for(params))
+        return await run_command(self._start_command, params, self._pool, self._guard, self._sandbox_for(params))
 
     def start_program(self, params: ServerParams) -> ServerProcess:
         """See LocalToolRouter."""
@@ -94,6 +99,12 @@ class Commands:
         for sandbox in filter(None, self._sandboxes.values()):
             await sandbox.aclose()
         return left
+
+    def _state(self, one: BackgroundCommand) -> str:
+        if one.end is None:
+            took_s = self._settings.outside.monotonic() - one.began
+            return f"{one.command_id}: running, for {took_s:.0f} seconds so far"
+        return f"{one.command_id}: {one.end.note()}"
 
     def _sandbox_for(self, params: CommandParams | ServerParams) -> Sandbox | None:
         """The sandbox of a command at its level, made with the first that has a scope. Raises ToolFault where a level
@@ -118,9 +129,9 @@ class Commands:
         params = command_params(
             call.request, self._settings, argv, cwd, env, timeout_s=timeout_s, max_output_bytes=most_bytes
         )
-        began = time.monotonic()
+        began = self._settings.outside.monotonic()
         outcome = await self.run_program(params)
-        return FinishedProgram(call, outcome, int((time.monotonic() - began) * 1000), timeout_s)
+        return FinishedProgram(call, outcome, self._settings.outside.ms_since(began), timeout_s)
 
     async def run_command(self, operations: Operations, call: CallContext) -> ToolOutput:
         """Run a line of the shell, or have it run on. Raises ToolFault."""
@@ -187,7 +198,7 @@ class Commands:
         limit = min(arguments.get("limit", call.max_output_bytes), call.max_output_bytes)
         piece = found.read(arguments.get("offset", found.seen), limit)
         found.seen = max(found.seen, piece.end)
-        text = f"{_state(found)}\n{_render(piece)}"
+        text = f"{self._state(found)}\n{_render(piece)}"
         return ToolOutput(text, capped=True, coloured=_colours_of("output", piece.data))
 
     async def stop(self, call: CallContext) -> ToolOutput:
@@ -197,7 +208,7 @@ class Commands:
         await found.await_end()
         unread = found.total - found.seen
         rest = f"\n{unread} bytes of its output were not read yet; CommandOutput reads them" if unread else ""
-        return ToolOutput(f"{_state(found)}{rest}")
+        return ToolOutput(f"{self._state(found)}{rest}")
 
 
 class FinishedProgram(NamedTuple):
@@ -290,12 +301,6 @@ def _head_for_observers(captured: Captured) -> str:
     """The beginning of a stream, for observers: longer than what they are shown, so that a secret is still whole in
     it."""
     return _render_stream(captured, _TOLD_BYTES)[0]
-
-
-def _state(one: BackgroundCommand) -> str:
-    if one.end is None:
-        return f"{one.command_id}: running, for {time.monotonic() - one.began:.0f} seconds so far"
-    return f"{one.command_id}: {one.end.note()}"
 
 
 def _render(piece: OutputPiece) -> str:

@@ -4,7 +4,6 @@ output schema; where it was cut to fit in a result, the field `truncated` or one
 from __future__ import annotations
 
 import os
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -416,7 +415,7 @@ async def _fetch(operations: Operations, call: CallContext) -> ToolOutput:
     sent, headers = _encode_body(arguments.get("body", ""), arguments.get("headers", {}))
     timeout_s = min(arguments.get("timeout_ms", FETCH_TIMEOUT_MS), FETCH_TIMEOUT_MS) / 1000
     await operations.web.client()  # made before the clock runs
-    began, most = time.monotonic(), operations.settings.http_max_body_bytes
+    began, most = operations.settings.outside.monotonic(), operations.settings.http_max_body_bytes
     outcome = await operations.web.fetch(call.request, sent, headers, timeout_s=timeout_s, cut_body_bytes=most)
     fields = {
         "status_code": outcome.status,
@@ -424,7 +423,7 @@ async def _fetch(operations: Operations, call: CallContext) -> ToolOutput:
         "headers": dict(outcome.headers),
         "body": body_text(outcome),
         "body_truncated": outcome.body_cut,
-        "duration_ms": int((time.monotonic() - began) * 1000),
+        "duration_ms": operations.settings.outside.ms_since(began),
     }
     return fit_texts(call, fields, cut={"body": "body_truncated"}, stored="body")
 

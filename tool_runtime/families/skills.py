@@ -39,7 +39,7 @@ from tool_runtime.platform.environment import path_to_trust
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from policy.facts import ScriptFacts
     from tool_runtime.families.family import MakeOperations
@@ -396,7 +396,7 @@ async def _run_script(operations: Operations, call: CallContext) -> ToolOutput:
         encode(word, "args")
         if "\0" in word:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.args: a word holds a NUL character")
-    script, cwd = await operations.pool.run(lambda: _prepare(scripts, call))
+    script, cwd = await operations.pool.run(lambda: _prepare(scripts, call, operations.settings.outside.random_bytes))
     timeout_s = min(arguments.get("timeout_s", settings.script_timeout_s), settings.script_timeout_s)
     argv = [*script.argv, script.path, *args]
     try:
@@ -432,7 +432,7 @@ def _environment(operations: Operations) -> Mapping[str, str]:
     return shown | {"PATH": path_to_trust(shown.get("PATH", os.defpath), operations.settings.writable_places)}
 
 
-def _prepare(scripts: SkillScripts, call: CallContext) -> tuple[ScriptFacts, str]:
+def _prepare(scripts: SkillScripts, call: CallContext, random_bytes: Callable[[int], bytes]) -> tuple[ScriptFacts, str]:
     """The script, which is the one that policy has judged, and a directory for it. Raises ToolFault."""
     arguments = call.request.arguments
     script = scripts.find(arguments["skill"], arguments["relative_path"])
@@ -442,7 +442,7 @@ def _prepare(scripts: SkillScripts, call: CallContext) -> tuple[ScriptFacts, str
         raise ToolFault(FaultKind.PATH_CHANGED, f"the script has changed since it was judged: {script.path}")
     if arguments.get("cwd") == "skill":
         return script, script.folder
-    name = f"run-{os.urandom(8).hex()}"
+    name = f"run-{random_bytes(8).hex()}"
     with os_faults(scripts.sandbox), open_directory(scripts.sandbox, create=PRIVATE_DIRECTORY) as directory:
         directory.make_directory(name, PRIVATE_DIRECTORY)
     return script, os.path.join(scripts.sandbox, name)

@@ -411,11 +411,11 @@ def users_patterns() -> list[str]:
     core.excludesFile in the user's configuration, else `git/ignore` where configuration lies."""
     home = os.path.expanduser("~")
     folder = os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "git")
-    named = None
+    named = ""
     for file in (os.path.join(folder, "config"), os.path.join(home, ".gitconfig")):
         text = "\n".join(_lines_of(file)).encode("utf-8", "surrogateescape")
-        named = last_value(text, b"core", b"excludesfile") or named
-    path = os.path.join(folder, "ignore") if not named else os.path.expanduser(os.fsdecode(named))
+        named = last_value(text, "core", "excludesfile", "") or named
+    path = os.path.join(folder, "ignore") if not named else os.path.expanduser(named)
     return _lines_of(path) if os.path.isabs(path) else []
 
 

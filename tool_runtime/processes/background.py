@@ -7,20 +7,19 @@ the last ones in memory; what lies between is counted.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.contracts import CommandEnd, Leftovers
 from tool_runtime.output.terminal import drop_unfinished
 from tool_runtime.output.truncate import whole_end
-from tool_runtime.processes.command import Command, end_marked, report
+from tool_runtime.processes.command import end_marked, report
 from tool_runtime.processes.kill_tree import NOBODY
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
     from agent_host.contracts import CommandReason
-    from tool_runtime.processes.command import Captured, CommandParams
+    from tool_runtime.processes.command import Captured, CommandParams, RunningCommand, StartCommand
     from tool_runtime.processes.guard import ProcessGuard
     from tool_runtime.sandbox.session import Sandbox
     from tool_runtime.threads import DaemonPool
@@ -43,24 +42,24 @@ class OutputPiece(NamedTuple):
 
 
 class BackgroundCommand:
-    """One background command. `end` is None as long as it runs; `seen` is up to where its output was read."""
+    """One background command. `end` is None as long as it runs; `seen` is up to where its output was read, and it
+    `began` at that moment of the session's monotonic clock."""
 
     def __init__(
         self,
         command_id: str,
         params: CommandParams,
-        pool: DaemonPool,
-        guard: ProcessGuard | None,
-        sandbox: Sandbox | None,
+        command: RunningCommand,
+        began: float,
     ) -> None:
         self.command_id = command_id
         self.mark = params.mark
-        self.began = time.monotonic()
+        self.began = began
         self.end: CommandEnd | None = None
         self.seen = 0
         self._lifetime_s = params.timeout_s
         self._scope = params.scope
-        self._command = Command(params, pool, guard, sandbox)
+        self._command = command
         self._asked: asyncio.Future[CommandReason] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
@@ -147,11 +146,23 @@ def _read_kept(output: Captured, start: int, limit: int) -> tuple[bytes, int]:
 
 class BackgroundCommands:
     """The background commands of one session's process, by id: those that run, `most` at once, and of those that have
-    ended the last ones, as many again. `before` is how many the session has had in other processes."""
+    ended the last ones, as many again. `launch` starts one, `before` is how many the session has had in other
+    processes."""
 
-    def __init__(self, pool: DaemonPool, guard: ProcessGuard | None, *, most: int, before: int) -> None:
+    def __init__(
+        self,
+        launch: StartCommand,
+        pool: DaemonPool,
+        guard: ProcessGuard | None,
+        monotonic: Callable[[], float],
+        *,
+        most: int,
+        before: int,
+    ) -> None:
+        self._launch = launch
         self._pool = pool
         self._guard = guard
+        self._monotonic = monotonic
         self._most = most
         self._before = self._count = before
         self._all: dict[str, BackgroundCommand] = {}
@@ -165,7 +176,8 @@ class BackgroundCommands:
             named = f": stop one of {', '.join(running)} first" if running else ""
             raise ToolFault(FaultKind.SYSTEM, f"{len(running)} commands run in the background, and no more may{named}")
         command_id = f"cmd_{self._count + 1}"
-        started = BackgroundCommand(command_id, params, self._pool, self._guard, sandbox)
+        launched = self._launch(params, self._pool, self._guard, sandbox)
+        started = BackgroundCommand(command_id, params, launched, self._monotonic())
         self._count += 1
         self._all[command_id] = started
         return started

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tool_runtime.output.spill import BUFFER_BYTES, Spill, SpillRoom
 from tool_runtime.output.terminal import FIRST_BYTES, ShownEnds
@@ -112,25 +112,96 @@ class CommandOutcome(NamedTuple):
     refused: str = ""
 
 
+class RunningCommand(Protocol):
+    """A command that has been started; `connect` has to follow, and `close` in the end."""
+
+    @property
+    def stdout(self) -> Captured:
+        """The stream of what it prints to stdout, or to both."""
+        ...
+
+    @property
+    def stderr(self) -> Captured:
+        """The stream of what it prints to stderr."""
+        ...
+
+    @property
+    def exit(self) -> asyncio.Future[None]:
+        """Done when the shell is; its children may not be. To be waited for, and not to be cancelled."""
+        ...
+
+    def connect(self) -> None:
+        """Watch the child and its pipes on the running loop."""
+        ...
+
+    async def drain(self) -> None:
+        """Until the pipes are at their ends, for `drain_s` at most."""
+        ...
+
+    async def end(self) -> Leftovers:
+        """Ask the tree to end, then make it. A cancellation skips the rest of the grace, and the next one the wait for
+        the kill, which goes on in its thread."""
+        ...
+
+    async def kill(self) -> Leftovers:
+        """End the tree without asking."""
+        ...
+
+    async def count_left(self) -> int:
+        """The number of processes of the command, before `close`; 0 if nobody can tell (Windows)."""
+        ...
+
+    def close(self) -> None:
+        """Release pipes and watches and reap the shell."""
+        ...
+
+    def discard(self) -> None:
+        """Let go of what was printed."""
+        ...
+
+    def exit_code(self) -> int:
+        """As a shell would report it."""
+        ...
+
+    def denials(self, *, was_ended: bool = False) -> tuple[Denial, ...]:
+        """Return the denials of the sandbox, once the command is over, by itself or because it `was_ended`. Where the
+        command succeeded only what somebody saw who was asked."""
+        ...
+
+
+class StartCommand(Protocol):
+    """Starts commands. That of this machine is `Command`."""
+
+    def __call__(
+        self, params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None
+    ) -> RunningCommand:
+        """The command, started. Raises ToolFault where the shell cannot be."""
+        ...
+
+
 async def run_command(
-    params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None = None, sandbox: Sandbox | None = None
+    start: StartCommand,
+    params: CommandParams,
+    pool: DaemonPool,
+    guard: ProcessGuard | None = None,
+    sandbox: Sandbox | None = None,
 ) -> CommandOutcome:
-    """Run to the end or the time-out; raises ToolFault when the shell cannot be started. `guard`, where there is one,
-    sees to what the command leaves behind, `sandbox` to what it may do.
+    """Run to the end or the time-out what `start` starts; raises ToolFault when the shell cannot be started. `guard`,
+    where there is one, sees to what the command leaves behind, `sandbox` to what it may do.
 
     Cancelling ends the process tree first; cancelling once more skips the grace. A background child that holds the
     pipes when the shell is done is left running, and what it prints more than `drain_s` later is not waited for.
     """
     if sandbox is not None and params.scope is not None:
         await sandbox.look_around(params.scope)
-    command = Command(params, pool, guard, sandbox)
+    command = start(params, pool, guard, sandbox)
     timed_out = False
     left = NOBODY
     try:
         command.connect()
         try:
             async with asyncio.timeout(params.timeout_s):
-                await command.await_exit()
+                await command.exit
         except TimeoutError:
             timed_out = True
             left = await command.end()
@@ -174,8 +245,7 @@ async def end_marked(marks: Sequence[str], pool: DaemonPool) -> Leftovers:
 
 
 class Command:
-    """One command, started as it is made; `connect` has to follow, and `close` in the end. Raises ToolFault where the
-    shell cannot be started."""
+    """See RunningCommand: one that is processes of this machine. Raises ToolFault where the shell cannot be started."""
 
     def __init__(
         self, params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None = None
@@ -230,7 +300,7 @@ class Command:
         )
 
     def connect(self) -> None:
-        """Watch the child and its pipes on the running loop."""
+        """See RunningCommand."""
         child, threaded = self._process, self._params.threaded
         self._exit = watch_exit(child)
         if child.stdout is not None and child.stderr is not None:
@@ -241,23 +311,18 @@ class Command:
 
     @property
     def exit(self) -> asyncio.Future[None]:
-        """Done when the shell is; its children may not be. To be waited for, and not to be cancelled."""
+        """See RunningCommand."""
         if self._exit is None:
             raise RuntimeError("only a connected command is waited for")
         return self._exit.done
 
-    async def await_exit(self) -> None:
-        """Until the shell is done; its children may not be."""
-        await self.exit
-
     async def drain(self) -> None:
-        """Until the pipes are at their ends, for `drain_s` at most."""
+        """See RunningCommand."""
         if any(not output.done.done() for output in self._outputs):
             await asyncio.wait([output.done for output in self._outputs], timeout=self._params.drain_s)
 
     async def end(self) -> Leftovers:
-        """Ask the tree to end, then make it. A cancellation skips the rest of the grace, and the next one the wait for
-        the kill, which goes on in its thread."""
+        """See RunningCommand."""
         try:
             await self._ask()
         except asyncio.CancelledError:
@@ -266,11 +331,11 @@ class Command:
         return await self.kill()
 
     async def count_left(self) -> int:
-        """The number of processes of the command, before `close`; 0 if nobody can tell (Windows)."""
+        """See RunningCommand."""
         return 0 if WINDOWS else len(await self._pool.run(self._members))
 
     def close(self) -> None:
-        """Release pipes and watches and reap the shell."""
+        """See RunningCommand."""
         for watch in (*self._outputs, self._input, self._exit):
             if watch is not None:
                 watch.close()
@@ -282,20 +347,19 @@ class Command:
             self._held.over()
 
     def discard(self) -> None:
-        """Let go of what was printed."""
+        """See RunningCommand."""
         self.stdout.spill.close()
         self.stderr.spill.close()
 
     def exit_code(self) -> int:
-        """As a shell would report it."""
+        """See RunningCommand."""
         code = self._process.returncode
         if code is None:  # killed, and not gone yet
             return 128 + 9
         return 128 - code if code < 0 else code
 
     def denials(self, *, was_ended: bool = False) -> tuple[Denial, ...]:
-        """Return the denials of the sandbox, once the command is over, by itself or because it `was_ended`. Where the
-        command succeeded only what somebody saw who was asked."""
+        """See RunningCommand."""
         if self._held is None:
             return ()
         printed = (one.ends.render(_SEARCHED_BYTES) for one in {self.stdout: None, self.stderr: None})
@@ -333,7 +397,7 @@ class Command:
             members = await self._pool.run(self._members)
 
     async def kill(self) -> Leftovers:
-        """End the tree without asking."""
+        """See RunningCommand."""
         if WINDOWS:
             self._process.kill()
             return NOBODY

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent_host.contracts import ToolRequest
+    from agent_host.ids import Outside
     from tool_runtime.tool import CallContext
 
 _RUNNING: Final = 202
@@ -127,13 +128,14 @@ class Service(Protocol):
 class InvocationTerms(NamedTuple):
     """The terms on which calls are made. `grant` makes the capability grant for a call of one tool, None where the host
     has no key; `grant_header` is the header that carries it. `workspace_id` is where the service stores what a tool
-    leaves. `timeout_s` is for a whole call (AH 7.4), `retry` for what is sent again."""
+    leaves. `timeout_s` is for a whole call (AH 7.4), `retry` for what is sent again, by the clock of `outside`."""
 
     grant: Callable[[str], str | None]
     grant_header: str
     workspace_id: str
     timeout_s: float
     retry: RetryPolicy
+    outside: Outside
 
 
 class _Sent(ServiceUnavailable):
@@ -170,7 +172,9 @@ class Invocations:
     async def listing(self) -> bytes:
         """The body of GET /tools. Raises ToolFault."""
         try:
-            answer = await call_with_retries(ServiceUnavailable, self._list, self._terms.retry, _untold)
+            answer = await call_with_retries(
+                ServiceUnavailable, self._list, self._terms.retry, _untold, self._terms.outside
+            )
         except ServiceError as error:
             raise ToolFault(FaultKind.NETWORK, _advise(error)) from error
         if answer.status != 200:
@@ -211,7 +215,9 @@ class Invocations:
                 raise _NotAgain(str(error)) from error
 
         try:
-            answer = await call_with_retries(ServiceUnavailable, attempt, self._terms.retry, _untold)
+            answer = await call_with_retries(
+                ServiceUnavailable, attempt, self._terms.retry, _untold, self._terms.outside
+            )
         except ServiceUnavailable as error:
             if lost:
                 return await self._found(request, key, lost)
@@ -284,7 +290,9 @@ class Invocations:
 
         while True:
             try:
-                answer = await call_with_retries(ServiceUnavailable, ask, self._terms.retry, _untold)
+                answer = await call_with_retries(
+                    ServiceUnavailable, ask, self._terms.retry, _untold, self._terms.outside
+                )
             except ServiceError as error:
                 said = why if why in str(error) else f"{why}; {error}"
                 raise ToolFault(FaultKind.INTERRUPTED, f"{said}; {_LOST}") from error
@@ -295,7 +303,7 @@ class Invocations:
             if answer.status != _RUNNING:  # it is lost to the service, or this host may not ask
                 refused = _refusal_of(answer.status, answer.body, self._service.clean)
                 raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {refused}; {_LOST}")
-            asked_for = retry_after_s(answer.headers)
+            asked_for = retry_after_s(answer.headers, self._terms.outside.time)
             await asyncio.sleep(wait_s if asked_for is None else min(asked_for, longest_s))
             wait_s = min(wait_s * 1.5, longest_s)
 
@@ -319,7 +327,7 @@ class Invocations:
         return ServiceUnavailable(
             f"the Backend Tool Service said HTTP {answer.status}: {said}",
             status=answer.status,
-            retry_after_s=retry_after_s(answer.headers),
+            retry_after_s=retry_after_s(answer.headers, self._terms.outside.time),
         )
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent_host.approval.forms import MAX_FIELDS, Form, UnusableForm, form_of
 from agent_host.terminal.form_lines import prompt_of, question_of, take
+from tests.support.rows import each_row
 
 COLOURS = {"type": "array", "minItems": 1, "items": {"type": "string", "enum": ["red", "blue"]}}
 SIZE = {"type": "string", "oneOf": [{"const": "s", "title": "small"}, {"const": "l", "title": "large"}], "default": "s"}
@@ -35,7 +36,7 @@ def without_hunter2(text: str) -> str:
     return text.replace("hunter2", "[redacted]")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "problem"),
     [
         ({}, None),
@@ -82,7 +83,7 @@ def test_the_words_of_a_server_are_data() -> None:
     assert len(message) < 4100
 
 
-@pytest.mark.parametrize(
+@each_row(
     "properties",
     [
         {"a b": {"type": "string"}},
@@ -116,7 +117,7 @@ def test_what_nobody_is_shown(properties: Any) -> None:
         form(properties, scrub=without_hunter2)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "default"),
     [
         ({"type": "string", "default": "Ada"}, "Ada"),
@@ -151,7 +152,7 @@ def test_limits_that_one_answer_fits() -> None:
     assert form(exact, *exact).problem(content) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "host"),
     [
         ("https://Example.com/a?b=c", "example.com"),

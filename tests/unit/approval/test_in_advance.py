@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from agent_host.approval.gate import InAdvance, UnattendedGate
 from agent_host.approval.request import ApprovalRequest
+from tests.support.rows import each_row
 
 ASKED = ApprovalRequest("a", "s", "t", "p", "write_file", "File.Write", {}, "", "", "file-write", "high", ())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "everything", "wide", "by_name"),
     [
         ((), False, False, False),

@@ -14,11 +14,12 @@ import pytest
 from agent_host.cli.completion import completions
 from agent_host.cli.main import main
 from agent_host.cli.options import COMMANDS
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_LINES, MOST_OF_A_GROUP = 72, 24
+MOST_LINES, MOST_OF_A_GROUP = 72, 26
 VERBS = ("check", "test", "tools", "validate", "show", "rejudge")
 
 
@@ -30,10 +31,11 @@ def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state" / "sessions" / "sess_a").mkdir(parents=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "offered"),
     [
-        ("r", ["replay", "resume", "run"]),
+        ("r", ["replay", "report", "resume", "run"]),
+        ("report latest s", ["sess_a"]),
         ("run --po", ["--policy"]),
         ("run --policy ", ["ci", "full", "read-only", "workspace"]),
         ("run --policy=r", ["read-only"]),

@@ -21,6 +21,7 @@ from agent_host.rpc.messages import parse
 from config.json_text import MAX_DEPTH, TooDeep, check_depth, loads
 from policy.bundle.model import BundleProblems
 from policy.bundle.validate import read_shape
+from tests.support.rows import each_row
 from tool_runtime.files.notebooks import NotANotebook, render
 from tool_runtime.schema import advice_on
 
@@ -110,7 +111,7 @@ def read_shape_problems(raw: bytes) -> bool:
         return True
 
 
-@pytest.mark.parametrize("name", READERS)
+@each_row("name", READERS)
 def test_every_reader_has_the_same_bound(name: str) -> None:
     reads, around = READERS[name]
     assert reads(nested(MAX_DEPTH - around))
@@ -126,6 +127,7 @@ def test_a_whole_answer_is_taken_apart_however_deep_one_of_its_calls_nests(depth
 
 
 OWN = {
+    "agent_host/clients/warm_process.py": "what our own client wrote",
     "agent_host/host/sessions.py": "an event of ours",
     "agent_host/host/dry_runs.py": "a bundle that was read before",
     "agent_host/host/environment.py": "settings that were read before",

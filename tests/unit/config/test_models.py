@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from config.models import TABLE
 from config.shapes import first_problem
+from tests.support.rows import each_row
 
 PRICED = {"price_input": 3, "price_output": 15.0}
 ANY_VALUE = st.recursive(
@@ -33,7 +34,7 @@ def test_what_an_entry_may_say(entry: dict[str, Any]) -> None:
     assert first_problem(TABLE, {"m*": entry, "other": entry}, "models") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("table", "said"),
     [
         ({"m": 3}, "models.m must be an object, not 3"),

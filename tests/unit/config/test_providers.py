@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from config.editing import NotEditable, put_provider
 from config.load import ConfigError, load
 from config.providers import KNOWN, NoSuchProvider, Provider, choose_provider, provider_called, settings_under
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -277,7 +278,7 @@ def test_only_what_is_to_change_changes(before: str, after: str) -> None:
     assert put_provider(before, "work", {"model": "m"}) == after
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "providers = {}",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from config.shapes import (
     ANYTHING,
     COUNT,
@@ -26,11 +24,12 @@ from config.shapes import (
     one_of,
     whole,
 )  # fmt: skip
+from tests.support.rows import each_row
 
 INNER = Record({"n": COUNT}, {"on": FLAG})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("shape", "value", "said"),
     [
         (TEXT, "", []),

@@ -17,6 +17,7 @@ import pytest
 from agent_host.events.kinds import LIVE_ONLY, EventType, source_of
 from agent_host.events.sinks import JsonLines, RunLog, next_event_id
 from tests.support.events import Watcher, emitter
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +80,7 @@ def test_a_line_is_encoded_once_and_ends_with_its_newline() -> None:
     assert orjson.loads(line)["payload"]["text"] == "two\nlines"
 
 
-@pytest.mark.parametrize("event_type", EventType)
+@each_row("event_type", EventType)
 def test_every_type_says_who_speaks_and_how_loudly(event_type: EventType) -> None:
     component, severity = source_of(event_type)
     assert component in {"session", "loop", "llm", "routing", "approval", "policy", "state"}

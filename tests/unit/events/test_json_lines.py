@@ -143,11 +143,11 @@ def test_a_reader_that_leaves_while_lines_wait_ends_the_output() -> None:
 
 def test_a_program_that_ends_tells_a_slow_reader_everything_first() -> None:
     code = """
-import sys
+import sys, time
 from agent_host.events.emitter import Emitter
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import JsonLines
-made = Emitter(session_id="s", workspace_id="w", tenant_id="t", user_id="u")
+made = Emitter(time=time.time, session_id="s", workspace_id="w", tenant_id="t", user_id="u")
 made.attach([JsonLines(sys.stdout.buffer)])
 for _ in range(1000):
     made.emit(EventType.CHECKPOINT_FAILED, {"message": "x" * 1000, "code": "y"})

@@ -10,6 +10,7 @@ import orjson
 from agent_host.events.emitter import INTERVAL_S, Losses
 from agent_host.events.kinds import EventType
 from agent_host.events.otel import OtelSink
+from agent_host.ids import MACHINE
 from tests.support.events import Watcher, emitter
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def test_a_loss_is_told_once_in_an_interval_with_its_whole_number() -> None:
 
 
 def test_the_next_whole_event_tells_it() -> None:
-    losses, observer, watcher = Losses(), Observer(), Watcher()
+    losses, observer, watcher = Losses(MACHINE.monotonic), Observer(), Watcher()
     losses.watch("the audit service", observer)
     events = emitter(watcher, losses=losses)
     events.emit(EventType.POLICY_EXPIRED, {})

@@ -196,7 +196,7 @@ from agent_host.events.kinds import EventType
 from agent_host.events.otel import otel_sink
 
 async def run():
-    made = Emitter(session_id="s", workspace_id="w", tenant_id="t", user_id="u")
+    made = Emitter(time=time.time, session_id="s", workspace_id="w", tenant_id="t", user_id="u")
     made.attach([otel_sink(os.environ)])
     began = time.monotonic()
     made.emit(EventType.SESSION_STARTED, {"model": "m"})
@@ -274,3 +274,33 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(30_000):
         sink.take(watcher.events[0])
     assert sink.dropped == 10_000
+
+
+async def test_the_latest_names_are_sent_where_they_are_asked_for(
+    seen: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SEMCONV_STABILITY_OPT_IN", "http, gen_ai_latest_experimental")
+    made = emitter(sink_for(seen.url))
+    begin(made)
+    loads = {**READ, "toolCallId": "c3", "skill": "code-review"}
+    step(made, 1, loads, {"toolCallId": "c4", "toolName": "RunCommand", "status": "succeeded", "exitCode": 3})
+    end(made)
+    await made.aclose(20)
+    chat = seen.named("chat m-1").attributes
+    assert chat["gen_ai.provider.name"] == "anthropic"
+    assert chat["gen_ai.usage.cache_write.input_tokens"] == 3
+    assert "gen_ai.usage.cache_creation.input_tokens" not in chat
+    task = seen.named("invoke_agent agent-host").attributes
+    assert task["gen_ai.agent.name"] == "agent-host"
+    assert "gen_ai.provider.name" not in task, "the provider is on calls of the model alone"
+    skill = seen.named("execute_tool ReadFile code-review").attributes
+    assert (skill["gen_ai.skill.name"], skill["gen_ai.agent.name"]) == ("code-review", "agent-host")
+    command = seen.named("execute_tool RunCommand")
+    assert (command.attributes["process.exit.code"], command.error) == (3, "NON_ZERO_EXIT")
+    kinds = ("input", "output", "cache_read.input", "cache_write.input")
+    counters = {f"gen_ai.client.inference.usage.{kind}_tokens" for kind in kinds}
+    spreads = {f"gen_ai.client.inference.operation.{kind}_tokens" for kind in kinds[:2]}
+    times = {"gen_ai.client.inference.duration", "gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"}
+    assert set(seen.metrics) == counters | spreads | times | {"agent_host.tool.calls"}
+    ((attributes, *_),) = seen.metrics["gen_ai.client.inference.usage.input_tokens"]
+    assert attributes["gen_ai.token.modality"] == "unknown"

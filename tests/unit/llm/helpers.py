@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from agent_host.ids import MACHINE
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.client import LlmClient
 from agent_host.llm.event_stream import AnswerLimits, GatewayTimeouts
@@ -130,6 +131,7 @@ async def client(
         token,
         AnthropicDialect(),
         session_id="sess_1",
+        time=MACHINE.time,
         timeouts=TIMEOUTS._replace(**timeouts),
         limits=limits,
     )

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.ids import MACHINE
 from agent_host.llm.answer_calls import CallReader, keep_spelling, mend_ids
 from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.openai_chat import ChatDialect
 from agent_host.llm.openai_responses import ResponsesDialect
 from agent_host.thread.messages import Message, ToolCall, decode, encode
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from agent_host.llm.stream import Dialect
@@ -60,7 +62,7 @@ def test_arguments_go_back_as_they_were_written(
         turn = assembler.finish()
         blocks = tuple(block._replace(model="m") for block in turn.blocks)
         made = Message("assistant", turn.text, 1, turn.tool_calls, blocks=blocks, order=turn.order)
-        read = decode(encode(made, session_id="s"))
+        read = decode(encode(made, MACHINE, session_id="s"))
         for model, sent in (("m", text), ("other", orjson.dumps(arguments).decode())):
             unit = dialect.renderer(model).exchange(read, [Message("tool", "x", 1, tool_call_id="c")])
             first = orjson.loads(b"[%b]" % unit)[0]
@@ -73,7 +75,7 @@ def test_no_arguments_are_an_empty_object(nothing: str | dict[str, Any] | None) 
     assert CallReader().call("c", "X", nothing) == ToolCall("c", "X", {})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "problem"),
     [
         ('{"path": "a', "not complete"),
@@ -111,7 +113,7 @@ def test_every_call_has_an_id_of_its_own_that_gateways_take() -> None:
     assert not set(kept[1:-1]) & set(ids)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ('{"path": "a\nb"}', "raw newline"),

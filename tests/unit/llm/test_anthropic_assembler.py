@@ -7,15 +7,16 @@ from typing import Any, get_args
 
 import orjson
 import pytest
-from anthropic.types.beta import BetaStopReason
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.ids import MACHINE
 from agent_host.llm.anthropic import AnthropicAssembler, meaning_of
 from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import Message, ToolCall, encode
 from state.usage import TokenUsage
+from tests.support.rows import each_row
 from tests.unit.llm.helpers import ended, event, events_of, started, text, tool_use
 
 Events = list[tuple[str, str]]
@@ -85,7 +86,7 @@ def test_text_that_comes_with_the_start_of_its_block_counts() -> None:
     assert shown == ["Hel", "lo"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "last", "counted"),
     [
         ({"input_tokens": 7, "output_tokens": 1}, {"output_tokens": 30}, TokenUsage(7, 30, 0)),
@@ -121,7 +122,7 @@ def test_usage_is_cumulative_and_counts_what_the_cache_gave(
     assert assemble([started(**first), *text(0, "x"), *ended(**last)]).usage == counted
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reason", "meaning"),
     [
         ("end_turn", "complete"), ("tool_use", "empty"), ("stop_sequence", "complete"), ("max_tokens", "cut"),
@@ -135,6 +136,8 @@ def test_the_stop_reason_is_handed_on_with_what_it_means(reason: str, meaning: s
 
 
 def test_every_stop_reason_of_the_official_sdk_has_a_row() -> None:
+    from anthropic.types.beta import BetaStopReason  # which takes a second, in the worker that needs it
+
     assert [reason for reason in get_args(BetaStopReason) if meaning_of(reason) == "unknown"] == []
 
 
@@ -142,7 +145,7 @@ def test_a_cut_answer_says_at_which_limit() -> None:
     assert assemble([started(), *ended("max_tokens")]).detail == "max_tokens"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("details", "said"),
     [
         ({"type": "refusal", "category": "cyber", "explanation": "Not\nthis."}, "cyber: Not this."),
@@ -162,7 +165,7 @@ def test_a_refusal_says_why(details: Any, said: str) -> None:
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parts", "problem"),
     [
         (['{"path": "a.t'], "not complete JSON"),
@@ -201,15 +204,15 @@ def test_every_call_gets_an_id_of_its_own(ids: list[str | None]) -> None:
     assert [call.call_id for call in calls if call.call_id in ids] == first_of_each
 
 
-@pytest.mark.parametrize("in_start", [True, False])
-@pytest.mark.parametrize("depth", [1, *range(240, 260), 400])
+@each_row("in_start", [True, False])
+@each_row("depth", [1, *range(240, 260), 400])
 def test_arguments_that_nest_too_deep_to_be_recorded_are_a_problem_of_the_call(depth: int, in_start: bool) -> None:
     deep = '{"a":' + "[" * depth + "]" * depth + "}"
     block = tool_use(0, "c", given=orjson.Fragment(deep)) if in_start else tool_use(0, "c", deep)
     (call,) = assemble([started(), *block, *ended("tool_use")]).tool_calls
     assert (call.problem is None) == (call.arguments != {})
     assert call.problem is None or depth > 200
-    data = encode(Message("assistant", "", 1, (call,)), session_id="s")
+    data = encode(Message("assistant", "", 1, (call,)), MACHINE, session_id="s")
     assert orjson.dumps(orjson.loads(data)) == data  # as a checkpoint gives it back
 
 
@@ -274,7 +277,7 @@ def raw_text(*encoded: str, index: int = 0) -> Events:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parts", "shown", "replaced"),
     [
         (["a" + HIGH, LOW + "b"], ["a", "😀b"], 0),
@@ -347,8 +350,8 @@ def test_an_error_in_the_stream_is_handed_on_as_it_is() -> None:
     assert caught.value.body == {"type": "error", "error": error}
 
 
-@pytest.mark.parametrize("name", ["ping", "content_block_of_tomorrow", "message", ""])
-@pytest.mark.parametrize("data", ["{}", "not json", ""])
+@each_row("name", ["ping", "content_block_of_tomorrow", "message", ""])
+@each_row("data", ["{}", "not json", ""])
 def test_unknown_events_are_skipped_whatever_they_hold(name: str, data: str) -> None:
     stream = events_of({"text": "Hello"})
     assert assemble([stream[0], (name, data), *stream[1:]]).text == "Hello"
@@ -361,7 +364,7 @@ def test_unknown_blocks_and_deltas_are_skipped() -> None:
     assert (turn.text, turn.tool_calls) == ("x", ())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "bad",
     [
         ("message_start", "{}"),

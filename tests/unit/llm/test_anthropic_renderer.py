@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.contracts import Subject, ToolSpec
+from agent_host.ids import MACHINE
 from agent_host.llm.answer_calls import sendable_name
 from agent_host.llm.anthropic import AnthropicDialect, AnthropicRenderer
 from agent_host.thread.messages import Message, ToolCall, encode
@@ -106,7 +107,7 @@ def test_an_exchange_is_sent_as_though_it_was_encoded_in_one_go(
     turn = turn if blank is None else turn._replace(content=blank)
     if recorded:
         for message in (turn, *results):
-            encode(message, session_id="s")
+            encode(message, MACHINE, session_id="s")
     blocks: list[dict[str, Any]] = [
         {"type": "tool_use", "id": call.call_id, "name": sendable_name(call.name), "input": call.arguments}
         for call in turn.tool_calls
@@ -131,7 +132,7 @@ def test_what_is_on_record_is_what_is_sent() -> None:
     """Nothing is encoded a second time: arguments that a tool changed meanwhile are sent as the model made them."""
     arguments = {"path": "/f"}
     turn = Message("assistant", "", 1, (ToolCall("c", "X", arguments),))
-    encode(turn, session_id="s")
+    encode(turn, MACHINE, session_id="s")
     arguments["path"] = "/changed"
     (sent,) = exchange(turn)
     assert sent["content"][0]["input"] == {"path": "/f"}

@@ -24,9 +24,11 @@ from agent_host.errors import (
     ModelOverloaded,
 )
 from agent_host.http import retry_after_s
+from agent_host.ids import MACHINE
 from agent_host.llm.event_stream import Patience
 from agent_host.testing.gateway import MockGateway, Script
 from tests.support.raw_http import answering
+from tests.support.rows import each_row
 from tests.unit.llm.helpers import (
     LIMITS,
     TIMEOUTS,
@@ -167,7 +169,7 @@ async def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(monkey
 # --- HTTP errors ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "kind", "code"),
     [
         (400, GatewayRejected, ErrorCode.LLM_REFUSED),
@@ -243,12 +245,12 @@ async def test_milliseconds_count_before_seconds() -> None:
     ],
 )
 def test_odd_waits(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after_s(headers) == seconds
+    assert retry_after_s(headers, MACHINE.time) == seconds
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_no_header_of_a_wait_raises(milliseconds: str, seconds: str) -> None:
-    wait = retry_after_s({"retry-after-ms": milliseconds, "retry-after": seconds})
+    wait = retry_after_s({"retry-after-ms": milliseconds, "retry-after": seconds}, MACHINE.time)
     assert wait is None or wait >= 0
 
 
@@ -287,17 +289,17 @@ async def test_a_request_that_is_too_long_is_no_passing_fault_whatever_the_gatew
     [("0", 0.0), ("-5", 0.0), (" 3 ", 3.0), ("Fri, 01 Jan 1999 00:00:00 GMT", 0.0), ("soon", None), ("", None)],
 )
 def test_odd_retry_after_headers(value: str, seconds: float | None) -> None:
-    assert retry_after_s({"retry-after": value}) == seconds
+    assert retry_after_s({"retry-after": value}, MACHINE.time) == seconds
 
 
 @pytest.mark.parametrize(
     "value", ["Sun Nov  6 08:49:37 1994", "Sun, 06 Nov 1994 08:49:37 -0000", "Sun, 06 Nov 1994 08:49:37"]
 )
 def test_dates_without_a_zone_are_gmt(value: str) -> None:
-    assert retry_after_s({"retry-after": value}) == 0.0
+    assert retry_after_s({"retry-after": value}, MACHINE.time) == 0.0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "said"),
     [
         (b"<html>Bad\n Gateway</html>", "): Bad Gateway (an HTML page)"),
@@ -333,9 +335,7 @@ async def test_what_is_not_there_hints_at_the_url_and_the_dialect(body: bytes) -
 # --- answers that are none --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "cut", [{"cut_after_events": n} for n in range(8)] + [{"cut_after_bytes": n} for n in (0, 1, 500)]
-)
+@each_row("cut", [{"cut_after_events": n} for n in range(8)] + [{"cut_after_bytes": n} for n in (0, 1, 500)])
 async def test_a_cut_stream_is_worth_a_retry(cut: dict[str, int]) -> None:
     error = await fault({"text": "Hello you", "chunk_chars": 3, "tool_calls": [{"name": "X", "arguments": {}}], **cut})
     assert type(error) is GatewayUnavailable
@@ -348,7 +348,7 @@ async def test_a_stream_that_ends_too_soon_but_properly_is_worth_a_retry() -> No
     assert "ended before the message did" in str(error)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "error_type"),
     [
         ("overloaded_error", ModelOverloaded),
@@ -383,7 +383,7 @@ def answer_of(body: bytes, kind: str = "application/json") -> bytes:
     return head.encode() + body
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "kind"),
     [
         ({"type": "error", "error": {"type": "overloaded_error", "message": "boom"}}, ModelOverloaded),
@@ -396,7 +396,7 @@ def answer_of(body: bytes, kind: str = "application/json") -> bytes:
         ({"object": "error", "message": "boom", "type": "BadRequestError", "code": 400}, GatewayRejected),
     ],
 )
-@pytest.mark.parametrize("content_type", ["application/json", "application/problem+json; charset=utf-8"])
+@each_row("content_type", ["application/json", "application/problem+json; charset=utf-8"])
 async def test_an_error_in_the_body_of_a_success_is_read(
     body: Any, kind: type[AgentHostError], content_type: str
 ) -> None:
@@ -441,9 +441,7 @@ async def test_a_whole_answer_of_another_dialect_is_called_so(body: dict[str, An
     assert "no answer of this dialect: check the URL and --dialect" in str(error)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[]", b"5", b"null", b'{"hello"', b'{"error": null}', b"[[[[[[[[[]]]]]]]]]"]
-)
+@each_row("body", [b"", b"{}", b"[]", b"5", b"null", b'{"hello"', b'{"error": null}', b"[[[[[[[[[]]]]]]]]]"])
 async def test_a_body_of_json_that_says_nothing_is_no_answer(body: bytes) -> None:
     error = await raw_fault(answer_of(body))
     assert type(error) is GatewayRejected
@@ -682,8 +680,8 @@ async def test_a_null_in_place_of_text_is_an_error_of_ours() -> None:
 # Answers that repeat themselves
 
 
-@pytest.mark.parametrize("piece", ["\n", "Let me think. ", "éa" * 70, "".join(map(str, range(190)))])
-@pytest.mark.parametrize("kind", ["text", "thinking"])
+@each_row("piece", ["\n", "Let me think. ", "éa" * 70, "".join(map(str, range(190)))])
+@each_row("kind", ["text", "thinking"])
 async def test_an_answer_that_repeats_one_piece_is_cut_there(piece: str, kind: str) -> None:
     said = "I begin. " + piece * (200_000 // len(piece))
     turn = {kind: said, "text": "Done.", "usage": {"output_tokens": 7}} | {kind: said}

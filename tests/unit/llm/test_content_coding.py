@@ -9,6 +9,7 @@ import pytest
 
 from agent_host.llm.client import UnknownCoding, decoder
 from agent_host.llm.stream import StreamProtocolError
+from tests.support.rows import each_row
 
 DATA = b"".join(b"line %d\n" % n for n in range(50_000))
 
@@ -18,7 +19,7 @@ def bare_deflate(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("coding", "body"),
     [
         ("", DATA),
@@ -31,7 +32,7 @@ def bare_deflate(data: bytes) -> bytes:
         ("gzip", gzip.compress(DATA) + b"what nobody reads"),
     ],
 )
-@pytest.mark.parametrize("cut", [1, 1000, 1 << 20])
+@each_row("cut", [1, 1000, 1 << 20])
 def test_what_was_packed_comes_out(coding: str, body: bytes, cut: int) -> None:
     pieces_of = decoder(coding)
     assert b"".join(piece for n in range(0, len(body), cut) for piece in pieces_of(body[n : n + cut])) == DATA

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable, UsageError
+from agent_host.ids import MACHINE
 from agent_host.llm.dialects import (
     AUTO,
     NAMES,
@@ -25,6 +26,7 @@ from agent_host.testing.gateway import MockGateway, Script
 from config.load import load_defaults
 from config.settings import SETTINGS, Settings
 from state.remembered import FILE, GatewayDialects
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,7 +81,7 @@ def test_the_settings_say_what_a_server_takes() -> None:
     assert b'"max_tokens":9' in made.head(model="m", max_output_tokens=9, system="s", tools=[], session_id="s1")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "gateway", "sent"),
     [
         ("auto", "https://api.openai.com/v1", True),
@@ -117,7 +119,7 @@ def test_providers_as_opentelemetry_names_them() -> None:
     ],
 )
 def test_the_path_of_the_url_says_it_and_nobody_is_asked(tmp_path: Path, path: str, name: str) -> None:
-    dialect, said = find_dialect(settings(), f"http://127.0.0.1:1{path}", None, str(tmp_path))
+    dialect, said = find_dialect(settings(), f"http://127.0.0.1:1{path}", None, str(tmp_path), MACHINE.time)
     assert (dialect.name, said) == (name, f"the gateway speaks {name}: its URL says so")
     assert not (tmp_path / FILE).exists()
 
@@ -142,27 +144,29 @@ def test_a_scripted_gateway_speaks_all() -> None:
 )
 def test_the_first_that_reads_an_empty_object_is_taken(tmp_path: Path, statuses: dict[str, int], name: str) -> None:
     with answering(statuses) as (url, seen):
-        dialect, said = find_dialect(settings(), url + "/v1", "tok", str(tmp_path))
+        dialect, said = find_dialect(settings(), url + "/v1", "tok", str(tmp_path), MACHINE.time)
         assert dialect.name == name
         assert said.startswith(f"the gateway speaks {name}: it ")
         assert {body for _, _, body in seen} == {b"{}"}
         asked = len(seen)
-        again, said = find_dialect(settings(), url + "/v1", "tok", str(tmp_path))
+        again, said = find_dialect(settings(), url + "/v1", "tok", str(tmp_path), MACHINE.time)
         assert (again.name, said, len(seen)) == (name, f"the gateway speaks {name}: as it was found to do", asked)
-        find_dialect(settings(), url + "/v1", "tok", str(tmp_path), anew=True)
+        find_dialect(settings(), url + "/v1", "tok", str(tmp_path), MACHINE.time, anew=True)
         assert len(seen) == 2 * asked
 
 
 def test_the_probe_is_signed_as_requests_are(tmp_path: Path) -> None:
     with answering({"/v1/chat/completions": 400}) as (url, seen):
-        find_dialect(settings(headers={"X-Team": "t", "authorization": "Basic x"}), url, "tok", str(tmp_path))
+        find_dialect(
+            settings(headers={"X-Team": "t", "authorization": "Basic x"}), url, "tok", str(tmp_path), MACHINE.time
+        )
     for _, headers, _ in seen:
         assert (headers["x-api-key"], headers["authorization"], headers["x-team"]) == ("tok", "Basic x", "t")
 
 
 async def test_the_mock_gateway_takes_it_for_a_look(tmp_path: Path) -> None:
     with MockGateway(Script.from_turns([{"text": "a"}])).in_thread() as url:
-        assert find_dialect(settings(), url, None, str(tmp_path)).dialect.name == NAMES[0]
+        assert find_dialect(settings(), url, None, str(tmp_path), MACHINE.time).dialect.name == NAMES[0]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +184,11 @@ def test_a_gateway_that_does_not_say_is_not_guessed_at(
 ) -> None:
     with answering(statuses, default) as (url, seen), pytest.raises(kind, match=says) as caught:
         find_dialect(
-            settings(), url.replace("http://", "http://user:pass-word@") + "?key=s3cret", "t0ken", str(tmp_path)
+            settings(),
+            url.replace("http://", "http://user:pass-word@") + "?key=s3cret",
+            "t0ken",
+            str(tmp_path),
+            MACHINE.time,
         )
     assert len(seen) == len(NAMES)
     assert not any(secret in str(caught.value) for secret in ("pass-word", "s3cret", "t0ken"))
@@ -191,23 +199,23 @@ def test_a_gateway_that_does_not_say_is_not_guessed_at(
 
 def test_a_gateway_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(GatewayUnavailable, match="cannot be asked"):
-        find_dialect(settings(), "http://127.0.0.1:1", None, str(tmp_path))
+        find_dialect(settings(), "http://127.0.0.1:1", None, str(tmp_path), MACHINE.time)
     with pytest.raises(UsageError):
-        find_dialect(settings(), "http://127.0.0.1:1", "a\nb", str(tmp_path))
+        find_dialect(settings(), "http://127.0.0.1:1", "a\nb", str(tmp_path), MACHINE.time)
 
 
 def test_what_cannot_be_kept_is_asked_again(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with answering({"/v1/messages": 400}) as (url, seen):
         for _ in range(2):
-            assert find_dialect(settings(), url, None, str(tmp_path / "file")).dialect.name == "anthropic"
+            assert find_dialect(settings(), url, None, str(tmp_path / "file"), MACHINE.time).dialect.name == "anthropic"
     assert len(seen) == 2
 
 
 def test_a_name_that_nobody_knows_any_more_is_asked_for(tmp_path: Path) -> None:
     with answering({"/v1/messages": 400}) as (url, seen):
-        GatewayDialects(str(tmp_path)).keep(url, "of_yesterday")
-        assert find_dialect(settings(), url, None, str(tmp_path)).dialect.name == "anthropic"
+        GatewayDialects(str(tmp_path), MACHINE.time).keep(url, "of_yesterday")
+        assert find_dialect(settings(), url, None, str(tmp_path), MACHINE.time).dialect.name == "anthropic"
     assert len(seen) == 1
 
 

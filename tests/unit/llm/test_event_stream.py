@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent_host.llm.client import decoder
 from agent_host.llm.event_stream import AnswerLimits, AnswerTooLarge, BoundedStream
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -31,7 +32,7 @@ async def read(*pieces: bytes, limits: AnswerLimits = WIDE) -> list[tuple[str, s
     return [(event.event, event.data) async for event in EventSource(cast("httpx.Response", stream)).aiter_sse()]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stream", "events"),
     [
         (b"event: a\ndata: 1\n\n", [("a", "1")]),
@@ -73,7 +74,7 @@ async def test_bytes_that_are_no_utf_8_are_an_error() -> None:
 LIMITS = AnswerLimits(max_line_bytes=20, max_event_bytes=30, max_call_arguments_bytes=1, max_answer_bytes=100)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fits", "too_much", "setting"),
     [
         (b"data: " + b"x" * 14 + b"\n\n", b"data: " + b"x" * 15 + b"\n\n", "max_line_bytes"),
@@ -85,7 +86,7 @@ LIMITS = AnswerLimits(max_line_bytes=20, max_event_bytes=30, max_call_arguments_
         (b": co\n\n" * 16, b": co\n\n" * 17, "max_answer_bytes"),
     ],
 )
-@pytest.mark.parametrize("cut", [1, 7, 1000])
+@each_row("cut", [1, 7, 1000])
 async def test_limits(fits: bytes, too_much: bytes, setting: str, cut: int) -> None:
     def pieces(stream: bytes) -> list[bytes]:
         return [stream[n : n + cut] for n in range(0, len(stream), cut)]

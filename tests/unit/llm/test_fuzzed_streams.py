@@ -12,6 +12,7 @@ from httpx_sse import EventSource
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agent_host.ids import MACHINE
 from agent_host.llm.anthropic import AnthropicAssembler, AnthropicDialect
 from agent_host.llm.client import decoder
 from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream
@@ -51,7 +52,7 @@ def sent(dialect: Dialect, turn: ModelTurn) -> Any:
     """The request that goes on behind the turn, once it was on record."""
     blocks = tuple(block._replace(model="m") for block in turn.blocks)
     message = Message("assistant", turn.text, 1, turn.tool_calls, blocks=blocks, order=turn.order)
-    assert decode(encode(message, session_id="s")) == message
+    assert decode(encode(message, MACHINE, session_id="s")) == message
     renderer = dialect.renderer("m")
     results = [Message("tool", "ok", 1, tool_call_id=one.call_id) for one in turn.tool_calls]
     head = dialect.head(model="m", max_output_tokens=99, system="s", tools=())

@@ -9,7 +9,6 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.responses import ResponseError
 
 from agent_host.errors import GatewayUnavailable
 from agent_host.llm.errors import (
@@ -31,10 +30,11 @@ from agent_host.llm.errors import (
 )
 from agent_host.llm.openai_responses_items import failure_of
 from policy.patterns import compile_shipped
+from tests.support.rows import each_row
 from tests.unit.llm.server_messages import AT, MESSAGES
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("row", "message"),
     [(row, message) for row, messages in MESSAGES.items() for message in messages],
     ids=lambda value: value[:40] if isinstance(value, str) else "-",
@@ -63,12 +63,14 @@ def test_each_alternative_of_the_tables_is_of_a_known_kind() -> None:
     assert all({*reading.may, reading.otherwise} <= {*KINDS} for reading in STATUSES.values())
 
 
-@pytest.mark.parametrize("code", get_args(ResponseError.__annotations__["code"]))
-def test_each_code_of_a_failed_response_has_a_row(code: str) -> None:
-    assert any(code in names for names in NAMES.values())
-    fault = failure_of({"code": code, "message": "No."})
-    kind = kind_of_event(read_value(fault.body), passing=fault.retryable)
-    assert fault.retryable == issubclass(KINDS[kind].error, GatewayUnavailable)
+def test_each_code_of_a_failed_response_has_a_row() -> None:
+    from openai.types.responses import ResponseError  # which takes a quarter of a second, in the worker that needs it
+
+    for code in get_args(ResponseError.__annotations__["code"]):
+        assert any(code in names for names in NAMES.values()), code
+        fault = failure_of({"code": code, "message": "No."})
+        kind = kind_of_event(read_value(fault.body), passing=fault.retryable)
+        assert fault.retryable == issubclass(KINDS[kind].error, GatewayUnavailable), code
 
 
 # The status at which each kind may be told by a name.
@@ -79,7 +81,7 @@ BY_NAME: dict[str, int] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in NAMES.items() for name in names])
+@each_row(("kind", "name"), [(kind, name) for kind, names in NAMES.items() for name in names])
 def test_names_tell_what_an_error_means(kind: Kind, name: str) -> None:
     code: str | int = int(name) if name.isdigit() else name.upper()
     for body in ({"error": {"message": "no", "code": code}}, {"error": {"message": "no", "type": str(code)}}):
@@ -90,7 +92,7 @@ def test_names_tell_what_an_error_means(kind: Kind, name: str) -> None:
         assert kind_of_event(Said("", names_in(f"{name}: no")), passing=kind != "failed") == kind
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "kind"),
     [
         (300, "refused"), (400, "refused"), (401, "credentials"), (402, "billing"), (403, "credentials"),
@@ -104,7 +106,7 @@ def test_a_status_alone(status: int, kind: Kind) -> None:
     assert kind_of_answer(status, Said("the words of nobody")) == kind
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "body", "kind"),
     [
         # One minute's tokens are not enough for it: a retry would be refused as well.
@@ -137,7 +139,7 @@ def test_status_names_and_words_together(status: int, body: dict[str, Any], kind
     assert kind_of_answer(status, read_value({"error": body})) == kind
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         {"type": "error", "error": {"type": "x", "message": "boom"}},
@@ -177,7 +179,7 @@ def test_details_have_names_as_well() -> None:
     assert kind_of_answer(400, read_value(azure)) == "guardrail"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "limit"),
     [
         ("prompt is too long: 213462 tokens > 200000 maximum", 200_000),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from agent_host.llm.deferred import KnownModels
 from agent_host.llm.models import ROWS, Cost, ModelFacts, ModelLimits, Models, Prices, format_picos
 from state.usage import NO_TOKENS, TokenUsage
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,7 @@ def of(model: str, **entries: Mapping[str, Any]) -> ModelFacts:
 # Limits
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "context", "output", "cached", "thinks"),
     [
         ("claude-sonnet-4-5", 200_000, 64_000, 1024, True),
@@ -52,7 +53,7 @@ def test_families_have_their_limits(model: str, context: int, output: int, cache
     assert of(model).limits[:5] == (context, output, cached, model != "gpt-4-1106-preview", thinks)
 
 
-@pytest.mark.parametrize("model", ["", "m", "my-claude", "mo3", "llama-3.3-70b", "claude", "*", "x" * 10_000])
+@each_row("model", ["", "m", "my-claude", "mo3", "llama-3.3-70b", "claude", "*", "x" * 10_000])
 def test_of_other_models_nothing_is_known(model: str) -> None:
     assert of(model) == ModelFacts(ModelLimits(), None)
 
@@ -64,7 +65,7 @@ def test_some_models_refuse_a_thread_that_was_changed() -> None:
     } == bound
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+@each_row("row", ROWS, ids=lambda row: row[0])
 def test_every_row_is_of_use(row: Any) -> None:
     """No row before it takes all of its names."""
     pattern, context, output = row[:3]
@@ -87,7 +88,7 @@ def test_a_configuration_goes_over_the_table_and_exact_names_over_patterns() -> 
     assert of("Claude-opus-5", **entries).limits.context_tokens == 1_000_000, "they are the user's own words"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "name", "fits"),
     [
         ("*", "", True), ("*", "m", True), ("a*", "a", True), ("a*a", "a", False), ("a*a", "aa", True),

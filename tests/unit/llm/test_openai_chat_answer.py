@@ -10,11 +10,13 @@ from typing import Any
 import orjson
 import pytest
 
+from agent_host.ids import MACHINE
 from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.openai_chat import _FAILED, _MEANINGS, ChatAssembler, ChatRenderer
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import Block, Message, ToolCall, encode
 from state.usage import TokenUsage
+from tests.support.rows import each_row
 from tests.unit.llm.chat_helpers import DONE, assemble, call, called, chunk, data_of, ended
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "wires" / "chat"
@@ -91,7 +93,7 @@ def test_chunks_without_choices_are_read_for_what_else_is_in_them(choices: Any) 
 # --- how it ends ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reason", "meaning"),
     [
         ("stop", "complete"), ("tool_calls", "empty"), ("function_call", "empty"), ("length", "cut"),
@@ -171,7 +173,7 @@ def test_the_end_is_told_in_one_line() -> None:
 COUNTS = {"prompt_tokens": 1500, "completion_tokens": 40, "total_tokens": 1540}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("usage", "counted"),
     [
         (COUNTS, TokenUsage(1500, 40)),
@@ -215,7 +217,7 @@ A, B = ("X", {"a": 1}), ("X", {"b": 2})
 JSON_A, JSON_B = '{"a":1}', '{"b":2}'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entries", "expected"),
     [
         # as OpenAI sends them
@@ -247,7 +249,7 @@ JSON_A, JSON_B = '{"a":1}', '{"b":2}'
         ([call("0", "i", "X", JSON_A), call(True, "j", "X", JSON_B)], [A, B]),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("together", [True, False])
+@each_row("together", [True, False])
 def test_which_delta_belongs_to_which_call(
     entries: list[Any], expected: list[tuple[str, dict[str, Any]]], *, together: bool
 ) -> None:
@@ -308,15 +310,15 @@ def test_arguments_of_a_call_have_a_limit_in_bytes(parts: list[Any]) -> None:
         assemble(*deltas, limit=47)
 
 
-@pytest.mark.parametrize("depth", [1, 240, 252, 260, 400])
-@pytest.mark.parametrize("whole", [True, False])
+@each_row("depth", [1, 240, 252, 260, 400])
+@each_row("whole", [True, False])
 def test_arguments_that_nest_too_deep_to_be_recorded_are_a_problem(depth: int, *, whole: bool) -> None:
     deep = '{"a":' + "[" * depth + "]" * depth + "}"
     delta = called(call(0, "c", "X", "DEEP")).replace('"DEEP"', deep if whole else json.dumps(deep))
     (one,) = assemble(delta, ended()).tool_calls
     assert (one.problem is None) == (one.arguments != {})
     assert one.problem is None or depth > 200
-    encode(Message("assistant", "", 1, (one,)), session_id="s")
+    encode(Message("assistant", "", 1, (one,)), MACHINE, session_id="s")
 
 
 # --- what goes back as it came ----------------------------------------------------------------------------------------
@@ -444,7 +446,7 @@ SERVERS: list[tuple[str, str, list[str], str, str, TokenUsage]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "calls", "stop", "meaning", "usage"), SERVERS)
+@each_row(("name", "text", "calls", "stop", "meaning", "usage"), SERVERS)
 def test_the_streams_of_servers(
     name: str, text: str, calls: list[str], stop: str, meaning: str, usage: TokenUsage
 ) -> None:
@@ -474,7 +476,7 @@ def raw_text(*encoded: str, field: str = "content") -> list[str]:
     return [f'{{"choices":[{{"index":0,"delta":{{"{field}":"{part}"}}}}]}}' for part in encoded]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parts", "shown", "replaced"),
     [
         (["a" + HIGH, LOW + "b"], ["a", "😀b"], 0),
@@ -487,7 +489,7 @@ def raw_text(*encoded: str, field: str = "content") -> list[str]:
         (["\ud83d", LOW], ["😀"], 0),
     ],
 )
-@pytest.mark.parametrize("end", [[ended()], [ended(), DONE]])
+@each_row("end", [[ended()], [ended(), DONE]])
 def test_halves_in_text_are_joined_or_replaced(
     parts: list[str], shown: list[str], replaced: int, end: list[str]
 ) -> None:
@@ -537,7 +539,7 @@ def test_halves_in_names() -> None:
 # --- streams that are no answer ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "text", "retryable"),
     [
         ({"message": "boom", "type": "server_error", "code": None}, "server_error: boom", True),
@@ -577,7 +579,7 @@ def test_an_error_that_is_none_is_none(error: Any) -> None:
     assert assemble(chunk({"content": "a"}, error=error), ended()).text == "a"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         "nonsense", "[]", "5", '"x"', "null", '{"choices": 5}', '{"choices": [5]}', '{"choices": {"a": 1}}',
@@ -593,8 +595,8 @@ def test_a_malformed_chunk_breaks_the_answer(data: str) -> None:
         assemble(chunk({"content": "a"}), data)
 
 
-@pytest.mark.parametrize("event", ["ping", "keepalive", "of_tomorrow"])
-@pytest.mark.parametrize("data", ["", " ", "{}", "not json", "[]"])
+@each_row("event", ["ping", "keepalive", "of_tomorrow"])
+@each_row("data", ["", " ", "{}", "not json", "[]"])
 def test_other_events_are_skipped(event: str, data: str) -> None:
     assembler = ChatAssembler()
     assembler.feed("message", chunk({"content": "a"}))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.contracts import Subject, ToolSpec
+from agent_host.ids import MACHINE
 from agent_host.llm.answer_calls import sendable_name
 from agent_host.llm.openai_chat import ChatDialect, ChatRenderer
 from agent_host.testing.openai_chat import ERROR_MARK, read_request
@@ -151,7 +152,7 @@ def test_whatever_is_in_the_messages_the_request_is_taken(
     ]
     if recorded:
         for message in (turn, *answers):
-            encode(message, session_id="s")
+            encode(message, MACHINE, session_id="s")
     renderer = ChatRenderer("m")
     parts = [renderer.user([prompt("go")]), *(renderer.user([one]) for one in before), renderer.exchange(turn, answers)]
     messages = orjson.loads(b"[" + b",".join(parts) + b"]")
@@ -166,7 +167,7 @@ def test_what_is_on_record_is_what_is_sent() -> None:
     """Nothing is encoded a second time: arguments that a tool changed meanwhile are sent as the model made them."""
     arguments = {"path": "/f"}
     turn = Message("assistant", "", 1, (ToolCall("c", "X", arguments),))
-    encode(turn, session_id="s")
+    encode(turn, MACHINE, session_id="s")
     arguments["path"] = "/changed"
     (sent,) = exchange(turn)
     assert sent["tool_calls"][0]["function"]["arguments"] == '{"path":"/f"}'

@@ -6,17 +6,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import pytest
 from httpx_sse import EventSource
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agent_host.ids import MACHINE
 from agent_host.llm.client import decoder
 from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream
 from agent_host.llm.openai_chat import ChatAssembler, ChatRenderer
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.testing.openai_chat import read_request
 from agent_host.thread.messages import Message, decode, encode
+from tests.support.rows import each_row
 from tests.unit.llm.chat_helpers import DONE, chunk, stream_of
 from tests.unit.llm.helpers import LIMITS
 
@@ -60,8 +61,8 @@ async def read(*pieces: bytes) -> Outcome:
     return turn, shown, thoughts
 
 
-@pytest.mark.parametrize("stream", STREAMS, ids=range(len(STREAMS)))
-@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@each_row("stream", STREAMS, ids=range(len(STREAMS)))
+@each_row("line_end", [b"\n", b"\r\n", b"\r"])
 async def test_line_ends_a_byte_order_mark_comments_and_names_make_no_difference(
     stream: bytes, line_end: bytes
 ) -> None:
@@ -72,7 +73,7 @@ async def test_line_ends_a_byte_order_mark_comments_and_names_make_no_difference
     assert await read(other.replace(b"\n", line_end)) == whole
 
 
-@pytest.mark.parametrize("stream", STREAMS, ids=range(len(STREAMS)))
+@each_row("stream", STREAMS, ids=range(len(STREAMS)))
 async def test_a_stream_may_come_byte_by_byte(stream: bytes) -> None:
     assert await read(*(stream[at : at + 1] for at in range(len(stream)))) == await read(stream)
 
@@ -152,7 +153,7 @@ def test_no_stream_raises_anything_but_what_is_documented_and_each_turn_can_be_k
     assert 0 <= turn.usage.cache_read_tokens + turn.usage.cache_write_tokens <= turn.usage.input_tokens
     blocks = tuple(block._replace(model="m") for block in turn.blocks)
     message = Message("assistant", turn.text, 1, turn.tool_calls, blocks=blocks, order=turn.order)
-    assert decode(encode(message, session_id="s")) == message
+    assert decode(encode(message, MACHINE, session_id="s")) == message
     results = [Message("tool", "ok", 1, tool_call_id=one.call_id) for one in turn.tool_calls]
     renderer = ChatRenderer("m")
     sent = b"[" + renderer.user([Message("user", "hi", 1)]) + b"," + renderer.exchange(message, results) + b"]"

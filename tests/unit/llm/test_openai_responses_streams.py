@@ -18,6 +18,7 @@ from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.testing.openai_responses import Responses, read_request
 from agent_host.testing.script import Script
 from agent_host.thread.messages import ToolCall
+from tests.support.rows import each_row
 from tests.unit.llm.helpers import LIMITS, VIEW
 from tests.unit.llm.test_openai_responses_answer import (
     CREATED,
@@ -87,9 +88,9 @@ async def read(*pieces: bytes) -> tuple[Any, str, str]:
 # --- bytes ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", ALL_STREAMS, ids=range(len(ALL_STREAMS)))
-@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
-@pytest.mark.parametrize("named", [True, False])
+@each_row("stream", ALL_STREAMS, ids=range(len(ALL_STREAMS)))
+@each_row("line_end", [b"\n", b"\r\n", b"\r"])
+@each_row("named", [True, False])
 async def test_line_ends_a_byte_order_mark_and_missing_names_make_no_difference(
     stream: bytes, line_end: bytes, named: bool
 ) -> None:
@@ -98,7 +99,7 @@ async def test_line_ends_a_byte_order_mark_and_missing_names_make_no_difference(
     assert await read(other.replace(b"\n", line_end)) == await read(stream)
 
 
-@pytest.mark.parametrize("stream", ALL_STREAMS, ids=range(len(ALL_STREAMS)))
+@each_row("stream", ALL_STREAMS, ids=range(len(ALL_STREAMS)))
 async def test_a_stream_may_come_byte_by_byte(stream: bytes) -> None:
     assert await read(*(stream[at : at + 1] for at in range(len(stream)))) == await read(stream)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_host.errors import GatewayRejected, GatewayUnavailable, GuardrailBlocked
+from agent_host.ids import MACHINE
 from agent_host.retrying import RetryPolicy, call_with_retries
 
 FAST = RetryPolicy(retries=3, base_s=0.002, max_s=0.01)
@@ -32,7 +33,11 @@ class Attempts:
 
     async def run(self, policy: RetryPolicy) -> str:
         return await call_with_retries(
-            GatewayUnavailable, self, policy, lambda number, wait, error: self.told.append((number, wait, error))
+            GatewayUnavailable,
+            self,
+            policy,
+            lambda number, wait, error: self.told.append((number, wait, error)),
+            MACHINE,
         )
 
 
@@ -149,17 +154,18 @@ def test_only_a_failed_call_pays_for_tenacity() -> None:
 import asyncio, sys
 from agent_host.errors import GatewayUnavailable
 from agent_host.retrying import RetryPolicy, call_with_retries
+from agent_host.ids import MACHINE
 async def works(): return 1
 async def fails(): raise GatewayUnavailable("x")
-asyncio.run(call_with_retries(GatewayUnavailable, works, RetryPolicy(), print))
+asyncio.run(call_with_retries(GatewayUnavailable, works, RetryPolicy(), print, MACHINE))
 assert "tenacity" not in sys.modules
 try:
-    asyncio.run(call_with_retries(GatewayUnavailable, fails, RetryPolicy(retries=0), print))
+    asyncio.run(call_with_retries(GatewayUnavailable, fails, RetryPolicy(retries=0), print, MACHINE))
 except GatewayUnavailable:
     pass
 assert "tenacity" not in sys.modules
 try:
-    asyncio.run(call_with_retries(GatewayUnavailable, fails, RetryPolicy(1, 0.001, 0.001), lambda *told: None))
+    asyncio.run(call_with_retries(GatewayUnavailable, fails, RetryPolicy(1, 0.001, 0.001), lambda *told: None, MACHINE))
 except GatewayUnavailable:
     pass
 assert "tenacity" in sys.modules

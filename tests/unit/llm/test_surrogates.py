@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm.raw_json import loads_with_halves, may_hold_halves, repair, repair_json
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "good", "count"),
     [
         ("", "", 0),
@@ -29,7 +30,7 @@ def test_text(text: str, good: str, count: int) -> None:
     assert repair(text) == (good, count)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("encoded", "value", "count"),
     [
         (r'"\ud83d\ude00"', "😀", 0),

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from agent_host.errors import UsageError
 from agent_host.llm.urls import GatewayAddress, check_url, place_of, request_url
+from tests.support.rows import each_row
 
 CHAT = "/v1/chat/completions"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "expected"),
     [
         ("http://h", "http://h/v1/chat/completions"),
@@ -41,7 +42,7 @@ def test_each_dialect_has_its_own_path() -> None:
     assert request_url("http://h/v1/", "/v1/responses") == "http://h/v1/responses"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "place"),
     [
         ("http://h/v1/messages", GatewayAddress("http", "h", None, "/v1/messages", "h", None)),

@@ -14,6 +14,7 @@ from agent_host.thread.messages import ToolCall
 from state.checkpoint import OpenCall
 from state.records import ApprovalAnswered
 from tests.support.loop import Loop
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,7 @@ def test_what_is_too_long_is_cut_and_says_so(loop: Loop, length: int, *, cut: bo
     assert (arguments_in_note(note) is None) == cut
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",

@@ -16,6 +16,7 @@ from agent_host.thread.tokens import estimate
 from state.usage import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import Script, Tools, calls, read, says, succeeded
+from tests.support.rows import each_row
 from tests.support.token_samples import Sample, samples
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ async def test_of_odd_text_the_second_answer_tells(tmp_path: Path, kind: str) ->
     assert max(map(abs, errors(loop)[3:])) < 0.1, errors(loop)
 
 
-@pytest.mark.parametrize("kind", sorted(SAMPLES))
+@each_row("kind", sorted(SAMPLES))
 def test_the_estimate_errs_high(kind: str) -> None:
     """Before an answer: by a quarter more than these figures (`loop.limits`)."""
     sample = SAMPLES[kind]

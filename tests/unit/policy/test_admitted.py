@@ -8,13 +8,14 @@ import pytest
 
 from policy.programs.table import what_it_starts
 from policy.rules.bundle_summary import starters, summarize, summarize_in_line
+from tests.support.rows import each_row
 
 from .helpers import bundle
 
 BOTH = [{"name": "File.Write"}, {"name": "File.Delete"}]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("program", "expected"),
     [
         ("python3.12", "any code"),

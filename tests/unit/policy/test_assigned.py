@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from policy.names import words
+from tests.support.rows import each_row
 
 from .helpers import shell
 
@@ -107,7 +108,7 @@ HARMLESS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("form", HARMLESS)
+@each_row("form", HARMLESS)
 def test_other_names_and_reading_one_that_steers_are_no_matter(form: str) -> None:
     for name in ("count", "n", "PATHS", "MY_PATH"):
         assert shell(form.format(n=name, s="PATH"), blockedCommands=["evil"]) == "ALLOWED"
@@ -161,19 +162,19 @@ UNKNOWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("line", NUMBERS)
+@each_row("line", NUMBERS)
 def test_what_a_line_makes_a_number_is_one(line: str) -> None:
     assert shell(line, allowedCommands=sorted(LISTED)) == "ALLOWED"
 
 
-@pytest.mark.parametrize("line", UNKNOWN)
+@each_row("line", UNKNOWN)
 def test_a_value_from_elsewhere_is_no_number_where_no_interpreter_is_listed(line: str) -> None:
     assert shell(line, allowedCommands=sorted(LISTED)) == "DENIED"
     assert shell(line, allowedCommands=[*LISTED, "eval", "trap"]) == "DENIED"
 
 
-@pytest.mark.parametrize("interpreter", ["python3", "bash", "make", "npm", "source", "/w/bin/*"])
-@pytest.mark.parametrize("line", [UNKNOWN[0], UNKNOWN[2], UNKNOWN[8]])
+@each_row("interpreter", ["python3", "bash", "make", "npm", "source", "/w/bin/*"])
+@each_row("line", [UNKNOWN[0], UNKNOWN[2], UNKNOWN[8]])
 def test_who_lists_an_interpreter_consents_to_what_text_may_be(line: str, interpreter: str) -> None:
     assert shell(line, allowedCommands=[*LISTED, interpreter]) == "ALLOWED"
     assert shell(line, blockedCommands=["evil"]) == "ALLOWED"

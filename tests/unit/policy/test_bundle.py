@@ -19,6 +19,7 @@ from policy.decide import check_tool
 from policy.facts import CommandFacts, OsFamily
 from policy.names import ALL_CAPABILITIES
 from policy.shell.commands import parse, paths_in_line
+from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, bundle_json, path, url
 
@@ -101,7 +102,7 @@ def test_every_problem_is_reported_at_once() -> None:
     assert "capabilities[1]" in found["capabilities[2].name"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "fields"),
     [
         ("Network.Http", {"allowedPaths": ["/w"], "allowedCommands": []}),
@@ -120,7 +121,7 @@ def test_a_list_that_restricts_nothing_is_an_error(name: str, fields: dict[str, 
     assert all(f"restricts nothing in {name}" in said for said in found.values())
 
 
-@pytest.mark.parametrize("name", ALL_CAPABILITIES)
+@each_row("name", ALL_CAPABILITIES)
 def test_fields_that_are_written_down_everywhere_and_say_nothing_are_fine(name: str) -> None:
     lists = ("allowedPaths", "allowedCommands", "allowedDomains", "allowedToolNames")
     empty: dict[str, Any] = {"blockedPaths": [], "blockedCommands": [], "blockedDomains": [], "commandPolicies": []}
@@ -129,10 +130,8 @@ def test_fields_that_are_written_down_everywhere_and_say_nothing_are_fine(name: 
     )
 
 
-@pytest.mark.parametrize(
-    "command", ["r?", "*", "ls;rm", "a|b", "$X", "`x`", "[a-z]m", "a\0", "a\x7f", "", "a b", "(a)", "a&"]
-)
-@pytest.mark.parametrize("field", ["allowedCommands", "blockedCommands"])
+@each_row("command", ["r?", "*", "ls;rm", "a|b", "$X", "`x`", "[a-z]m", "a\0", "a\x7f", "", "a b", "(a)", "a&"])
+@each_row("field", ["allowedCommands", "blockedCommands"])
 def test_a_command_is_the_name_of_a_program(command: str, field: str) -> None:
     found = problems(bundle_json({"name": "Shell.Exec", field: ["ls", command]}))
     assert set(found) == {f"capabilities[0].{field}[1]"}
@@ -310,8 +309,8 @@ def builtin(name: str, os: OsFamily = "posix", **changes: Any) -> PolicyBundle:
 PATTERN = {"posix": "/home/u/w/**", "windows": "C:\\w\\**"}
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-@pytest.mark.parametrize("os", ["posix", "windows"])
+@each_row("name", BUILT_IN)
+@each_row("os", ["posix", "windows"])
 def test_built_ins_are_valid_bundles(name: str, os: OsFamily) -> None:
     held = builtin(name, os)
     shape = held.to_json()
@@ -371,7 +370,7 @@ def test_what_the_built_ins_grant(name: str, expected: list[str]) -> None:
     assert given_ == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "place", "expected"),
     [
         ("ci", "/tmp", [YES, YES, YES]),
@@ -421,8 +420,8 @@ STEERING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["workspace", "ci", "full"])
-@pytest.mark.parametrize("place", [*SECRETS, *STEERING])
+@each_row("name", ["workspace", "ci", "full"])
+@each_row("place", [*SECRETS, *STEERING])
 def test_sensitive_places_are_blocked_even_inside_an_allowed_root(name: str, place: str) -> None:
     held = builtin(name, workspace="/home/u")
     target = path("/home/u/" + place)
@@ -483,7 +482,7 @@ def test_a_template_says_how_long_it_holds_and_where() -> None:
     assert held.session_id == "s"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "path"),
     [
         ({"name": "File.Read", "allowedPaths": ["/w/*"]}, "allowedPaths[0]"),

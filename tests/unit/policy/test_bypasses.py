@@ -13,6 +13,7 @@ import pytest
 from agent_host.host.local_tools import BUILT_IN
 from agent_host.judging.dry_run import case_from, judge_case
 from agent_host.judging.environment import Environment
+from tests.support.rows import each_row
 from tests.support.tools import TOOLS
 
 from .helpers import NOW, bundle
@@ -49,7 +50,7 @@ def judge(row: dict[str, Any]) -> tuple[str, str, str]:
     return answer.decision, answer.rule, answer.reason
 
 
-@pytest.mark.parametrize("row", rows("bypass"))
+@each_row("row", rows("bypass"))
 def test_what_others_fell_for_is_not_allowed(row: dict[str, Any]) -> None:
     decision, rule, reason = judge(row)
     assert decision == row.get("expected", "DENIED"), (rule, reason)
@@ -57,13 +58,13 @@ def test_what_others_fell_for_is_not_allowed(row: dict[str, Any]) -> None:
     assert reason
 
 
-@pytest.mark.parametrize("row", rows("harmless"))
+@each_row("row", rows("harmless"))
 def test_its_harmless_neighbour_is_allowed(row: dict[str, Any]) -> None:
     decision, rule, reason = judge(row)
     assert decision == "ALLOWED", (rule, reason)
 
 
-@pytest.mark.parametrize("path", FAMILIES, ids=lambda path: path.stem)
+@each_row("path", FAMILIES, ids=lambda path: path.stem)
 def test_every_case_names_its_source_and_no_two_are_the_same(path: Path) -> None:
     family = read(path)
     assert family["family"]

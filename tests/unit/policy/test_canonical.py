@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policy.bundle.model import PolicyBundle, bundle_from_trusted
 from policy.facts import CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
 from policy.rules.canonical import canonical_form, canonical_url, policy_hash
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import bundle, bundle_json
 
 
@@ -54,7 +55,7 @@ def test_one_file_in_two_spellings(one: str, other: str, os: OsFamily) -> None:
     assert of_path(one, os) == of_path(other, os)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other", "os"),
     [
         ("/w/a", "/w/A", "posix"),
@@ -76,13 +77,13 @@ def test_a_file_is_where_it_really_is() -> None:
     assert of_path("/w/real", asked="/w/link") != of_path("/w/link")
 
 
-@pytest.mark.parametrize("shell", ["bash", "sh", "zsh"])
-@pytest.mark.parametrize("same", ["make all", "  make   all ", "make\tall", "make all\n"])
+@each_row("shell", ["bash", "sh", "zsh"])
+@each_row("same", ["make all", "  make   all ", "make\tall", "make all\n"])
 def test_blanks_between_plain_words_do_not_count(same: str, shell: ShellName) -> None:
     assert of_line(same, shell) == of_line("make all", shell)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other"),
     [
         ("echo 'a b'", "echo 'a  b'"),
@@ -116,7 +117,7 @@ def test_the_directory_and_the_shell_count() -> None:
     assert of_line("make", "sh") != of_line("make", "bash")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "same",
     [
         "https://example.com/a?b=C",
@@ -147,7 +148,7 @@ def test_two_spellings_of_a_url(one: str, other: str) -> None:
     assert canonical_url(one) == canonical_url(other)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other"),
     [
         ("http://h.example/", "https://h.example/"),

@@ -6,6 +6,7 @@ import pytest
 
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, UrlFacts
 from policy.rules.canonical import canonical_form, canonical_url, policy_hash
+from tests.support.rows import each_row
 
 from .helpers import bundle, path
 
@@ -66,7 +67,7 @@ def test_a_request_is_its_method_and_url_and_a_tool_its_name() -> None:
     assert form(NamedToolFacts("t")) == ("tool", "t")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "same"),
     [
         ("HTTPS://Example.COM.:443/A?b=C#d", "https://example.com/A?b=C"),

@@ -13,6 +13,7 @@ from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, PathFacts
 from policy.names import ALL_CAPABILITIES
 from policy.rules.grants import Narrowing, narrow, scope_of_call
+from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, path, url
 
@@ -28,8 +29,8 @@ def verdict(capability: str, facts: ActionFacts, held: PolicyBundle = FILES, **o
     return check_tool(held, capability, facts, now=options.pop("now", NOW), **options)
 
 
-@pytest.mark.parametrize("capability", ["File.Read", "File.Write", "File.Delete"])
-@pytest.mark.parametrize(
+@each_row("capability", ["File.Read", "File.Write", "File.Delete"])
+@each_row(
     ("absolute", "real", "expected", "rule"),
     [
         ("/w/a", "/w/a", "ALLOWED", "allowedPaths: /w"),
@@ -75,8 +76,8 @@ def test_a_share_may_be_a_blocked_place_under_another_name(share: str) -> None:
     assert verdict("File.Read", path(share), bundle({"name": "File.Read"}), os="windows").allowed
 
 
-@pytest.mark.parametrize("capability", ["File.Read", "File.Write", "File.Delete"])
-@pytest.mark.parametrize(
+@each_row("capability", ["File.Read", "File.Write", "File.Delete"])
+@each_row(
     ("absolute", "expected", "rule"),
     [
         ("/w/SECRET/a", "DENIED", "blockedPaths: /w/secret"),
@@ -94,8 +95,8 @@ def test_a_block_entry_folds_case_on_every_system_and_an_allow_entry_does_not(
         assert (answer.decision, answer.rule) == (expected, f"capabilities[{capability}].{rule}")
 
 
-@pytest.mark.parametrize("capability", ["File.Read", "File.Write", "File.Delete"])
-@pytest.mark.parametrize(
+@each_row("capability", ["File.Read", "File.Write", "File.Delete"])
+@each_row(
     ("allowed", "facts", "expected"),
     [
         (None, path("/proc/self/environ", "/proc/7/environ"), "DENIED"),
@@ -162,7 +163,7 @@ def test_expiry_comes_first_and_is_marked() -> None:
         assert verdict("File.Read", path("/w/a"), now=moment).expired is expired
 
 
-@pytest.mark.parametrize("capability", ALL_CAPABILITIES)
+@each_row("capability", ALL_CAPABILITIES)
 def test_facts_that_do_not_fit_are_denied(capability: str) -> None:
     held = bundle({"name": capability})
     fitting = 0
@@ -200,7 +201,7 @@ UPLOAD = {"name": "Workspace.Upload"}
 READ = {"name": "File.Read"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("upload", "read", "place", "decision", "decided"),
     [
         ({}, {}, "/w/a", "ALLOWED", "capabilities[Workspace.Upload]"),
@@ -264,7 +265,7 @@ def test_approval_comes_after_scope_and_carries_rule_and_risk() -> None:
     assert verdict("File.Write", path("/w/a"), bundle({"name": "File.Write", "requiresApproval": True})).rule_id is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("capability", "facts", "fields", "level"),
     [
         ("File.Read", path("/x"), {}, "low"),
@@ -417,7 +418,7 @@ def test_a_path_decision_does_not_follow_the_number_of_entries() -> None:
     assert not verdict("File.Read", path("/p1000/a"), held).allowed
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changed",
     [
         "/w/.git/hooks/pre-commit",
@@ -433,7 +434,7 @@ def test_a_path_decision_does_not_follow_the_number_of_entries() -> None:
         "/w/.g\u200cit/hooks/a",
     ],
 )
-@pytest.mark.parametrize("capability", ["File.Write", "File.Delete"])
+@each_row("capability", ["File.Write", "File.Delete"])
 def test_what_git_runs_is_not_changed_in_passing(changed: str, capability: str) -> None:
     for grant in ({"allowedPaths": ["/w"]}, {}):
         decision = verdict(capability, path(changed), bundle({"name": capability, **grant}))

@@ -8,6 +8,7 @@ import pytest
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts, PathFacts
+from tests.support.rows import each_row
 
 from .helpers import NOW, bundle
 
@@ -136,7 +137,7 @@ def test_an_assignment_is_an_argument_of_what_declares_it() -> None:
         assert ruled(line, {"command": "export", "maxArguments": 0}) == decision
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("policy", "fits", "does_not"),
     [
         ({"maxArguments": 0}, ["ls"], ["ls a"]),

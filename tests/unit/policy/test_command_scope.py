@@ -22,6 +22,7 @@ from policy.rules.sandbox import (
     server_scope,
 )
 from policy.scope import RepositoryFacts, ScopeFacts, Widening
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import bundle
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def writes(found: CommandScope, path: str) -> bool:
     return may_write(found, path, "posix")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "read_only", "workspace", "ci", "full"),
     # What each built-in lets a command do: r reads, w reads and writes, - neither.
     [

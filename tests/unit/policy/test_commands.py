@@ -14,6 +14,7 @@ from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.shell.commands import parse, paths_in_line
 from policy.shell.findings import SimpleCommand
+from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, shell
 
@@ -42,7 +43,7 @@ EVERYDAY = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         "ls",
@@ -160,12 +161,12 @@ UNLISTED = [
 ]
 
 
-@pytest.mark.parametrize("command", UNLISTED)
+@each_row("command", UNLISTED)
 def test_no_unlisted_program_rides_along(command: str) -> None:
     assert shell(command, allowedCommands=EVERYDAY) == "DENIED"
 
 
-@pytest.mark.parametrize("command", [line for line in UNLISTED if "evil" in line and "/evil/" not in line])
+@each_row("command", [line for line in UNLISTED if "evil" in line and "/evil/" not in line])
 def test_a_blocked_program_is_found_wherever_it_stands(command: str) -> None:
     assert shell(command, blockedCommands=["evil"]) == "DENIED"
 
@@ -269,8 +270,8 @@ UNDECIDABLE = [
 ]
 
 
-@pytest.mark.parametrize("command", UNDECIDABLE)
-@pytest.mark.parametrize("lists", [{"allowedCommands": [*EVERYDAY, "read", "printf", "export", "set", "1a=ls", "echo"]},
+@each_row("command", UNDECIDABLE)
+@each_row("lists", [{"allowedCommands": [*EVERYDAY, "read", "printf", "export", "set", "1a=ls", "echo"]},
                                    {"blockedCommands": ["rm"]}])  # fmt: skip
 def test_what_cannot_be_decided_is_denied_where_a_list_decides(command: str, lists: dict[str, Any]) -> None:
     assert shell(command, **lists) == "DENIED"
@@ -313,7 +314,7 @@ def test_a_path_qualified_program_is_admitted_as_it_is_listed() -> None:
     assert shell("ls", allowedCommands=["/usr/bin/ls"]) == "DENIED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("command", "links"),
     [
         ("echo x > /etc/passwd", {}),
@@ -342,7 +343,7 @@ def test_a_path_qualified_program_is_admitted_as_it_is_listed() -> None:
         ("exec > /etc/x", {}),
     ],
 )
-@pytest.mark.parametrize("lists", [{"allowedCommands": [*EVERYDAY, "exec"]}, {}])
+@each_row("lists", [{"allowedCommands": [*EVERYDAY, "exec"]}, {}])
 def test_a_redirection_is_judged_as_the_file_access_it_is(
     command: str, links: dict[str, str], lists: dict[str, Any]
 ) -> None:
@@ -416,7 +417,7 @@ def test_two_rules_for_one_argument_both_have_to_pass() -> None:
         assert shell(f"ls {argument}", commandPolicies=[{"command": "ls", "arguments": rules}]) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         ";".join(["ls"] * 5_000),
@@ -450,7 +451,7 @@ def test_size_alone_is_no_reason_to_deny() -> None:
     assert shell(";".join(["ls"] * 2_000 + ["evil"]), allowedCommands=["ls"]) == "DENIED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "command", "expected"),
     [
         ("cmd", "dir /b src", "ALLOWED"),
@@ -541,7 +542,7 @@ def test_second_names_of_cmd_do_not_hide_a_blocked_command(command: str, blocked
     assert shell("copy a b", shell_name="cmd", blockedCommands=[blocked]) == "ALLOWED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         "dir 'a $b `c` *(e:x:)' | dir",
@@ -560,7 +561,7 @@ def test_zsh_is_decided_where_it_reads_like_bash(command: str) -> None:
     assert shell(command, shell_name="zsh", allowedCommands=["dir", "[", "printf", "exit"]) == "ALLOWED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         "dir *(e:evil:)", "dir x*(#qe:evil:)", "=dir", "dir =evil", "dir $x[$(evil)]", 'dir "$x[1]"', "dir $x:h",
@@ -576,7 +577,7 @@ def test_zsh_is_decided_where_it_reads_like_bash(command: str) -> None:
         "dir \"$(dir '\"')\" *(e:evil:) '", "dir 'a'*(e:evil:)", "dir a#'\n*(e:evil:)'", "dir `dir '`' *(e:evil:)'",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize(
+@each_row(
     "lists",
     [
         {"allowedCommands": ["dir", "-", "repeat", "integer", "[", "test", "printf", "exit"]},
@@ -640,8 +641,8 @@ def test_an_allowed_line_has_no_unlisted_word_in_command_position(pieces: list[s
         assert all(one.program == "ls" for one in parse(line, "bash").commands)
 
 
-@pytest.mark.parametrize("line", ["echo a > $f", 'echo a >> "$HOME/x"', "cat < $f", "cd $d; echo a > f"])
-@pytest.mark.parametrize(
+@each_row("line", ["echo a > $f", 'echo a >> "$HOME/x"', "cat < $f", "cd $d; echo a > f"])
+@each_row(
     ("scope", "expected"),
     [({}, "ALLOWED"), ({"allowedPaths": ["/w"]}, "DENIED"), ({"blockedPaths": ["/x"]}, "DENIED"), (None, "DENIED")],
 )

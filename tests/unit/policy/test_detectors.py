@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from policy.redaction import PLACEHOLDER, Redaction
 from policy.secret_detectors import DETECTORS, entropy, is_password, is_random
+from tests.support.rows import each_row
 from tests.unit.policy.harmless_samples import HARMLESS, HARMLESS_FIELDS
 from tests.unit.policy.secret_places import FIELDS, KEYS, PLACES
 from tests.unit.policy.secret_samples import LETTERS, MARKED, TOKENS, WITHIN_WORDS, b64, pem
@@ -50,7 +51,7 @@ def found(text: str) -> list[str]:
     return re.findall(r"\[redacted:([a-z0-9-]+):[0-9a-f]{6}\]", REDACTION.text(text))
 
 
-@pytest.mark.parametrize(("kind", "token"), KNOWN)
+@each_row(("kind", "token"), KNOWN)
 def test_a_known_token_is_found_wherever_it_stands(kind: str, token: str) -> None:
     for surrounding in SURROUNDINGS:
         text = surrounding.replace("{}", token).replace("{{", "{").replace("}}", "}")
@@ -58,9 +59,7 @@ def test_a_known_token_is_found_wherever_it_stands(kind: str, token: str) -> Non
         assert kind in found(text)
 
 
-@pytest.mark.parametrize(
-    ("kind", "start", "body"), [(kind, start, body) for kind, starts, body in MARKED for start in starts.split()]
-)
+@each_row(("kind", "start", "body"), [(kind, start, body) for kind, starts, body in MARKED for start in starts.split()])
 def test_a_token_is_as_long_as_its_service_makes_it(kind: str, start: str, body: str) -> None:
     assert found(f"x {start}{body} y") == found(f"+{start}{body}\\n") == [kind]
     assert found(f"x {start}{body[:-1]} y") == []
@@ -68,7 +67,7 @@ def test_a_token_is_as_long_as_its_service_makes_it(kind: str, start: str, body:
     assert found(f"q{start}{body}") == ([] if start in WITHIN_WORDS.split() else [kind])
 
 
-@pytest.mark.parametrize(("place", "secret"), PLACES)
+@each_row(("place", "secret"), PLACES)
 def test_a_secret_is_given_away_by_its_place(place: str, secret: str) -> None:
     for text in (place.format(secret), f"a\n{place.format(secret)}\nb"):
         clean = REDACTION.text(text)
@@ -78,7 +77,7 @@ def test_a_secret_is_given_away_by_its_place(place: str, secret: str) -> None:
         assert clean.replace(re.search(PLACEHOLDER, clean)[0], "{}") == text.replace(secret, "{}"), (before, after)  # type: ignore[index]  # it is there, or the line above has failed
 
 
-@pytest.mark.parametrize(("place", "secret"), PLACES)
+@each_row(("place", "secret"), PLACES)
 def test_it_is_found_inside_json_too(place: str, secret: str) -> None:
     """A tool's output that is JSON, with a file's content in it."""
     for content in (place.format(secret), "before\n" + place.format(secret) + "\tbehind"):
@@ -87,13 +86,13 @@ def test_it_is_found_inside_json_too(place: str, secret: str) -> None:
         assert json.dumps(json.dumps(secret)[1:-1])[1:-1] not in REDACTION.text(json.dumps(text))
 
 
-@pytest.mark.parametrize("text", HARMLESS)
+@each_row("text", HARMLESS)
 def test_what_is_no_secret_stays(text: str) -> None:
     assert REDACTION.text(text) == text
     assert REDACTION.text(f"a\n  {text}\nb") == f"a\n  {text}\nb"
 
 
-@pytest.mark.parametrize(("name", "value", "secret"), FIELDS)
+@each_row(("name", "value", "secret"), FIELDS)
 def test_a_field_gives_its_value_away(name: str, value: str, secret: str) -> None:
     for shape in ({name: value}, {"a": [{name: [value]}]}, {"name": name, "value": value}):
         clean = REDACTION.value(shape)
@@ -102,7 +101,7 @@ def test_a_field_gives_its_value_away(name: str, value: str, secret: str) -> Non
     assert REDACTION.value({name: f"${{{name}}}"}) == {name: f"${{{name}}}"}
 
 
-@pytest.mark.parametrize("kind", KEYS)
+@each_row("kind", KEYS)
 def test_a_key_is_one_however_its_name_is_spelled(kind: str) -> None:
     for name in (f"{kind}{joint}{key}" for joint in ("", "_", "-", ".") for key in ("key", "KEY")):
         assert found(f"my_{name}={LETTERS[:24]}") == found(f"{name}: '{LETTERS[:24]}'") == ["secret"]
@@ -110,7 +109,7 @@ def test_a_key_is_one_however_its_name_is_spelled(kind: str) -> None:
     assert found(f"{kind}_keyboard: {LETTERS[:15]}") == []
 
 
-@pytest.mark.parametrize(("name", "value"), HARMLESS_FIELDS)
+@each_row(("name", "value"), HARMLESS_FIELDS)
 def test_a_field_with_a_value_that_is_no_secret_keeps_it(name: str, value: str) -> None:
     assert REDACTION.value({name: value}) == {name: value}
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.shell.commands import parse, paths_in_line
+from tests.support.rows import each_row
 
 from .helpers import NOW, bundle
 
@@ -91,12 +90,12 @@ DENIED = [
 ]
 
 
-@pytest.mark.parametrize("line", ALLOWED)
+@each_row("line", ALLOWED)
 def test_files_that_a_download_may_have(line: str) -> None:
     assert reason(line) == ""
 
 
-@pytest.mark.parametrize(("line", "why"), DENIED)
+@each_row(("line", "why"), DENIED)
 def test_files_that_a_download_may_not_have(line: str, why: str) -> None:
     assert why in reason(line)
 

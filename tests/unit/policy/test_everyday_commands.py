@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from policy.names import words
+from tests.support.rows import each_row
 
 from .helpers import shell
 
@@ -299,6 +298,6 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", LINES)
+@each_row("line", LINES)
 def test_it_is_allowed_when_what_it_names_is_listed(line: str) -> None:
     assert shell(line, allowedCommands=LISTED, commandPolicies=STARTERS) == "ALLOWED"

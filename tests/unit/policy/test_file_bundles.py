@@ -15,6 +15,7 @@ from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
 from policy.bundle.model import BundleProblems
 from policy.bundle.validate import parse_bundle
 from policy.decide import check_tool
+from tests.support.rows import each_row
 
 from .helpers import NOW, bundle_json, path, url
 from .test_bundle import run
@@ -51,7 +52,7 @@ def reading(*allowed: str, blocked: tuple[str, ...] = ()) -> dict[str, Any]:
 # Places
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "posix", "windows"),
     [
         ("${workspace}", "/home/u/w", "C:\\w"),
@@ -100,7 +101,7 @@ def test_what_has_no_value_on_this_machine() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "said"),
     [
         ("${workspce}", "${workspce} is not a placeholder (did you mean ${workspace}?)"),
@@ -168,7 +169,7 @@ def test_programs_of_the_workspace(entry: str, posix: str, windows: str) -> None
     assert grant(parsed(raw, WINDOWS), "Shell.Exec").allowed_commands == (windows,)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "entry",
     [
         "${workspace}", "${workspace}/gradlew", "${workspace}/*/bin/*", "${workspace}/../x/*", "${home}/bin/*",
@@ -305,7 +306,7 @@ def test_rules_of_the_same_id_replace() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "said"),
     [
         ({"extends": "cis"}, ["extends: 'cis' is not a built-in (did you mean ci?)"]),
@@ -390,7 +391,7 @@ def test_a_built_in_that_is_shown_decides_alike(name: str) -> None:
     assert shown.expires_at == own.expires_at
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "os", "found"),
     [
         ("/r/_temp/_runner_file_commands/set_output_1", "posix", "/r/_temp/_runner_file_commands"),

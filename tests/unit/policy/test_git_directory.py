@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from policy.rules.git_directory import (
     target_of,
     tree_of,
 )
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ FOLDER = LeftEntry("directory")
 LINK = LeftEntry("other")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "refused"),
     [
         ("objects/ab/cd", None),
@@ -86,7 +86,7 @@ def test_names_that_only_git_writes(path: str, refused: str | None) -> None:
     assert find_refused_name([one.lower() for one in path.split("/")]) == refused
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("of", "path", "left", "is_refused"),
     [
         (OWN, "commondir", FILE, True),
@@ -135,7 +135,7 @@ def test_what_is_left_in_a_git_directory(of: GitDirectory, path: str, left: Left
     assert (find_left_problem(of, path.split("/"), left, None, ["/w"]) is not None) == is_refused
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "content", "is_refused"),
     [
         ("rebase-merge/git-rebase-todo", "pick 1234 x\nf 123\n# exec x\n\nlabel o\nupdate-ref refs/heads/x\n", False),
@@ -175,7 +175,7 @@ def test_what_git_continues_with(path: str, content: str, is_refused: bool) -> N
 BEFORE = b"[core]\n\tbare = false\n[alias]\n\tst = status\n[user]\n\tname = A\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "is_refused"),
     [
         (BEFORE, False),

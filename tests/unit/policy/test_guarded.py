@@ -16,6 +16,7 @@ from policy.facts import ScriptFacts
 from policy.rules.case import AS_THE_BUNDLE_SAYS, TaskOptions, ToolLimit
 from policy.rules.toolset import GUARDED_TOOLS, RULE, SETTING, only_enabled, risk_of_guarded
 from tests.support.judging import decided_call, problem_with, withheld_by
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from agent_host.contracts import ToolError
@@ -63,8 +64,8 @@ def test_the_calls_are_those_of_all_guarded_tools() -> None:
     assert set(CALLS) == set(GUARDED_TOOLS)
 
 
-@pytest.mark.parametrize("tool", CALLS)
-@pytest.mark.parametrize("policy", BUILT_IN)
+@each_row("tool", CALLS)
+@each_row("policy", BUILT_IN)
 def test_off_unless_it_is_enabled(policy: str, tool: str) -> None:
     for enabled in ((), [name for name in CALLS if name != tool], ["*"]):
         judging = judge(policy, frozenset({only_enabled(enabled)}))
@@ -95,8 +96,8 @@ def test_each_tool_has_the_risk_of_the_specification(tool: str, risk: str) -> No
     assert tool not in left
 
 
-@pytest.mark.parametrize("tool", CALLS)
-@pytest.mark.parametrize("policy", BUILT_IN)
+@each_row("tool", CALLS)
+@each_row("policy", BUILT_IN)
 def test_no_built_in_lets_it_pass(policy: str, tool: str) -> None:
     """And what the bundle asks for by a rule of its own is still asked for by the tool's name."""
     decision = decided_call(judge(policy), tool, CALLS[tool]).decision
@@ -114,8 +115,8 @@ def test_a_task_that_asks_nobody_is_not_shown_it(tool: str) -> None:
     assert tool not in {spec.name for spec in judging.offered_tools()}
 
 
-@pytest.mark.parametrize("tool", CALLS)
-@pytest.mark.parametrize("ceiling", ["low", "medium", "high"])
+@each_row("tool", CALLS)
+@each_row("ceiling", ["low", "medium", "high"])
 def test_its_risk_counts_under_a_ceiling(tool: str, ceiling: Any) -> None:
     judging = judge(limits=ALL | {ToolLimit("ceiling", risk_ceiling=ceiling)})
     least = risk_of_guarded(tool, built_in()._by_name[tool].capability)

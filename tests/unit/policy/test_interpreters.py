@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.shell.argv import NoInterpreter, interpreter_of
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "name", "argv"),
     [
         (b"#!/usr/bin/env python3\nprint()", "fill", ("python3",)),
@@ -29,7 +30,7 @@ def test_the_program(first: bytes, name: str, argv: tuple[str, ...]) -> None:
     assert interpreter_of(first, name, "posix") == argv
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "name"),
     [
         (b"", "a"),

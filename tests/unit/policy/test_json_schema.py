@@ -22,6 +22,7 @@ from policy.names import ALL_CAPABILITIES
 from tests.support.bundle_schema import bundle_schema
 from tests.support.bundle_schema_file import FILE, content
 from tests.support.process import bundle
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).resolve().parents[3]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,7 +68,7 @@ def changed(*path: str | int, to: Any) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize(
+@each_row(
     "shape",
     [
         [],
@@ -126,8 +127,8 @@ def test_bad_bundles(shape: Any) -> None:
 OPTIONAL = ("expiresAt", "mcpServers", "redactionRules", "sandbox", "approvalTimeoutS")
 
 
-@pytest.mark.parametrize("field", json_names(PolicyBundle))
-@pytest.mark.parametrize("extends", [False, True])
+@each_row("field", json_names(PolicyBundle))
+@each_row("extends", [False, True])
 def test_what_is_required(field: str, extends: bool) -> None:
     shape = bundle(Path("/srv")) | ({"extends": "ci"} if extends else {})
     shape.pop(field, None)
@@ -155,7 +156,7 @@ PROGRAMS = ["ls", "${workspace}/**", "${workspace}/*", "${workspace}/.venv/bin/*
 NO_PROGRAMS = ["${workspace}", "${workspace}/x", "${workspace}/*/x/*", "${home}/*", "./*", "/srv/*", "${workspace}/a**"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "entry", "valid"),
     [
         *(("allowedPaths", one, one != "x*y") for one in PATHS),
@@ -173,7 +174,7 @@ def test_forms_of_a_file(field: str, entry: str, valid: bool) -> None:
     agree(changed("capabilities", 3 if "Commands" in field else 0, field, to=[entry]), valid=valid)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "shape",
     [
         changed("llmPolicy", "maxInputTokens", to=5.0),
@@ -266,7 +267,7 @@ def never_refused(shape: dict[str, Any]) -> None:
     assert list(VALIDATOR.iter_errors(shape)) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "shape",
     [
         changed("capabilities", to=[{"name": "LLM.Call"}, {"name": "LLM.Call", "maxOutputBytes": 1}]),

@@ -19,6 +19,7 @@ from policy.rules.case import TaskOptions
 from policy.rules.named_tools import fits, is_repeatable
 from policy.rules.narrowing import apply_task_options
 from policy.rules.toolset import why_not_offered
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, apply
 
 RULES = [
@@ -48,7 +49,7 @@ def said(tool: str, capability: str = "Mcp.Invoke", **entry: Any) -> str:
     return check_tool(bundle_of(name=capability, **entry), capability, NamedToolFacts(tool), now=NOW).decision
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "tool", "does"),
     [
         ("fs/read", "fs/read", True),

@@ -17,6 +17,7 @@ from policy.rules.case import NO_LIMITS, NativeExec
 from policy.rules.native_exec import DEFAULT, LIST, ROOTS, entry_problem, places_of
 from policy.shell.argv import BadArgv, line_of
 from tests.support.judging import decided_call, problem_with
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def root(tmp_path: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize(
+@each_row(
     "argv",
     [
         ("/bin/ls", "-la", "sub"),
@@ -67,7 +68,7 @@ def test_what_the_list_admits(root: Path, argv: tuple[str, ...]) -> None:
     assert found.allowed, found
 
 
-@pytest.mark.parametrize(
+@each_row(
     "argv",
     [
         ("ls",),
@@ -106,14 +107,14 @@ def test_what_no_list_admits(root: Path, argv: tuple[str, ...]) -> None:
     assert (found.decision, found.rule) == ("DENIED", LIST), found
 
 
-@pytest.mark.parametrize("word", ["/etc/passwd", "../f", "out/passwd", "sub/../../x", "out", "/"])
-@pytest.mark.parametrize("program", FILES)
+@each_row("word", ["/etc/passwd", "../f", "out/passwd", "sub/../../x", "out", "/"])
+@each_row("program", FILES)
 def test_no_argument_leads_out_of_the_roots(root: Path, program: str, word: str) -> None:
     found = decision(root, program, word)
     assert (found.decision, found.rule) == ("DENIED", ROOTS), found
 
 
-@pytest.mark.parametrize(
+@each_row(
     "argv",
     [
         ("/bin/grep", "x", "--exclude-from=/etc/passwd", "f"),
@@ -179,7 +180,7 @@ def test_a_variable_that_steers_is_refused(root: Path, name: str) -> None:
     assert decision(root, "/bin/ls", env={name: "./x"}).decision == "DENIED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "said"),
     [
         ({"command": ""}, "non-empty"),

@@ -15,6 +15,7 @@ from policy.decide import check_tool
 from policy.paths import covering, is_under, join_nested, key, normalize, roots, split_nested
 from policy.rules.toolset import why_not_offered
 from tests.support.process import bundle as whole_bundle
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, bundle, path
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def blocked(place: str, *entries: str, os: OsFamily = "posix") -> str | None:
     return covering(normalize(place, os), roots(entries, os, "wide"), os, "wide")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("os", "entry", "place", "is_blocked"),
     [
         ("posix", "/w/**/.vscode", "/w/.vscode", True),
@@ -74,7 +75,7 @@ def test_a_name_is_blocked_at_any_depth_below_its_root(os: OsFamily, entry: str,
     assert blocked(place, entry, os=os) == (entry if is_blocked else None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("os", "spelled", "parts"),
     [
         ("posix", "/w/**/x", ("/w", "x")),
@@ -220,7 +221,7 @@ def test_it_is_for_block_lists(entry: str) -> None:
     assert "leave the stars out; ROOT/**/NAME is for blockedPaths" in problem
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "hint"),
     [
         ("/w/*", "leave the stars out"),

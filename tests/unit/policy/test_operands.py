@@ -10,6 +10,7 @@ from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.shell.commands import parse, paths_in_line
 from policy.shell.findings import Operand
+from tests.support.rows import each_row
 
 from .helpers import NOW, bundle
 
@@ -72,7 +73,7 @@ ALLOWED = [
 ]
 
 
-@pytest.mark.parametrize("line", ALLOWED)
+@each_row("line", ALLOWED)
 def test_what_lies_where_the_bundle_allows_it_is_allowed(line: str) -> None:
     answer = judged(line)
     assert answer.allowed, answer.reason
@@ -200,7 +201,7 @@ DENIED = [
 ]
 
 
-@pytest.mark.parametrize(("line", "reason"), DENIED)
+@each_row(("line", "reason"), DENIED)
 def test_what_does_not_is_denied_and_says_why(line: str, reason: str) -> None:
     answer = judged(line)
     assert answer.decision == "DENIED"
@@ -272,7 +273,7 @@ PLACES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "expected"),
     [
         ("./gradlew build", "ALLOWED"),

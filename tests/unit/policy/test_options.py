@@ -12,6 +12,7 @@ from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, ShellName
 from policy.rules.case import ApprovalMode, TaskOptions
 from policy.rules.narrowing import apply_task_options
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, apply, bundle, path, url
 
 MODES: tuple[ApprovalMode | None, ...] = (None, *get_args(ApprovalMode))
@@ -56,7 +57,7 @@ def test_always_asks_under_the_rule_of_the_capability() -> None:
     assert decision.rule == "taskOptions.approvalMode: always"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("facts", "capability", "verdict"),
     [
         (command("ls"), "Shell.Exec", "ALLOWED"),
@@ -89,7 +90,7 @@ def test_never_denies_what_needs_an_approval() -> None:
 # The network
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "curl https://example.com",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from policy.decide import check_tool
 from policy.facts import CommandFacts, ShellName
 from policy.shell.commands import parse, parse_line, paths_in_line
 from policy.shell.findings import SimpleCommand
 from policy.shell.variables import names_read
+from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, shell
 
@@ -60,7 +59,7 @@ ORDINARY = [
 ]
 
 
-@pytest.mark.parametrize("line", ORDINARY)
+@each_row("line", ORDINARY)
 def test_ordinary_shell_is_read(line: str) -> None:
     assert parse(line).dynamic == ()
     assert shell(line, allowedCommands=LISTED) == "ALLOWED"
@@ -179,12 +178,12 @@ HIDING = [
 ]
 
 
-@pytest.mark.parametrize("line", HIDING)
+@each_row("line", HIDING)
 def test_what_they_could_hide_is_refused(line: str) -> None:
     assert shell(line, allowedCommands=LISTED) == "DENIED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "program"),
     [
         ("x=ls; $x a", "ls"),
@@ -215,7 +214,7 @@ def judged(line: str, environment: dict[str, str], shell_name: ShellName = "bash
     return answer.decision
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "value", "expected"),
     [
         ("ls > $X", "/w/a", "ALLOWED"),
@@ -255,7 +254,7 @@ def test_the_names_that_a_line_reads_are_all_that_is_asked_for() -> None:
     assert names_read("ls A") == frozenset()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "commands"),
     [
         ("c='ls -la'; $c x", [("ls", "-la", "x")]),
@@ -277,7 +276,7 @@ def test_a_command_in_a_variable_that_the_line_sets_is_known(line: str, commands
     assert parse(line).dynamic == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "c=ls; c=$(cat b); $c",
@@ -307,7 +306,7 @@ def test_one_that_is_not_certain_is_not(line: str) -> None:
     assert shell(line, allowedCommands=LISTED) == "DENIED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "operand", ["#refs/tags/", "#refs\\/tags\\/", "//\\//-", "%\\.py", "/\\*/x", "##*\\/", "//\\\\./_", "//\\ /_"]
 )
 def test_an_expansion_may_have_escapes(operand: str) -> None:

@@ -17,6 +17,7 @@ from policy.paths import (
     roots,
 )
 from policy.rules.protected_paths import repositories_by_shape, repository_place
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from policy.facts import OsFamily
@@ -31,7 +32,7 @@ SEPARATORS: dict[OsFamily, str] = {"posix": "/", "windows": "\\"}
 FAMILIES = st.sampled_from(list(ROOTS))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("os", "path", "expected"),
     [
         ("posix", "/a/./b//c/..", "/a/b"),
@@ -56,7 +57,7 @@ def test_relative_paths_and_home_are_resolved_when_given() -> None:
     assert normalize("\\x", "windows", cwd="D:\\a") == "D:\\x"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("os", "path", "root", "expected"),
     [
         ("posix", "/a/b/c", "/a/b", True),
@@ -86,7 +87,7 @@ def test_refusing_looks_wider_than_permitting() -> None:
     assert not is_under("/a/e\u0301", "/a/\u00e9", "posix")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "root"),
     [
         ("/h/.SSH/id", "/h/.ssh"),
@@ -114,7 +115,7 @@ def test_folding_keeps_to_components() -> None:
     assert not is_under("/h/stra\u00dfe", "/h/strasses", "posix", "wide")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "expected"),
     [
         ("/proc", "/proc"),
@@ -138,7 +139,7 @@ def test_spellings_that_pass_through_what_each_process_sees_differently(path: st
     assert process_place(path, "windows") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         "C:\\a\\NUL", "C:\\con.txt", "C:\\a\\com1", "C:\\a\\LPT\u00b9.log", "C:\\a\\f.txt::$DATA", "C:\\a:b", "C:a",
@@ -151,7 +152,7 @@ def test_windows_spellings_that_are_refused(path: str) -> None:
     assert problem_with(path, "windows") is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     ["C:\\a\\console.txt", "C:\\a\\.git", "C:\\~$a.docx", "C:\\a~b", "\\\\srv\\share\\x", "..\\a", "a b", "C:\\"],
 )
@@ -223,7 +224,7 @@ def test_no_spelling_raises(path: str, root: str, os: OsFamily) -> None:
     problem_with(path, os)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("os", "path", "expected"),
     [
         ("posix", "", "."),
@@ -250,7 +251,7 @@ def test_more_normal_forms(os: OsFamily, path: str, expected: str) -> None:
     assert normalize(path, os) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("os", "path", "expected"),
     [
         ("posix", "~", "/h"),
@@ -280,7 +281,7 @@ def test_without_a_home_a_tilde_is_a_name() -> None:
     assert normalize("~", "posix") == "~"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "expected"),
     [
         ("C:\\a", True),
@@ -313,7 +314,7 @@ def test_what_is_not_absolute_is_under_nothing_and_nothing_under_it() -> None:
     assert not is_under("C:\\a", "C:", "windows")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "expected"),
     [
         ("/proc", "/proc"),
@@ -335,7 +336,7 @@ def test_places_that_differ_from_process_to_process(path: str, expected: str | N
     assert process_place(path, "posix") == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("os", "path", "allowed", "expected"),
     [
         ("posix", "/w/.git", None, ".git"),
@@ -373,7 +374,7 @@ def test_what_git_runs_by(os: OsFamily, path: str, allowed: list[str] | None, ex
     assert repository_place(path, allowed, os) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("os", "path", "allowed", "expected"),
     [
         ("posix", "/w/meta/config", None, "meta/config"),
@@ -403,7 +404,7 @@ def test_what_git_runs_by_in_what_is_laid_out_like_a_repository(
         assert repository_place(path, allowed, os) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("os", "path", "found"),
     [
         ("posix", "/w/hooks/a", [("/w", "hooks")]),
@@ -432,7 +433,7 @@ def test_a_path_is_as_long_as_its_system_takes(os: OsFamily) -> None:
     assert problem_with(root + "a" * (LONGEST[os] - len(root) + 1), os) is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "said"),
     [
         ("\\\\?\\C:\\a", "a device or verbatim prefix"),
@@ -481,7 +482,7 @@ def test_why_a_spelling_of_windows_is_refused(path: str, said: str) -> None:
     assert said in str(problem_with(path, "windows"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         "C:\\a.b", "C:\\.a", "C:\\CONx", "C:\\xCON", "C:\\COM", "C:\\COM12", "C:\\LPTx", "C:\\A~1234567", "C:\\A~B",
@@ -499,7 +500,7 @@ IGNORED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("character", list(map(chr, IGNORED)))
+@each_row("character", list(map(chr, IGNORED)))
 def test_characters_that_file_systems_leave_out_of_names(character: str) -> None:
     assert is_under(f"/h/.s{character}sh/id", "/h/.ssh", "posix", "wide")
     assert not is_under(f"/h/.s{character}sh/id", "/h/.ssh", "posix")

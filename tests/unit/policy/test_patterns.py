@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy import patterns
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "text", "expected"),
     [
         ("-[0-9]+", "-12", True),

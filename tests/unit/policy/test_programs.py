@@ -20,6 +20,7 @@ from policy.rules.bundle_summary import summarize
 from policy.shell.commands import parse
 from policy.shell.options import read_options
 from policy.shell.words import plain
+from tests.support.rows import each_row
 from tests.support.tools import TOOLS
 
 from .helpers import NOW, bundle, shell
@@ -102,7 +103,7 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize("line", MADE)
+@each_row("line", MADE)
 def test_what_lies_below_a_tree_that_the_line_makes_is_not_known(line: str, root: Path) -> None:
     assert "is behind a link that the line makes" in judged(line, root).reason
 
@@ -146,7 +147,7 @@ NESTED = [
 ]
 
 
-@pytest.mark.parametrize("line", NESTED)
+@each_row("line", NESTED)
 def test_globs_and_trees_reach_names_that_are_blocked_at_any_depth(line: str, root: Path) -> None:
     answer = judged(line, root)
     assert "holds" in answer.reason, answer.reason
@@ -194,7 +195,7 @@ FROM_ELSEWHERE = [
 ]
 
 
-@pytest.mark.parametrize("line", FROM_ELSEWHERE)
+@each_row("line", FROM_ELSEWHERE)
 def test_a_file_is_named_from_the_directory_that_its_program_goes_to(line: str, root: Path) -> None:
     answer = judged(line, root)
     assert not answer.allowed
@@ -313,12 +314,12 @@ ORDINARY = [
 ]
 
 
-@pytest.mark.parametrize("line", ORDINARY)
+@each_row("line", ORDINARY)
 def test_ordinary_lines_are_allowed(line: str, root: Path) -> None:
     assert judged(line, root).allowed, judged(line, root).reason
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "uv run evil",
@@ -341,7 +342,7 @@ def test_what_a_runner_starts_is_judged(line: str, root: Path) -> None:
 HARMLESS = ["ls", "grep", "env", "echo", "export", "xargs", "cat"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "lists", "expected"),
     [
         ("A=1 ls", {}, "DENIED"),

@@ -15,6 +15,7 @@ from policy.bundle.model import BundleProblems
 from policy.bundle.validate import parse_bundle
 from policy.patterns import UnusablePattern, rule_pattern
 from policy.redaction import PLACEHOLDER, Redaction
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import bundle_json
 from tests.unit.policy.redactions import CARD, FULL, GITHUB, PERSON, PLAIN, RULES, SECRETS, TEXTS, redaction, rule
 from tests.unit.policy.secret_samples import LETTERS, TOKENS, pem
@@ -110,7 +111,7 @@ def test_a_match_that_holds_a_placeholder_loses_all_else() -> None:
     assert re.fullmatch(rf"({PLACEHOLDER}){{4}}\nx", two)
 
 
-@pytest.mark.parametrize("pattern", ["[a-z]+", "redacted", r"[0-9a-f]{6}", ":", r"\[", r"\]", "(?s).+", r"[^ ]+"])
+@each_row("pattern", ["[a-z]+", "redacted", r"[0-9a-f]{6}", ":", r"\[", r"\]", "(?s).+", r"[^ ]+"])
 def test_a_rule_that_fits_a_placeholder_leaves_it_as_it_is(pattern: str) -> None:
     tricky = redaction(rule(pattern))
     for text in ("one [redacted:github-token:1f3c9a] two", GITHUB, "[redacted:a:123456]", "12 [redacted:a:123456]34"):
@@ -165,7 +166,7 @@ def test_a_rules_id_stands_in_its_placeholder_in_characters_that_do_no_harm() ->
 # Rules
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "text", "shown"),
     [
         ("(?i)müller", "MÜLLER", "#"),
@@ -188,7 +189,7 @@ def test_what_re2_knows_a_rule_may_use(pattern: str, text: str, shown: str) -> N
     assert redaction(rule(pattern, "#")).text(text) == shown
 
 
-@pytest.mark.parametrize("pattern", ["", "a*", "(?=a)", r"(a)\1", "a{1001}", "[", "(?<!a)b", "\ud800", "(" * 2000])
+@each_row("pattern", ["", "a*", "(?=a)", r"(a)\1", "a{1001}", "[", "(?<!a)b", "\ud800", "(" * 2000])
 def test_what_cannot_be_used_is_refused_before_it_is_used(pattern: str) -> None:
     with pytest.raises(UnusablePattern):
         rule_pattern(pattern)

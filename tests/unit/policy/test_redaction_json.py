@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policy.redaction import PLACEHOLDER, Redaction
+from tests.support.rows import each_row
 from tests.unit.policy.redactions import CARD, FULL, GITHUB, RULES, SECRETS, TEXTS, redaction, rule
 from tests.unit.policy.secret_samples import LETTERS
 
@@ -65,7 +66,7 @@ def test_lines_that_together_hold_nothing_hold_nothing(values: list[Any]) -> Non
         assert not any(redaction().concerns(line) for line in lines)
 
 
-@pytest.mark.parametrize("token", [*SECRETS, "sk-" + LETTERS[:24]])
+@each_row("token", [*SECRETS, "sk-" + LETTERS[:24]])
 def test_a_known_token_is_seen_in_encoded_json(token: str) -> None:
     for text in (token, f"\x1f{token}\x1f", f'"{token}"', f"\n{token}\n", f"é{token}é", f'{{"a": "{token}"}}'):
         for is_ascii in (False, True):

@@ -10,6 +10,7 @@ from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.shell.commands import parse, paths_in_line
 from policy.shell.findings import Redirection, SimpleCommand
+from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, shell
 
@@ -24,7 +25,7 @@ def opened(line: str, shell_name: ShellName = "bash") -> list[tuple[str | None, 
     return [(one.path, one.mode, one.directories) for one in parse(line, shell_name).redirections]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "expected"),
     [
         ("ls > a", [("a", "write", HERE)]),
@@ -82,7 +83,7 @@ def test_files_are_told_with_every_directory_that_they_may_be_in(
     assert not any("redirection" in reason for reason in parse(line).dynamic)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "pushd a; ls > b",
@@ -207,7 +208,7 @@ def test_shells_in_shells_are_read_eight_deep() -> None:
     assert SimpleCommand("eight") not in parse(too_deep).commands
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "line", "decision", "rule"),
     [
         ({"allowedPaths": ["/w"]}, "ls > a", "ALLOWED", "capabilities[Shell.Exec]"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, UrlFacts
 from policy.rules.narrowing import assess
+from tests.support.rows import each_row
 
 from .helpers import bundle, path
 
@@ -58,7 +57,7 @@ def test_what_a_command_writes_outside_of_the_project_is_told() -> None:
         assert risk("Shell.Exec", facts, workspace=None) == ("medium", ())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "place", "fields", "workspace", "level"),
     [
         ("File.Write", "/w/a", {}, "/w", "medium"),
@@ -78,7 +77,7 @@ def test_a_write_outside_of_the_project_is_risky(
     assert risk(name, path(place), workspace=workspace, **fields)[0] == level
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "level"),
     [
         ("https://pypi.org/x", "medium"),

@@ -29,6 +29,7 @@ from policy.rules.sandbox import (
 from policy.scope import LEVELS, CommandScope, ScopeFacts, Widening, is_weaker
 from policy.shell.commands import parse, paths_in_line
 from policy.urls import common_domains, domain_rules, matching_rule
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ TMP = "/tmp/agent-host-s1-01234567"
 SHELL: dict[str, Any] = {"name": "Shell.Exec"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("level", "wanted", "said", "rule"),
     [
         ("none", "none", {}, None),
@@ -83,7 +84,7 @@ def asked(widening: Widening, *, decision: Decision = ALLOWED, **fields: Any) ->
     return apply_widening(decision, widening, scope, granted, "posix")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("widening", "rule"),
     [
         (Widening(("/data",)), None),
@@ -118,7 +119,7 @@ def test_a_denial_stays_one() -> None:
     assert asked(Widening(("/data",)), decision=denial) == denial
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argument", "found"),
     [
         (None, None),
@@ -173,7 +174,7 @@ def verdict(granted: PolicyBundle, line: str, widening: Widening | None = None) 
     return check_tool(granted, "Shell.Exec", facts, now=NOW, workspace="/w").decision
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "line", "without", "held"),
     [
         ("ci", "unheard-of", "DENIED", "ALLOWED"),

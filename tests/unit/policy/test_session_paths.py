@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from policy.rules.protected_paths import session_place
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from policy.facts import OsFamily
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 OWN = "/tmp/agent-host-s1-0a1b2c3d"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("os", "path", "allowed", "expected"),
     [
         ("posix", "/tmp/agent-host-s2-00000000/a/b", ["/tmp"], "/tmp/agent-host-s2-00000000"),

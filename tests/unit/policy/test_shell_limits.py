@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from policy.shell.commands import parse
 from policy.shell.limits import MAX_NODES, Effort, NotText, TooMuch, blank_data
 from tests.support.hostile_lines import PROGRAMS, hostile, useful
+from tests.support.rows import each_row
 
 from .helpers import shell
 
@@ -77,12 +78,12 @@ def test_whatever_a_hostile_line_is_made_of_only_listed_programs_are_allowed() -
     assert len(allowed) < len(SAMPLE) / 8
 
 
-@pytest.mark.parametrize("name", list(SAMPLE)[::3])
+@each_row("name", list(SAMPLE)[::3])
 def test_the_work_that_a_line_makes_is_bounded(name: str) -> None:
     assert calls_made(SAMPLE[name]) < 40 * MAX_NODES
 
 
-@pytest.mark.parametrize("name", useful())
+@each_row("name", useful())
 def test_large_lines_that_are_plain_are_allowed(name: str) -> None:
     assert shell(useful()[name], allowedCommands=["echo", "cat"]) == "ALLOWED"
 
@@ -92,7 +93,7 @@ def test_one_program_that_is_not_listed_is_found_in_the_largest_of_them() -> Non
         assert shell(line + "\nevil", allowedCommands=["echo", "cat"]) == "DENIED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "a" * 200_000,
@@ -113,7 +114,7 @@ def test_what_is_over_a_limit_by_count_is_refused_before_the_parser_is_asked(lin
     assert shell(line, blockedCommands=["evil"]) == "DENIED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "${a" * 40_000,
@@ -167,7 +168,7 @@ def test_lines_inside_of_lines_share_one_effort() -> None:
     assert afresh(inner * 32).dynamic == ("more than 32 shells inside the line",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "kept"),
     [
         ("echo '(((' \"((\" a", "echo   a"),
@@ -253,12 +254,12 @@ def counted(line: str, effort: Effort | None = None) -> Counting:
 KEYWORDS = "if then elif else fi for in do done while until case esac select function coproc"
 
 
-@pytest.mark.parametrize("mark", [*KEYWORDS.split(), *"()[]{}$`<>!*?#\\=~", "|&"])
+@each_row("mark", [*KEYWORDS.split(), *"()[]{}$`<>!*?#\\=~", "|&"])
 def test_a_line_that_is_not_plain_may_take_fewer_steps(mark: str) -> None:
     assert counted(f"a {mark} b").rounds == 60
 
 
-@pytest.mark.parametrize("mark", ["iff", "xif", "a|b", "a&b", "a & b", "-", "do_", "a;b", "inn"])
+@each_row("mark", ["iff", "xif", "a|b", "a&b", "a & b", "-", "do_", "a;b", "inn"])
 def test_a_plain_line_may_take_more(mark: str) -> None:
     assert counted(f"a {mark} b").rounds == 270
 

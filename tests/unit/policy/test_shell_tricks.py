@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from policy.shell.commands import parse
+from tests.support.rows import each_row
 
 from .helpers import shell
 
@@ -645,14 +646,14 @@ def _rows(table: dict[str, list[str]]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("command", _rows(TRICKS))
-@pytest.mark.parametrize("lists", [{"allowedCommands": LISTED}, {"blockedCommands": ["evil"]}], ids=["allow", "block"])
+@each_row("command", _rows(TRICKS))
+@each_row("lists", [{"allowedCommands": LISTED}, {"blockedCommands": ["evil"]}], ids=["allow", "block"])
 def test_tricks_are_denied_though_every_program_they_show_is_listed(command: str, lists: dict[str, Any]) -> None:
     assert shell(command, **lists) == "DENIED"
 
 
-@pytest.mark.parametrize("command", _rows(NEIGHBOURS))
-@pytest.mark.parametrize("lists", [{"allowedCommands": LISTED}, {"blockedCommands": ["evil"]}], ids=["allow", "block"])
+@each_row("command", _rows(NEIGHBOURS))
+@each_row("lists", [{"allowedCommands": LISTED}, {"blockedCommands": ["evil"]}], ids=["allow", "block"])
 def test_their_everyday_neighbours_are_allowed(command: str, lists: dict[str, Any]) -> None:
     assert shell(command, **lists) == "ALLOWED"
 
@@ -697,7 +698,7 @@ BASH_ONLY = [
 ]
 
 
-@pytest.mark.parametrize("command", BASH_ONLY)
+@each_row("command", BASH_ONLY)
 def test_what_only_bash_has_is_not_decided_for_sh(command: str) -> None:
     """To dash `a &> b` are two commands, `((` two subshells, `[[` a program, `$'…'` a dollar and a string."""
     assert shell(command, shell_name="sh", allowedCommands=LISTED) == "DENIED"
@@ -713,7 +714,7 @@ def test_functions_of_bash_alone_are_not_decided_for_sh() -> None:
     assert shell("f() { ls; }; f", shell_name="sh", allowedCommands=LISTED) == "ALLOWED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("outer", "command", "expected"),
     [
         ("bash", "sh -c 'ls &> out'", "DENIED"),
@@ -731,7 +732,7 @@ def test_a_shell_inside_is_read_by_its_own_grammar(outer: ShellName, command: st
     assert shell(command, shell_name=outer, allowedCommands=listed) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         "ls -la 'a b' \"c d\" | grep x && echo done",
@@ -759,8 +760,8 @@ def test_everyday_posix_lines_are_allowed_for_sh(command: str) -> None:
 # Files that each process finds elsewhere
 
 
-@pytest.mark.parametrize("opens", ["echo a >", "echo a >>", "cat <", "exec 3>", "{ ls; } >"])
-@pytest.mark.parametrize(
+@each_row("opens", ["echo a >", "echo a >>", "cat <", "exec 3>", "{ ls; } >"])
+@each_row(
     "target",
     [
         "/proc/self/cwd/x",
@@ -776,7 +777,7 @@ def test_everyday_posix_lines_are_allowed_for_sh(command: str) -> None:
         "/dev/../dev/fd/3",
     ],
 )
-@pytest.mark.parametrize("lists", [{"allowedCommands": [*LISTED, "exec"]}, {}], ids=["allow", "none"])
+@each_row("lists", [{"allowedCommands": [*LISTED, "exec"]}, {}], ids=["allow", "none"])
 def test_a_redirection_through_proc_is_denied_wherever_the_host_sees_it_lead(
     opens: str, target: str, lists: dict[str, Any]
 ) -> None:

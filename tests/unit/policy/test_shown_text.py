@@ -8,6 +8,7 @@ import pytest
 
 from policy.shell.commands import parse
 from policy.shell.findings import SimpleCommand
+from tests.support.rows import each_row
 
 from .helpers import shell
 
@@ -84,8 +85,8 @@ SHOWN = [
 ]
 
 
-@pytest.mark.parametrize("program", ["sh", "bash", "dash", "zsh", "/bin/sh", "ksh"])
-@pytest.mark.parametrize("line", SHOWN)
+@each_row("program", ["sh", "bash", "dash", "zsh", "/bin/sh", "ksh"])
+@each_row("line", SHOWN)
 def test_a_block_list_sees_what_a_shell_is_shown(line: str, program: str) -> None:
     text = line.format(*[program] * 2)
     assert shell(text, blockedCommands=["evil"]) == "DENIED"
@@ -106,13 +107,13 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize("line", OWN)
+@each_row("line", OWN)
 def test_a_block_list_sees_what_the_shell_of_the_line_is_shown(line: str) -> None:
     assert shell(line, blockedCommands=["evil"]) == "DENIED"
     assert SimpleCommand("evil", ("x",)) in parse(line).commands
 
 
-@pytest.mark.parametrize("line", [*SHOWN, *OWN])
+@each_row("line", [*SHOWN, *OWN])
 def test_the_same_line_with_a_program_that_is_not_blocked_is_allowed(line: str) -> None:
     text = (
         line.format("bash", "bash")
@@ -123,7 +124,7 @@ def test_the_same_line_with_a_program_that_is_not_blocked_is_allowed(line: str) 
     assert shell(text.replace("evil", "good"), blockedCommands=["evil"]) == "ALLOWED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "opaque"),
     [
         ("bash <<E\nls\nE", False),
@@ -166,7 +167,7 @@ def test_a_shell_whose_language_is_not_read_is_not_decided(line: str) -> None:
     assert shell(line, blockedCommands=["evil"]) == "DENIED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "cat <<E\nevil x\nE",
@@ -201,8 +202,8 @@ def test_no_word_is_lost_in_front_of_a_redirection(line: str, words: tuple[str, 
     assert [one.arguments for one in parse(line).commands] == [words]
 
 
-@pytest.mark.parametrize("line", ["ls ;; wc", "ls ;;", "ls ;& wc", "{ ls ;; }", "if ls; then ls ;; fi"])
-@pytest.mark.parametrize("shell_name", ["bash", "sh", "zsh"])
+@each_row("line", ["ls ;; wc", "ls ;;", "ls ;& wc", "{ ls ;; }", "if ls; then ls ;; fi"])
+@each_row("shell_name", ["bash", "sh", "zsh"])
 def test_the_end_of_a_case_elsewhere_is_not_read(line: str, shell_name: ShellName) -> None:
     assert shell(line, shell_name=shell_name, allowedCommands=["ls", "wc"]) == "DENIED"
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from policy.decision import Decision
 from policy.facts import CommandFacts, NamedToolFacts, ScriptFacts
 from policy.rules.skills import apply_skill_limits, skill_tools
 from policy.rules.toolset import withheld_by
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import apply, bundle
 
 KNOWN = frozenset({"ReadFile", "RunCommand", "HttpRequest", "lookup"})
@@ -24,7 +23,7 @@ def admits(line: str, *entries: str) -> bool:
     return decided.decision == "ALLOWED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "pattern", "is_admitted"),
     [
         ("git log", "git log:*", True),
@@ -104,7 +103,7 @@ def admits_script(interpreter: str, *entries: str, skill: str = "s", path: str =
     return apply(apply_skill_limits, ALLOWED, GRANT, facts, limits=frozenset({limit})).allowed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("interpreter", "pattern", "is_admitted"),
     [
         ("python3", "python3 scripts/fill.py:*", True),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.names import words
 from policy.shell.commands import parse
+from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, shell
 
@@ -187,7 +186,7 @@ def strict(*programs: str) -> list[dict[str, Any]]:
     return [{"command": one, "startsPrograms": False} for one in programs]
 
 
-@pytest.mark.parametrize("command", HIDES)
+@each_row("command", HIDES)
 def test_who_lists_a_program_consents_to_what_it_starts(command: str) -> None:
     assert parse(command, "bash").opaque
     assert shell(command, allowedCommands=LISTED) == "ALLOWED"
@@ -195,7 +194,7 @@ def test_who_lists_a_program_consents_to_what_it_starts(command: str) -> None:
     assert shell(command, allowedCommands=LISTED, blockedCommands=["shred"]) == "ALLOWED"
 
 
-@pytest.mark.parametrize("command", HIDES)
+@each_row("command", HIDES)
 def test_an_entry_that_says_so_keeps_it_from_starting_them(command: str) -> None:
     (program,) = {one.program for one in parse(command, "bash").opaque}
     every: tuple[dict[str, Any], ...] = ({"allowedCommands": LISTED}, {"blockedCommands": ["shred"]}, {})
@@ -204,13 +203,13 @@ def test_an_entry_that_says_so_keeps_it_from_starting_them(command: str) -> None
         assert shell(command, **lists, commandPolicies=strict("other")) == "ALLOWED"
 
 
-@pytest.mark.parametrize("command", SHOWS)
+@each_row("command", SHOWS)
 def test_what_the_line_shows_is_allowed_by_the_strictest_list(command: str) -> None:
     listed = [*LISTED, "grep"]
     assert shell(command, allowedCommands=listed, commandPolicies=strict(*listed)) == "ALLOWED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("command", "expected"),
     [
         ("make test", "ALLOWED"),
@@ -230,7 +229,7 @@ def test_another_program_that_shows_has_to_be_listed_too(command: str, expected:
     assert shell(command, allowedCommands=["make", "env", "cd", "bash", "timeout", "uv"]) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         'env "$X"',
@@ -258,7 +257,7 @@ def test_the_entry_of_a_program_holds_wherever_the_program_is() -> None:
         assert shell(command, allowedCommands=listed, commandPolicies=strict("make")) == "DENIED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("command", "expected"),
     [
         ("hg log", "ALLOWED"),

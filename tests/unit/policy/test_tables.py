@@ -18,6 +18,7 @@ from policy.rules.narrowing import apply_task_options, assess
 from policy.shell.commands import parse
 from policy.shell.findings import SimpleCommand
 from tests.support.policy_tables_page import PAGE, page
+from tests.support.rows import each_row
 
 from .helpers import NOW, apply, bundle, shell
 
@@ -46,7 +47,7 @@ def judged(line: str, shell_name: ShellName) -> str:
     return "hidden" if strict and is_hidden else verdict
 
 
-@pytest.mark.parametrize("name", LINES)
+@each_row("name", LINES)
 def test_every_line_has_the_verdict_that_the_list_says(name: str) -> None:
     shell_name: ShellName = next((one for one in get_args(ShellName) if name.endswith(f"-{one}")), "bash")
     said = rows(name)

@@ -14,6 +14,7 @@ from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.rules.case import NO_LIMITS, Limits, TaskOptions, ToolLimit
 from policy.rules.narrowing import apply_risk_ceiling, apply_task_options
 from policy.rules.toolset import DEFAULT_RISK, merge, why_not_offered, withheld_by
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, apply, bundle
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def test_a_tool_is_shown_exactly_when_a_call_of_it_could_be_allowed(
 ONLY_OUTSIDE = "its risk is high, and user admits medium at most"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lists", "why"),
     [
         ({}, None),
@@ -232,7 +233,7 @@ def test_each_narrowing_says_whose_it_is() -> None:
     assert why_not_offered(held, "RunCommand", "Shell.Exec") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("grant", "why"),
     [
         ({"name": "File.Read", "allowedPaths": []}, "File.Read.allowedPaths of the bundle is empty"),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.rules.case import NO_LIMITS, TaskOptions, ToolLimit
 from policy.rules.narrowing import apply_risk_ceiling
 from policy.rules.toolset import merge, why_not_offered, withheld_by
+from tests.support.rows import each_row
 
 from .helpers import NOW, apply, bundle, path
 
@@ -43,7 +42,7 @@ def test_a_tool_is_withheld_by_the_first_who_does_so() -> None:
     assert merge([]) == NO_LIMITS
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("capability", "withheld"),
     [
         ("File.Read", ()),
@@ -67,7 +66,7 @@ def test_each_capability_has_a_risk_of_its_own(capability: str, withheld: tuple[
         assert withheld_by(limits(ceiling(level)), "T", capability) == told
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "capability", "said"),
     [
         ({}, "File.Write", "the bundle does not grant File.Write"),

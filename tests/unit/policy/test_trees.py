@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from policy.decide import check_tool
 from policy.facts import PathFacts
 from policy.rules.grants import scope_of_call
 from policy.rules.paths import TreeRule
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_what_holds_for_a_directory_holds_for_all_below(
         assert not rule.admits(path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("allowed", "blocked", "directory", "below"),
     [
         (["/w"], None, "/w", "named"),

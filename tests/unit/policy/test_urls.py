@@ -19,11 +19,12 @@ from policy.urls import (
     port_of,
     target_of,
 )
+from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, url
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "host"),
     [
         ("https://Example.COM./x", "example.com"),
@@ -48,7 +49,7 @@ def test_hosts_have_one_spelling(text: str, host: str) -> None:
     assert host_of(text) == host
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "ftp://a.com", "file:///etc/passwd", "//a.com", "a.com", "http://u:p@a.com", "http://good.com@evil.com",
@@ -65,7 +66,7 @@ def test_urls_that_are_refused(text: str) -> None:
         host_of(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "address",
     [
         "127.0.0.1", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254", "100.64.0.1",
@@ -97,7 +98,7 @@ def test_addresses_that_are_public(address: str) -> None:
     assert address_is_public(address)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "last", "before", "behind"),
     [
         ("0.0.0.0", "0.255.255.255", None, "1.0.0.0"),
@@ -130,7 +131,7 @@ def test_a_network_ends_where_it_ends(first: str, last: str, before: str | None,
     assert behind is None or address_is_public(behind)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "inside",
     [
         "::{}",
@@ -164,7 +165,7 @@ def decide(text: str, *addresses: str, **lists: object) -> tuple[str, str]:
 RULES = {"allowedDomains": ["example.com", "*.cdn.example", "10.0.0.7"], "blockedDomains": ["bad.cdn.example"]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("https://example.com/a", "ALLOWED"),
@@ -186,7 +187,7 @@ def test_domain_rules_go_by_label(text: str, expected: str) -> None:
     assert decide(text, **RULES)[0] == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "http://localhost", "http://a.localhost", "http://127.0.0.1", "http://0", "http://[::1]", "http://printer",
@@ -261,7 +262,7 @@ def test_no_text_raises_anything_else(text: str) -> None:
 LABEL = "a" * 63
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "expected"),
     [
         (f"{LABEL}.com", f"{LABEL}.com"),
@@ -338,7 +339,7 @@ def test_a_port_is_told_where_there_is_one() -> None:
         port_of("http://u@a.com/")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "expected"),
     [
         ("Example.COM.", "example.com"),
@@ -389,7 +390,7 @@ def test_an_entry_with_two_ports_or_one_that_is_none_says_so() -> None:
         canonical_domain("a:1:2")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "text", "matches"),
     [
         ("a.com:8080", "http://a.com:8080/", True),
@@ -462,7 +463,7 @@ def test_a_star_covers_names_and_no_addresses() -> None:
     assert matching_rule("a.com", {"*.com": "*.com"}) == "*.com"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "localhost", "local", "internal", "localdomain", "home", "corp", "lan", "intranet", "private", "home.arpa",
@@ -503,7 +504,7 @@ def test_a_blocked_domain_goes_before_an_allowed_one_and_an_unreadable_entry_bef
     assert decide("http://1.1.1.1", "10.0.0.1")[0] == "DENIED"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("allowed", "blocked", "addresses", "expected"),
     [
         (["api.example.com"], None, ["10.0.0.1"], "DENIED"),

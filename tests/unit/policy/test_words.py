@@ -6,11 +6,12 @@ import pytest
 
 from policy.shell.limits import NotText, TooMuch, admit
 from policy.shell.words import UNKNOWN, Word, plain, read_word
+from tests.support.rows import each_row
 
 INVALID = Word(None, splits=True, valid=False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "text"),
     [
         ("abc", "abc"),
@@ -68,7 +69,7 @@ def test_a_tilde_at_the_start_is_told(source: str, text: str) -> None:
     assert read_word(source + "$x") == Word(None, text, splits=True, tilde=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "word"),
     [
         ("$x", Word(None, "", splits=True)),
@@ -144,7 +145,7 @@ class Around:
         return {"found": "src/*.py"}.get(name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "text"),
     [
         ("$dir/x", "/w/out/x"),
@@ -167,7 +168,7 @@ def test_a_variable_that_is_known_is_read(source: str, text: str | None) -> None
     assert read_word(source, Around()).text == text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "may_be"),
     [
         ("$x", False),
@@ -186,7 +187,7 @@ def test_a_variable_from_outside_is_no_option_of_the_line(source: str, may_be: b
     assert read_word(source, Around()).may_be_option == may_be
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source", ["a b", "a\tb", "a\nb", "a;b", "a|b", "a&b", "a<b", "a>b", "a(b", "a)b", "'a", '"a', "a'", 'a"', "a\\",
                "a\\\nb", '"a\\', '"a\\"', "'a'\"b", "a'b'c d"],
 )  # fmt: skip
@@ -194,7 +195,7 @@ def test_a_word_whose_spelling_does_not_fit_is_not_valid(source: str) -> None:
     assert read_word(source) == INVALID
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "may"),
     [
         (plain("-x"), False),

@@ -18,6 +18,7 @@ from agent_host.rpc.framing import (
     LineSplitter,
     LineTooLong,
 )
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,7 +118,7 @@ MESSAGE = b'{"a":"\xc3\xa9\r\n"}'
 NEXT = framed(b"[1]")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "expected"),
     [
         (b"Content-Length: 3\r\n\r\n", [b"{a}"]),
@@ -236,7 +237,7 @@ def test_what_is_wrapped_is_read_again(messages: list[bytes], headers: bool) -> 
 # Which of the two
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "expected"),
     [
         (b"{}\n[]\n", [b"{}", b"[]"]),

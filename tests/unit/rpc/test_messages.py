@@ -20,6 +20,7 @@ from agent_host.rpc.messages import (
     refuse_line,
 )
 from config.json_text import MAX_DEPTH
+from tests.support.rows import each_row
 
 IDS = st.none() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 PARSE, INVALID, PARAMS = -32700, -32600, -32602
@@ -84,7 +85,7 @@ def test_a_notification_has_no_answer() -> None:
     assert (request.id_json, request.fault) == (None, None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         b"{", b"nonsense", b"\xff\xfe", b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":NaN}}', b"[1,]",
@@ -103,7 +104,7 @@ def test_a_line_that_is_no_request(value: Any) -> None:
     assert (codes(read), read.is_batch, read.requests[0].id_json) == ([INVALID], False, b"null")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "code"),
     [
         ({"jsonrpc": "1.0"}, INVALID),

@@ -8,6 +8,7 @@ import pytest
 
 from agent_host.rpc.messages import InvalidParams, check, list_ignored, name, params, prose
 from config.shapes import FLAG, OBJECT, ListOf, Text, one_of, whole
+from tests.support.rows import each_row
 
 SHAPE = params(
     {"name": name(5)},
@@ -35,7 +36,7 @@ def test_what_fits(value: dict[str, Any]) -> None:
     check(SHAPE, value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "told"),
     [
         ({"name": ""}, "name must not be empty"),

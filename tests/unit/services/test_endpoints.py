@@ -6,6 +6,7 @@ import pytest
 
 from agent_host.errors import UsageError
 from agent_host.services.endpoints import Endpoints, endpoints
+from tests.support.rows import each_row
 
 
 def test_nothing_set_means_embedded_everywhere() -> None:
@@ -26,7 +27,7 @@ def test_each_variable_is_one_service() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "a.example", "ftp://a.example", "http://", "http:///x", "http://a.example:99999", "http://a.example:x",

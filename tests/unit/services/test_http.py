@@ -23,10 +23,12 @@ from agent_host.errors import (
     ServiceUnavailable,
     UsageError,
 )
+from agent_host.ids import MACHINE
 from agent_host.services.http import MAX_ANSWER_BYTES, ServiceClient
 from agent_host.testing.http1 import HttpRequest, HttpServer, Reply
 from agent_host.testing.services import MockServices
 from tests.support.raw_http import answering
+from tests.support.rows import each_row
 from tests.unit.services.helpers import TOKEN, client
 
 APPROVAL = {
@@ -218,7 +220,7 @@ async def test_closed_is_closed() -> None:
 # --- what a server may answer -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "body", "options", "said"),
     [
         (200, b"<html>log in</html>", {"content_type": "text/html"}, "not JSON (text/html)"),
@@ -258,8 +260,8 @@ async def test_an_answer_without_end_is_cut_off() -> None:
     assert str(MAX_ANSWER_BYTES) in str(error)
 
 
-@pytest.mark.parametrize("status", [400, 401, 503])
-@pytest.mark.parametrize(
+@each_row("status", [400, 401, 503])
+@each_row(
     "body",
     [
         f"bad header: Bearer {TOKEN}".encode(),
@@ -276,7 +278,7 @@ async def test_a_token_that_is_quoted_is_taken_out(status: int, body: bytes) -> 
 @pytest.mark.parametrize("token", ["a\nb", "a b ", "\u20ac", "a\0b"])
 def test_a_token_that_no_header_carries_is_refused_and_not_quoted(token: str) -> None:
     with pytest.raises(UsageError) as caught:
-        ServiceClient("http://127.0.0.1:1", token)
+        ServiceClient("http://127.0.0.1:1", token, outside=MACHINE)
     assert token not in str(caught.value)
 
 

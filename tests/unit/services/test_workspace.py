@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from agent_host.contracts import Artifact, Maker
+from agent_host.ids import MACHINE
 from agent_host.services.workspace import EmbeddedWorkspaceService, UploadFailed
 from state.blobs import BlobFolder, sha256_hex
 from state.disk import LOCAL_DISK
@@ -28,7 +29,7 @@ class Workspace:
     def __init__(self, folder: Path, limit_bytes: int = 5_000_000) -> None:
         self.artifacts = folder / "artifacts"
         self.blobs = BlobFolder(LOCAL_DISK, str(folder / "blobs"), limit_bytes)
-        self.service = EmbeddedWorkspaceService(str(self.artifacts), self.blobs, workspace_id="ws_1")
+        self.service = EmbeddedWorkspaceService(str(self.artifacts), self.blobs, workspace_id="ws_1", outside=MACHINE)
 
     def upload(self, data: bytes, kind: Kind = "tool_output") -> str:
         return asyncio.run(self.upload_async(data, kind))

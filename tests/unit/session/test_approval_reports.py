@@ -10,6 +10,7 @@ import pytest
 from agent_host.events.emitter import Emitter
 from agent_host.events.kinds import EventType
 from agent_host.host.local_tools import BUILT_IN
+from agent_host.ids import MACHINE
 from agent_host.redaction import Scrubber
 from agent_host.services.approval import ApprovalDecision, ApprovalReporter
 from agent_host.session.approval_reports import ApprovalReports
@@ -33,9 +34,9 @@ async def decisions(*events: tuple[EventType, dict[str, Any]]) -> list[ApprovalD
     """What the service is told of `events`."""
     kept = KeptRecords()
     reporter = ApprovalReporter(kept)
-    emitter = Emitter(session_id="s", workspace_id="w", tenant_id="acme", user_id="jo")
+    emitter = Emitter(time=MACHINE.time, session_id="s", workspace_id="w", tenant_id="acme", user_id="jo")
     identity = SessionIdentity("s", "w", "acme", "jo", {})
-    emitter.attach([ApprovalReports(reporter, identity, Scrubber([SECRET]).text, BUILT_IN)])
+    emitter.attach([ApprovalReports(reporter, identity, Scrubber([SECRET]).text, BUILT_IN, MACHINE.time)])
     for kind, payload in events:
         emitter.emit(kind, payload, task_id="t", step_id="step")
     async with asyncio.timeout(10):

@@ -8,6 +8,7 @@ import pytest
 
 from agent_host.approval.request import replay_of
 from agent_host.errors import UsageError
+from agent_host.ids import MACHINE
 from agent_host.loop.context import Replay
 from agent_host.session.reports import calls_to_replay, denied_approvals
 from agent_host.thread.messages import Message, ToolCall, encode
@@ -22,7 +23,7 @@ def task(*replays: dict[str, Any]) -> Task:
 
 def thread(*calls: ToolCall) -> list[bytes]:
     messages = [Message("user", "Do it.", 3), *(Message("assistant", "", 3, (call,)) for call in calls)]
-    return [encode(message, session_id="s") for message in messages]
+    return [encode(message, MACHINE, session_id="s") for message in messages]
 
 
 def told(denied: Task, messages: list[bytes]) -> list[dict[str, Any]]:

@@ -13,9 +13,10 @@ from agent_host.session.host import Opened, SessionHost
 from agent_host.session.stored import StoredSessions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agent_host.session.lifecycle import LiveSession
+    from agent_host.session.opening import ClientServer
 
 NEW = NewSession("u", "t", "desktop")
 
@@ -58,6 +59,9 @@ class Opener:
     async def create(self, new: NewSession) -> Opened:
         await self.gate.wait()
         return self.opened
+
+    def use_servers(self, servers: Sequence[ClientServer]) -> None:
+        """Not looked at here."""
 
     async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
         await self.gate.wait()

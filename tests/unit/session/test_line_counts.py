@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agent_host import text_diff
 from agent_host.text_diff import compare, count_replaced
+from tests.support.rows import each_row
 
 TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "ü\n", "\n", "a", "c\r"]), max_size=12).map("".join).map(str.encode)
 
@@ -30,7 +31,7 @@ def test_the_counts_are_those_of_a_diff_or_of_a_coarser_one(
     assert counts[0] >= diff.additions
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after", "counts"),
     [
         (b"", b"", (0, 0)),

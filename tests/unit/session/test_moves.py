@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.ids import MACHINE
 from agent_host.session.tasks import note_of_move, workspaces
 from agent_host.thread.messages import Message, Role, encode
 from state.checkpoint import Checkpoint, SessionIdentity
@@ -17,7 +18,7 @@ def begun(workspace: str) -> Checkpoint:
 
 
 def said(text: str, role: Role = "system", workspace: str | None = None) -> bytes:
-    return encode(Message(role, text, 1, workspace=workspace), session_id="s")
+    return encode(Message(role, text, 1, workspace=workspace), MACHINE, session_id="s")
 
 
 @given(st.lists(PATHS, min_size=1, max_size=5), st.booleans())

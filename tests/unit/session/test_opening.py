@@ -14,6 +14,7 @@ from agent_host.errors import (
     SessionNotFound,
     UsageError,
 )
+from agent_host.ids import MACHINE
 from agent_host.judging.environment import Environment
 from agent_host.redaction import Scrubber
 from agent_host.services.session import NewSession, SessionGrant
@@ -24,6 +25,7 @@ from agent_host.session.opening import (
     claim_store,
     create_store,
     read_options,
+    sessions_of,
     state_errors_translated,
 )
 from agent_host.thread.messages import Message, decode, encode
@@ -31,14 +33,17 @@ from agent_host.thread.tokens import estimate
 from config.load import load
 from policy.rules.case import TaskOptions
 from state import errors as state_errors
+from state.disk import LOCAL_DISK, ThreadJob
 from state.records import record_of
 from tests.support.loop_parts import SESSION, bundle
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.session.new_task import TaskRecord
     from state.file_session import FileSession
+    from state.file_store import FileCheckpointStore
 
 NEW = NewSession("jo", "acme", "ci")
 
@@ -54,11 +59,20 @@ def created(folder: Path, session_id: str = SESSION, first: TaskRecord | None = 
     where = Environment("/ws", None, "posix", "bash")
     options = resolved(folder, **more)
     beginning = Beginning(bundle(folder), where, estimate, "/tmp/own", {"model": "m"}, first)
-    return create_store(options, beginning, SessionGrant(session_id, "w1"), NEW)
+    return create_store(sessions(options), options, MACHINE, beginning, SessionGrant(session_id, "w1"), NEW)
+
+
+def sessions(options: ResolvedOptions) -> FileCheckpointStore:
+    return sessions_of(options, LOCAL_DISK, MACHINE.now, ThreadJob)
+
+
+def claimed(folder: Path) -> FileSession:
+    options = resolved(folder)
+    return claim_store(sessions(options), options, SESSION)
 
 
 def with_task(store: FileSession) -> FileSession:
-    prompt = encode(Message("user", "Do it.", 2), session_id=SESSION)
+    prompt = encode(Message("user", "Do it.", 2), MACHINE, session_id=SESSION)
     store.commit(record_of("task_started", {"taskId": "t", "prompt": "Do it.", "maxSteps": 5}, prompt))
     return store
 
@@ -66,7 +80,7 @@ def with_task(store: FileSession) -> FileSession:
 def test_a_new_session_knows_who_it_is_and_what_it_was_started_with(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"llm.model": "m", "host.output": "json"}
     with_task(created(tmp_path, **flags)).close()
-    store = claim_store(resolved(tmp_path), SESSION)
+    store = claimed(tmp_path)
     who = store.state.identity
     assert (who.session_id, who.workspace_id, who.tenant_id, who.user_id) == (SESSION, "w1", "acme", "jo")
     assert who.options == {
@@ -110,16 +124,16 @@ def test_a_session_that_never_began_gives_its_id_back(tmp_path: Path) -> None:
     with_task(created(tmp_path)).close()
     with pytest.raises(UsageError, match="exists already"):
         created(tmp_path)
-    store = claim_store(resolved(tmp_path), SESSION)
+    store = claimed(tmp_path)
     assert store.state.task is not None
     store.close()
 
 
 def test_a_session_is_on_record_with_its_first_task(tmp_path: Path) -> None:
     task = NewTask("t1", "Use sk-hunter-2222222.", 7, TaskOptions(allow_network=False))
-    record = record_of_task(task, session_id=SESSION, scrubber=Scrubber(["sk-hunter-2222222"]), count=estimate)
+    record = record_of_task(task, MACHINE, session_id=SESSION, scrubber=Scrubber(["sk-hunter-2222222"]), count=estimate)
     created(tmp_path, first=record).close()
-    store = claim_store(resolved(tmp_path), SESSION)
+    store = claimed(tmp_path)
     assert store.state.task is not None
     assert (store.state.task.task_id, store.state.task.max_steps) == ("t1", 7)
     assert store.state.task.options == TaskOptions(allow_network=False)._asdict()
@@ -131,13 +145,13 @@ def test_a_session_is_on_record_with_its_first_task(tmp_path: Path) -> None:
 def test_a_session_has_one_holder(tmp_path: Path) -> None:
     store = with_task(created(tmp_path))
     with pytest.raises(SessionHeld, match="wait for it or end it"):
-        claim_store(resolved(tmp_path), SESSION)
+        claimed(tmp_path)
     store.close()
 
 
 def test_a_session_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SessionNotFound, match="agent-host sessions"):
-        claim_store(resolved(tmp_path), SESSION)
+        claimed(tmp_path)
     with pytest.raises(SessionNotFound):
         read_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28)
 
@@ -171,7 +185,7 @@ def damaged(*, salvaged: bool, moved_to: str | None) -> state_errors.Damaged:
     return error
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "kind", "said"),
     [
         (state_errors.SessionLocked("s", 7), SessionHeld, "process 7: wait for it or end it"),

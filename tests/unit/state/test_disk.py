@@ -14,6 +14,7 @@ import pytest
 from agent_host.faults.disk import SimulatedDisk
 from state.disk import LOCAL_DISK, LocalDisk, boot_id, make_durable_dir, replace_atomically, write_new
 from state.errors import Damaged, WriteFailed, translate_errors
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -304,7 +305,7 @@ def test_all_folders_up_to_the_root_may_be_new() -> None:
 PIECE = 256 * 1024
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sizes", "written"),
     [
         ([], []),

@@ -17,6 +17,7 @@ from state.file_store import FileCheckpointStore
 from state.journal import frame
 from state.records import record_of
 from tests.support.beside import Later
+from tests.support.rows import each_row
 from tests.unit.state.helpers import (
     SESSION,
     commit,
@@ -349,7 +350,7 @@ def compaction_calls() -> tuple[int, int, int]:
 FIRST, NAMED, LAST = compaction_calls()
 
 
-@pytest.mark.parametrize("call", range(FIRST, NAMED - 1))  # the last of them closes a file, which cannot fail
+@each_row("call", range(FIRST, NAMED - 1))  # the last of them closes a file, which cannot fail
 def test_a_compaction_that_cannot_be_is_a_sync_all_the_same(call: int) -> None:
     """A disk too full for a new snapshot: the journal goes on."""
     disk = SimulatedDisk(Faults(fail_call=call))

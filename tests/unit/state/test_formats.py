@@ -18,6 +18,7 @@ from state.journal import JournalContent, JournalFile, frame, parse
 from state.records import ApprovalAnswered, ApprovalGranted, Intent, ReplayRow, TaskQueued, record_of
 from state.snapshot import call_to_json, decode_snapshot, encode_snapshot, read_open_step
 from state.usage import TokenUsage
+from tests.support.rows import each_row
 from tests.unit.state.helpers import SESSION, create, fresh_state, message, on_disk, paths_in, reopen, start_task, turn
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def broken(record: bytes) -> bytes:
     return record[:-2] + b"!" + b"\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "whole", "behind", "cut_off"),
     [
         (ONE + broken(TWO), 1, [], False),

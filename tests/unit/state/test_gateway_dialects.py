@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from agent_host.ids import MACHINE
 from state.errors import WriteFailed
 from state.remembered import FILE, GatewayDialects
 
@@ -35,7 +36,7 @@ def test_what_was_found_is_known_for_a_week(tmp_path: Path) -> None:
 
 def test_no_url_is_in_the_file_and_it_is_private(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "state"
-    GatewayDialects(str(folder)).keep("http://secret.example/token", "openai")
+    GatewayDialects(str(folder), MACHINE.time).keep("http://secret.example/token", "openai")
     file = folder / FILE
     assert b"example" not in file.read_bytes()
     assert file.stat().st_mode & 0o777 == 0o600
@@ -43,7 +44,7 @@ def test_no_url_is_in_the_file_and_it_is_private(tmp_path: Path) -> None:
 
 
 def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
-    kept = GatewayDialects(str(tmp_path))
+    kept = GatewayDialects(str(tmp_path), MACHINE.time)
     kept.keep("http://first", "openai")
     kept.keep("http://second", "openai")
     known = orjson.loads((tmp_path / FILE).read_bytes())["gateways"]
@@ -78,4 +79,4 @@ def test_what_cannot_be_read_is_not_known_and_is_replaced(tmp_path: Path, conten
 def test_a_folder_that_is_none_is_an_error_with_a_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(WriteFailed):
-        GatewayDialects(str(tmp_path / "file")).keep("http://a", "openai")
+        GatewayDialects(str(tmp_path / "file"), MACHINE.time).keep("http://a", "openai")

@@ -20,10 +20,11 @@ from state.journal import frame, parse
 from state.loading import change_of, fields_of_line
 from state.record_shapes import record_problems
 from state.records import TaskStatus, fields_of
+from tests.support.rows import each_row
 from tests.unit.state.helpers import USAGE, message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "own"),
     [
         (message_shapes.ROLES, get_args(Role)),
@@ -42,8 +43,8 @@ def test_files_and_program_know_the_same_words(words: tuple[str, ...], own: tupl
     assert words == own
 
 
-@pytest.mark.parametrize("mode", [None, *get_args(ApprovalMode)])
-@pytest.mark.parametrize("network", [None, True, False])
+@each_row("mode", [None, *get_args(ApprovalMode)])
+@each_row("network", [None, True, False])
 def test_every_option_of_a_task_can_be_read_again(mode: ApprovalMode | None, network: bool | None) -> None:
     options = TaskOptions(mode, network)._asdict()
     fields = {"taskId": "t", "prompt": "p", "maxSteps": 1, "options": options}
@@ -72,7 +73,7 @@ TURN: dict[str, Any] = {"stepId": "s", "stopReason": "tool_use", "boot": None, "
 CALLS = [{"id": "c", "name": "T", "arguments": {}}]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "fields", "spoken", "said"),
     [
         ("turn", TURN, message("assistant", ""), []),
@@ -111,7 +112,7 @@ def test_what_is_wrong_with_a_record(kind: str, fields: dict[str, Any], spoken: 
     assert record_problems(kind, fields, spoken) == said
 
 
-@pytest.mark.parametrize("kind", sorted(set(records._KINDS.values())))
+@each_row("kind", sorted(set(records._KINDS.values())))
 def test_each_field_of_each_record_has_a_shape(kind: str) -> None:
     names = set(records.names_of(records.types_of(kind)[-1]))
     wrong = [problem.partition(":")[0] for problem in record_problems(kind, dict.fromkeys(names, 0.5), None)]
@@ -128,7 +129,7 @@ def test_arguments_may_nest_as_deep_as_they_can_be_written() -> None:
     assert len(record_problems("turn", TURN, nested(300))) == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "said"),
     [
         (b"[]", "record 1 says no kind"),

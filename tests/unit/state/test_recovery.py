@@ -16,6 +16,7 @@ from state.disk import boot_id
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths, check_session_id, default_state_dir
 from state.recovery import ResumeVerdict, judge
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +47,7 @@ MAY_HAVE_BEGUN = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("side_effects", "gated", "started", "intent", "result", "same_boot"),
     list(itertools.product([False, True], repeat=6)),
 )
@@ -87,7 +88,7 @@ LAYOUT = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     "hostile",
     [
         "",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from state.checkpoint import OpenCall
 from state.recovery import CallOutcome, ResumeVerdict, compare, judge
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from state.records import Intent
@@ -166,7 +167,7 @@ def calls(*changes: tuple[str | None, str | None], path: str = PATH) -> list[Ope
 DRAFT = ((None, "x"), ("x", None))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "found", "said"),
     [
         (DRAFT, None, "UNKNOWN UNKNOWN"),
@@ -189,7 +190,7 @@ def test_some_cases(changes: tuple[tuple[str | None, str | None], ...], found: s
 SUCCEEDED, FAILED = "succeeded", "failed"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "changes", "found", "said"),
     [
         # What the second call was prepared for is not what the first has left.

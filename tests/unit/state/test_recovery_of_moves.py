@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state.checkpoint import OpenCall
 from state.recovery import CallOutcome, compare, paths_of
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from state.records import Intent
@@ -89,7 +89,7 @@ def test_nothing_is_said_of_a_move_that_is_not_so(files: Files, plan: list[Plann
 MOVE: Intent = {"path": "/a", "before": "x", "after": None, "target": {"path": "/b", "before": None}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "target", "said"),
     [
         (None, "x", "DONE"),

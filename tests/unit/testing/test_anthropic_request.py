@@ -11,6 +11,7 @@ from agent_host.testing.anthropic import Anthropic, read_request
 from agent_host.testing.dialect import BadRequest
 from agent_host.testing.gateway import Script
 from tests.support.pictures import png
+from tests.support.rows import each_row
 from tests.unit.testing.support import assistant, body, call, result, user
 
 
@@ -33,7 +34,7 @@ def test_images_are_seen_wherever_they_stand() -> None:
     assert (view.last_images, view.image_count) == ((), 1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("block", "problem"),
     [
         ({"type": "image"}, "source: must be an object of type base64"),
@@ -58,7 +59,7 @@ def two_results(call_id: str) -> dict[str, Any]:
     return {"role": "user", "content": result(call_id)["content"] * 2}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("payload", "problem"),
     [
         ([], "the body must be a JSON object"),

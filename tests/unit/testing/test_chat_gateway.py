@@ -15,6 +15,7 @@ from agent_host.testing.dialect import BadRequest
 from agent_host.testing.gateway import FAILURE_HEADER, MockGateway, Script
 from agent_host.testing.openai_chat import read_request
 from tests.support.pictures import png
+from tests.support.rows import each_row
 from tests.unit.testing import support
 from tests.unit.testing.support import connect
 
@@ -136,7 +137,7 @@ async def test_without_stream_the_answer_is_one_completion() -> None:
     assert completion["usage"]["completion_tokens"] == 20
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scripted", "sent"),
     [
         ("end_turn", "stop"), ("stop_sequence", "stop"), ("pause_turn", "stop"), ("tool_use", "tool_calls"),
@@ -249,7 +250,7 @@ def test_a_thread_without_a_session_is_known_by_its_first_message() -> None:
 LONG = "x" * 41
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("payload", "problem"),
     [
         ([], "must be an object"),

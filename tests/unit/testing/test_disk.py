@@ -32,6 +32,7 @@ from agent_host.faults.disk import (
 from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, Killed, PowerCut
 from state.disk import LocalDisk, replace_atomically, write_new
 from state.errors import SessionLocked, WriteFailed
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,8 +197,8 @@ def test_a_kill_ends_every_later_call() -> None:
             disk.open_append(FILE)
 
 
-@pytest.mark.parametrize("code", CODES.values())
-@pytest.mark.parametrize("persistently", [False, True])
+@each_row("code", CODES.values())
+@each_row("persistently", [False, True])
 def test_a_call_fails_once_or_from_then_on(code: int, persistently: bool) -> None:
     disk = prepared(Faults(fail_call=2, code=code, persistently=persistently, written=0.5))
     fd = disk.open_append(FILE)

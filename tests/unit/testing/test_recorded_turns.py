@@ -16,6 +16,7 @@ from agent_host.testing.gateway import stream_body
 from agent_host.testing.openai_chat import ChatCompletions
 from agent_host.testing.openai_responses import Responses
 from agent_host.testing.script import RequestView, Script
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from agent_host.llm.stream import Dialect
@@ -29,8 +30,8 @@ def stream(wire: Wire, turn: dict[str, Any]) -> bytes:
     return b"".join(stream_body(Script.from_turns([turn]).turns[0], wire, VIEW).pieces)
 
 
-@pytest.mark.parametrize(("dialect", "wire"), WIRES, ids=["anthropic", "openai", "responses"])
-@pytest.mark.parametrize(
+@each_row(("dialect", "wire"), WIRES, ids=["anthropic", "openai", "responses"])
+@each_row(
     "turn",
     [
         {"text": "Half of", "thinking": "Hm.", "stream_error": {"type": "overloaded_error", "message": "Too busy"}},

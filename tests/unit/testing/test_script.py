@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.testing.script import Script, ScriptError
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ def test_json_lines_may_hold_unicode_line_separators(tmp_path: Path) -> None:
     assert Script.load(write(tmp_path, "a.jsonl", '{"text": "a\u2028b"}\n')).turns[0].text == "a\u2028b"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("turn", "message"),
     [
         ({"txt": "a"}, "turn 2: key 'txt' is not known; did you mean text?"),

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from agent_host.testing.services import MockServices
+from tests.support.rows import each_row
 
 NEW = {"userId": "u", "tenantId": "t", "executionEnvironment": "ci", "clientInfo": {}}
 
@@ -110,7 +111,7 @@ async def test_faults_are_for_their_path_and_can_be_taken_back() -> None:
         assert (await post(services, "/audit/events", [])).status_code == 202
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "body"),
     [
         ("/sessions", {}),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from agent_host.ids import MACHINE
 from agent_host.thread.messages import (
     GO_ON,
     Block,
@@ -21,6 +22,7 @@ from agent_host.thread.messages import (
     sort_parts,
 )
 from state.blobs import blobs_in, restore, shorten
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from agent_host.thread.messages import Order
@@ -41,7 +43,7 @@ def test_an_order_that_does_not_fit_is_the_usual_one(order: Order) -> None:
     assert list(sort_parts("abcdé!", CALLS, BLOCKS, order)) == [*BLOCKS, "abcdé!", *CALLS]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("order", "short"),
     [
         ((3,), ()), (("block", 3, "call"), ()), (("call",), ()), (("block", "block"), ()), ((), ()),
@@ -73,16 +75,16 @@ def test_texts_get_other_lengths() -> None:
 
 
 def test_a_message_on_record_has_all_of_it() -> None:
-    data = encode(MESSAGE, session_id="s")
+    data = encode(MESSAGE, MACHINE, session_id="s")
     assert decode(data) == MESSAGE
     wire = orjson.loads(data)
     assert (wire["blocks"][0], wire["order"]) == ({"dialect": "d", "model": "m", "raw": '{"n":1}'}, list(MIXED))
-    assert {"blocks", "order"}.isdisjoint(orjson.loads(encode(Message("assistant", "x", 1), session_id="s")))
+    assert {"blocks", "order"}.isdisjoint(orjson.loads(encode(Message("assistant", "x", 1), MACHINE, session_id="s")))
 
 
 def test_a_large_block_that_is_lost_leaves_the_rest_sendable() -> None:
     large = BLOCKS[1]._replace(raw='"' + "x" * 20_000 + '"')
-    data = encode(MESSAGE._replace(blocks=(BLOCKS[0], large, BLOCKS[2])), session_id="s")
+    data = encode(MESSAGE._replace(blocks=(BLOCKS[0], large, BLOCKS[2])), MACHINE, session_id="s")
     short, (part,) = shorten(data)
     assert (part.decode(), len(short) < 2000, len(blobs_in(short))) == (large.raw, True, 1)
     whole, lost = restore(short, lambda _: part)
@@ -104,7 +106,7 @@ def test_a_large_block_that_is_lost_leaves_the_rest_sendable() -> None:
 )
 def test_the_last_answer_has_what_a_pause_cut_off(messages: list[tuple[str, str, bool]], text: str) -> None:
     thread = [
-        encode(Message(role, content, 1, goes_on=goes_on), session_id="s")  # type: ignore[arg-type]  # a role
+        encode(Message(role, content, 1, goes_on=goes_on), MACHINE, session_id="s")  # type: ignore[arg-type]  # a role
         for role, content, goes_on in messages
     ]
     assert last_answer(thread) == text

@@ -15,6 +15,7 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.ids import MACHINE
 from agent_host.thread import tokens
 from agent_host.thread.messages import Message, ToolCall, decode, encode, message_id
 from agent_host.thread.tokens import PER_MESSAGE_OVERHEAD, TokenizerUnavailable, counter, estimate, message_tokens
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @given(messages, ids, st.none() | ids, st.none() | ids)
 def test_messages_come_back(message: Message, session_id: str, task_id: str | None, step_id: str | None) -> None:
-    data = encode(message, session_id=session_id, task_id=task_id, step_id=step_id)
+    data = encode(message, MACHINE, session_id=session_id, task_id=task_id, step_id=step_id)
     assert decode(data) == message
     assert b"\n" not in data
     assert orjson.dumps(orjson.loads(data)) == data  # as a checkpoint gives it back
@@ -34,7 +35,7 @@ def test_messages_come_back(message: Message, session_id: str, task_id: str | No
 
 @given(messages)
 def test_a_message_is_written_as_though_it_was_encoded_in_one_go(message: Message) -> None:
-    data = encode(message, session_id="s", step_id="p")
+    data = encode(message, MACHINE, session_id="s", step_id="p")
     stamps = orjson.loads(data)
     plain: dict[str, Any] = {
         "messageId": stamps["messageId"],
@@ -71,7 +72,7 @@ def test_what_nests_too_deep_to_be_written_again_is_not_written() -> None:
     for _ in range(500):
         nested = {"a": nested}
         try:
-            data = encode(Message("assistant", "", 1, (ToolCall("c", "X", nested),)), session_id="s")
+            data = encode(Message("assistant", "", 1, (ToolCall("c", "X", nested),)), MACHINE, session_id="s")
         except orjson.JSONEncodeError:
             break
         assert orjson.dumps(orjson.loads(data)) == data
@@ -81,13 +82,13 @@ def test_what_nests_too_deep_to_be_written_again_is_not_written() -> None:
 
 def test_a_lone_surrogate_is_not_written() -> None:
     with pytest.raises(orjson.JSONEncodeError):
-        encode(Message("user", "\ud800", 1), session_id="s")
+        encode(Message("user", "\ud800", 1), MACHINE, session_id="s")
 
 
 def test_the_wire_form_is_that_of_the_interface() -> None:
     call = ToolCall("c1", "ReadFile", {"path": "/f"})
     raw: dict[str, Any] = orjson.loads(
-        encode(Message("assistant", "I look.", 7, (call,)), session_id="s", task_id="t", step_id="p")
+        encode(Message("assistant", "I look.", 7, (call,)), MACHINE, session_id="s", task_id="t", step_id="p")
     )
     message_id, stamp = raw.pop("messageId"), raw.pop("timestamp")
     assert message_id.startswith("msg_")
@@ -103,23 +104,25 @@ def test_the_wire_form_is_that_of_the_interface() -> None:
         "stepId": "p",
         "branch": "main",
     }
-    result = orjson.loads(encode(Message("tool", "no", 1, tool_call_id="c1", is_error=True), session_id="s"))
+    result = orjson.loads(encode(Message("tool", "no", 1, tool_call_id="c1", is_error=True), MACHINE, session_id="s"))
     assert (result["toolCallId"], result["isError"]) == ("c1", True)
     assert "taskId" not in result
 
 
 def test_a_message_names_the_one_that_it_follows() -> None:
-    first = encode(Message("user", "x", 1), session_id="s")
+    first = encode(Message("user", "x", 1), MACHINE, session_id="s")
     spaced = b'{"role": "user", "messageId": "msg_1"}'  # as another program may have written it
     assert "parentId" not in orjson.loads(first)
-    assert orjson.loads(encode(Message("user", "x", 1), session_id="s", parent=first))["parentId"] == message_id(first)
+    assert orjson.loads(encode(Message("user", "x", 1), MACHINE, session_id="s", parent=first))[
+        "parentId"
+    ] == message_id(first)
     assert message_id(first) == orjson.loads(first)["messageId"]
     assert message_id(spaced) == "msg_1"
 
 
 def test_ids_are_fresh() -> None:
     message = Message("user", "x", 1)
-    found = {orjson.loads(encode(message, session_id="s"))["messageId"] for _ in range(50)}
+    found = {orjson.loads(encode(message, MACHINE, session_id="s"))["messageId"] for _ in range(50)}
     assert len(found) == 50
 
 

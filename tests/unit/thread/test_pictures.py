@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.ids import MACHINE
 from agent_host.llm.anthropic import AnthropicRenderer
 from agent_host.testing.anthropic import images_in, read_request
 from agent_host.thread import thread as pictures
@@ -56,7 +57,7 @@ def pictured(thread: Thread) -> list[int]:
 @pytest.mark.parametrize("size", [0, 10, LARGE_BYTES, 100_000])
 def test_a_picture_comes_back_byte_for_byte(size: int) -> None:
     message = picture_result("c", size, size + 1)
-    data = encode(message, session_id="s")
+    data = encode(message, MACHINE, session_id="s")
     assert decode(data) == message
     assert message_of(data, RESULT) is not None
     short, parts = shorten(data)
@@ -69,7 +70,7 @@ def test_a_picture_comes_back_byte_for_byte(size: int) -> None:
 
 def test_a_lost_picture_leaves_a_note() -> None:
     message = picture_result("c", 100_000)
-    short, (part,) = shorten(encode(message, session_id="s"))
+    short, (part,) = shorten(encode(message, MACHINE, session_id="s"))
     whole, lost = restore(short, lambda _: None)
     assert lost == [sha256_hex(part)]
     left = decode(whole)
@@ -83,7 +84,7 @@ def test_a_lost_picture_leaves_a_note() -> None:
     [("data", "no base64"), ("data", 1), ("mediaType", "image/svg+xml"), ("width", -1), ("dataBlob", {"sha256": "x"})],
 )
 def test_what_is_no_picture_is_no_message(field: str, value: object) -> None:
-    wire = orjson.loads(encode(picture_result("c", 10), session_id="s"))
+    wire = orjson.loads(encode(picture_result("c", 10), MACHINE, session_id="s"))
     wire["images"][0][field] = value
     assert message_of(orjson.dumps(wire), RESULT) is None
     assert message_problems(orjson.dumps(wire), "message", RESULT)[0].startswith(f"message.images[0].{field}")
@@ -91,7 +92,7 @@ def test_what_is_no_picture_is_no_message(field: str, value: object) -> None:
 
 @given(st.binary(max_size=50))
 def test_data_that_would_come_back_changed_stays_where_it_is(tail: bytes) -> None:
-    wire = orjson.loads(encode(picture_result("c", 20_000), session_id="s"))
+    wire = orjson.loads(encode(picture_result("c", 20_000), MACHINE, session_id="s"))
     wire["images"][0]["data"] = base64.b64encode(b"x" * 20_000 + tail).decode()
     odd = wire["images"][0]["data"].replace("=", "") + "=="
     wire["images"][0]["data"] = odd[: len(odd) // 4 * 4]

@@ -11,6 +11,7 @@ from config.policies import template
 from policy.bundle.builtin import instantiate
 from policy.bundle.model import bundle_from_trusted
 from tests.support.policy_cases import NOW, shape_of
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
@@ -34,7 +35,7 @@ def prompt(held: PolicyBundle) -> str:
 FILES = {"allowedPaths": ["/ws", "/tmp"], "blockedPaths": ["/ws/secret"]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("capabilities", "lines"),
     [
         ([], []),

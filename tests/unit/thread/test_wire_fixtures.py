@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent_host.ids import MACHINE
 from agent_host.thread.messages import Block, Message, ToolCall, decode, encode
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.records import CallFinished, StepCommitted, TaskStarted, TurnTaken
 from state.usage import TokenUsage
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +69,7 @@ def test_the_streams_are_there() -> None:
         assert all(json.loads(data) for data in events(stream)), stream
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stream", "count"),
     [
         ("chat/reasoning-content", 1), ("chat/reasoning-same-index", 1), ("chat/reasoning-details", 3),
@@ -87,18 +89,18 @@ def test_each_part_is_the_same_after_a_resume(stream: Path, padding: int, tmp_pa
     raws = [" " * padding + raw for raw in opaque(stream)]
     message = turn([Block(raw, dialect, "model-1", holds_text=place == 0) for place, raw in enumerate(raws)])
     identity = SessionIdentity("s", "w", "tenant", "user", {"flags": {}, "workspace": "/w"})
-    system = encode(Message("system", "Be careful.", 1), session_id="s")
+    system = encode(Message("system", "Be careful.", 1), MACHINE, session_id="s")
     store = FileCheckpointStore(str(tmp_path))
     session = store.create("s", Checkpoint(identity, thread=[system]))
-    session.append(TaskStarted("t", "p", 9, encode(Message("user", "p", 1), session_id="s")))
+    session.append(TaskStarted("t", "p", 9, encode(Message("user", "p", 1), MACHINE, session_id="s")))
     row: CallRow = {"callId": "c1", "sideEffects": False}
-    session.commit(TurnTaken("st", "stop", None, TokenUsage(9, 9), [row], encode(message, session_id="s")))
+    session.commit(TurnTaken("st", "stop", None, TokenUsage(9, 9), [row], encode(message, MACHINE, session_id="s")))
     session.close()
 
     session = store.open("s")  # which reads the journal and writes a snapshot
     assert decode(session.state.thread[2]) == message
     result = Message("tool", "text", 1, tool_call_id="c1")
-    session.append(CallFinished("c1", "succeeded", encode(result, session_id="s")))
+    session.append(CallFinished("c1", "succeeded", encode(result, MACHINE, session_id="s")))
     session.commit(StepCommitted(1))
     session.close()
     assert len((tmp_path / "checkpoints" / "s.json").read_bytes()) < 12_000

@@ -13,6 +13,7 @@ import pytest
 from agent_host.capability_grants import GRANT_HEADER, CapabilityGrant, grant_key, sign
 from agent_host.contracts import ToolRequest
 from agent_host.errors import ErrorCode
+from agent_host.ids import MACHINE
 from agent_host.retrying import RetryPolicy
 from agent_host.services.http import ServiceClient
 from tests.support.tool_server import DROP, KEY, LOSE, RUN_ON, TOKEN, ToolServer, echo, never
@@ -36,8 +37,8 @@ class Session:
 
     def __init__(self, server: ToolServer, folder: Path, *, token: str | None = TOKEN, retries: int = 3) -> None:
         self.server = server
-        self.client = ServiceClient(server.url, token, timeout_s=5)
-        self.settings = RuntimeSettings(workspace=str(folder), shell="/bin/sh")
+        self.client = ServiceClient(server.url, token, outside=MACHINE, timeout_s=5)
+        self.settings = RuntimeSettings(outside=MACHINE, workspace=str(folder), shell="/bin/sh")
         self.granted = ["Echo", "Slow", "Large", "Odd", "Gone"]
         self.timeout_s = 10.0
         self.retries = retries
@@ -46,7 +47,7 @@ class Session:
     @property
     def source(self) -> BackendSource:
         policy = RetryPolicy(self.retries, 0.001, 0.002, max_retry_after_s=0.01)
-        terms = InvocationTerms(self.grant, GRANT_HEADER, "ws_1", self.timeout_s, policy)
+        terms = InvocationTerms(self.grant, GRANT_HEADER, "ws_1", self.timeout_s, policy, MACHINE)
         return BackendSource(self.client, terms)
 
     def grant(self, _tool: str) -> str:
@@ -204,7 +205,7 @@ async def test_the_wait_that_the_service_asks_for_is_kept(session: Session) -> N
     session.server.faults.append((429, {"retry_after": "0.05"}, OVERLOADED))
     source = BackendSource(
         session.client,
-        InvocationTerms(session.grant, GRANT_HEADER, "ws_1", 10, RetryPolicy(3, 0, 0, max_retry_after_s=5)),
+        InvocationTerms(session.grant, GRANT_HEADER, "ws_1", 10, RetryPolicy(3, 0, 0, max_retry_after_s=5), MACHINE),
     )
     began = time.monotonic()
     await source.call(*session.context())
@@ -400,7 +401,7 @@ async def test_a_cancelled_call_leaves_nothing_behind(session: Session) -> None:
 async def test_a_grant_that_the_service_quotes_is_told_to_nobody(session: Session) -> None:
     grant = session.grant("Echo")
     source = BackendSource(
-        session.client, InvocationTerms(lambda _: grant, GRANT_HEADER, "ws_1", 10, RetryPolicy(0, 0, 0))
+        session.client, InvocationTerms(lambda _: grant, GRANT_HEADER, "ws_1", 10, RetryPolicy(0, 0, 0), MACHINE)
     )
     answers(session.server, {"status": "succeeded", "outputText": f"with {grant}"})
     assert (await source.call(*session.context())).text == "with [redacted]"

@@ -194,7 +194,9 @@ async def test_a_stop_asks_first_and_reports_what_is_unread(session: Session, wo
 
 async def test_a_stop_ends_what_does_not_listen_and_what_went_away(make_router: MakeRouter, workspace: Path) -> None:
     session = Session(make_router, kill_grace_s=0.05)
-    command_id = await session.start(f"{AWAY}\ntrap '' TERM; while :; do sleep 0.01; done")
+    os.mkfifo(workspace / "up")
+    command_id = await session.start(f"{AWAY}\ntrap '' TERM; echo > up; while :; do sleep 0.01; done")
+    await asyncio.to_thread((workspace / "up").read_bytes)
     await until((workspace / "away").exists)
     assert "stopped, exit code 137" in text_of(await session.call("StopCommand", id=command_id))
     assert gone(workspace / "away")

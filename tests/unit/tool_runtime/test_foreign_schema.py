@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.rows import each_row
 from tool_runtime.schema import UnusableSchema, judge_of
 
 
@@ -39,7 +40,7 @@ def tree(levels: int) -> dict[str, Any]:
     return {"left": tree(levels - 1)} if levels else {"value": 1}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("schema", "arguments", "said"),
     [
         ({"type": "object"}, {"a": 1}, None),
@@ -65,7 +66,7 @@ def test_arguments_are_judged(schema: dict[str, Any], arguments: dict[str, Any],
     assert found == said if said is None else (found or "").startswith(said)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("schema", "said"),
     [
         ({"type": "strin"}, "is not a valid JSON Schema: "),
@@ -139,7 +140,7 @@ def test_arguments_that_are_too_deep_do_not_keep_others_from_being_judged() -> N
         assert judge({"a": {"b": {}}}) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("schema", "arguments", "said"),
     [
         ({"properties": {"n": {"type": "integer"}}}, {"n": "5"}, '; it is "5"; send 5, without quotes'),

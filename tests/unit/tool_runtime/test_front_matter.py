@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import each_row
 from tool_runtime.files.skills import NoFrontMatter, split
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("written", "value"),
     [
         ("a: plain text", "plain text"),

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from mcp.shared.auth import OAuthToken
 
+from agent_host.ids import MACHINE
 from agent_host.redaction import REDACTED, Scrubber
 from tool_runtime.remote.mcp.oauth import TokenFile, oauth_of
 from tool_runtime.remote.mcp.servers import token_file
@@ -66,7 +67,7 @@ class Server:
 
 async def test_a_session_uses_what_another_has_renewed(folder: str) -> None:
     server = Server()
-    first, second = oauth_of("tickets", URL, folder), oauth_of("tickets", URL, folder)
+    first, second = oauth_of("tickets", URL, folder, MACHINE.time), oauth_of("tickets", URL, folder, MACHINE.time)
     assert await server.ask(first) == "Bearer access-new-1"
     assert await server.ask(second) == "Bearer access-new-1"
     make_old(folder, first, second)
@@ -78,7 +79,7 @@ async def test_a_session_uses_what_another_has_renewed(folder: str) -> None:
 async def test_a_session_whose_renewal_is_refused_uses_what_another_has_got(folder: str) -> None:
     """Both found the token old in the same moment."""
     server = Server()
-    first, second = oauth_of("tickets", URL, folder), oauth_of("tickets", URL, folder)
+    first, second = oauth_of("tickets", URL, folder, MACHINE.time), oauth_of("tickets", URL, folder, MACHINE.time)
     flow = second.async_auth_flow(httpx2.Request("POST", URL))
     renewal = await anext(flow)
     assert await server.ask(first) == "Bearer access-new-1"
@@ -102,7 +103,7 @@ def contents(folder: str) -> dict[str, bytes]:
 
 async def test_renewed_tokens_are_hidden_from_then_on(folder: str) -> None:
     scrubber = Scrubber(["another-secret"])
-    session = oauth_of("tickets", URL, folder, on_secrets=scrubber.add)
+    session = oauth_of("tickets", URL, folder, MACHINE.time, on_secrets=scrubber.add)
     assert await Server().ask(session) == "Bearer access-new-1"
     hidden = scrubber.text("access-new-1 refresh-new-1 another-secret")
     assert hidden == " ".join([REDACTED] * 3)
@@ -122,7 +123,7 @@ async def test_no_part_of_a_token_file_is_left(
 
     monkeypatch.setattr(os, "fsync", sync)
     with pytest.raises(type(error)):
-        await TokenFile(folder, URL).set_tokens(OAuthToken.model_validate(tokens("two")))
+        await TokenFile(folder, URL, MACHINE.time).set_tokens(OAuthToken.model_validate(tokens("two")))
     assert contents(folder) == before
     assert len(synced) == 1
     assert synced[0] > 0

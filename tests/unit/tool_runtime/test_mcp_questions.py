@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
+from agent_host.ids import MACHINE
 from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, text
 from tests.unit.tool_runtime.test_mcp_wire import ERAS, NAME, Session
 from tool_runtime.remote.mcp.questions import MAX_QUESTIONS
@@ -82,7 +83,7 @@ class SideBySide:
         self.told: list[str] = []
         self.server = WireServer(first=self._first, second=self._second)
         config = ServerConfig("odd", Stdio(("wire",), "/", {}, "mark"), 20, 20, elicitation=True)
-        self.settings = RuntimeSettings(workspace="/")
+        self.settings = RuntimeSettings(outside=MACHINE, workspace="/")
         self.source = McpSource(config, self.settings, self.server.start, ask_person=self._ask)
         self.calls: dict[str, CallContext] = {}
 

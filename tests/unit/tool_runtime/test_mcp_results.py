@@ -10,6 +10,7 @@ import pytest
 
 from agent_host.contracts import ToolRequest
 from tests.support.mcp_servers import PNG
+from tests.support.rows import each_row
 from tool_runtime.remote.mcp.source import output_of
 from tool_runtime.tool import ToolFault
 
@@ -30,7 +31,7 @@ def block(**fields: Any) -> dict[str, Any]:
     return {"content": [fields, {"type": "text", "text": "beside"}]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("result", "text"),
     [
         ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "a\nb"),

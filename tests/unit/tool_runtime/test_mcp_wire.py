@@ -12,8 +12,10 @@ import pytest
 from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from agent_host.events.kinds import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, LiveOutput
+from agent_host.ids import MACHINE
 from tests.support.events import Watcher, emitter
 from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, over_http, says, text
+from tests.support.rows import each_row
 from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.settings import RuntimeSettings
@@ -38,7 +40,9 @@ class Session:
         self._answer = answer
         place = Stdio(("wire",), "/", {}, "mark")
         config = ServerConfig("odd", place, 20, 20, elicitation=answer is not None and may_ask)
-        self.settings = RuntimeSettings(workspace="/", on_output=lambda _request, _name, data: self.chunks.append(data))
+        self.settings = RuntimeSettings(
+            outside=MACHINE, workspace="/", on_output=lambda _request, _name, data: self.chunks.append(data)
+        )
         self.source = McpSource(config, self.settings, server.start, ask_person=self._ask)
 
     async def _ask(self, _: ToolRequest, asked: PersonAsked) -> PersonAnswer:
@@ -202,7 +206,7 @@ async def test_a_server_may_want_to_be_called_again() -> None:
 
 async def test_the_time_of_a_call_goes_on_after_the_answer() -> None:
     request = ToolRequest("odd/ask", {}, "s", "t", "st", "c1", "Mcp.Invoke")
-    call = CallContext.make(request, RuntimeSettings(workspace="/"))
+    call = CallContext.make(request, RuntimeSettings(outside=MACHINE, workspace="/"))
 
     async def run(one: CallContext) -> Any:
         limit = one.clock.limit
@@ -243,11 +247,13 @@ async def test_connecting_is_tried_again_with_growing_pauses(
     each = [status for one in first for status in ([0] if one == 0 else [one, one])]
     async with over_http(server, *each) as url:
         config = ServerConfig("odd", Http(url), 20, 20)
-        source = McpSource(config, RuntimeSettings(workspace="/"), server.start, pause=pause)
+        source = McpSource(config, RuntimeSettings(outside=MACHINE, workspace="/"), server.start, pause=pause)
         try:
             (tool,) = (await source.list()).definitions
             request = ToolRequest("odd/add", {}, "s", "t", "st", "c1", "Mcp.Invoke")
-            text_of = (await source.call(tool, CallContext.make(request, RuntimeSettings(workspace="/")))).text
+            text_of = (
+                await source.call(tool, CallContext.make(request, RuntimeSettings(outside=MACHINE, workspace="/")))
+            ).text
         except ToolFault as fault:
             text_of = str(fault)
         await source.aclose()
@@ -302,7 +308,7 @@ for _ in range(200):
     DEEP = {"type": "object", "properties": {"a": DEEP}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("odd", "reason"),
     [
         (named("odd", title=3, description=None, annotations={"readOnlyHint": "yes"}, icons="x", _meta=[]), None),
@@ -366,7 +372,7 @@ async def test_an_odd_tool_costs_only_itself(odd: Any, reason: str | None) -> No
     assert [(reason or "") in said for said in listed.rejected.values()] == [True] * (reason is not None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("result", "names", "rejected"),
     [
         ({}, [], {}),
@@ -505,7 +511,7 @@ async def test_a_list_that_does_not_come_is_waited_for_as_long_as_a_call() -> No
     server = WireServer()
     server.verbatim["tools/list"] = b"nothing that is an answer"
     config = ServerConfig("odd", Stdio(("wire",), "/", {}, "mark"), 0.05, 20)
-    source = McpSource(config, RuntimeSettings(workspace="/"), server.start)
+    source = McpSource(config, RuntimeSettings(outside=MACHINE, workspace="/"), server.start)
     with pytest.raises(ToolFault, match=r"did not list its tools within 0\.05 s"):
         await source.list()
     await source.aclose()

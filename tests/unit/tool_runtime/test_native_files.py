@@ -11,6 +11,7 @@ import pytest
 
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import ErrorCode
+from tests.support.rows import each_row
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.native import MAX_FILE_BYTES, SPECS
@@ -46,7 +47,7 @@ def call(make_router: MakeRouter) -> Callable[..., Awaitable[ToolResult]]:
     return run
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@each_row("spec", SPECS, ids=lambda spec: spec.name)
 def test_every_tool_has_a_closed_schema_of_its_answer(spec: ToolSpec) -> None:
     schema = spec.output_schema
     assert schema is not None
@@ -55,7 +56,7 @@ def test_every_tool_has_a_closed_schema_of_its_answer(spec: ToolSpec) -> None:
     assert judge_of(schema, foreign=True)({}) is not None
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@each_row("spec", SPECS, ids=lambda spec: spec.name)
 def test_the_catalogue_of_errors_is_that_of_the_specification(spec: ToolSpec) -> None:
     """Every fault of the runtime, and every refusal, has one of the names of NT for the model."""
     refused = "CommandNotAllowed" if spec.name == "cp__exec" else "PermissionDenied"

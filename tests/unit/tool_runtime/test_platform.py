@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rows import each_row
 from tool_runtime.families.answers import DESKTOP, ELSEWHERE
 from tool_runtime.files.paths import spell
 from tool_runtime.platform import posix, windows
@@ -27,12 +28,12 @@ MAX_TOKENS_PER_CALL VIRTUAL_ENV PYTHONPATH XAUTHORITY
 """
 
 
-@pytest.mark.parametrize("name", SECRET_NAMES.split())
+@each_row("name", SECRET_NAMES.split())
 def test_names_that_look_like_secrets(name: str) -> None:
     assert looks_secret(name)
 
 
-@pytest.mark.parametrize("name", PLAIN_NAMES.split())
+@each_row("name", PLAIN_NAMES.split())
 def test_names_that_do_not(name: str) -> None:
     assert not looks_secret(name)
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import SourceNotice, ToolRequest
+from agent_host.ids import MACHINE
 from agent_host.llm.answer_calls import sendable_name
 from state.tool_lists import ToolLists
 from tool_runtime.families.schemas import definition_of
+from tool_runtime.processes.command import Command
 from tool_runtime.remote.lists import (
     MAX_DESCRIPTION_CHARS,
     MAX_TOOLS,
@@ -90,7 +92,7 @@ class Here:
         self.source = source
         self.told: list[SourceNotice] = []
         self.news = asyncio.Condition()
-        self.router = LocalToolRouter(RuntimeSettings(workspace=str(folder), shell="/bin/sh"))
+        self.router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(folder), shell="/bin/sh"), Command)
         terms = SourceTerms(
             "Mcp.Invoke", True, timeout_s=5, connect_timeout_s=connect_timeout_s, ask_after_s=ask_after_s
         )

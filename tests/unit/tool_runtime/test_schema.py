@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.rows import each_row
 from tests.support.tools import TOOLS
 from tool_runtime.schema import UnusableSchema, judge_of, shape_of
 
@@ -48,7 +49,7 @@ def test_what_conforms() -> None:
     assert problems(SCHEMA, value) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "said"),
     [
         ([], ["$: must be an object, not a list of 0"]),
@@ -118,7 +119,7 @@ def test_every_tool_of_ours_has_a_schema_that_is_known_in_full() -> None:
         assert judge_of(spec.input_schema)({"no such argument": 1}) is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("schema", "said"),
     [
         ({"properties": {"a": {"alOf": []}}}, "$.properties.a.alOf: is not known; did you mean anyOf?"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import ErrorCode
 from config.load import load_defaults
+from tests.support.rows import each_row
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tests.unit.tool_runtime.test_http import response, serving
 from tool_runtime.families import skills as specs
@@ -237,7 +238,7 @@ async def test_a_request_and_an_excerpt_of_its_answer(call: Any) -> None:
 # Names of secrets
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "is_hidden"),
     [
         (".env", True), ("a/.env", True), (".env.production", True), ("environment", False), ("KEY.PEM", True),

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
+from agent_host.ids import MACHINE
 from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_skills_files import answered
 from tool_runtime.families import skills as specs
 from tool_runtime.files.skills import SkillFolder, SkillIndex
+from tool_runtime.processes.command import Command
 from tool_runtime.processes.scripts import SkillScripts
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
@@ -50,12 +52,14 @@ class Place:
         self.shown: list[bytes] = []
         self.router = LocalToolRouter(
             RuntimeSettings(
+                outside=MACHINE,
                 workspace=str(self.workspace),
                 families=("skills",),
                 kill_grace_s=0.05,
                 script_timeout_s=20,
                 on_output=lambda _request, _stream, chunk: self.shown.append(chunk),
             ),
+            Command,
             scripts=self.scripts,
         )
 
@@ -159,7 +163,14 @@ async def test_a_script_has_no_more_time_than_the_configuration_gives(tmp_path: 
     place = Place(tmp_path)
     place.script("import time; time.sleep(60)")
     router = LocalToolRouter(
-        RuntimeSettings(workspace=str(place.workspace), families=("skills",), script_timeout_s=0.2, kill_grace_s=0.05),
+        RuntimeSettings(
+            outside=MACHINE,
+            workspace=str(place.workspace),
+            families=("skills",),
+            script_timeout_s=0.2,
+            kill_grace_s=0.05,
+        ),
+        Command,
         scripts=place.scripts,
     )
     (spec,) = [one for one in await router.tools() if one.name == "run_script"]
@@ -317,7 +328,7 @@ async def test_what_no_program_can_be_given(place: Place) -> None:
 
 
 async def test_without_skills_there_is_no_script(tmp_path: Path) -> None:
-    router = LocalToolRouter(RuntimeSettings(workspace=str(tmp_path), families=("skills",)))
+    router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path), families=("skills",)), Command)
     result = await router.execute(request("run_script", skill="forms", relative_path="scripts/a.py"))
     assert error_of(result)[0] == ErrorCode.FILE_NOT_FOUND
     await router.aclose()

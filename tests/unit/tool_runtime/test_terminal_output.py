@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.rows import each_row
 from tests.support.screen import ReferenceScreen
 from tests.unit.tool_runtime.conftest import text_of
 from tool_runtime.output.terminal import MAX_ROW_CHARS, MAX_ROWS, Reducer, has_control, keep_colours, reduce
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tests.unit.tool_runtime.conftest import Call
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("printed", "shown"),
     [
         (b"plain\n", b"plain\n"),

@@ -8,6 +8,7 @@ import pytest
 
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.host.local_tools import BUILT_IN, usable
+from tests.support.rows import each_row
 
 FOREIGN = ToolSpec(
     "server/tool",
@@ -29,7 +30,7 @@ FOREIGN = ToolSpec(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tool", "given", "left"),
     [
         ("ReadFile", {"path": "a", "offset": None, "limit": None}, {"path": "a"}),

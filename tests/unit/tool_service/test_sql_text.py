@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.tool_service.tools.postgres import UnreadableSql, one_statement
+from tests.support.rows import each_row
 
 
 def called(sql: str) -> list[str]:
     return [name.text for name in one_statement(sql).names if name.called]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sql", "verb", "functions"),
     [
         ("SELECT f(1)", "select", ["f"]),
@@ -41,7 +42,7 @@ def test_a_long_name_is_cut_as_the_server_cuts_it() -> None:
     assert called(f'SELECT "{"é" * 32}"()') == ["é" * 31]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "sql",
     [
         "",

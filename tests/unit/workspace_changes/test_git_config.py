@@ -27,7 +27,7 @@ SAID = {
     "\ufeff[extensions]\nobjectformat = sha256\n": "sha256",
     "[extensions]\nobjectformat = \\\nsha256\n": "sha256",
     "[alias]\na = b \\\n[extensions]\nobjectformat = sha256\n": "sha1",
-    "# [extensions]\nobjectformat = sha256\n": "sha1",
+    "# [extensions]\nobjectformat = sha256\n": None,  # a name outside of all sections
 }
 
 
@@ -35,7 +35,7 @@ SAID = {
 def test_a_configuration_is_read_as_git_reads_it(tmp_path: Path, config: str) -> None:
     assert object_format(config.encode()) == SAID[config]
     git = shutil.which("git")
-    if git is None or config.startswith("#"):  # git refuses a name outside of all sections
+    if git is None or SAID[config] is None:  # not all versions of git refuse it
         return
     (tmp_path / "config").write_bytes(config.encode())
     asked = [git, "config", "--file", str(tmp_path / "config"), "extensions.objectformat"]
@@ -55,4 +55,4 @@ def test_what_it_includes_is_not_opened(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read(config: bytes) -> None:
-    assert isinstance(object_format(b"[extensions]\nobjectformat" + config), str)
+    assert isinstance(object_format(b"[extensions]\nobjectformat" + config), str | None)

@@ -10,7 +10,6 @@ import asyncio
 import dataclasses
 import os
 import tempfile
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -63,9 +62,11 @@ class TokenFile:
         self,
         folder: str,
         url: str,
+        time: Callable[[], float],
         redirect_uri: str | None = None,
         on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
     ) -> None:
+        self._time = time
         self._redirect_uri = redirect_uri
         self._on_secrets = on_secrets
         self._folder = folder
@@ -97,7 +98,7 @@ class TokenFile:
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """See TokenStorage."""
         self._on_secrets((tokens.access_token, tokens.refresh_token))
-        ends = None if tokens.expires_in is None else time.time() + tokens.expires_in
+        ends = None if tokens.expires_in is None else self._time() + tokens.expires_in
         found: dict[str, Any] = {"tokens": tokens, "expires_at": ends}
         if self._context is not None:
             context = self._context
@@ -155,6 +156,7 @@ def oauth_of(
     name: str,
     url: str,
     folder: str,
+    time: Callable[[], float],
     *,
     browser: Browser | None = None,
     on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
@@ -175,7 +177,7 @@ def oauth_of(
             "token_endpoint_auth_method": "none",
         }
     )
-    kept = TokenFile(folder, url, None if browser is None else redirect_uri, on_secrets)
+    kept = TokenFile(folder, url, time, None if browser is None else redirect_uri, on_secrets)
     send_to, sent_back = (nobody, nobody) if browser is None else (browser.send_to, browser.sent_back)
     provider = OAuthClientProvider(url, metadata, kept, send_to, sent_back)
     made = provider.context

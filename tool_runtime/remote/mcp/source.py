@@ -185,7 +185,12 @@ class McpSource:
         from tool_runtime.remote.mcp.oauth import oauth_of
 
         return oauth_of(
-            self._config.name, place.url, place.oauth_folder, browser=self._browser, on_secrets=self._on_secrets
+            self._config.name,
+            place.url,
+            place.oauth_folder,
+            self._settings.outside.time,
+            browser=self._browser,
+            on_secrets=self._on_secrets,
         )
 
     def _on_change(self) -> None:

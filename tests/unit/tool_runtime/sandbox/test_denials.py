@@ -11,6 +11,7 @@ import pytest
 from agent_host.contracts import Denial
 from policy.rules.sandbox import refusal
 from policy.scope import CommandScope
+from tests.support.rows import each_row
 from tool_runtime.processes.command import report
 from tool_runtime.sandbox.denials import RealDisk, denials_in, filter_denials
 
@@ -162,7 +163,7 @@ def test_a_report_names_ten_and_counts_the_rest() -> None:
     assert report([], SCOPE) == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "read", "write"),
     [
         ("/home/u/ws", None, None),

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from tests.support.rows import each_row
 from tool_runtime.platform import landlock, landlock_rules, linux_calls, seccomp
 from tool_runtime.platform.seccomp import Filter
 
@@ -71,8 +72,8 @@ def test_calls_of_other_architectures_are_refused() -> None:
     assert verdict(program, 0, audit=linux_calls.NUMBERS["x86_64"].audit) == ALLOWED
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize(
+@each_row("machine", MACHINES)
+@each_row(
     ("name", "arguments", "expected"),
     [
         ("clone", (17,), ALLOWED),
@@ -143,8 +144,8 @@ def test_calls_that_are_looked_into(machine: str, name: str, arguments: tuple[in
     assert judge(machine, "supervised", name, *arguments) == expected
 
 
-@pytest.mark.parametrize("network", ["closed", "supervised", "open"])
-@pytest.mark.parametrize(
+@each_row("network", ["closed", "supervised", "open"])
+@each_row(
     ("name", "arguments", "expected"),
     [
         ("open", (1, 0, 0o4755), ALLOWED),

@@ -227,7 +227,7 @@ async def test_64_commands_at_once_leak_nothing(make_router: MakeRouter, scope: 
 HOST = """
 import asyncio, os, sys
 from policy.scope import CommandScope
-from tool_runtime.processes.command import CommandParams, run_command
+from tool_runtime.processes.command import Command, CommandParams, run_command
 from tool_runtime.sandbox.session import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
@@ -239,7 +239,7 @@ async def main():
                            scope=CommandScope(writes=(workspace,)))
     sandbox = open_sandbox(runtime, pool)
     print(sandbox.found.is_supervised, flush=True)
-    outcome = await run_command(params, pool, None, sandbox)
+    outcome = await run_command(Command, params, pool, None, sandbox)
     print(outcome.exit_code, outcome.stdout.ends.render(1000).decode(), outcome.stderr.ends.render(1000).decode())
     await sandbox.aclose()
     pool.close()

@@ -1,0 +1,257 @@
+"""JSON-RPC 2.0 in both directions over one stream of lines: an editor asks, and is asked.
+
+A request is a task of its own, so that a prompt that takes an hour holds up nothing. A notification is served at once
+and in its turn: a `session/cancel` behind a prompt finds that prompt. Whatever comes is answered or left out, and
+nothing that comes ends the process. What the other side does not take waits in a bounded buffer: beyond it nothing more
+is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from agent_host import lenient_json
+from agent_host.rpc.framing import FramingError, LineSplitter
+from agent_host.rpc.messages import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    InvalidParams,
+    RpcError,
+    RpcReply,
+    RpcRequest,
+    check,
+    encode_result,
+    parse,
+    refuse_line,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from agent_host.rpc.messages import Params
+    from agent_host.rpc.server import Channel
+
+REQUEST_CANCELLED: Final = -32800
+CANCEL_REQUEST: Final = "$/cancel_request"
+_MOST_IN_FLIGHT: Final = 256
+_MOST_WAITING_BYTES: Final = 4 * 1024 * 1024
+_DEBUG_VARIABLE: Final = "AGENT_HOST_DEBUG"
+
+
+class AcpError(Exception):
+    """An error to answer a request with, or one that the other side answered with."""
+
+    def __init__(self, code: int, message: str, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
+class PeerGone(Exception):
+    """The other side has left, and answers nothing more."""
+
+
+class PeerMethod(NamedTuple):
+    """A method: the shape of its parameters, null ones left out, and its handler; a notification's returns at once."""
+
+    shape: Params
+    serve: Callable[[Mapping[str, Any]], Any]
+
+
+class Peer:
+    """One connection; a `Receiver` for its channel. `on_end` is called once the other side has no more to say."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        requests: Mapping[str, PeerMethod],
+        notifications: Mapping[str, PeerMethod],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._channel = channel
+        self._requests = requests
+        self._notifications = notifications
+        self._on_end = on_end
+        self._lines = LineSplitter()
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._serving: dict[bytes, asyncio.Task[None]] = {}
+        self._unanswered: set[bytes] = set()
+        self._is_over = False
+        self._draining: asyncio.Task[None] | None = None
+
+    # Receiver
+
+    def receive(self, data: bytes) -> None:
+        """Take the next bytes."""
+        for line in self._lines.feed(data):
+            self._take(line)
+
+    def end(self) -> None:
+        """Take the end of the stream; a last line without its newline counts."""
+        last = self._lines.end()
+        if last is not None:
+            self._take(last)
+        self._is_over = True
+        for reply in self._asked.values():
+            if not reply.done():
+                reply.set_exception(PeerGone())
+        self._on_end()
+
+    # What the agent says
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a notification."""
+        self._write({"jsonrpc": "2.0", "method": method, "params": params})
+
+    async def request(self, method: str, params: Mapping[str, Any]) -> Any:
+        """Ask the other side and return the result, unchecked. A caller that is cancelled cancels the request there.
+        Raises AcpError, PeerGone."""
+        if self._is_over:
+            raise PeerGone
+        number = next(self._numbers)
+        reply = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._write({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        try:
+            return await reply
+        except asyncio.CancelledError:
+            self.notify(CANCEL_REQUEST, {"requestId": number})
+            raise
+        finally:
+            del self._asked[number]
+
+    async def drain(self) -> None:
+        """Wait until the other side takes more, if it is far behind."""
+        if self._channel.waiting_bytes > _MOST_WAITING_BYTES and not self._is_over:
+            await self._channel.drain()
+
+    async def close(self) -> None:
+        """Cancel what is being served, and leave the other side."""
+        tasks = [*self._serving.values(), *([] if self._draining is None else [self._draining])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._channel.drain()
+        self._channel.close()
+
+    # What the other side says
+
+    def _take(self, line: bytes | FramingError) -> None:
+        if isinstance(line, FramingError):
+            message = refuse_line(str(line))
+        elif line.strip():
+            message = parse(line)
+        else:
+            return
+        if message.is_batch:
+            message = refuse_line("batches are no part of this protocol")
+        for reply in message.replies:
+            self._take_reply(reply)
+        for request in message.requests:
+            self._take_request(request)
+
+    def _take_reply(self, reply: RpcReply) -> None:
+        waiting = self._asked.get(reply.id) if type(reply.id) is int else None
+        if waiting is None or waiting.done():  # of a request that was cancelled, or of none
+            return
+        if reply.error is None:
+            waiting.set_result(reply.result)
+            return
+        error = reply.error if isinstance(reply.error, dict) else {}
+        code = error.get("code")
+        waiting.set_exception(AcpError(code if type(code) is int else INTERNAL_ERROR, str(error.get("message", ""))))
+
+    def _take_request(self, request: RpcRequest) -> None:
+        if request.fault is not None:
+            self._refuse(request.id_json, request.fault)
+        elif request.id_json is None:
+            self._take_notification(request)
+        elif request.id_json in self._serving:
+            self._refuse(request.id_json, RpcError(INVALID_REQUEST, "a request of this id is still being served"))
+        elif len(self._serving) >= _MOST_IN_FLIGHT:
+            self._refuse(request.id_json, RpcError(INTERNAL_ERROR, f"{_MOST_IN_FLIGHT} requests are being served"))
+        else:
+            task = asyncio.ensure_future(self._serve(request.id_json, request))
+            self._serving[request.id_json] = task
+            self._unanswered.add(request.id_json)
+            task.add_done_callback(partial(self._on_served, request.id_json))
+
+    def _on_served(self, id_json: bytes, _task: asyncio.Task[None]) -> None:
+        del self._serving[id_json]
+        if id_json in self._unanswered:  # cancelled, perhaps before it began
+            self._unanswered.discard(id_json)
+            self._refuse(id_json, RpcError(REQUEST_CANCELLED, "the request was cancelled"))
+
+    def _take_notification(self, request: RpcRequest) -> None:
+        if request.method == CANCEL_REQUEST:
+            serving = self._serving.get(lenient_json.dumps(request.params.get("requestId")))
+            if serving is not None:
+                serving.cancel()
+            return
+        method = self._notifications.get(request.method)
+        params = _given(request)
+        if method is not None and method.shape.fits(params):  # nobody answers a notification, a wrong one neither
+            method.serve(params)
+
+    async def _serve(self, id_json: bytes, request: RpcRequest) -> None:
+        result = await self._call(request)
+        self._unanswered.discard(id_json)
+        if isinstance(result, RpcError):
+            self._refuse(id_json, result)
+        else:
+            self._send(encode_result(id_json, result))
+        await self.drain()  # the request counts as in flight until there is room again
+
+    async def _call(self, request: RpcRequest) -> Mapping[str, Any] | RpcError:
+        method = self._requests.get(request.method)
+        if method is None:
+            known = ", ".join(self._requests)
+            return RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}; known are: {known}")
+        try:
+            params = _given(request)
+            check(method.shape, params)
+            answer: Awaitable[Mapping[str, Any]] = method.serve(params)
+            return await answer
+        except InvalidParams as error:
+            return RpcError(INVALID_PARAMS, str(error))
+        except AcpError as error:
+            return RpcError(error.code, str(error), details=error.data)
+        except Exception as error:  # noqa: BLE001  one of the places that turn exceptions into what clients see
+            if os.environ.get(_DEBUG_VARIABLE) == "1":
+                sys.excepthook(type(error), error, error.__traceback__)
+            return RpcError(INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}")
+
+    def _refuse(self, id_json: bytes | None, fault: RpcError) -> None:
+        if id_json is None:
+            return
+        data = {"data": dict(fault.details)} if fault.details else {}
+        error = lenient_json.dumps({"code": fault.code, "message": fault.message, **data})
+        self._send(b'{"jsonrpc":"2.0","id":' + id_json + b',"error":' + error + b"}")
+
+    # What goes out
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        self._send(lenient_json.dumps(message))
+
+    def _send(self, message: bytes) -> None:
+        self._channel.write(message + b"\n")
+        if self._channel.waiting_bytes > _MOST_WAITING_BYTES and self._draining is None and not self._is_over:
+            self._channel.pause_reading(paused=True)
+            self._draining = asyncio.ensure_future(self._read_again())
+
+    async def _read_again(self) -> None:
+        await self._channel.drain()
+        self._draining = None
+        self._channel.pause_reading(paused=False)
+
+
+def _given(request: RpcRequest) -> dict[str, Any]:
+    """The parameters without those that are null, which is the same as missing."""
+    return {name: value for name, value in request.params.items() if value is not None}

@@ -1,0 +1,568 @@
+"""One session of an editor: its turn, its questions, and what the editor hears of it.
+
+A turn is one prompt. It ends with the end of its task, and its answer is sent after everything else that the session
+said. A task that is open when a prompt comes (a crash or a pause left it) is cancelled first: what it did is in the
+conversation, so that nothing is done twice. `/continue` continues it instead.
+
+What needs a request to the session beside an event (usage, the diff of a change, an answer) runs in a task of its own,
+because a listener must not wait for its session; the turn ends once they are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.acp import questions
+from agent_host.acp.peer import AcpError, PeerGone
+from agent_host.acp.questions import Forms
+from agent_host.acp.updates import (
+    Told,
+    compaction_of,
+    completed_call,
+    diff_contents,
+    news_of,
+    notice_update,
+    requested_call,
+    text_contents,
+    text_update,
+    updates_of_item,
+)
+from agent_host.clients.connection import RpcFailure, SessionGone
+from agent_host.clients.supervisor import TooManySessions
+from agent_host.ids import MACHINE
+from agent_host.rpc.messages import INTERNAL_ERROR, INVALID_REQUEST
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+
+    from agent_host.acp.peer import Peer
+    from agent_host.acp.prompt import Prompt
+    from agent_host.acp.updates import Update
+    from agent_host.clients.supervisor import SupervisedSession
+
+AUTH_REQUIRED: Final = -32000
+_TITLE_CHARS: Final = 80
+_OUTPUT_CHARS: Final = 8192
+_OUTPUT_EVERY_S: Final = 0.1
+_MOST_DIFFED: Final = 20
+_STOP_REASONS: Final = {
+    "max_steps_exceeded": "max_turn_requests",
+    "LLM_GUARDRAIL_BLOCKED": "refusal",
+    "LLM_BUDGET_EXCEEDED": "max_tokens",
+}
+_ENDS: Final = frozenset({"task_completed", "task_failed", "task_cancelled", "session_paused", "session_failed"})
+
+
+class Features(NamedTuple):
+    """The capabilities of the client that matter here."""
+
+    notices: bool = False
+    compactions: bool = False
+    terminal_auth: bool = False
+    forms: Forms = Forms(form=False, url=False)
+
+
+class _Turn:
+    """A prompt on its way: the task, and how it ends."""
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        self.is_begun = False
+        self.is_cancelled = False
+        self.end: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+
+
+class EditorSession:
+    """A `Listener` of one session. `reopen` gives it a process again, `window_of` knows the window of a model."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        features: Features,
+        workspace: str,
+        reopen: Callable[[EditorSession], Awaitable[None]],
+        window_of: Callable[[str], int | None],
+    ) -> None:
+        self._peer = peer
+        self._features = features
+        self.workspace = workspace
+        self._reopen = reopen
+        self._window_of = window_of
+        self.session_id = ""
+        self._supervised: SupervisedSession | None = None
+        self._may_speak = False
+        self._held: list[Update] = []
+        """Updates that came before the editor knew the session."""
+        self.replayed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.begun: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        """The payload of `session_started`, or an empty one."""
+        self.is_closing = False
+        self.has_title = False
+        self.waits_for_answer = False
+        """True if the replay ended with a call that waits for an approval."""
+        self.on_mode: Callable[[EditorSession, Mapping[str, Any]], None] = lambda _session, _payload: None
+        self._turn: _Turn | None = None
+        self._open_task: str | None = None
+        self._is_paused = False
+        self._ended: dict[str, asyncio.Future[None]] = {}
+        self._questions: dict[str, asyncio.Task[None]] = {}
+        self._calls: dict[str, Update] = {}
+        """The calls of the turn, as they were requested."""
+        self._beside: set[asyncio.Task[None]] = set()
+        self._outputs: dict[str, _Output] = {}
+
+    def attach(self, supervised: SupervisedSession, result: Mapping[str, Any] | None = None) -> None:
+        """Have this process for the session; `result` is that of ResumeSession."""
+        self._supervised = supervised
+        self.session_id = supervised.session_id
+        open_task = None if result is None else result.get("incompleteTask")
+        self._open_task = None if open_task is None else open_task["taskId"]
+        self._is_paused = self._open_task is not None
+
+    @property
+    def supervised(self) -> SupervisedSession:
+        """The session in its process."""
+        if self._supervised is None:
+            raise RuntimeError("the session is attached before anything is asked of it")
+        return self._supervised
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a prompt of it runs."""
+        return self._turn is not None
+
+    @property
+    def open_task(self) -> str | None:
+        """The task that a crash or a pause left open."""
+        return self._open_task
+
+    # What the editor asks for
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Ask the session, in another process if it has none. Raises AcpError."""
+        with translated():
+            if not self.supervised.is_alive:
+                await self._reopen(self)
+            return await self.supervised.request(method, params)
+
+    async def prompt(self, prompt: Prompt) -> str:
+        """Run one prompt and return why it stopped. Raises AcpError."""
+        return await self._take_turn(_Turn(MACHINE.new_id("task")), lambda turn: self._begin(turn, prompt))
+
+    async def go_on(self) -> str:
+        """Continue the task that is open, and return why it stopped. Raises AcpError."""
+        if not self.supervised.is_alive:
+            with translated():
+                await self._reopen(self)
+        if self._open_task is None:
+            raise AcpError(INVALID_REQUEST, "there is no task to continue")
+
+        async def begin(_turn: _Turn) -> None:
+            await self.request("ResumeSession")
+            self._is_paused, self._open_task = False, None
+
+        return await self._take_turn(_Turn(self._open_task), begin)
+
+    async def go_on_beside(self) -> None:
+        """Continue the open task without a prompt, so that it asks its question again. Raises AcpError."""
+        await self.request("ResumeSession")
+        self._is_paused = False
+
+    def cancel(self) -> None:
+        """Cancel the prompt that runs, if any: its answer is `cancelled`."""
+        turn = self._turn
+        if turn is not None and not turn.is_cancelled:
+            turn.is_cancelled = True
+            if turn.is_begun:
+                self._spawn(self._cancel(turn.task_id))
+
+    async def close(self) -> None:
+        """Forget what waits for the editor."""
+        self.is_closing = True
+        for task in [*self._questions.values(), *self._beside]:
+            task.cancel()
+        for output in self._outputs.values():
+            output.stop()
+
+    async def _take_turn(self, turn: _Turn, begin: Callable[[_Turn], Coroutine[Any, Any, None]]) -> str:
+        if self._turn is not None:
+            raise AcpError(INVALID_REQUEST, "a prompt of this session is running: wait for its end, or cancel it")
+        self._turn = turn
+        running = asyncio.ensure_future(self._run(turn, begin))
+        try:
+            while True:
+                try:
+                    return await asyncio.shield(running)
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if self.is_closing or running.cancelled() or task is None:
+                        running.cancel()
+                        raise
+                    task.uncancel()
+                    self.cancel()
+        finally:
+            self._turn = None
+            self._calls.clear()
+
+    async def _run(self, turn: _Turn, begin: Callable[[_Turn], Coroutine[Any, Any, None]]) -> str:
+        try:
+            with translated():
+                await begin(turn)
+        except AcpError:
+            if turn.is_cancelled:
+                return "cancelled"
+            raise
+        turn.is_begun = True
+        if turn.is_cancelled:
+            await self._cancel(turn.task_id)
+        end = await turn.end
+        while waiting := [one for one in self._beside if not one.done()]:
+            await asyncio.wait(waiting)
+        return "cancelled" if turn.is_cancelled else _stop_reason(end)
+
+    async def _begin(self, turn: _Turn, prompt: Prompt) -> None:
+        if self.supervised.is_alive:
+            await self._clear()
+        await self.supervised.start_task(turn.task_id, prompt.text, pictures=prompt.pictures)
+        if not self.has_title:
+            self.has_title = True
+            title = prompt.text.strip().partition("\n")[0][:_TITLE_CHARS]
+            self._update({"sessionUpdate": "session_info_update", "title": title, "updatedAt": MACHINE.stamp()})
+
+    async def _clear(self) -> None:
+        """Cancel the task that a crash or a pause left open, so that another can start."""
+        if self._is_paused:
+            await self.supervised.request("ResumeSession", {"autoContinue": False})
+            self._is_paused = False
+        task_id, self._open_task = self._open_task, None
+        if task_id is None:
+            return
+        over = self._ended[task_id] = asyncio.get_running_loop().create_future()
+        try:
+            await self.supervised.request("CancelTask", {"taskId": task_id, "force": True})
+            await over
+        except RpcFailure:  # it has ended meanwhile
+            pass
+        finally:
+            del self._ended[task_id]
+
+    async def _cancel(self, task_id: str) -> None:
+        with contextlib.suppress(RpcFailure, SessionGone):  # it has ended meanwhile
+            await self.supervised.request("CancelTask", {"taskId": task_id, "force": True})
+
+    # Listener
+
+    async def on_event(self, event: dict[str, Any]) -> None:
+        """See Listener."""
+        kind, payload = event["eventType"], event["payload"]
+        if kind in ("session_started", "session_resumed") and not self.begun.done():
+            self.begun.set_result(payload)
+        if kind == "replay_finished":
+            self.replayed.set_result(None)
+            return
+        self._take(event)
+        await self._peer.drain()
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        handler = _HANDLERS.get(event["eventType"])
+        if handler is not None:
+            handler(self, event)
+        for told in news_of(event):
+            self.tell(told)
+        if event["eventType"] in _ENDS:
+            self._take_end(event)
+
+    async def on_item(self, item: dict[str, Any]) -> None:
+        """See Listener."""
+        if item["kind"] == "message" and item["role"] == "user":
+            self.has_title = True
+        if item["kind"] == "call":
+            waits = item["status"] == "open" and item.get("decision") == "APPROVAL_REQUIRED" and "approval" not in item
+            self.waits_for_answer = self.waits_for_answer or waits
+        for one in updates_of_item(item, self.workspace, takes_compactions=self._features.compactions):
+            self._say(one)
+        await self._peer.drain()
+
+    async def on_gone(self, exit_code: int, last_words: str) -> None:
+        """See Listener."""
+        gone = SessionGone(exit_code, last_words)
+        for one in (self.begun, self.replayed):
+            if not one.done():
+                one.set_exception(gone)
+                one.exception()  # nobody may be waiting
+        for task in self._questions.values():
+            task.cancel()
+        for output in self._outputs.values():
+            output.stop()
+        self._outputs.clear()
+        self._open_task, self._is_paused = None, False  # the next process says what is open
+        if self.is_closing:
+            return
+        self.tell(Told("error", f"{gone}", "The next prompt resumes the session: nothing is done twice."))
+        for over in self._ended.values():
+            over.set_exception(gone)
+        if self._turn is not None and not self._turn.end.done():
+            self._turn.end.set_result({"eventType": "gone", "payload": {"message": str(gone)}})
+
+    async def on_resumed(self, result: dict[str, Any]) -> None:  # noqa: ARG002
+        """See Listener."""
+        self.tell(Told("info", "The session was resumed in another process"))
+
+    # What the editor hears
+
+    def speak(self) -> None:
+        """Say what was held, and hold nothing more: the editor knows the session."""
+        self._may_speak = True
+        held, self._held = self._held, []
+        for update in held:
+            self._update(update)
+
+    def tell(self, told: Told) -> None:
+        """Tell the person something."""
+        self._update(notice_update(told, takes_notices=self._features.notices))
+
+    def answer_text(self, text: str) -> None:
+        """Say something as the answer to a command."""
+        self._update(text_update("agent_message_chunk", text, MACHINE.new_id("msg")))
+
+    def update(self, update: Update) -> None:
+        """Send one update."""
+        self._update(update)
+
+    def _say(self, one: Update | Told) -> None:
+        if isinstance(one, Told):
+            self.tell(one)
+        else:
+            self._update(one)
+
+    def _update(self, update: Update) -> None:
+        if not self._may_speak:
+            self._held.append(update)
+            return
+        self._peer.notify("session/update", {"sessionId": self.session_id, "update": update})
+
+    def _on_text(self, event: Mapping[str, Any]) -> None:
+        self._on_piece("agent_message_chunk", event)
+
+    def _on_thinking(self, event: Mapping[str, Any]) -> None:
+        self._on_piece("agent_thought_chunk", event)
+
+    def _on_piece(self, kind: str, event: Mapping[str, Any]) -> None:
+        payload = event["payload"]
+        message_id = f"{event.get('stepId', 'step')}-{payload['attempt']}"
+        self._update(text_update(kind, payload["text"], message_id))
+
+    def _on_call(self, event: Mapping[str, Any]) -> None:
+        payload = event["payload"]
+        update = requested_call(payload, self.workspace)
+        if payload["toolCallId"] in self._calls:
+            update["sessionUpdate"] = "tool_call_update"
+        self._calls[payload["toolCallId"]] = update
+        self._update(update)
+
+    def _on_output(self, event: Mapping[str, Any]) -> None:
+        call_id, text = event["payload"]["toolCallId"], event["payload"]["text"]
+        output = self._outputs.get(call_id)
+        if output is None:
+            output = self._outputs[call_id] = _Output(lambda shown: self._show_output(call_id, shown))
+        output.add(text)
+
+    def _show_output(self, call_id: str, text: str) -> None:
+        update = {"sessionUpdate": "tool_call_update", "toolCallId": call_id, "status": "in_progress"}
+        self._update({**update, "content": text_contents(text)})
+
+    def _on_completed(self, event: Mapping[str, Any]) -> None:
+        payload = event["payload"]
+        output = self._outputs.pop(payload["toolCallId"], None)
+        if output is not None:
+            output.stop()
+        update = completed_call(payload, self.workspace)
+        edits = self._calls.get(payload["toolCallId"], {}).get("content", [])
+        if payload["status"] == "succeeded":
+            update["content"] = [*edits, *update["content"]]
+        self._update(update)
+        if payload.get("pathsChanged") and not edits:
+            self._spawn(self._show_diffs(event.get("taskId"), update))
+
+    async def _show_diffs(self, task_id: str | None, update: Update) -> None:
+        """Show how the files that a call changed differ from what they were when its task began."""
+        paths = [one["path"] for one in update["locations"][:_MOST_DIFFED]]
+        params = {"filePaths": paths, **({} if task_id is None else {"taskId": task_id})}
+        with contextlib.suppress(RpcFailure, SessionGone):
+            files = (await self.supervised.request("GetPatchPreview", params))["files"]
+            diffs = [
+                one
+                for file in files
+                for one in diff_contents(os.path.join(self.workspace, file["filePath"]), file["diff"])
+            ]
+            if diffs:
+                changed = {"sessionUpdate": "tool_call_update", "toolCallId": update["toolCallId"]}
+                self._update({**changed, "content": [*diffs, *update["content"]]})
+
+    def _on_usage(self, event: Mapping[str, Any]) -> None:
+        payload = event["payload"]
+        self._spawn(self._show_usage(payload["inputTokens"] + payload["outputTokens"], payload["model"]))
+
+    async def _show_usage(self, used: int, model: str) -> None:
+        with contextlib.suppress(RpcFailure, SessionGone):
+            usage = (await self.supervised.request("GetSessionState"))["tokenUsage"]
+            update: Update = {"sessionUpdate": "usage_update", "used": used, "size": self._window_of(model) or 0}
+            if "cost" in usage:
+                update["cost"] = {"amount": usage["cost"], "currency": usage["costCurrency"]}
+            self._update(update)
+
+    def _on_compacted(self, event: Mapping[str, Any]) -> None:
+        self._say(compaction_of(event, takes_compactions=self._features.compactions))
+
+    def _on_mode(self, event: Mapping[str, Any]) -> None:
+        self.on_mode(self, event["payload"])
+
+    # Questions
+
+    def _on_question(self, event: Mapping[str, Any]) -> None:
+        payload = event["payload"]
+        self._questions[payload["approvalId"]] = self._spawn(self._ask(payload))
+
+    def _on_answered(self, event: Mapping[str, Any]) -> None:
+        """Take back a question that has its answer, from wherever that came."""
+        payload = event["payload"]
+        asking = self._questions.pop(payload["approvalId"], None)
+        if asking is not None:
+            asking.cancel()
+        if payload["decision"] == "approved":
+            update = {"sessionUpdate": "tool_call_update", "toolCallId": payload["toolCallId"]}
+            self._update({**update, "status": "in_progress"})
+
+    async def _ask(self, payload: Mapping[str, Any]) -> None:
+        approval_id = payload["approvalId"]
+        kind = self._calls.get(payload["toolCallId"], {}).get("kind", "other")
+        try:
+            answer = await questions.ask(self._peer, self.session_id, payload, kind, self._features.forms)
+        except PeerGone:  # the question stays open, and is asked again after a resume
+            return
+        if answer.note:
+            self.tell(Told("warning", questions.NO_FORM, answer.note))
+        self._questions.pop(approval_id, None)
+        with contextlib.suppress(SessionGone):
+            try:
+                await self._answer(approval_id, answer.params)
+            except RpcFailure as error:  # no answer to the form
+                refused = questions.denial(str(error)[:2000])
+                self.tell(Told("warning", "The answer does not fit the question", str(error)))
+                with contextlib.suppress(RpcFailure):
+                    await self._answer(approval_id, refused.params)
+
+    async def _answer(self, approval_id: str, params: Mapping[str, Any]) -> None:
+        given = {"approvalId": approval_id, "answeredBy": "acp", **params}
+        await self.supervised.request("ApproveAction", given)
+
+    # Ends
+
+    def _take_end(self, event: Mapping[str, Any]) -> None:
+        kind, task_id = event["eventType"], event.get("taskId")
+        if kind == "session_paused":
+            self._is_paused = True
+            self._open_task = task_id or self._open_task
+        elif task_id == self._open_task:
+            self._open_task = None
+        over = self._ended.get(task_id or "")
+        if over is not None and not over.done():
+            over.set_result(None)
+        turn = self._turn
+        is_its_own = turn is not None and (task_id == turn.task_id or task_id is None)
+        if turn is not None and is_its_own and not turn.end.done():
+            turn.end.set_result(event)
+        elif over is None and kind != "task_completed":
+            self.tell(Told("warning", "The task has stopped", event["payload"].get("message", "")))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        return task
+
+
+class _Output:
+    """The output of a call as it comes: the end of it, shown at most so often."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._text = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_shown = False
+
+    def add(self, text: str) -> None:
+        """Take a piece; the first is shown at once."""
+        self._text = (self._text + text)[-_OUTPUT_CHARS:]
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_OUTPUT_EVERY_S, self._tick)
+            self._show(self._text)
+            self._is_shown = True
+        else:
+            self._is_shown = False
+
+    def stop(self) -> None:
+        """Show nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._is_shown:
+            self.add("")
+
+
+_HANDLERS: Final = {
+    "text_chunk": EditorSession._on_text,  # noqa: SLF001  of the same module
+    "thinking_chunk": EditorSession._on_thinking,  # noqa: SLF001
+    "tool_requested": EditorSession._on_call,  # noqa: SLF001
+    "tool_output_chunk": EditorSession._on_output,  # noqa: SLF001
+    "tool_completed": EditorSession._on_completed,  # noqa: SLF001
+    "llm_request_completed": EditorSession._on_usage,  # noqa: SLF001
+    "context_compacted": EditorSession._on_compacted,  # noqa: SLF001
+    "approval_requested": EditorSession._on_question,  # noqa: SLF001
+    "approval_resolved": EditorSession._on_answered,  # noqa: SLF001
+    "mode_changed": EditorSession._on_mode,  # noqa: SLF001
+}
+
+
+def error_of(error: RpcFailure | SessionGone | OSError) -> AcpError:
+    """The error of a session as one of the protocol."""
+    if isinstance(error, RpcFailure):
+        # Other numbers mean something else in this protocol: the name says which error of the session it is.
+        code = error.code if error.code in (INVALID_REQUEST, -32602) else INTERNAL_ERROR
+        return AcpError(code, str(error), {"code": error.name, "retryable": error.retryable})
+    return AcpError(INTERNAL_ERROR, str(error))
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turn what a session or its start raises into errors of the protocol."""
+    try:
+        yield
+    except TooManySessions as error:
+        raise AcpError(INTERNAL_ERROR, str(error)) from error
+    except (RpcFailure, SessionGone, OSError) as error:
+        raise error_of(error) from error
+
+
+def _stop_reason(end: Mapping[str, Any]) -> str:
+    """The protocol's reason for the end of a task. Raises AcpError for an end that is none of its reasons."""
+    kind, payload = end["eventType"], end["payload"]
+    if kind == "task_completed":
+        return "end_turn"
+    if kind == "task_cancelled":
+        return "cancelled"
+    reason, message = payload.get("reason", ""), payload.get("message", "")
+    if kind == "task_failed" and reason in _STOP_REASONS:
+        return _STOP_REASONS[reason]
+    if reason == "UNAUTHORIZED":
+        raise AcpError(AUTH_REQUIRED, message or "the gateway refused the key")
+    how = "; /continue continues the task" if kind == "session_paused" else ""
+    raise AcpError(
+        INTERNAL_ERROR, f"{message or reason or 'the task failed'}{how}", {"code": reason} if reason else None
+    )

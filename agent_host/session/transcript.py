@@ -1,0 +1,570 @@
+"""The transcript: one model of a session, which whatever shows it reads and nothing else.
+
+`show` as text, JSON, Markdown and page, `report`, `view`, GetTranscript, and a client that loads a session again read
+`Transcript`, so that an event, a transcript and a page never disagree. It is made from what is on record, the messages
+and the run log, so that a session can be shown live, after a crash and after its end:
+
+- `items`, in order of time: messages, calls with what came of them, marks such as a resume or a retry (`Item`).
+- `steps`: one turn of the model each, with its tokens and its cost, numbered over the session.
+- `waits`: how long the model, a tool, a person, a slot or a service was waited for, and where no process was there;
+  derived from the times of events, to the millisecond.
+- `doubts`: what cannot be proved from the record: calls that were interrupted, what was not stored or not delivered.
+
+A run log that was cut has less: then there are items without a decision, and turns without usage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+
+import orjson
+
+from agent_host.errors import INTERRUPTED, ErrorCode
+from agent_host.events.kinds import RUN_ENDS, EventType
+from agent_host.events.sinks import run_logs
+from agent_host.ids import rfc3339
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from agent_host.session.patches import FilePatch
+    from agent_host.session.stored import StoredSession
+
+_MARKS = frozenset(
+    (
+        EventType.SESSION_RESUMED,
+        EventType.SESSION_PAUSED,
+        EventType.SESSION_COMPLETED,
+        EventType.SESSION_FAILED,
+        EventType.SESSION_CANCELLED,
+        EventType.TASK_COMPLETED,
+        EventType.TASK_FAILED,
+        EventType.TASK_CANCELLED,
+        EventType.CONTEXT_COMPACTED,
+        EventType.TASK_STEERED,
+        EventType.MODE_CHANGED,
+        EventType.LLM_RETRY,
+        EventType.LLM_FALLBACK,
+        EventType.LLM_WINDOW_CUT,
+        EventType.CONTEXT_SUMMARY_RETRY,
+        EventType.CHECKPOINT_FAILED,
+        EventType.STORAGE_LIMIT_REACHED,
+        EventType.ARTIFACT_UPLOAD_FAILED,
+        EventType.POLICY_EXPIRED,
+    )
+)
+_ENDS: Final = RUN_ENDS | {EventType.SESSION_COMPLETED, EventType.SESSION_FAILED, EventType.SESSION_CANCELLED}
+_CRASHED = "crashed"
+_OF_MARK = (
+    "reason", "message", "stepCount", "totalTokens", "strategy", "droppedMessages", "clearedMessages", "summary",
+    "sandbox", "verdict", "endedBy", "retryable", "text", "policy",
+    "model", "approvalMode", "attempt", "waitMs", "fallbackModel", "artifactName", "code", "toolCallId",
+)  # fmt: skip
+_OF_REQUEST = ("capability", "decision", "rule", "riskLevel", "grantedBy", "summary")
+_OF_TURN = (
+    "model",
+    "inputTokens",
+    "outputTokens",
+    "cachedInputTokens",
+    "cacheWriteTokens",
+    "cacheWrite1hTokens",
+    "cost",
+    "costCurrency",
+    "latencyMs",
+    "stopReason",
+)
+_OF_QUESTION = ("sessionId", "taskId", "stepId")
+_OF_RESULT = (
+    "status", "code", "exitCode", "message", "startedAt", "latencyMs", "pathsChanged", "denials", "changesUnseen",
+    "commandId",
+)  # fmt: skip
+_NOT_STORED: Final = frozenset(
+    (EventType.CHECKPOINT_FAILED, EventType.STORAGE_LIMIT_REACHED, EventType.ARTIFACT_UPLOAD_FAILED)
+)
+_OF_SERVICES: Final = frozenset(("Mcp.Invoke", "BackendTool.Invoke", "Network.Http"))
+_SHORTEST_SLOT_MS: Final = 50
+"""A call that starts so soon has waited for nothing."""
+
+WaitFor = Literal["model", "tool", "person", "slot", "service", "process"]
+
+
+class Item(TypedDict, total=False):
+    """An item of a transcript; all have `itemId`, `kind` and `timestamp`. `branch` and `parentId`, the message before,
+    are as on record; `step` counts the turns of the model over the session, from 1.
+
+    - `message`: {role `user` or `assistant`, text, tokenCount}
+    - `call`: {toolName, arguments, status `succeeded`, `failed`, `denied` or `open`, code?, exitCode?, message?,
+      output?, coloured? (by stream, with its colours), denials?, images?[{mediaType, width, height, bytes}],
+      capability?, decision?, rule?, riskLevel?, sandboxLevel?, approval?{approvalId, decision, scope, reason,
+      answeredBy?, waitedMs, replay?}, questions?[{approvalId, title, decision?, waitedMs?}], editedArguments?,
+      diffRef?}; its id is the call's
+    - `mark`: {mark, reason?, message?, verdict?, endedBy?, retryable?}: where the session stopped, crashed, went on or
+      ended, where requests began to show less, where something was tried again, and what was not stored
+    """
+
+    itemId: str
+    kind: Literal["message", "call", "mark"]
+    timestamp: str
+    taskId: str
+    stepId: str
+    step: int
+    parentId: str
+    branch: str
+    turn: dict[str, Any]
+    role: Literal["user", "assistant"]
+    text: str
+    tokenCount: int
+    toolName: str
+    arguments: Any
+    editedArguments: Any
+    status: Literal["succeeded", "failed", "denied", "open"]
+    code: str
+    exitCode: int
+    message: str
+    output: str
+    coloured: dict[str, str]
+    images: list[dict[str, Any]]
+    capability: str
+    summary: str
+    decision: str
+    rule: str
+    riskLevel: str
+    grantedBy: str
+    sandboxLevel: str
+    denials: list[str]
+    approval: dict[str, Any]
+    questions: list[dict[str, Any]]
+    startedAt: str
+    endedAt: str
+    latencyMs: int
+    pathsChanged: list[str]
+    changesUnseen: str
+    commandId: str
+    diffRef: str
+    mark: str
+    reason: str | None
+    verdict: str
+    endedBy: str
+    retryable: bool
+    sandbox: Any
+    policy: str
+    model: str
+    approvalMode: str
+    strategy: str
+    droppedMessages: int
+    clearedMessages: int
+    attempt: int
+    waitMs: int
+    fallbackModel: str
+    artifactName: str
+    stepCount: int
+    totalTokens: int
+    toolCallId: str
+
+
+class Wait(NamedTuple):
+    """Time between two moments in RFC 3339 in which `on` was waited for; `ended_at` is None as long as it is, and where
+    the process died in it. `what` names the model or the tool. `process`: no process had the session."""
+
+    on: WaitFor
+    started_at: str
+    ended_at: str | None
+    what: str = ""
+    item_id: str | None = None
+    step_id: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """{on, startedAt, endedAt?, what?, itemId?, stepId?}."""
+        rows = {"endedAt": self.ended_at, "what": self.what or None, "itemId": self.item_id, "stepId": self.step_id}
+        said = {name: value for name, value in rows.items() if value is not None}
+        return {"on": self.on, "startedAt": self.started_at, **said}
+
+
+class Doubt(NamedTuple):
+    """A statement that the record cannot prove, in words; `item_id` is the item that it is about."""
+
+    kind: Literal["interrupted", "not_stored", "not_delivered", "not_seen"]
+    message: str
+    item_id: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """{kind, message, itemId?}."""
+        return {
+            "kind": self.kind,
+            "message": self.message,
+            **({} if self.item_id is None else {"itemId": self.item_id}),
+        }
+
+
+class Picture(NamedTuple):
+    """A picture of a call's result."""
+
+    item_id: str
+    media_type: str
+    width: int
+    height: int
+    base64: str
+
+
+class Transcript(NamedTuple):
+    """One session as it can be shown. `row` is its row in lists; `sandbox` how its commands are held now. `questions`
+    wait for a person now, as `approval_requested` had them. `pictures` yields those of all results, oldest first,
+    `diff` gives the text of a `diffRef`, None where it was not kept, and `files` what the session has changed, as
+    GetPatchPreview has it; it raises UsageError where that was not kept."""
+
+    row: StoredSession
+    items: list[Item]
+    steps: list[dict[str, Any]]
+    waits: list[Wait]
+    doubts: list[Doubt]
+    sandbox: Mapping[str, Any] | None
+    questions: list[dict[str, Any]]
+    pictures: Callable[[], Iterator[Picture]]
+    diff: Callable[[str], str | None]
+    files: Callable[[], list[FilePatch]]
+
+
+class CallsOfRunLog(NamedTuple):
+    """The run log of a session by calls, marks, and the usage of each turn of the model, by its step; `sandboxes` has
+    the sandbox of commands at the start and after each resume: {level, wanted, why?, scope?}; `asked` are the questions
+    of the last process that have no answer, by approval, and `denied` the calls that were denied; `undelivered` says by
+    observer what it did not get. A log that was cut has less."""
+
+    calls: dict[str, dict[str, Any]]
+    marks: list[dict[str, Any]]
+    turns: dict[str, dict[str, Any]]
+    sandboxes: list[dict[str, Any]]
+    asked: dict[str, dict[str, Any]]
+    denied: dict[str, list[str]]
+    waits: list[Wait]
+    undelivered: dict[str, str]
+
+
+def read_run_log(path: str) -> CallsOfRunLog:
+    """The run log at `path`, with those that were put aside before it. What cannot be read is left out."""
+    reader = _RunLogReader()
+    for event in _events(path):
+        reader.take(event)
+    return reader.end()
+
+
+class _RunLogReader:
+    """Takes the events of a run log in order."""
+
+    def __init__(self) -> None:
+        self._found = CallsOfRunLog({}, [], {}, [], {}, {}, [], {})
+        self._open: dict[str, Wait] = {}  # by what ends them: a step, a call or an approval
+        self._ready: dict[str, str] = {}  # when a call could have begun, by its id
+        self._last = ""
+        self._has_ended = False
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take the next event."""
+        kind, payload, at = event["eventType"], event["payload"], event["timestamp"]
+        for loss in event.get("undelivered", ()):
+            self._found.undelivered[str(loss["observer"])] = str(loss["message"])
+        if kind in _MARKS or kind == EventType.SESSION_STARTED:
+            self._take_mark(event)
+        handler = self._HANDLERS.get(kind)
+        if handler is not None:
+            handler(self, event, payload)
+        if kind in _ENDS:
+            self._close_all(at)
+        self._last, self._has_ended = at, kind in _ENDS
+
+    def end(self) -> CallsOfRunLog:
+        """All that was found; what is still waited for has no end."""
+        self._found.waits.extend(self._open.values())
+        self._found.waits.sort(key=lambda wait: wait.started_at)
+        return self._found
+
+    def _take_mark(self, event: dict[str, Any]) -> None:
+        found, kind, payload = self._found, event["eventType"], event["payload"]
+        if isinstance(payload.get("sandbox"), dict):
+            found.sandboxes.append(payload["sandbox"])
+        if kind == EventType.SESSION_STARTED:
+            return
+        if kind == EventType.SESSION_RESUMED:
+            found.asked.clear()  # another process asks again
+            if "taskId" in event and not _has_stopped(found.marks, event):
+                found.marks.append(_mark(event, _CRASHED))
+            found.waits.extend(wait._replace(ended_at=self._last) for wait in self._open.values())
+            self._open.clear()
+            if self._last:
+                found.waits.append(Wait("process", self._last, event["timestamp"]))
+        found.marks.append(_mark(event, kind))
+
+    def _request_started(self, event: dict[str, Any], payload: dict[str, Any]) -> None:
+        step_id = str(event.get("stepId"))
+        self._close(step_id, event["timestamp"])
+        self._open[step_id] = Wait("model", event["timestamp"], None, str(payload.get("model")), step_id=step_id)
+
+    def _request_completed(self, event: dict[str, Any], payload: dict[str, Any]) -> None:
+        step_id = str(event.get("stepId"))
+        self._close(step_id, event["timestamp"])
+        self._found.turns[step_id] = {name: payload[name] for name in _OF_TURN if name in payload}
+
+    def _retried(self, event: dict[str, Any], payload: dict[str, Any]) -> None:
+        """The model is waited for until now, and from when the wait is over."""
+        step_id, at, wait_ms = str(event.get("stepId")), event["timestamp"], payload.get("waitMs", 0)
+        wait = self._open.get(step_id)
+        if wait is None or not wait_ms:
+            return
+        self._close(step_id, at)
+        until = _later(at, wait_ms)
+        self._found.waits.append(Wait("service", at, until, "retry of the model's gateway", step_id=step_id))
+        self._open[step_id] = wait._replace(started_at=until)
+
+    def _tool_requested(self, event: dict[str, Any], payload: dict[str, Any]) -> None:
+        call_id = str(payload["toolCallId"])
+        _take(self._found.calls, payload, _OF_REQUEST)
+        self._ready[call_id] = event["timestamp"]
+        if payload.get("capability") == "Shell.Exec" and self._found.sandboxes:
+            self._found.calls[call_id]["sandboxLevel"] = self._found.sandboxes[-1].get("level")
+        if payload.get("decision") != "DENIED":
+            what, step_id = str(payload.get("toolName")), event.get("stepId")
+            on: WaitFor = "service" if payload.get("capability") in _OF_SERVICES else "tool"
+            self._open[call_id] = Wait(on, event["timestamp"], None, what, call_id, step_id)
+
+    def _tool_completed(self, event: dict[str, Any], payload: dict[str, Any]) -> None:
+        call_id, at = str(payload["toolCallId"]), event["timestamp"]
+        _take(self._found.calls, payload, _OF_RESULT)
+        call = self._found.calls[call_id]
+        call["endedAt"] = at
+        diff = [ref for ref in payload.get("storageRefs", ()) if isinstance(ref, str)]
+        if diff and len(diff) == 1:
+            call.setdefault("diffRef", diff[0])
+        wait, started = self._open.pop(call_id, None), payload.get("startedAt")
+        if wait is None or started is None:  # it did not run
+            return
+        ready = self._ready.get(call_id, wait.started_at)
+        if _milliseconds(ready, started) >= _SHORTEST_SLOT_MS:
+            self._found.waits.append(wait._replace(on="slot", started_at=ready, ended_at=started))
+        self._found.waits.append(wait._replace(started_at=max(started, wait.started_at), ended_at=at))
+
+    def _artifact(self, event: dict[str, Any], payload: dict[str, Any]) -> None:  # noqa: ARG002
+        """Only the name says that an artifact is a diff."""
+        call = self._found.calls.get(str(payload.get("toolCallId")), {})
+        if not str(payload.get("artifactName")).endswith(".diff"):
+            if call.get("diffRef") == payload.get("storageRef"):
+                call.pop("diffRef", None)
+        elif "storageRef" in payload:
+            call["diffRef"] = payload["storageRef"]
+
+    def _approval_requested(self, event: dict[str, Any], payload: dict[str, Any]) -> None:
+        approval_id, call_id, at = str(payload["approvalId"]), str(payload["toolCallId"]), event["timestamp"]
+        self._found.asked[approval_id] = payload | {name: event[name] for name in _OF_QUESTION if name in event}
+        what = str(payload.get("title", ""))
+        self._open[approval_id] = Wait("person", at, None, what, call_id, event.get("stepId"))
+        if "isQuestion" in payload:
+            questions = self._found.calls.setdefault(call_id, {}).setdefault("questions", [])
+            questions.append({"approvalId": approval_id, "title": what})
+
+    def _approval_resolved(self, event: dict[str, Any], payload: dict[str, Any]) -> None:
+        found, approval_id, call_id = self._found, str(payload["approvalId"]), str(payload["toolCallId"])
+        self._close(approval_id, event["timestamp"])
+        self._ready[call_id] = event["timestamp"]
+        asked = found.asked.pop(approval_id, {})
+        if payload["decision"] == "denied":
+            found.denied.setdefault(str(event.get("taskId")), []).append(asked.get("actionSummary", approval_id))
+        said = {name: payload[name] for name in _OF_ANSWER if name in payload}
+        said["waitedMs"] = payload.get("latencyMs", 0)
+        call = found.calls.setdefault(call_id, {})
+        if "isQuestion" not in payload:
+            if call_id in self._open:  # it begins to run now
+                self._open[call_id] = self._open[call_id]._replace(started_at=event["timestamp"])
+            call["approval"] = {**said, **({"title": asked["title"]} if "title" in asked else {})}
+            return
+        for question in call.get("questions", ()):
+            if question["approvalId"] == approval_id:
+                question.update(said)
+
+    def _close(self, key: str, at: str) -> None:
+        wait = self._open.pop(key, None)
+        if wait is not None and wait.started_at < at:
+            self._found.waits.append(wait._replace(ended_at=at))
+
+    def _close_all(self, at: str) -> None:
+        for key in list(self._open):
+            self._close(key, at)
+
+    _HANDLERS: Final = {
+        EventType.LLM_REQUEST_STARTED: _request_started,
+        EventType.LLM_REQUEST_COMPLETED: _request_completed,
+        EventType.LLM_RETRY: _retried,
+        EventType.TOOL_REQUESTED: _tool_requested,
+        EventType.TOOL_COMPLETED: _tool_completed,
+        EventType.ARTIFACT_UPLOADED: _artifact,
+        EventType.ARTIFACT_UPLOAD_FAILED: _artifact,
+        EventType.APPROVAL_REQUESTED: _approval_requested,
+        EventType.APPROVAL_RESOLVED: _approval_resolved,
+    }
+
+
+def items_of(
+    messages: Iterable[bytes], log: CallsOfRunLog, coloured: Mapping[str, dict[str, str]] | None = None
+) -> list[Item]:
+    """The items of a transcript, as `Item` has them; `coloured` is output with its colours, by call and stream."""
+    items: list[Any] = []
+    open_calls: dict[str, dict[str, Any]] = {}
+    for data in messages:
+        wire = orjson.loads(data)
+        of = {name: wire[name] for name in ("taskId", "stepId", "parentId", "branch") if name in wire}
+        if wire["role"] == "tool":
+            _answer(open_calls.pop(wire["toolCallId"], None), wire)
+        elif wire["role"] in ("user", "assistant") and (wire["content"] or "toolCalls" not in wire):
+            said = {"role": wire["role"], "text": wire["content"], "tokenCount": wire["tokenCount"]}
+            items.append({**_item(wire["messageId"], "message", wire["timestamp"]), **said, **of})
+        for call in wire.get("toolCalls", ()):
+            asked = {"toolName": call["name"], "arguments": call["arguments"], "status": "open"}
+            item = {**_item(call["id"], "call", wire["timestamp"]), **asked, **of, **log.calls.get(call["id"], {})}
+            if coloured and call["id"] in coloured:
+                item["coloured"] = coloured[call["id"]]
+            open_calls[call["id"]] = item
+            items.append(item)
+    return _number_steps(_merge_marks(items, log.marks), log)
+
+
+def _number_steps(items: list[Any], log: CallsOfRunLog) -> list[Item]:
+    """Add `step` to each item of a step, and the usage of the step's turn to its first message or call. A step without
+    any, whose turn never came, has no number."""
+    numbers: dict[str, int] = {}
+    for item in items:
+        step_id = item.get("stepId")
+        if step_id is None or step_id in numbers or item["kind"] == "mark":
+            continue
+        numbers[step_id] = len(numbers) + 1
+        if step_id in log.turns:
+            item["turn"] = log.turns[step_id]
+    for item in items:
+        if item.get("stepId") in numbers:
+            item["step"] = numbers[item["stepId"]]
+    return items
+
+
+def steps_of(items: Iterable[Item], log: CallsOfRunLog) -> list[dict[str, Any]]:
+    """{step, stepId} of each step in `items`, and what its turn of the model used, as far as that is known."""
+    found = {item["stepId"]: item["step"] for item in items if "step" in item}
+    return [{"step": step, "stepId": step_id, **log.turns.get(step_id, {})} for step_id, step in found.items()]
+
+
+def doubts_of(row: StoredSession, items: Iterable[Item], log: CallsOfRunLog) -> list[Doubt]:
+    """What the record of a session does not prove."""
+    found = []
+    for item in items:
+        if item["kind"] == "call" and item.get("code") == ErrorCode.TOOL_INTERRUPTED:
+            words = f"{item['toolName']} was interrupted: what it had done by then is not known"
+            found.append(Doubt("interrupted", words, item["itemId"]))
+        elif item["kind"] == "mark" and item["mark"] in _NOT_STORED:
+            name = f"{item['artifactName']}: " if "artifactName" in item else ""
+            found.append(Doubt("not_stored", f"{name}{item.get('message', '')}", item["itemId"]))
+        elif item["kind"] == "call" and item.get("changesUnseen"):
+            found.append(Doubt("not_seen", f"not all changes are known: {item['changesUnseen']}", item["itemId"]))
+    if row.verdict == INTERRUPTED:
+        found.append(Doubt("interrupted", "no process has the session, and it did not come to its end"))
+    found += [Doubt("not_delivered", message) for message in log.undelivered.values()]
+    return found
+
+
+def pictures_of(messages: Iterable[bytes]) -> Iterator[Picture]:
+    """The pictures of all results; one whose bytes were lost is left out."""
+    for data in messages:
+        if b'"images"' not in data:
+            continue
+        wire = orjson.loads(data)
+        for image in wire.get("images", ()):
+            if image.get("data"):
+                yield Picture(
+                    str(wire.get("toolCallId")), image["mediaType"], image["width"], image["height"], image["data"]
+                )
+
+
+def _answer(item: dict[str, Any] | None, wire: dict[str, Any]) -> None:
+    """Put the result of a call into its item."""
+    if item is None:
+        return
+    if item["status"] == "open":  # the run log was cut: the thread knows less
+        item["status"] = "failed" if wire.get("isError") else "succeeded"
+    item["output"] = wire["content"]
+    if "images" in wire:
+        item["images"] = describe(wire)["images"]
+    if "editedArguments" in wire:
+        item["editedArguments"] = wire["editedArguments"]
+
+
+def describe(wire: dict[str, Any]) -> dict[str, Any]:
+    """A message as it is shown: what its pictures are, and not their bytes."""
+    return {**wire, "images": [_drop_data(image) for image in wire["images"]]} if "images" in wire else wire
+
+
+def _drop_data(image: dict[str, Any]) -> dict[str, Any]:
+    return {name: image[name] for name in ("mediaType", "width", "height", "bytes")}
+
+
+def _merge_marks(items: list[dict[str, Any]], marks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Both in order of time. Items keep their order, which is that of the conversation."""
+    merged: list[dict[str, Any]] = []
+    waiting = iter(marks)
+    mark = next(waiting, None)
+    for item in items:
+        while mark is not None and mark["timestamp"] < item["timestamp"]:
+            merged.append(mark)
+            mark = next(waiting, None)
+        merged.append(item)
+    return [*merged, *([] if mark is None else itertools.chain([mark], waiting))]
+
+
+def _take(calls: dict[str, dict[str, Any]], payload: dict[str, Any], names: tuple[str, ...]) -> None:
+    call = calls.setdefault(str(payload["toolCallId"]), {})
+    call.update((name, payload[name]) for name in names if name in payload)
+
+
+def _has_stopped(marks: Sequence[Mapping[str, Any]], resumed: Mapping[str, Any]) -> bool:
+    """True if the log says that the process before was to stop: the session was paused, or the task had an end."""
+    last: Mapping[str, Any] = marks[-1] if marks else {}
+    ends = (EventType.TASK_FAILED, EventType.TASK_CANCELLED)
+    return last.get("mark") == EventType.SESSION_PAUSED or (
+        last.get("mark") in ends and last.get("taskId") == resumed["taskId"]
+    )
+
+
+_OF_ANSWER = ("approvalId", "decision", "scope", "reason", "edited", "answeredBy", "replay")
+
+
+def _mark(event: dict[str, Any], mark: str) -> dict[str, Any]:
+    payload = event["payload"]
+    said = {name: payload[name] for name in _OF_MARK if name in payload}
+    of: dict[str, Any] = {name: event[name] for name in ("taskId", "stepId") if name in event}
+    return {**_item(f"{mark}-{event['eventId']}", "mark", event["timestamp"]), "mark": mark, **said, **of}
+
+
+def _milliseconds(start: str, end: str) -> float:
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() * 1000
+
+
+def _later(moment: str, milliseconds: int) -> str:
+    return rfc3339(datetime.fromisoformat(moment).timestamp() + milliseconds / 1000)
+
+
+def _item(item_id: str, kind: str, timestamp: str) -> dict[str, Any]:
+    return {"itemId": item_id, "kind": kind, "timestamp": timestamp}
+
+
+def _events(path: str) -> Iterator[dict[str, Any]]:
+    for one in run_logs(path):
+        with contextlib.suppress(OSError), open(one, "rb") as handle:
+            yield from filter(None, map(_event, handle))
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """The event of a line, None for one that a crash has cut."""
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    is_whole = isinstance(event, dict) and {"eventType", "eventId", "timestamp"} <= event.keys()
+    return event if is_whole and isinstance(event.get("payload"), dict) else None

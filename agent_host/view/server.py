@@ -1,0 +1,255 @@
+"""`agent-host view`: the sessions of a state directory as a live page on this machine.
+
+Who may see it: whoever has the token, which has 128 bits, is new at each start, stands in the fragment of the printed
+URL, and comes in a header of every request for data. The page itself has no data, so that it needs none. What a browser
+would send for another site is refused: a Host that is not this one's, an Origin or Sec-Fetch-Site of another place;
+there is no CORS, and the page stands in no frame.
+
+What it does: it reads. A stream compares the files of a session with what they were, 20 times a second, and sends the
+parts of the page that have changed, as HTML that a template has escaped. Nothing is written, and no session has to know
+of it. With `can_approve` a person answers an open question by its channel (`agent_host.rpc.questions`), `once` or no.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import secrets
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from agent_host import lenient_json
+from agent_host.display_text import one_line
+from agent_host.errors import AgentHostError, UsageError
+from agent_host.host.records import state_of_files, state_of_list, stored_sessions
+from agent_host.rpc import questions
+from agent_host.view.pages import hash_of, list_body, live_shell, session_body
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from starlette.requests import Request
+
+    Handler = Callable[[Request], Awaitable[Response]]
+
+HOST: Final = "127.0.0.1"
+TOKEN_HEADER: Final = "x-agent-host-token"  # noqa: S105  the header's name
+_LOOK_S: Final = 0.05
+_LOOK_AT_ALL_S: Final = 0.5
+_ALIVE_S: Final = 15.0
+_MOST_STREAMS: Final = 32
+_MOST_BODY: Final = 4096
+
+
+def serve(state_dir: str, *, port: int, can_approve: bool, on_ready: Callable[[str], None]) -> None:
+    """Serve until a signal comes; `on_ready` gets the URL with the token. Raises UsageError for a port that is
+    taken."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((HOST, port))
+    except OSError as error:
+        listening.close()
+        raise UsageError(f"--port {port}: {error.strerror}") from error
+    number = listening.getsockname()[1]
+    view = View(state_dir, number, can_approve=can_approve)
+    config = uvicorn.Config(
+        view.app(), log_config=None, log_level="critical", access_log=False, server_header=False, http="h11", ws="none",
+        lifespan="off", h11_max_incomplete_event_size=16 * 1024, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    on_ready(f"http://{HOST}:{number}/#token={view.token}")
+    with listening:
+        uvicorn.Server(config).run([listening])
+
+
+class View:
+    """The pages of one state directory, at one port."""
+
+    def __init__(self, state_dir: str, port: int, *, can_approve: bool) -> None:
+        self.token = secrets.token_urlsafe(16)
+        self._state_dir = state_dir
+        self._can_approve = can_approve
+        self._sessions = stored_sessions(state_dir, reads_only=True)
+        self._hosts = {f"{HOST}:{port}", f"localhost:{port}"}
+        self._streams = 0
+        self._shell, style, scripts = live_shell()
+        self._policy = (
+            f"default-src 'none'; style-src {hash_of(style)}; script-src {' '.join(map(hash_of, scripts))}; "
+            "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+
+    def app(self) -> Starlette:
+        """The application."""
+        routes = [
+            Route("/", self._checked(self._page, needs_token=False)),
+            Route("/s/{session_id}", self._checked(self._page, needs_token=False)),
+            Route("/api/sessions", self._checked(self._list)),
+            Route("/api/sessions/{session_id}", self._checked(self._session)),
+            Route("/api/answers", self._checked(self._answer), methods=["POST"]),
+        ]
+        return Starlette(routes=routes)
+
+    def _checked(self, handler: Handler, *, needs_token: bool = True) -> Handler:
+        """Have `handler` called for requests of this page alone, and give its answer the headers that keep it so."""
+
+        async def handle(request: Request) -> Response:
+            refused = self._refusal(request, needs_token=needs_token)
+            response = await handler(request) if refused is None else PlainTextResponse(f"{refused}\n", 403)
+            response.headers.update(
+                {
+                    "Content-Security-Policy": self._policy,
+                    "Referrer-Policy": "no-referrer",
+                    "X-Content-Type-Options": "nosniff",
+                    "X-Frame-Options": "DENY",
+                    "Cross-Origin-Opener-Policy": "same-origin",
+                    "Cross-Origin-Resource-Policy": "same-origin",
+                    "Cache-Control": "no-store",
+                }
+            )
+            return response
+
+        return handle
+
+    def _refusal(self, request: Request, *, needs_token: bool) -> str | None:
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if host not in self._hosts:
+            return "this server has another name"
+        if origin is not None and origin not in {f"http://{name}" for name in self._hosts}:
+            return "requests of another origin are refused"
+        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return "requests of another site are refused"
+        given = request.headers.get(TOKEN_HEADER, "")
+        if needs_token and not secrets.compare_digest(given.encode(), self.token.encode()):
+            return "the token is missing or wrong: open the URL that `agent-host view` printed"
+        return None
+
+    async def _page(self, _: Request) -> Response:
+        return Response(self._shell, media_type="text/html")
+
+    async def _list(self, _: Request) -> Response:
+        return self._stream(functools.partial(state_of_list, self._state_dir), self._read_list, every_s=_LOOK_AT_ALL_S)
+
+    def _read_list(self) -> dict[str, Any]:
+        waiting = questions.open_questions(self._state_dir, lambda _: None)
+        asked = {str(row["sessionId"]) for row in waiting}
+        return list_body(self._sessions.all(), asked, state_dir=self._state_dir)
+
+    async def _session(self, request: Request) -> Response:
+        session_id = request.path_params["session_id"]
+        try:
+            first = await run_in_threadpool(self._read_session, session_id)
+        except AgentHostError as error:
+            return PlainTextResponse(f"{one_line(str(error))}\n", 404)
+        look = functools.partial(state_of_files, self._state_dir, session_id)
+        return self._stream(look, functools.partial(self._read_session, session_id), first, every_s=_LOOK_S)
+
+    def _read_session(self, session_id: str) -> dict[str, Any]:
+        transcript = self._sessions.record(session_id).transcript()
+        return session_body(transcript, state_dir=self._state_dir, can_approve=self._can_approve)
+
+    def _stream(
+        self,
+        look: Callable[[], object],
+        read: Callable[[], dict[str, Any]],
+        first: dict[str, Any] | None = None,
+        *,
+        every_s: float,
+    ) -> Response:
+        if self._streams >= _MOST_STREAMS:
+            return PlainTextResponse("too many pages are open\n", 503)
+        return StreamingResponse(self._changes(look, read, first, every_s), media_type="application/x-ndjson")
+
+    async def _changes(
+        self,
+        look: Callable[[], object],
+        read: Callable[[], dict[str, Any]],
+        first: dict[str, Any] | None,
+        every_s: float,
+    ) -> AsyncIterator[bytes]:
+        """Lines of JSON: all parts at first, then those that have changed; an empty one from time to time, by which a
+        reader that is gone is noticed."""
+        self._streams += 1
+        try:
+            sent: dict[str, str] = {}
+            before: object = None
+            told = pause = 0.0
+            while True:
+                now = await run_in_threadpool(look)
+                if now != before:
+                    began = time.monotonic()
+                    body = first if first is not None else await run_in_threadpool(_or_none, read)
+                    first, before = None, now
+                    change = {} if body is None else _changed(body, sent)
+                    pause = time.monotonic() - began
+                    if change:
+                        told = time.monotonic()
+                        yield lenient_json.dumps(change) + b"\n"
+                if time.monotonic() - told > _ALIVE_S:
+                    told = time.monotonic()
+                    yield b"{}\n"
+                await asyncio.sleep(max(every_s, pause))  # a long session is not read all the time
+        finally:
+            self._streams -= 1
+
+    async def _answer(self, request: Request) -> Response:
+        if not self._can_approve:
+            return PlainTextResponse("start `agent-host view --allow-approve` to answer here\n", 403)
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return PlainTextResponse("an answer is JSON\n", 415)
+        data = b""
+        async for piece in request.stream():
+            data += piece
+            if len(data) > _MOST_BODY:
+                return PlainTextResponse("the answer is too long\n", 413)
+        given = _answer_in(data)
+        if given is None:
+            return PlainTextResponse("an answer is {approvalId, decision: approved or denied}\n", 400)
+        found: dict[str, Any] | None = await run_in_threadpool(
+            questions.answer, self._state_dir, {**given, "scope": "once", "answeredBy": "view"}, lambda _: None
+        )
+        return JSONResponse({"status": "not_found"} if found is None else found)
+
+
+def _or_none(read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    """What `read` gives, None for what cannot be read now, as while a session ends: the next look tries again."""
+    with contextlib.suppress(AgentHostError, OSError):
+        return read()
+    return None
+
+
+def _changed(body: Mapping[str, Any], sent: dict[str, str]) -> dict[str, Any]:
+    """The parts of `body` that are not in `sent`, which then has them: {title, parts: {id: html}, steps: [[id, html]],
+    gone: ids of steps that are there no more}."""
+    found: dict[str, Any] = {}
+    parts = {name: html for name, html in body["parts"].items() if sent.get(name) != html}
+    steps = [[name, html] for name, html in body.get("steps", ()) if sent.get(name) != html]
+    names = {name for name, _ in body.get("steps", ())}
+    gone = [name for name in sent if name not in names and name not in body["parts"]]
+    for name in gone:
+        del sent[name]
+    sent.update(parts)
+    sent.update((name, html) for name, html in steps)
+    if parts or steps or gone:
+        found = {"title": body["title"], "parts": parts, "steps": steps, "gone": gone}
+    return found
+
+
+def _answer_in(data: bytes) -> dict[str, str] | None:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(value, dict) or set(value) != {"approvalId", "decision"}:
+        return None
+    approval_id, decision = value["approvalId"], value["decision"]
+    is_id = isinstance(approval_id, str) and 0 < len(approval_id) <= 128
+    return {"approvalId": approval_id, "decision": decision} if is_id and decision in ("approved", "denied") else None

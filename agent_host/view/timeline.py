@@ -1,0 +1,329 @@
+"""The timeline of a session and its charts, as places and sizes in a drawing of 1,000 units; templates draw them.
+
+Long stretches in which nothing was waited for, such as a night between two processes, are drawn short: else they would
+leave no room for what happened. What is narrower than a unit joins its neighbour, so that a drawing has a bound.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agent_host.display_text import count_noun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
+
+    from agent_host import Item, Wait
+
+WIDTH: Final = 1000
+_ROW: Final = 18
+_MOST_ROWS: Final = 8
+_SHORT: Final = 24
+_LEAST_GAP_S: Final = 20.0
+STALL_S: Final[Mapping[str, float]] = {"model": 30, "tool": 60, "person": 10, "slot": 10, "service": 30}
+"""A wait of so many seconds is named."""
+_LANES: Final = (("model", "Model"), ("tool", "Tools"), ("person", "Person"), ("service", "Services"))
+
+
+class Bar(NamedTuple):
+    """A wait in the drawing. `href` is the item that it is of, "" for none."""
+
+    x: float
+    y: int
+    width: float
+    kind: str
+    label: str
+    href: str
+    is_stall: bool
+
+
+class Lane(NamedTuple):
+    """A lane: its name and place, and how high it is."""
+
+    name: str
+    y: int
+    height: int
+
+
+class Mark(NamedTuple):
+    """A moment across all lanes."""
+
+    x: float
+    kind: str
+    label: str
+    href: str
+
+
+class Timeline(NamedTuple):
+    """The drawing. `gaps` are stretches that are drawn short: {x, width, label}. `stalls` are the longest waits."""
+
+    height: int
+    lanes: list[Lane]
+    bars: list[Bar]
+    marks: list[Mark]
+    gaps: list[dict[str, Any]]
+    ticks: list[tuple[float, str]]
+    stalls: list[Bar]
+
+
+def seconds(moment: str) -> float:
+    """A moment in RFC 3339 as seconds since the epoch; 0 for what is none."""
+    try:
+        return datetime.fromisoformat(moment).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def duration_text(spent_s: float) -> str:
+    """`840 ms`, `4.2 s`, `3 min 05 s`, `2 h 10 min`, `3 d 4 h`."""
+    if spent_s < 1:
+        return f"{spent_s * 1000:.0f} ms"
+    if spent_s < 60:
+        return f"{spent_s:.1f} s"
+    whole = int(spent_s)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def draw(waits: Sequence[Wait], items: Sequence[Item], links: Mapping[str, str]) -> Timeline | None:
+    """The timeline; None where no times are known. `links` has the place on the page of an item or a step by its id;
+    what is open ends with the last moment that is known."""
+    moments = [seconds(item["timestamp"]) for item in items]
+    moments += [seconds(moment) for wait in waits for moment in (wait.started_at, wait.ended_at) if moment]
+    if not moments or min(moments) == max(moments):
+        return None
+    last = max(moments)
+    spans = [(seconds(wait.started_at), seconds(wait.ended_at) if wait.ended_at else last, wait) for wait in waits]
+    scale = _Scale(min(moments), last, [(start, end) for start, end, wait in spans if wait.on != "process"])
+    y, lanes, bars = 0, list[Lane](), list[Bar]()
+    for kind, name in _LANES:
+        mine = [span for span in spans if (span[2].on if span[2].on != "slot" else "tool") == kind]
+        if not mine:
+            continue
+        rows = _rows(mine)
+        height = (max(rows) + 1) * _ROW + 6
+        bars += _joined(_bar(span, scale, y + 3 + row * _ROW, links) for span, row in zip(mine, rows, strict=True))
+        lanes.append(Lane(name, y, height))
+        y += height
+    marks = [
+        Mark(scale.x(seconds(item["timestamp"])), item["mark"], item["mark"].replace("_", " "), links[item["itemId"]])
+        for item in items
+        if item["kind"] == "mark" and item["itemId"] in links and item["mark"] in MARKED
+    ]
+    away = [(start, end) for start, end, wait in spans if wait.on == "process"]
+    gaps = [
+        {
+            "x": scale.x(start),
+            "width": max(scale.x(end) - scale.x(start), 1),
+            "kind": kind,
+            "label": duration_text(end - start),
+        }
+        for kind, stretches in (("idle", scale.gaps), ("away", away))
+        for start, end in stretches
+    ]
+    stalls = sorted((bar for bar in bars if bar.is_stall), key=lambda bar: -bar.width)[:8]
+    return Timeline(y, lanes, bars, marks, gaps, scale.ticks(), stalls)
+
+
+MARKED: Final = frozenset(
+    ("crashed", "session_resumed", "session_paused", "context_compacted", "task_failed", "task_cancelled",
+     "task_completed", "llm_retry", "task_steered")
+)  # fmt: skip
+"""Marks that the timeline shows."""
+
+
+class _Scale:
+    """From time to place: in proportion, but for gaps."""
+
+    def __init__(self, first: float, last: float, busy: Iterable[tuple[float, float]]) -> None:
+        self.gaps: list[tuple[float, float]] = []
+        least, at = max(_LEAST_GAP_S, (last - first) * 0.02), first
+        for start, end in sorted(busy):
+            if start - at > least:
+                self.gaps.append((at, start))
+            at = max(at, end)
+        if last - at > least:
+            self.gaps.append((at, last))
+        shown = (last - first) - sum(end - start for start, end in self.gaps)
+        self.gaps = self.gaps if shown > 0 and len(self.gaps) * _SHORT < WIDTH / 2 else []
+        shown = (last - first) - sum(end - start for start, end in self.gaps)
+        self._rate = (WIDTH - _SHORT * len(self.gaps)) / shown
+        self._knots, self._places = [first], [0.0]
+        for start, end in [*self.gaps, (last, last)]:
+            self._knots += [start, end]
+            place = self._places[-1] + (start - self._knots[-3]) * self._rate
+            self._places += [place, place + (_SHORT if end > start else 0)]
+
+    def x(self, moment: float) -> float:
+        """The place of a moment."""
+        at = min(max(bisect.bisect_right(self._knots, moment) - 1, 0), len(self._knots) - 2)
+        (start, end), (low, high) = self._knots[at : at + 2], self._places[at : at + 2]
+        share = 0.0 if end <= start else min(max((moment - start) / (end - start), 0.0), 1.0)
+        return round(low + share * (high - low), 1)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Some places, with the time since the start."""
+        first, last = self._knots[0], self._knots[-1]
+        wanted = next(
+            (one for one in _TICKS if (last - first - sum(b - a for a, b in self.gaps)) / one <= 8), _TICKS[-1]
+        )
+        found: list[tuple[float, str]] = []
+        for number in range(1, int((last - first) // wanted) + 1 if (last - first) / wanted < 10_000 else 0):
+            moment = first + number * wanted
+            place = self.x(moment)
+            if any(start < moment < end for start, end in self.gaps) or place > WIDTH - 40:
+                continue
+            if not found or place - found[-1][0] > 80:
+                found.append((place, duration_text(number * wanted)))
+        return found
+
+
+_TICKS: Final = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 86_400)
+
+
+def _rows(spans: Sequence[tuple[float, float, Wait]]) -> list[int]:
+    """The row of each of the spans of a lane: one that is free, or the last where too many run at once."""
+    free: list[float] = []
+    rows = []
+    for start, end, _ in spans:
+        row = next((place for place, until in enumerate(free) if until <= start), len(free))
+        row = min(row, _MOST_ROWS - 1)
+        if row == len(free):
+            free.append(end)
+        else:
+            free[row] = max(free[row], end)
+        rows.append(row)
+    return rows
+
+
+def _bar(span: tuple[float, float, Wait], scale: _Scale, y: int, links: Mapping[str, str]) -> Bar:
+    start, end, wait = span
+    x = scale.x(start)
+    href = links.get(wait.item_id or "", links.get(wait.step_id or "", ""))
+    words = _WORDS[wait.on]
+    label = f"{words}{f' {wait.what}' if wait.what else ''}, {duration_text(end - start)}"
+    return Bar(x, y, max(scale.x(end) - x, 1.0), wait.on, label, href, end - start >= STALL_S.get(wait.on, 1e9))
+
+
+_WORDS: Final = {
+    "model": "model", "tool": "tool", "person": "waits for a person:", "slot": "waits for a slot:",
+    "service": "service", "process": "no process",
+}  # fmt: skip
+
+
+def _joined(bars: Iterable[Bar]) -> list[Bar]:
+    """Bars without those that begin in the place of the one before, in their row."""
+    shown: list[Bar] = []
+    last: dict[tuple[int, str], int] = {}
+    for bar in bars:
+        before = last.get((bar.y, bar.kind))
+        if before is not None and not bar.is_stall and bar.x + bar.width - shown[before].x <= 1.5:
+            continue
+        last[bar.y, bar.kind] = len(shown)
+        shown.append(bar)
+    return shown
+
+
+# Charts over the steps.
+
+
+class Chart(NamedTuple):
+    """A chart 1,000 units wide and 120 high: bars of `series` one above the other, or a line. `top` is the value at its
+    top; `points` is a line in the words of SVG."""
+
+    title: str
+    top: str
+    bars: list[tuple[float, float, float, float, str]]
+    points: str
+    legend: list[tuple[str, str]]
+    caption: str
+
+
+_HEIGHT: Final = 120
+_MOST_BARS: Final = 250
+_WIDEST: Final = 50.0
+_KINDS: Final = (("cached", "cached input"), ("input", "other input"), ("output", "output"))
+
+
+def tokens_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
+    """Tokens by kind, step by step; of many steps the means of some at once."""
+    rows = [_by_kind(step) for step in steps if "inputTokens" in step]
+    if not rows:
+        return None
+    size = -(-len(rows) // _MOST_BARS)
+    groups = [rows[at : at + size] for at in range(0, len(rows), size)]
+    means = [tuple(sum(column) / len(group) for column in zip(*group, strict=True)) for group in groups]
+    top = max(sum(mean) for mean in means) or 1
+    width = min(WIDTH / len(means), _WIDEST)
+    bars = []
+    for place, mean in enumerate(means):
+        y = float(_HEIGHT)
+        for (kind, _), value in zip(_KINDS, mean, strict=True):
+            height = value / top * _HEIGHT
+            y -= height
+            if height >= 0.1:
+                bars.append((round(place * width, 1), round(y, 1), round(width * 0.86, 1), round(height, 1), kind))
+    total = [sum(column) for column in zip(*rows, strict=True)]
+    said = ", ".join(f"{value:,} {name}" for (_, name), value in zip(_KINDS, total, strict=True))
+    each = "" if size == 1 else f" (means of {size} steps)"
+    return Chart(
+        "Tokens of each step",
+        f"{top:,.0f}",
+        bars,
+        "",
+        list(_KINDS),
+        f"{said}, over {count_noun(len(rows), 'step')}{each}",
+    )
+
+
+def _by_kind(step: Mapping[str, Any]) -> tuple[int, int, int]:
+    cached = int(step.get("cachedInputTokens") or 0)
+    return cached, max(int(step["inputTokens"]) - cached, 0), int(step.get("outputTokens") or 0)
+
+
+def cost_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
+    """The cost so far over the steps; None where it is not known."""
+    costs = [float(step["cost"]) for step in steps if step.get("cost") is not None]
+    if not costs or not sum(costs):
+        return None
+    sums = [0.0, *itertools.accumulate(costs)]
+    every = max(1, len(sums) // 500)
+    places = [*range(0, len(sums) - 1, every), len(sums) - 1]
+    points = " ".join(
+        f"{place / (len(sums) - 1) * WIDTH:.1f},{_HEIGHT - sums[place] / sums[-1] * _HEIGHT:.1f}" for place in places
+    )
+    currency = next((str(step["costCurrency"]) for step in steps if step.get("costCurrency")), "")
+    dearest = max(range(len(costs)), key=costs.__getitem__)
+    caption = f"{sums[-1]:.4g} {currency} in all; the dearest step is {dearest + 1}, {costs[dearest]:.4g} {currency}"
+    return Chart("Cost so far", f"{sums[-1]:.4g} {currency}", [], points, [], caption)
+
+
+def spread_chart(title: str, values: Sequence[float | None], words: Callable[[float], str]) -> Chart | None:
+    """How values are spread: so many in each of some ranges; None for fewer than two. Ranges grow by the same factor,
+    since one session may cost a thousand times as much as another."""
+    known = sorted(value for value in values if value is not None and value > 0)
+    if len(known) < 2:
+        return None
+    low, high = known[0], known[-1]
+    ranges = 20 if high > low else 1
+    factor = (high / low) ** (1 / ranges) if ranges > 1 else 1.0
+    counts = [0] * ranges
+    for value in known:
+        counts[min(int(math.log(value / low, factor)) if factor > 1 else 0, ranges - 1)] += 1
+    width = min(WIDTH / ranges, 4 * _WIDEST)
+    bars = [
+        (round(place * width, 1), round(_HEIGHT - count / max(counts) * _HEIGHT, 1), round(width * 0.86, 1),
+         round(count / max(counts) * _HEIGHT, 1), "input")
+        for place, count in enumerate(counts) if count
+    ]  # fmt: skip
+    middle = known[len(known) // 2]
+    caption = f"{words(low)} to {words(high)}, half of them below {words(middle)}, {words(sum(known))} in all"
+    return Chart(title, count_noun(max(counts), "session"), bars, "", [], caption)
