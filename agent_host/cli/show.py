@@ -56,12 +56,16 @@ _MARKS = {
 
 def show(namespace: argparse.Namespace) -> int:
     """`agent-host show`; exit 2 for a step that there is not. Raises SessionNotFound."""
+    if namespace.step is not None and (namespace.html is not None or namespace.markdown):
+        raise UsageError("--step is for text and JSON: a page and Markdown have all steps")
+    if namespace.full and namespace.html is None:
+        raise UsageError("--full goes with --html FILE")
     state_dir = state_dir_of(namespace)
     session_id = session_id_of(state_dir, namespace.session_id)
     record = stored_sessions(state_dir).record(session_id)
     transcript = record.transcript()
     if namespace.html is not None:
-        pages = import_pages()
+        pages = import_pages("session")
         return write_page(
             namespace.html, lambda: pages.session_page(transcript, state_dir=state_dir, full=namespace.full)
         )
@@ -94,10 +98,10 @@ def show(namespace: argparse.Namespace) -> int:
     return 0
 
 
-def import_pages() -> ModuleType:
-    """Import what makes pages. Raises UsageError without the extra `report`."""
+def import_pages(name: str) -> ModuleType:
+    """Import a module of `agent_host.view` that makes pages. Raises UsageError without the extra `report`."""
     try:
-        return importlib.import_module("agent_host.view.pages")
+        return importlib.import_module(f"agent_host.view.{name}")
     except ImportError as error:
         raise UsageError("--html needs Jinja: install agent-host[report]") from error
 

@@ -245,6 +245,8 @@ def test_many_sessions_are_one_page(host: Host) -> None:
     [
         (("report", "--html", "x.html"), "report needs the ids of sessions, or --all"),
         (("report", "s", "--all", "--html", "x.html"), "report needs the ids of sessions, or --all"),
+        (("show", "s", "--step", "1", "--markdown"), "--step is for text and JSON"),
+        (("show", "s", "--full"), "--full goes with --html"),
         (("report", "nope", "--html", "x.html"), "there is no session nope"),
         (("show", "s", "--html", "/nowhere/x.html"), "--html /nowhere/x.html: No such file or directory"),
     ],
