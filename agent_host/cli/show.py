@@ -17,7 +17,7 @@ from agent_host.cli.streams import answer
 from agent_host.display_text import escape, one_line, tokens_in_words
 from agent_host.errors import UsageError
 from agent_host.host.options import state_option
-from agent_host.host.records import session_id_of, stored_sessions
+from agent_host.host.records import MARK_WORDS, session_id_of, stored_sessions
 from agent_host.view.markdown import session_markdown
 
 if TYPE_CHECKING:
@@ -30,28 +30,6 @@ if TYPE_CHECKING:
 _FOLDED_LINES = 6
 _FOLDED_CHARS = 600
 _ARGUMENT_BYTES = 300
-_MARKS = {
-    "crashed": "the process ended without a word",
-    "session_resumed": "resumed",
-    "session_paused": "paused",
-    "context_compacted": "requests show less from here",
-    "llm_retry": "the model's gateway failed, and was asked again",
-    "llm_fallback": "another model was asked",
-    "llm_window_cut": "the oldest messages were left out",
-    "context_summary_retry": "the summary was asked for again",
-    "checkpoint_failed": "the disk did not take a record",
-    "storage_limit_reached": "no more is kept",
-    "artifact_upload_failed": "an artifact was not stored",
-    "policy_expired": "the policy has expired",
-    "task_steered": "the user said",
-    "mode_changed": "the mode changed",
-    "task_completed": "task completed",
-    "task_failed": "task failed",
-    "task_cancelled": "task cancelled",
-    "session_completed": "session ended",
-    "session_failed": "session failed",
-    "session_cancelled": "session cancelled",
-}
 
 
 def show(namespace: argparse.Namespace) -> int:
@@ -150,7 +128,7 @@ def _item(item: Item, *, whole: bool) -> Iterator[str]:
             f": {escape(str(item[name]), keep='')}" for name in ("reason", "message", "text") if item.get(name)
         )
         level = f", commands in the {item['sandbox']['level']} sandbox" if "sandbox" in item else ""
-        yield f"-- {item['timestamp']} {_MARKS.get(item['mark'], item['mark'])}{level}{said}\n"
+        yield f"-- {item['timestamp']} {MARK_WORDS.get(item['mark'], item['mark'])}{level}{said}\n"
         if item.get("summary"):
             yield from _block("   the model's notes: ", item["summary"], whole=whole, indent="   ")
     elif item["kind"] == "message":

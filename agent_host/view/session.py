@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agent_host import UsageError, lenient_json
 from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
 from agent_host.host.options import state_option
+from agent_host.host.records import MARK_WORDS
 from agent_host.view.pages import assets, environment
 from agent_host.view.text import Budget, DiffRow, Shown, cut_start, rows_of_edits, rows_of_patch
 from agent_host.view.timeline import cost_chart, draw, duration_text, seconds, tokens_chart
@@ -33,28 +34,6 @@ _PICTURE_TYPES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "imag
 _SAFE_ID: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 _SUMMARY_BYTES: Final = 160
 _MOST_NEEDS: Final = 50
-MARKS: Final[Mapping[str, str]] = {
-    "crashed": "The process ended without a word",
-    "session_resumed": "Resumed",
-    "session_paused": "Paused",
-    "context_compacted": "Requests show less of the conversation from here",
-    "task_steered": "A person said",
-    "mode_changed": "The mode changed",
-    "llm_retry": "The model's gateway failed, and was asked again",
-    "llm_fallback": "Another model was asked",
-    "llm_window_cut": "The oldest messages were left out of requests",
-    "context_summary_retry": "The summary was asked for again",
-    "checkpoint_failed": "The disk did not take a record",
-    "storage_limit_reached": "No more is kept of this session",
-    "artifact_upload_failed": "An artifact was not stored",
-    "policy_expired": "The policy has expired",
-    "task_completed": "Task completed",
-    "task_failed": "Task failed",
-    "task_cancelled": "Task cancelled",
-    "session_completed": "Session ended",
-    "session_failed": "Session failed",
-    "session_cancelled": "Session cancelled",
-}
 _ENDED_BY: Final[Mapping[str, str]] = {
     "model": "by the model",
     "policy": "by the policy: nobody approved what it asks for",
@@ -248,13 +227,18 @@ def _fields_of_item(
         reason = item.get("reason")
         return {
             **shown,
-            "who": MARKS.get(item["mark"], item["mark"].replace("_", " ")),
+            "who": _mark_words(item["mark"]),
             "mark": item["mark"],
             "tone": _TONES.get(item["mark"], ""),
             "reason": "" if reason is None else escape(str(reason), keep=""),
             "sandbox": item["sandbox"].get("level") if isinstance(item.get("sandbox"), dict) else None,
         }
     return {**shown, **_show_call(item, texts), "pictures": pictures.get(item["itemId"], [])}
+
+
+def _mark_words(mark: str) -> str:
+    words = MARK_WORDS.get(mark, mark.replace("_", " "))
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 _TONES: Final[Mapping[str, str]] = {

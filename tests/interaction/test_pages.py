@@ -314,7 +314,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.many_rows(2)
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_session_reads_well_in_a_browser(host: Host, browser: Browser, kind: str) -> None:
     getattr(page_sessions, kind)(host)
