@@ -32,7 +32,7 @@ def report(namespace: argparse.Namespace) -> int:
         if missing is not None:
             raise SessionNotFound(f"there is no session {missing} under {state_dir}; `agent-host sessions` lists all")
         rows = [found[one] for one in wanted]
-    pages = import_pages()
+    pages = import_pages("pages")
     folder = f"{os.path.splitext(os.path.abspath(namespace.html))[0]}-sessions" if namespace.with_sessions else None
     failed = 0 if folder is None else _write_sessions(state_dir, rows, folder)
     name = None if folder is None else os.path.basename(folder)
@@ -42,7 +42,7 @@ def report(namespace: argparse.Namespace) -> int:
 
 def _write_sessions(state_dir: str, rows: list[StoredSession], folder: str) -> int:
     """Write the page of each session into `folder`; returns how many could not be. Raises UsageError for the folder."""
-    pages, sessions, failed = import_pages(), stored_sessions(state_dir), 0
+    pages, sessions, failed = import_pages("session"), stored_sessions(state_dir), 0
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:

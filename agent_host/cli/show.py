@@ -17,7 +17,7 @@ from agent_host.cli.streams import answer
 from agent_host.display_text import escape, one_line, tokens_in_words
 from agent_host.errors import UsageError
 from agent_host.host.options import state_option
-from agent_host.host.records import session_id_of, stored_sessions
+from agent_host.host.records import MARK_WORDS, session_id_of, stored_sessions
 from agent_host.view.markdown import session_markdown
 
 if TYPE_CHECKING:
@@ -30,38 +30,20 @@ if TYPE_CHECKING:
 _FOLDED_LINES = 6
 _FOLDED_CHARS = 600
 _ARGUMENT_BYTES = 300
-_MARKS = {
-    "crashed": "the process ended without a word",
-    "session_resumed": "resumed",
-    "session_paused": "paused",
-    "context_compacted": "requests show less from here",
-    "llm_retry": "the model's gateway failed, and was asked again",
-    "llm_fallback": "another model was asked",
-    "llm_window_cut": "the oldest messages were left out",
-    "context_summary_retry": "the summary was asked for again",
-    "checkpoint_failed": "the disk did not take a record",
-    "storage_limit_reached": "no more is kept",
-    "artifact_upload_failed": "an artifact was not stored",
-    "policy_expired": "the policy has expired",
-    "task_steered": "the user said",
-    "mode_changed": "the mode changed",
-    "task_completed": "task completed",
-    "task_failed": "task failed",
-    "task_cancelled": "task cancelled",
-    "session_completed": "session ended",
-    "session_failed": "session failed",
-    "session_cancelled": "session cancelled",
-}
 
 
 def show(namespace: argparse.Namespace) -> int:
     """`agent-host show`; exit 2 for a step that there is not. Raises SessionNotFound."""
+    if namespace.step is not None and (namespace.html is not None or namespace.markdown):
+        raise UsageError("--step is for text and JSON: a page and Markdown have all steps")
+    if namespace.full and namespace.html is None:
+        raise UsageError("--full goes with --html FILE")
     state_dir = state_dir_of(namespace)
     session_id = session_id_of(state_dir, namespace.session_id)
     record = stored_sessions(state_dir).record(session_id)
     transcript = record.transcript()
     if namespace.html is not None:
-        pages = import_pages()
+        pages = import_pages("session")
         return write_page(
             namespace.html, lambda: pages.session_page(transcript, state_dir=state_dir, full=namespace.full)
         )
@@ -94,10 +76,10 @@ def show(namespace: argparse.Namespace) -> int:
     return 0
 
 
-def import_pages() -> ModuleType:
-    """Import what makes pages. Raises UsageError without the extra `report`."""
+def import_pages(name: str) -> ModuleType:
+    """Import a module of `agent_host.view` that makes pages. Raises UsageError without the extra `report`."""
     try:
-        return importlib.import_module("agent_host.view.pages")
+        return importlib.import_module(f"agent_host.view.{name}")
     except ImportError as error:
         raise UsageError("--html needs Jinja: install agent-host[report]") from error
 
@@ -146,7 +128,7 @@ def _item(item: Item, *, whole: bool) -> Iterator[str]:
             f": {escape(str(item[name]), keep='')}" for name in ("reason", "message", "text") if item.get(name)
         )
         level = f", commands in the {item['sandbox']['level']} sandbox" if "sandbox" in item else ""
-        yield f"-- {item['timestamp']} {_MARKS.get(item['mark'], item['mark'])}{level}{said}\n"
+        yield f"-- {item['timestamp']} {MARK_WORDS.get(item['mark'], item['mark'])}{level}{said}\n"
         if item.get("summary"):
             yield from _block("   the model's notes: ", item["summary"], whole=whole, indent="   ")
     elif item["kind"] == "message":

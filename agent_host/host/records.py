@@ -18,7 +18,7 @@ from agent_host.session.handshake import policy_source, rules_on_record
 from agent_host.session.idempotent_start import Begun, find_begun, refuse_another
 from agent_host.session.opening import LOCAL, Owner, state_errors_translated
 from agent_host.session.stored import UNREADABLE, StoredSession, StoredSessions, can_go_on
-from agent_host.session.transcript import Doubt, Item, Transcript, Wait
+from agent_host.session.transcript import MARK_WORDS, Doubt, Item, Transcript, Wait
 from config.settings import MOCK_PREFIX
 from policy.redaction import Redaction
 from state.errors import StateError
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
 
 __all__ = [
+    "MARK_WORDS",
     "UNREADABLE",
     "Doubt",
     "Item",

@@ -32,7 +32,8 @@ from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError, UsageError
 from agent_host.host.records import state_of_files, state_of_list, stored_sessions
 from agent_host.rpc import questions
-from agent_host.view.pages import hash_of, list_body, live_shell, session_body
+from agent_host.view.pages import hash_of, list_body, live_shell
+from agent_host.view.session import session_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -95,6 +95,12 @@ EXPECTED = {
         "10,000 pieces a second, a client that reads slowly",
         "resident memory of an idle session",
     ],
+    "acp": [
+        "session/new with a warm fork server",
+        "session/new with a fresh interpreter",
+        "a piece of text from the gateway at the editor, median",
+        "the same, 99 of 100",
+    ],
     "clients": [
         "a new session with the fork server",
         "the same, against a fresh interpreter",
@@ -123,7 +129,7 @@ EXPECTED = {
     "sandbox": ["imported with the first command", "the look which levels work"],
     "redaction": [*(f"{text}, four times as long" for text in TEXTS), "an event's line", "with a secret"],
 }
-SLOW = ("loop", "checkpoint", "tools", "session", "clients", "changes", "llm", "sandbox", "service", "redaction")
+SLOW = ("loop", "checkpoint", "tools", "session", "acp", "clients", "changes", "llm", "sandbox", "service", "redaction")
 
 
 def benchmarks(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -245,6 +245,8 @@ def test_many_sessions_are_one_page(host: Host) -> None:
     [
         (("report", "--html", "x.html"), "report needs the ids of sessions, or --all"),
         (("report", "s", "--all", "--html", "x.html"), "report needs the ids of sessions, or --all"),
+        (("show", "s", "--step", "1", "--markdown"), "--step is for text and JSON"),
+        (("show", "s", "--full"), "--full goes with --html"),
         (("report", "nope", "--html", "x.html"), "there is no session nope"),
         (("show", "s", "--html", "/nowhere/x.html"), "--html /nowhere/x.html: No such file or directory"),
     ],
@@ -312,7 +314,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.many_rows(2)
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_session_reads_well_in_a_browser(host: Host, browser: Browser, kind: str) -> None:
     getattr(page_sessions, kind)(host)

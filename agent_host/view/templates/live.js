@@ -57,12 +57,24 @@
     for (const name of change.gone) document.getElementById(name)?.remove();
     for (const [name, html] of change.steps) putStep(name, html);
     document.getElementById("found-bar").hidden = false;
+    document.getElementById("fold").hidden = !session;
+    tellAges();
     Pages.forget();
     Pages.search();
     if (isLow) window.scrollTo(0, document.body.scrollHeight);
     if (first) { first = false; Pages.start(); }
   }
   let first = true;
+
+  function tellAges() {
+    for (const one of document.querySelectorAll("time[datetime]")) {
+      const minutes = Math.floor((Date.now() - Date.parse(one.dateTime)) / 60000);
+      if (Number.isNaN(minutes)) continue;
+      one.title = one.dateTime;
+      one.textContent = minutes < 1 ? "now" : minutes < 60 ? `${minutes} min ago`
+        : minutes < 2880 ? `${Math.floor(minutes / 60)} h ago` : `${Math.floor(minutes / 1440)} d ago`;
+    }
+  }
 
   async function read() {
     const path = session ? `/api/sessions/${session}` : "/api/sessions";
@@ -108,6 +120,7 @@
   }
 
   document.addEventListener("click", answer);
+  setInterval(tellAges, 30000);
   document.getElementById("home").hidden = !session;
   if (!token) status.textContent = "the token is missing: open the URL that `agent-host view` printed";
   else run();

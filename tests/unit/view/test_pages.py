@@ -15,7 +15,8 @@ from agent_host.display_text import escape
 from agent_host.host.records import StoredSession
 from agent_host.session.transcript import Picture, Wait
 from agent_host.view.markdown import MOST_BYTES, code_span, fenced, session_markdown
-from agent_host.view.pages import list_body, session_page, session_values, sessions_page
+from agent_host.view.pages import list_body, sessions_page
+from agent_host.view.session import session_page, session_values
 from agent_host.view.text import ENDS, MOST_OF_ONE, Budget, coloured_html, rows_of_edits, rows_of_patch
 from agent_host.view.timeline import WIDTH, draw
 
