@@ -8,10 +8,16 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from agent_host.approval.forms import form_of
+from agent_host.chat.clipboard import picture
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError
+from agent_host.host.options import settings_from
 from agent_host.host.records import session_id_of, stored_sessions
+from agent_host.safe_open import read_real
 from agent_host.terminal.form_lines import prompt_of, take
+from state.locations import SessionPaths
+from state.temporary import session_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -106,8 +112,6 @@ class LocalRecords:
     def _artifact(self, session_id: str, reference: str) -> str:
         if _REFERENCE.fullmatch(reference) is None:
             return ""
-        from agent_host.safe_open import read_real
-        from state.locations import SessionPaths
 
         with contextlib.suppress(OSError):
             path = os.path.join(os.path.realpath(SessionPaths(self.state_dir, session_id).records), reference)
@@ -151,7 +155,6 @@ class LocalRecords:
     def mcp_servers(self) -> list[str]:
         """A line for each MCP server of the configuration."""
         from agent_host.host.dry_runs import policy_to_try
-        from agent_host.host.options import settings_from
 
         settings = settings_from(self._flags, workspace=self.workspace)
         try:
@@ -173,7 +176,6 @@ class LocalRecords:
 
     def form_fields(self, details: Mapping[str, Any]) -> list[FieldToFill]:
         """The fields of an MCP server's question."""
-        from agent_host.approval.forms import form_of
 
         if "form" not in details:
             return []
@@ -197,8 +199,6 @@ class LocalRecords:
     def keep_picture(self, session_id: str) -> str | None:
         """Keep the picture of the clipboard in the session's temporary directory; returns its path, None if there is
         none. Raises OSError."""
-        from agent_host.chat.clipboard import picture
-        from state.temporary import session_directory
 
         data = picture()
         if data is None:

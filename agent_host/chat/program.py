@@ -17,6 +17,8 @@ from agent_host.clients.fork_server import default_starter
 from agent_host.clients.supervisor import SessionSpec, Supervisor
 from agent_host.terminal.markdown import load_soon
 from agent_host.version import __version__
+from policy.redaction import Redaction
+from state.keys import redaction_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -90,8 +92,6 @@ def _face(launch: Launch) -> Console | PlainConsole:
 
 
 def _without_secrets(launch: Launch, text: str) -> str:
-    from policy.redaction import Redaction
-    from state.keys import redaction_key
 
     redaction = Redaction(
         (), key=lambda: redaction_key(launch.state_dir), detectors=launch.settings.redaction.detectors

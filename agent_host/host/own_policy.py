@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.display_text import count_noun, one_line
@@ -22,6 +21,7 @@ from agent_host.host.first_provider import Change
 from agent_host.host.first_provider import write as write_configuration
 from agent_host.host.options import anchor, settings_from
 from agent_host.host.replay import rejudge_calls
+from agent_host.ids import MACHINE
 from agent_host.services.endpoints import endpoints
 from config.editing import NotEditable, put_setting
 from config.lean_typing import NamedTuple
@@ -137,7 +137,7 @@ def _place(policy: str, workspace: str) -> tuple[str, dict[str, Any]] | None:
 
 
 def _is_allowed(tried: Tried, tool_name: str, arguments: Mapping[str, Any]) -> bool:
-    return tried.judge(tool_name, arguments, datetime.now(UTC), tried.level.level).decision == "ALLOWED"
+    return tried.judge(tool_name, arguments, MACHINE.now(), tried.level.level).decision == "ALLOWED"
 
 
 def _entry(tried: Tried, capability: str, tool_name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ MAY_USE = re.compile(
 """The text of a module that is worth its walk."""
 WHOLE_MODULES = {"random": "chance", "secrets": "chance", "uuid": "chance"}
 
-NO_SESSION = {f"agent_host.{name}" for name in ("cli", "clients", "faults", "testing", "tool_service")}
+NO_SESSION = {f"agent_host.{name}" for name in ("chat", "cli", "clients", "faults", "testing", "tool_service", "view")}
 """Packages that run no session: what shows one, starts its process or tests it, and a service of its own."""
 
 _PROCESSES = "behind StartCommand, or what ends processes: the kernel is its other side"
@@ -65,6 +65,7 @@ DIRECT: dict[str, tuple[str, str]] = {
     "agent_host.rpc.sockets": ("socket", "the client's own way in"),
     "agent_host.rpc.streams": ("thread", "the client's own way in"),
     "agent_host.session.task_runner": ("thread", _NOT_WAITED),
+    "agent_host.terminal.markdown": ("thread", _NOT_WAITED),
     "agent_host.workspace_changes.watch": ("clock", _FILE_TIMES),
     "tool_runtime.files.grep": ("process", "a search engine of the host, which has its twin in Python"),
     "tool_runtime.files.listing": ("clock", _FILE_TIMES),
@@ -152,13 +153,13 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Name) and node.id in ("MACHINE", "THIS_MACHINE", "start_here")
     }
-    packages = ("acp", "cli", "host", "mcp_server", "tool_service")
+    packages = ("acp", "chat", "cli", "host", "mcp_server", "tool_service")
     roots = tuple(f"agent_host.{name}." for name in packages)
     assert {name for name in naming if not name.startswith(roots)} == {"agent_host.ids"}
     assert {name for name in naming if name.startswith("agent_host.host.")} == {
         f"agent_host.host.{name}"
         for name in (
             *("connection_checks", "dry_runs", "environment", "first_provider", "machine_checks", "opening", "records"),
-            *("replay", "sessions", "warnings"),
+            *("own_policy", "replay", "sessions", "undo", "warnings"),
         )
     }
