@@ -16,6 +16,7 @@ from agent_host.chat.commands import transcript
 from agent_host.clients.connection import RpcFailure, SessionGone
 from agent_host.display_text import one_line
 from agent_host.terminal.question import hides_something
+from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,7 +167,7 @@ class Questions:
                 return None
             text = edited
             try:
-                arguments = json.loads(edited)
+                arguments = json_text.loads(edited)
             except ValueError as error:
                 chat.warn(f"not JSON: {error}")
                 continue

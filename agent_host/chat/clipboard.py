@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
 from typing import Final
+
+from tool_runtime.platform.environment import find_program
 
 _PROGRAMS: Final = (
     ("wl-paste", "--type", "image/png"),
@@ -16,10 +18,10 @@ _MOST_BYTES: Final = 20 * 1024 * 1024
 _WITHIN_S: Final = 5.0
 
 
-def picture() -> bytes | None:
-    """The picture as PNG; None if there is none, or no program to ask."""
+def picture(workspace: str) -> bytes | None:
+    """The picture as PNG; None if there is none, or no program to ask. No program of the workspace is started."""
     for program, *arguments in _PROGRAMS:
-        path = shutil.which(program)
+        path = find_program(program, os.environ.get("PATH", os.defpath), (workspace,))
         if path is None:
             continue
         try:

@@ -200,7 +200,7 @@ class LocalRecords:
         """Keep the picture of the clipboard in the session's temporary directory; returns its path, None if there is
         none. Raises OSError."""
 
-        data = picture()
+        data = picture(self.workspace)
         if data is None:
             return None
         folder = session_directory(self.state_dir, session_id, os.environ)

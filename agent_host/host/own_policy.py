@@ -9,6 +9,7 @@ of the Session Service, which is nobody's here to change.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import tempfile
@@ -23,6 +24,7 @@ from agent_host.host.options import anchor, settings_from
 from agent_host.host.replay import rejudge_calls
 from agent_host.ids import MACHINE
 from agent_host.services.endpoints import endpoints
+from config import json_text
 from config.editing import NotEditable, put_setting
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_file
@@ -113,7 +115,7 @@ def propose(
     before = _read(path)
     if entry is None or (before is not None and len(before) > _MOST_BYTES):
         return None
-    content = _merge(base if before is None else json.loads(before), entry)
+    content = _merge(base if before is None else json_text.loads(before), entry)
     after = (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
     rows = _rejudge(flags, after, session_id, workspace, state_dir)
     mine = [row for row in rows if row.call.name == tool_name and row.call.arguments == arguments]
@@ -179,7 +181,7 @@ def _programs(command: str, shell: Any) -> list[str] | None:
 
 def _merge(content: dict[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     """The bundle with the entry: lists are added to, other fields replace."""
-    merged = json.loads(json.dumps(content))
+    merged = copy.deepcopy(content)
     capabilities = merged.setdefault("capabilities", [])
     found = next((one for one in capabilities if one.get("name") == entry["name"]), None)
     if found is None:
