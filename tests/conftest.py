@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import sys
 import zlib
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +53,28 @@ def host(tmp_path: Path) -> Iterator[Host]:
     machine = Host(tmp_path)
     yield machine
     machine.close()
+
+
+def _locks() -> set[int]:
+    """Descriptors of this process that hold a session."""
+    found = set()
+    for name in os.listdir("/proc/self/fd") if sys.platform == "linux" else ():
+        with suppress(OSError):  # the one of the listing itself
+            if re.search(r"/checkpoints/[\w-]+\.lock", os.readlink(f"/proc/self/fd/{name}")):
+                found.add(int(name))
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """A session that a test has left as a dead process would is nobody's afterwards: with its lock, this process and all
+    that it starts would count as a session's, whose commands answer no question."""
+    before = _locks()
+    try:
+        return (yield)
+    finally:
+        for left in _locks() - before:
+            os.close(left)
 
 
 _FAULTS = Path(__file__).parent / "faults"

@@ -3,7 +3,6 @@ user's, and never from a session's own commands (decision 0108)."""
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shlex
@@ -52,14 +51,6 @@ def waiting(client: Client) -> str:
     asked = client.event("approval_requested")
     eventually(lambda: client.ask("GetSessionState")["pendingApprovals"], "a call that waits")
     return str(asked["payload"]["approvalId"])
-
-
-@pytest.fixture(autouse=True)
-def no_session_of_another_test() -> None:
-    """A session that a test left behind in this process would make it an ancestor with a session."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
 
 
 def listed(host: Host) -> list[dict[str, Any]]:

@@ -374,7 +374,10 @@ def start(request: dict[str, Any], streams: list[int], reply: socket.socket, lis
         hand_over(reply, listener, by_message=held.restriction[2] != "open")
         os.close(listener)
     content = marshal.dumps(tuple(held))
-    os.write(taken, TAKEN + INTEGER.pack(len(content)) + content)  # not before: the launcher would use the processor
+    try:  # noqa: SIM105  as in `tell`
+        os.write(taken, TAKEN + INTEGER.pack(len(content)) + content)  # not before: the launcher would use the processor
+    except BrokenPipeError:  # the launcher has died: this program runs all the same
+        pass
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):

@@ -176,6 +176,19 @@ def test_programs_go_on_when_the_launcher_has_died_and_leave_no_process(launcher
     assert not children()
 
 
+def test_a_program_starts_though_the_launcher_dies_after_the_request(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that is ready takes the request, and has nobody left to tell."""
+    run(launcher)
+    eventually(lambda: len(helpers_of(launcher)) == 3, "the next process to be ready")
+    os.kill(launcher._process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, launcher._process.pid, os.WEXITED | os.WNOWAIT)
+    with monkeypatch.context() as patch:
+        patch.setattr(launcher._process, "poll", lambda: None)  # it died a moment later
+        run(launcher)
+
+
 def test_a_launcher_that_cannot_be_started_is_named(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     run(launcher)
     monkeypatch.setattr(sys, "executable", "/bin/false")
