@@ -67,8 +67,8 @@ def _locks() -> set[int]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """A session that a test has left as a dead process would is nobody's afterwards: with its lock, this process and all
-    that it starts would count as a session's, whose commands answer no question."""
+    """A session that a test has left, as a dead process would, is nobody's afterwards: with its lock, this process and
+    all that it starts would count as a session's, whose commands answer no question."""
     before = _locks()
     try:
         return (yield)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -18,10 +19,12 @@ _KEPT_CHARS: Final = 256 * 1024
 _OPEN_CHARS: Final = 16 * 1024
 _SUBJECT_BYTES: Final = 200
 _LEAST_SUBJECT: Final = 8
+_GAP: Final = re.compile(r"^\[\.\.\. \d+ bytes left out \.\.\.\]$", re.MULTILINE)
+"""Of `events/live_output.py`. A program that prints this itself has its output read from the record, and no more."""
 
 
 class CommandOutput:
-    """What a call prints, bounded: its last lines and, as long as that is not much, all of it."""
+    """What a call prints, bounded: its last lines and, as long as that is not much and all of it came, all of it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -33,6 +36,8 @@ class CommandOutput:
 
     def add(self, stream: str, text: str) -> None:
         """Take the next piece of a stream."""
+        if _GAP.search(text) is not None:
+            self.is_whole = False
         *whole, still_open = (self._open.get(stream, "") + text).split("\n")
         if len(still_open) > _OPEN_CHARS:
             whole, still_open = [*whole, still_open], ""
@@ -58,9 +63,12 @@ class CommandOutput:
         return list(self._kept)
 
     @property
-    def hidden(self) -> int:
-        """The number of lines before the last ones."""
-        return max(0, self.count - len(self._lines))
+    def hidden(self) -> str:
+        """What of it is not among the last lines, in words; empty for nothing."""
+        number = self.count - len(self._lines)
+        if number <= 0:
+            return ""
+        return count_noun(number, "line") if self.is_whole else f"more than {count_noun(number, 'line')}"
 
     def _keep(self, line: str) -> None:
         self.count += 1

@@ -468,7 +468,7 @@ class Console:
             return ""
         shown = [f"{name} {value}" for name, value in chat.mode.items() if name != "sandbox"]
         shown += ["planning"] if chat.is_planning else []
-        if self._is_asking():
+        if self._is_armed():
             return cut("the keys above answer · Esc stops the task", self.columns)
         keys = "Enter queues · Alt+Enter steers · Esc stops" if chat.is_busy else "/help · @path · Ctrl-D leaves"
         return cut(" · ".join([keys, *shown]), self.columns)

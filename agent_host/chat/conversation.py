@@ -365,6 +365,8 @@ class Conversation:
         kind, payload = str(event["eventType"]), event["payload"]
         if event.get("droppedEvents"):
             self.warn(f"{event['droppedEvents']} events are not shown: the terminal was slow")
+            for call in self.activity.calls.values():
+                call.output.is_whole = False
             self.spawn(self.questions.look())
         self.activity.take(kind, payload)
         if kind != "thinking_chunk":

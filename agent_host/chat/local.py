@@ -104,10 +104,17 @@ class LocalRecords:
 
     def stored_output(self, session_id: str, payload: Mapping[str, Any]) -> list[str]:
         """All lines that a command printed, as they were stored; else what the model read."""
-        parts = payload.get("storedParts") or {}
-        texts = [self._artifact(session_id, reference) for reference in parts]
-        text = "".join(texts) or str(payload.get("output", ""))
-        return text.split("\n")
+        references = list((payload.get("storedParts") or {}).values())
+        output = str(payload.get("output", ""))
+        found = _IN_OUTPUT.search(output)
+        if not references and found is not None:
+            references = [found[1]]
+        text = "".join(self._artifact(session_id, reference) for reference in references)
+        if text or not references:
+            return (text or output).removesuffix("\n").split("\n")
+        records = SessionPaths(self.state_dir, session_id).records
+        whole = [f"all of it: {os.path.join(records, one)}" for one in references if _REFERENCE.fullmatch(one)]
+        return [*output.removesuffix("\n").split("\n"), *whole]
 
     def _artifact(self, session_id: str, reference: str) -> str:
         if _REFERENCE.fullmatch(reference) is None:

@@ -93,7 +93,7 @@ class Paper:
         status: str,
         result: str = "",
         tail: Sequence[str] = (),
-        hidden: int = 0,
+        hidden: str = "",
         diff: str = "",
     ) -> str:
         """A call that has its result: the line of the call, and the last lines of what it printed or the change that it
@@ -103,7 +103,7 @@ class Paper:
         title = self._hanging(mark, escape(f"{name} {subject}".rstrip(), keep=""), "", mark_colour=colour)
         body = self._hanging(INDENT, escape(result), DIM) if result else ""
         if hidden:
-            body += self._hanging(INDENT, f"… {count_noun(hidden, 'line')} before (Ctrl-O shows all)", DIM)
+            body += self._hanging(INDENT, f"… {hidden} before (Ctrl-O shows all)", DIM)
         rows = [row for line in tail for row in wrap_coloured(last_state(line), self.columns - len(INDENT))]
         body += self._indented(rows if self.styled else map(without_colours, rows))
         return f"\n{title}{body}" + (self.diff(diff, most=_DIFF_LINES) if diff else "")

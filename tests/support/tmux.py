@@ -16,7 +16,7 @@ import pytest
 from tests.support.process import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tests.support.process import Host
 
@@ -91,11 +91,18 @@ class Tmux:
 
     def shows(self, text: str, times: int = 1) -> None:
         """Wait until `text` stands there so often."""
-        eventually(lambda: self.screen.count(text) >= times, f"{text!r} in\n{self.screen}")
+        self._waits(lambda screen: screen.count(text) >= times, repr(text))
 
     def shows_no(self, text: str) -> None:
         """Wait until `text` stands there no longer."""
-        eventually(lambda: text not in self.screen, f"no {text!r} in\n{self.screen}")
+        self._waits(lambda screen: text not in screen, f"no {text!r}")
+
+    def _waits(self, holds: Callable[[str], bool], what: str) -> None:
+        try:
+            eventually(lambda: holds(self.screen), what)
+        except AssertionError as error:
+            error.add_note(self.screen)
+            raise
 
     def kill(self) -> None:
         """Close the terminal, as a person closes a window."""

@@ -375,7 +375,9 @@ def start(request: dict[str, Any], streams: list[int], reply: socket.socket, lis
         os.close(listener)
     content = marshal.dumps(tuple(held))
     try:  # noqa: SIM105  as in `tell`
-        os.write(taken, TAKEN + INTEGER.pack(len(content)) + content)  # not before: the launcher would use the processor
+        os.write(
+            taken, TAKEN + INTEGER.pack(len(content)) + content
+        )  # not before: the launcher would use the processor
     except BrokenPipeError:  # the launcher has died: this program runs all the same
         pass
     for target, descriptor in enumerate(streams):
