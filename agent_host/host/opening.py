@@ -502,7 +502,7 @@ class SessionOpener:
         if made is not None:
             session.apply_mode(made)
         await session.take_up_commands()
-        session.take_up_uploads()
+        session.tasks.take_up_uploads()
         return session
 
 

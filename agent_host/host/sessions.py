@@ -150,8 +150,8 @@ class Session:
         """Cancel the running task for good. It stops when its running tools are done; `force` ends them at once. Does
         nothing where no task runs."""
         task = self._session.incomplete_task
-        if task is not None and self._session.busy:
-            self._session.cancel_task(task["taskId"], force=force)
+        if task is not None and self._session.tasks.busy:
+            self._session.tasks.cancel(task["taskId"], force=force)
 
     def interrupt(self) -> None:
         """Stop the running task when its running tools are done, and leave it open on record."""
@@ -182,7 +182,7 @@ class Session:
 
     async def _ended(self) -> Result:
         try:
-            end = await self._session.task_ended()
+            end = await self._session.tasks.await_end()
         except asyncio.CancelledError:
             self._session.interrupt()
             raise
@@ -594,10 +594,10 @@ async def run_headless(
                 surroundings.outside.new_id("task"), prompt, max_steps=resolved.max_steps, options=task_options
             )
         else:
-            session.start_recorded_task()
-        end = await session.task_ended()
-        while session.busy:  # what a client had queued follows
-            end = await session.task_ended()
+            session.tasks.start_recorded()
+        end = await session.tasks.await_end()
+        while session.tasks.busy:  # what a client had queued follows
+            end = await session.tasks.await_end()
         await session.end_uploads(end)
         finished = Finished(end, session.result(end), session.records)
         on_end(finished)

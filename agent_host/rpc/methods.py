@@ -257,7 +257,7 @@ async def start_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any
 async def cancel_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Cancel the running task, or a queued one."""
     session = served.host.running_session(params["sessionId"])
-    session.cancel_task(params["taskId"], force=params.get("force", False))
+    session.tasks.cancel(params["taskId"], force=params.get("force", False))
     return {"taskId": params["taskId"], "status": "cancelling"}
 
 
@@ -268,7 +268,7 @@ async def cancel_task(served: Served, params: Mapping[str, Any]) -> dict[str, An
 )
 async def steer_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Say something to the running task: the model reads it before its next turn."""
-    served.host.running_session(params["sessionId"]).steer(params["taskId"], params["text"])
+    served.host.running_session(params["sessionId"]).tasks.steer(params["taskId"], params["text"])
     return {"taskId": params["taskId"], "status": "accepted"}
 
 
@@ -331,10 +331,10 @@ async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str,
             session.go_on()
     elif not is_here:
         session.announce_return()
-    if session.queue:
-        fields["queuedTasks"] = session.queue
+    if queue := session.tasks.queue.rows():
+        fields["queuedTasks"] = queue
         if incomplete is None and params.get("autoContinue", True):
-            session.start_queued()
+            session.tasks.start_queued()
     return {**fields, AFTER: again} if again else fields
 
 

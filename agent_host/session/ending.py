@@ -75,7 +75,7 @@ class SessionEnd:
         await end_commands(ctx)
         self._life.fire(trigger)
         totals = {
-            "taskCount": self._work.tasks,
+            "taskCount": self._work.count,
             "totalTokens": ctx.state.session_tokens_used,
             "durationMs": ctx.outside.ms_since(self._began),
         }

@@ -261,7 +261,7 @@ class SessionHost:
         self.over.set()
 
     def _may_refresh(self, session_id: str) -> None:
-        if self.running_session(session_id).busy:
+        if self.running_session(session_id).tasks.busy:
             raise OutOfOrder(f"session {session_id} is running a task; there is nothing to resume")
         if self._refreshing:
             raise OutOfOrder(f"session {session_id} is just being resumed")

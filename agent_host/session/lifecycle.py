@@ -80,7 +80,6 @@ if TYPE_CHECKING:
 _STEP_PATIENCE_S = 4.0
 _FORCE_PATIENCE_S = 2.0
 _RECORD_PATIENCE_S = 1.0
-_FORCE_GRACE_S = 2.0
 _UPLOADS_S = 1.0
 _CUT_OFF = "ended by force: what ran was cut off"
 
@@ -98,10 +97,10 @@ class SessionMode(NamedTuple):
 class LiveSession:
     """A session around its loop context. One task at a time; each may follow another on the same thread.
 
-    `pending_approvals` is where approvals wait for a client, None where there is none; `service` gets to know of the
-    end, `resources` are let go with the session, `undelivered` says what observers did not get, and `losses` counts it.
-    `ending` knows what the end could keep. `on_broken` is called when a task died of a fault of the program; the person
-    who waits for the task gets it as well.
+    `tasks` runs them, `ending` knows what the end could keep. `pending_approvals` is where approvals wait for a client,
+    None where there is none; `service` gets to know of the end, `resources` are let go with the session, `undelivered`
+    says what observers did not get, and `losses` counts it. `on_broken` is called when a task died of a fault of the
+    program; the person who waits for the task gets it as well.
     """
 
     def __init__(
@@ -124,11 +123,11 @@ class LiveSession:
         self.losses = losses
         self._life = session_machine()
         self._life.fire("open")
-        self._work = TaskRunner(ctx, self._life, self._broken)
+        self.tasks = TaskRunner(ctx, self._life, self._broken)
         self._over = False
         self.on_broken: Callable[[BaseException], None] | None = None
         self.pending_approvals = pending_approvals
-        self.ending = SessionEnd(ctx, paths, self._work, self._life, service, resources)
+        self.ending = SessionEnd(ctx, paths, self.tasks, self._life, service, resources)
 
     # What it is
 
@@ -172,11 +171,6 @@ class LiveSession:
         return self._over
 
     @property
-    def busy(self) -> bool:
-        """True if a task is running."""
-        return self._work.busy
-
-    @property
     def incomplete_task(self) -> dict[str, Any] | None:
         """{taskId, prompt, stepCount, maxSteps} of the task that a resume goes on with, None when there is none."""
         task = self._ctx.state.task
@@ -214,7 +208,8 @@ class LiveSession:
         pending = [] if self.pending_approvals is None else self.pending_approvals.rows()
         state = session_state(self._ctx, self._life.state, pending, granted_before=self._granted_before)
         mode = {"mode": dict(self.mode)} if self.mode else {}
-        return {**state, **mode, **({"queuedTasks": self.queue} if self.queue else {})}
+        queue = self.tasks.queue.rows()
+        return {**state, **mode, **({"queuedTasks": queue} if queue else {})}
 
     def flush(self) -> None:
         """Have the run log say all that has happened so far."""
@@ -273,16 +268,16 @@ class LiveSession:
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
         """The result object of the last task (interface section 1), with what observers have not got so far."""
-        result, losses = self._work.result(end), self.losses.so_far()
+        result, losses = self.tasks.result(end), self.losses.so_far()
         return {**result, "undelivered": [loss.to_wire() for loss in losses]} if losses else result
 
     def cut_off(self) -> TaskEnd:
         """The end of the current task as this process leaves it when it is ended by force: open on record, unless it
         had come to its end."""
         words = self._ctx.cancellation.time_limit
-        if words is not None and self._work.last_end is None:
+        if words is not None and self.tasks.last_end is None:
             return TaskEnd("paused", TIME_LIMIT, words, resumable=True)
-        return self._work.last_end or TaskEnd("cancelled", CANCELLED, _CUT_OFF, resumable=True)
+        return self.tasks.last_end or TaskEnd("cancelled", CANCELLED, _CUT_OFF, resumable=True)
 
     @property
     def delivery_problems(self) -> Sequence[str]:
@@ -315,7 +310,7 @@ class LiveSession:
 
     def warm_up(self) -> None:
         """Get ready for the first task as soon as the present step of the event loop is over: a reply goes first."""
-        asyncio.get_running_loop().call_soon(self._work.warm_up)
+        asyncio.get_running_loop().call_soon(self.tasks.warm_up)
 
     def start_task(
         self,
@@ -333,12 +328,12 @@ class LiveSession:
         workspace's in any case; without `model` the session's. `max_cost` is what the task alone may cost. Raises
         SessionNotReady while the session is paused."""
         task = NewTask(task_id, prompt, max_steps_of(self._settings, max_steps), options, model, max_cost)
-        if queue and (self.busy or self.incomplete_task is not None or self.queue):
-            self._work.enqueue(task)
+        if queue and (self.tasks.busy or self.incomplete_task is not None or self.tasks.queue.first is not None):
+            self.tasks.enqueue(task)
             return True
         if self._life.state is SessionStatus.PAUSED:
             raise SessionNotReady("the session is paused; ResumeSession comes first")
-        self._work.start(task)
+        self.tasks.start(task)
         return False
 
     async def keep_pictures(self, pictures: Sequence[Picture]) -> str:
@@ -349,23 +344,10 @@ class LiveSession:
         except OSError as error:
             raise UsageError(f"the pictures cannot be written to {self.temporary}: {error.strerror}") from error
 
-    @property
-    def queue(self) -> list[dict[str, str]]:
-        """{taskId, prompt} of each task that waits, the next one first."""
-        return self._work.queue.rows()
-
-    def start_queued(self) -> None:
-        """Begin the next task that waits, where no task is open; see `TaskRunner.start_queued`."""
-        self._work.start_queued()
-
-    def start_recorded_task(self) -> None:
-        """Begin the task that the session was created with."""
-        self._work.start_recorded()
-
     def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = ()) -> None:
         """Go on with the task on record; see `TaskRunner.go_on`."""
         more_steps = self._settings.host.max_steps
-        self._work.go_on(max_steps=max_steps, replay_ids=replay_ids, more_steps=more_steps)
+        self.tasks.go_on(max_steps=max_steps, replay_ids=replay_ids, more_steps=more_steps)
         self._leave_pause()  # only now: a disk that is still full leaves the session paused
 
     def replays_approved(self, approvals: Collection[str], *, everything: bool) -> frozenset[str]:
@@ -391,11 +373,11 @@ class LiveSession:
         ctx = self._ctx
         if self._over:
             raise SessionNotReady(f"session {self.session_id} has ended")
-        if self.busy:
+        if self.tasks.busy:
             raise OutOfOrder(f"session {self.session_id} is running a task; there is nothing to resume")
         put_under(ctx)
         ctx.judge.expired = False
-        if not self._work.is_suspended:
+        if not self.tasks.is_suspended:
             self._leave_pause()
         ctx.journal.checkpoint(None, SessionStatusChanged(self._life.state, ctx.judge.bundle.policy_bundle_version))
 
@@ -430,22 +412,14 @@ class LiveSession:
         ctx.conversation.default_model = made.model
         ctx.conversation.renew_head(ctx.judge)
 
-    def cancel_task(self, task_id: str, *, force: bool = False) -> None:
-        """End a task for good; see `TaskRunner.cancel`."""
-        self._work.cancel(task_id, force=force, grace_s=_FORCE_GRACE_S)
-
-    def steer(self, task_id: str, text: str) -> None:
-        """Say something to the running task; see `TaskRunner.steer`."""
-        self._work.steer(task_id, text)
-
     def interrupt(self) -> None:
         """Stop the task at its next safe point and leave it open on record, as a signal asks for."""
-        self._work.stop(resumable=True)
+        self.tasks.stop(resumable=True)
 
     def end_by_time(self, words: str) -> None:
         """Stop the task since the time of its run is over, `words` say which, and leave it open on record: what runs is
         ended now."""
-        self._work.stop(resumable=True, time_limit=words)
+        self.tasks.stop(resumable=True, time_limit=words)
         self._ctx.cancellation.force(grace_s=0)
         asyncio.get_running_loop().call_later(_FORCE_PATIENCE_S, self._ctx.cancellation.abandon)
 
@@ -473,17 +447,9 @@ class LiveSession:
             approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments, answered_by=answered_by
         )
 
-    async def task_ended(self) -> TaskEnd:
-        """The end of the current task; see `TaskRunner.ended`."""
-        return await self._work.await_end()
-
     async def take_up_commands(self) -> None:
         """End what is left of the background commands of a former process that was killed."""
         await take_up_commands(self._ctx)
-
-    def take_up_uploads(self) -> None:
-        """Go on with what former processes of the session had not uploaded."""
-        self._work.take_up_uploads()
 
     # Its end
 
@@ -492,32 +458,32 @@ class LiveSession:
         of `services.upload_end_s`, else hardly any. What a resume can go on with stays on record."""
         resumable = end.resumable or bool(self.result(end)["deniedApprovals"])
         within_s = self._ctx.artifacts.queue.limits.end_s if end.status == "completed" else _UPLOADS_S
-        await self._work.end_uploads(within_s, resumable=resumable)
+        await self.tasks.end_uploads(within_s, resumable=resumable)
 
     async def shut_down(self, reason: str) -> None:
         """The clean end, whatever is running (AH 3.4): within the patience of a desktop that waits for it."""
-        self._over = self._work.closing = True
+        self._over = self.tasks.closing = True
         task = self._ctx.state.task
         # What is paused cannot complete: ending it gives something up (AH 3.3).
         trigger = "cancel" if self._life.state is SessionStatus.PAUSED else "complete"
         if task is not None and task.status == "running" and not self._is_broken:
             trigger = "cancel"
-            self._work.cancel(task.task_id, force=False, grace_s=0)
+            self.tasks.cancel(task.task_id, force=False, grace_s=0)
         if not await self._await_stop() or self._is_broken:
             await self.ending.leave()
         else:
-            self._work.queue.cancel_all("the session was ended before it began")
-            await self.ending.end(trigger, self._work.end_on_record(), reason)
+            self.tasks.queue.cancel_all("the session was ended before it began")
+            await self.ending.end(trigger, self.tasks.end_on_record(), reason)
 
     async def expire(self, reason: str) -> None:
         """The Session Service has ended the session; see `SessionEnd.expired`. A task that was begun meanwhile is
         stopped first."""
         if self._over:  # somebody was faster
             return
-        self._over = self._work.closing = True
+        self._over = self.tasks.closing = True
         stopped = True
-        if self._work.busy:
-            self._work.stop(resumable=False)
+        if self.tasks.busy:
+            self.tasks.stop(resumable=False)
             stopped = await self._await_stop()
         if not stopped or self._is_broken:
             await self.ending.leave()
@@ -526,20 +492,20 @@ class LiveSession:
 
     async def leave(self) -> None:
         """Finish the step and let the session go; the next process resumes it."""
-        self._over = self._work.closing = True
+        self._over = self.tasks.closing = True
         if self.pending_approvals is not None:
             self.pending_approvals.suspend()
-        if self._work.busy:
-            self._work.leaving = True
+        if self.tasks.busy:
+            self.tasks.leaving = True
             self.interrupt()
-            await self._work.idle()
+            await self.tasks.idle()
         await self.ending.leave()
 
     async def conclude(self, end: TaskEnd | None) -> None:
         """The end of a session that had one task: over for good when that is, else resumable. `end` is None when the
         task has none. Calls that nobody was there to approve keep it from being over."""
-        self._over = self._work.closing = True
-        if end is None or end.resumable or self.queue:
+        self._over = self.tasks.closing = True
+        if end is None or end.resumable or self.tasks.queue.first is not None:
             await self.ending.leave()
         elif self.result(end)["deniedApprovals"]:
             await self.ending.await_approvals(end)
@@ -550,15 +516,15 @@ class LiveSession:
         """Wait for the task that was asked to stop: for its step, then for tools that are ended by force. A tool that
         does not end is not waited for, but its result and the end of the task are on record. False where they are not:
         then the session stays to be resumed."""
-        if await self._work.idle(_STEP_PATIENCE_S):
+        if await self.tasks.idle(_STEP_PATIENCE_S):
             return True
         self._ctx.cancellation.force(grace_s=0)
-        if await self._work.idle(_FORCE_PATIENCE_S):
+        if await self.tasks.idle(_FORCE_PATIENCE_S):
             return True
         self._ctx.cancellation.abandon()
-        if await self._work.idle(_RECORD_PATIENCE_S):
+        if await self.tasks.idle(_RECORD_PATIENCE_S):
             return True
-        await self._work.give_up()
+        await self.tasks.give_up()
         return False
 
     @property

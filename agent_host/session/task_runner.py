@@ -49,6 +49,7 @@ _ENDED_AS: dict[TaskStatus, EndStatus] = {
 }
 _AGAIN = "[The user has you go on with the task. Nothing was done since your last answer.]"
 _GIVEN_UP = "the next task was started instead"
+_FORCE_GRACE_S = 2.0
 MAX_STEERS = 16
 MAX_STEER_BYTES = 64 * 1024
 
@@ -79,7 +80,7 @@ class TaskRunner:
         return self._running is not None and not self._running.done()
 
     @property
-    def tasks(self) -> int:
+    def count(self) -> int:
         """The number of tasks that the session has had, in whichever process."""
         state = self._ctx.state
         return len(state.earlier_tasks) + (state.task is not None)
@@ -188,7 +189,7 @@ class TaskRunner:
             resume_note = ResumeNote(_AGAIN)
         self._run(self._drive(resume_note, replays))
 
-    def cancel(self, task_id: str, *, force: bool, grace_s: float) -> None:
+    def cancel(self, task_id: str, *, force: bool = False, grace_s: float = _FORCE_GRACE_S) -> None:
         """End the task for good at its next safe point (AH 4.5); with `force` running tools have `grace_s` until they
         are ended, too. Raises NoActiveTask."""
         ctx, task = self._ctx, self._ctx.state.task

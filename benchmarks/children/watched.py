@@ -64,7 +64,7 @@ async def main(gateway: str, client: str) -> tuple[float, float]:
         for name in ("first", "second"):
             began, began_cpu = time.perf_counter(), time.thread_time()
             session.start_task(name, "Tell me a long story.")
-            end = await session.task_ended()
+            end = await session.tasks.await_end()
             took = time.perf_counter() - began, time.thread_time() - began_cpu
             if end.status != "completed":
                 sys.exit(f"the task ended with {end.status}: {end.message}")

@@ -117,7 +117,7 @@ class Client:
         if resumable:
             session.interrupt()
         else:
-            session.cancel_task(str(session.state()["task"]["taskId"]))
+            session.tasks.cancel(str(session.state()["task"]["taskId"]))
 
     def file(self, name: str) -> Path:
         return self.host.workspace / name

@@ -166,7 +166,7 @@ async def test_the_next_task_of_the_session(desk: Desk, word: Word, times: int) 
         session = (await opener.create(NewSession("u", "t", "ci"))).session
         for number in (1, 2):
             session.start_task(f"task-{number}", "Do it.", max_steps=9)
-            end = await session.task_ended()
+            end = await session.tasks.await_end()
         await session.conclude(end)
     assert (len(person.asked), desk.effects) == (times, 2)
 

@@ -209,7 +209,7 @@ async def test_a_stop_for_now_that_becomes_one_for_good(client: Client) -> None:
             await asyncio.sleep(0)
         for _ in range(10):  # the write is left open, and the command still runs
             await asyncio.sleep(0)
-        session.cancel_task(str(session.state()["task"]["taskId"]))
+        session.tasks.cancel(str(session.state()["task"]["taskId"]))
         client.file("go").touch()
 
     def look(event: Event) -> None:

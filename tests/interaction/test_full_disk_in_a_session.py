@@ -65,11 +65,11 @@ async def test_paused_and_gone_on_with(host: Host, monkeypatch: pytest.MonkeyPat
         session = (await opener.create(NewSession("u", "t", "ci"))).session
         async with asyncio.timeout(20):
             session.start_task("t1", "Do it.")
-            assert (await session.task_ended()).status == "completed"
+            assert (await session.tasks.await_end()).status == "completed"
 
             session.start_task("t2", "Do more.")
             disk.full = True
-            end = await session.task_ended()
+            end = await session.tasks.await_end()
             assert (end.status, end.reason, end.resumable) == ("paused", CheckpointWriteFailed.code, True)
             assert session.state()["sessionStatus"] == "SESSION_PAUSED"
             assert not (host.workspace / "effects").exists()
@@ -80,7 +80,7 @@ async def test_paused_and_gone_on_with(host: Host, monkeypatch: pytest.MonkeyPat
             await opener.refresh(session, cursor=None)
             session.go_on()
             assert session.state()["sessionStatus"] == "SESSION_RUNNING"
-            end = await session.task_ended()
+            end = await session.tasks.await_end()
             assert (end.status, end.text) == ("completed", "Second.")
             await session.shut_down("done")
     assert (host.workspace / "effects").read_text() == "ran\n"

@@ -26,7 +26,7 @@ async def done(folder: Path, **more: object) -> tuple[Opened, TaskEnd]:
     """A session whose task is complete."""
     opened = Opened(folder, says("Done."), **more)  # type: ignore[arg-type]  # a loop's
     opened.session.start_task("t", "Do it.")
-    return opened, await opened.session.task_ended()
+    return opened, await opened.session.tasks.await_end()
 
 
 async def test_the_result_is_kept_for_its_user_alone(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_a_result_that_the_disk_refuses_keeps_the_session(tmp_path: Path) 
     (tmp_path / "state").unlink()
     following = opened.again()
     following.session.go_on()
-    assert (await following.session.task_ended()).text == "Done."
+    assert (await following.session.tasks.await_end()).text == "Done."
 
 
 async def test_a_checkpoint_that_cannot_be_removed_is_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -28,9 +29,10 @@ class Slow:
 
     session_id = "s"
     desk = None
-    busy = has_ended = False
+    has_ended = False
 
     def __init__(self) -> None:
+        self.tasks = SimpleNamespace(busy=False)
         self.gate = asyncio.Event()
         self.ends: list[str] = []
 

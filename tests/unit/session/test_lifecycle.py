@@ -25,7 +25,7 @@ DOWN = GatewayUnavailable("down")
 
 async def over(opened: Opened) -> TaskEnd:
     async with asyncio.timeout(20):
-        return await opened.session.task_ended()
+        return await opened.session.tasks.await_end()
 
 
 def status(opened: Opened) -> str:
@@ -49,10 +49,10 @@ async def test_what_a_session_says_of_itself(tmp_path: Path) -> None:
     session = opened.session
     assert (session.session_id, session.workspace_id, session.records) == ("s", "w", opened.paths.records)
     assert (session.incomplete_task, session.step_count, session.step_cursor) == (None, 0, None)
-    assert (session.has_ended, session.busy, session.delivery_problems) == (False, False, ["an observer"])
+    assert (session.has_ended, session.tasks.busy, session.delivery_problems) == (False, False, ["an observer"])
     assert session.report == opened.loop.ctx.journal.store.report
     session.start_task("t", "Do it.", max_steps=7)
-    assert session.busy
+    assert session.tasks.busy
     await over(opened)
     assert session.incomplete_task == {"taskId": "t", "prompt": "Do it.", "stepCount": 1, "maxSteps": 7}
     assert (session.step_count, session.step_cursor) == (1, opened.loop.ctx.state.step_cursor)
@@ -194,7 +194,7 @@ async def test_a_new_bundle_ends_a_pause_unless_a_task_waits(tmp_path: Path) -> 
     opened.session.renew(put)
     assert (status(opened), opened.loop.ctx.judge.expired) == ("SESSION_PAUSED", False)
     assert (opened.loop.kept().policy_bundle_version, opened.loop.kept().session_status) == ("v2", "SESSION_PAUSED")
-    opened.session.cancel_task("t")
+    opened.session.tasks.cancel("t")
     with pytest.raises(OutOfOrder, match="is running a task"):
         opened.session.renew(put)
     await over(opened)

@@ -26,7 +26,7 @@ DOWN = GatewayUnavailable("down")
 
 async def over(opened: Opened) -> TaskEnd:
     async with asyncio.timeout(20):
-        return await opened.session.task_ended()
+        return await opened.session.tasks.await_end()
 
 
 def status(opened: Opened) -> str:

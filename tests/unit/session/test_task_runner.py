@@ -43,9 +43,9 @@ ALWAYS = TaskOptions(approval_mode="always", allow_network=False)
 async def test_a_task_is_on_record_and_under_way_at_once(tmp_path: Path) -> None:
     loop = Loop(tmp_path, says("Done."), secrets=("s3cret-value",))
     work = work_on(loop)
-    assert (work.busy, work.tasks, work.is_suspended, work.end_on_record()) == (False, 0, False, None)
+    assert (work.busy, work.count, work.is_suspended, work.end_on_record()) == (False, 0, False, None)
     start(work, prompt="Use s3cret-value \ud800.", options=ALWAYS)
-    assert (work.busy, work.tasks, work.is_suspended, work.last_end) == (True, 1, False, None)
+    assert (work.busy, work.count, work.is_suspended, work.last_end) == (True, 1, False, None)
     task = loop.kept().task
     assert task is not None
     assert (task.task_id, task.prompt, task.max_steps, task.options) == (
@@ -74,7 +74,7 @@ async def test_one_task_follows_the_other(tmp_path: Path) -> None:
         start(work, "t")
     start(work, "second", "Again.")
     assert (await ended(work)).text == "Two."
-    assert work.tasks == 2
+    assert work.count == 2
     assert [m["content"][0]["text"] for m in loop.model.requests[1]] == ["Do it.", "One.", "Again."]
 
 
@@ -123,7 +123,7 @@ async def test_a_disk_that_refuses_the_prompt_leaves_no_task_behind(
     for _ in range(1 + persistently):
         with pytest.raises(CheckpointWriteFailed):
             start(work, options=ALWAYS)
-    assert (work.busy, work.is_suspended, work.tasks, loop.ctx.judge.options) == (False, False, 1, TaskOptions())
+    assert (work.busy, work.is_suspended, work.count, loop.ctx.judge.options) == (False, False, 1, TaskOptions())
     assert (unnumbered(loop.ctx.state), loop.kinds()) == (before, events)
     disk.calls.faults = NO_FAULTS
     start(work, prompt="Again.")
@@ -174,7 +174,7 @@ async def test_a_task_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert (paused["reason"], paused["message"]) == ("LLM_GATEWAY_ERROR", "down")
     following = loop.again(says("Done."), policy=bundle(tmp_path, version="v2"))
     work = work_on(following)
-    assert (work.is_suspended, work.tasks, work.end_on_record()) == (True, 1, TaskEnd("cancelled"))
+    assert (work.is_suspended, work.count, work.end_on_record()) == (True, 1, TaskEnd("cancelled"))
     work.go_on(max_steps=7)
     assert following.ctx.judge.options == TaskOptions(allow_network=False)
     state = following.kept()
