@@ -14,8 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.clients.connection import InterpreterStarter
-from agent_host.clients.fork_server import ForkServer
-from agent_host.clients.spare import SpareStarter
+from agent_host.clients.fork_server import ForkServer, SpareStarter
 from agent_host.clients.supervisor import SessionSpec, Supervisor
 from benchmarks.processes import scratch
 from benchmarks.report import Row

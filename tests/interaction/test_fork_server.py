@@ -22,8 +22,7 @@ import pytest
 
 from agent_host.clients import fork_server
 from agent_host.clients.connection import InterpreterStarter
-from agent_host.clients.fork_server import ForkServer, can_be_given, default_starter
-from agent_host.clients.spare import SpareStarter
+from agent_host.clients.fork_server import ForkServer, SpareStarter, can_be_given, default_starter
 from agent_host.clients.supervisor import Supervisor
 from config.load import load
 from tests.interaction.test_clients import Heard, spec

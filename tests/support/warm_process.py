@@ -33,7 +33,7 @@ _OF_A_SESSION = (
     "agent_host.cli.serve",
     "agent_host.host.dry_runs",
     "agent_host.host.sessions",
-    "agent_host.host.warnings",
+    "agent_host.host.options",
     "agent_host.host.workspace_tools",
     "agent_host.judging.decisions",
     "agent_host.llm.anthropic",

@@ -11,7 +11,7 @@ import pytest
 from agent_host.approval.gate import UnattendedGate
 from agent_host.events.kinds import EventType
 from agent_host.judging.prepared import PreparedCall
-from agent_host.loop.approvals import cancel_before_start
+from agent_host.loop.calls import cancel_before_start
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.states import TaskPhase
 from policy.rules.case import TaskOptions
