@@ -146,12 +146,13 @@ class View:
 
     async def _session(self, request: Request) -> Response:
         session_id = request.path_params["session_id"]
+        look = functools.partial(state_of_files, self._state_dir, session_id)
         try:
+            seen = await run_in_threadpool(look)  # before it is read: what comes meanwhile is a change
             first = await run_in_threadpool(self._read_session, session_id)
         except AgentHostError as error:
             return PlainTextResponse(f"{one_line(str(error))}\n", 404)
-        look = functools.partial(state_of_files, self._state_dir, session_id)
-        return self._stream(look, functools.partial(self._read_session, session_id), first, every_s=_LOOK_S)
+        return self._stream(look, functools.partial(self._read_session, session_id), (seen, first), every_s=_LOOK_S)
 
     def _read_session(self, session_id: str) -> dict[str, Any]:
         transcript = self._sessions.record(session_id).transcript()
@@ -161,7 +162,7 @@ class View:
         self,
         look: Callable[[], object],
         read: Callable[[], dict[str, Any]],
-        first: dict[str, Any] | None = None,
+        first: tuple[object, dict[str, Any]] | None = None,
         *,
         every_s: float,
     ) -> Response:
@@ -173,7 +174,7 @@ class View:
         self,
         look: Callable[[], object],
         read: Callable[[], dict[str, Any]],
-        first: dict[str, Any] | None,
+        first: tuple[object, dict[str, Any]] | None,
         every_s: float,
     ) -> AsyncIterator[bytes]:
         """Lines of JSON: all parts at first, then those that have changed; an empty one from time to time, by which a
@@ -183,13 +184,17 @@ class View:
             sent: dict[str, str] = {}
             before: object = None
             told = pause = 0.0
+            if first is not None:
+                before, body = first
+                yield lenient_json.dumps(_changed(body, sent)) + b"\n"
             while True:
                 now = await run_in_threadpool(look)
                 if now != before:
                     began = time.monotonic()
-                    body = first if first is not None else await run_in_threadpool(_or_none, read)
-                    first, before = None, now
-                    change = {} if body is None else _changed(body, sent)
+                    found = await run_in_threadpool(_or_none, read)
+                    if found is not None:
+                        before = now
+                    change = {} if found is None else _changed(found, sent)
                     pause = time.monotonic() - began
                     if change:
                         told = time.monotonic()
