@@ -186,6 +186,7 @@ class View:
             told = pause = 0.0
             if first is not None:
                 before, body = first
+                told = time.monotonic()
                 yield lenient_json.dumps(_changed(body, sent)) + b"\n"
             while True:
                 now = await run_in_threadpool(look)
