@@ -16,7 +16,16 @@ from agent_host.thread.messages import Message, ToolCall, encode
 from benchmarks.report import MIB
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
-from state.records import CallFinished, CallRow, CallStarted, Record, StepCommitted, TurnTaken, message_of, record_of
+from state.records import (
+    CallFinished,
+    CallRow,
+    CallStarted,
+    JournalRecord,
+    StepCommitted,
+    TurnTaken,
+    message_of,
+    record_of,
+)
 from state.usage import TokenUsage
 
 if TYPE_CHECKING:
@@ -83,8 +92,8 @@ def written() -> int:
 class Step(NamedTuple):
     """The records of a step on both sides of its first sync, and its messages as the thread takes them."""
 
-    ahead: list[Record]
-    rest: list[Record]
+    ahead: list[JournalRecord]
+    rest: list[JournalRecord]
     assistant: Message
     results: list[Message]
 

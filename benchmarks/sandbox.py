@@ -25,7 +25,7 @@ from benchmarks.processes import scratch
 from benchmarks.report import MIB, Row, milliseconds
 from benchmarks.runs import Bench, Turns
 from policy.scope import CommandScope
-from tool_runtime.processes.command import Command, CommandParams, run_command
+from tool_runtime.processes.command import CommandParams, LocalCommand, run_command
 from tool_runtime.sandbox import levels as sandbox
 from tool_runtime.sandbox.session import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
@@ -133,7 +133,7 @@ class Bed:
             scope=self.scopes.get(level, self.plain),
         )
         began = time.perf_counter_ns()
-        outcome = await run_command(Command, params, self._pool, None, self._sandboxes[level])
+        outcome = await run_command(LocalCommand, params, self._pool, None, self._sandboxes[level])
         took = (time.perf_counter_ns() - began) / 1e6
         if outcome.exit_code:
             sys.exit(f"{level}: {outcome.stderr.ends.render(2000).decode()}")

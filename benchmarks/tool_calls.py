@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.ids import MACHINE
 from policy.names import CapabilityName
-from tool_runtime.processes.command import Command
+from tool_runtime.processes.command import LocalCommand
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
@@ -40,7 +40,7 @@ class Calls:
             families=("desktop", "native"),
             max_output_bytes=max_output_bytes,
         )
-        self._router = LocalToolRouter(settings, Command)
+        self._router = LocalToolRouter(settings, LocalCommand)
         self._scope = ToolConstraints(allowed_paths=(workspace,), blocked_paths=(os.path.join(workspace, ".git"),))
 
     async def call(self, tool: str, /, **arguments: Any) -> str:

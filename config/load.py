@@ -21,9 +21,9 @@ from config.settings import (
     STRONGER,
     Setting,
     Settings,
-    Source,
     Tightening,
     TomlValue,
+    ValueSource,
 )
 from config.shapes import (
     FLAG,
@@ -78,16 +78,16 @@ def load(
     the file of the workspace tries to widen is not an error: it is ignored and reported (`Settings.ignored`).
     """
     environ = os.environ if environ is None else environ
-    values, given, names = dict(load_defaults()), dict[str, Source](), dict[str, str]()
+    values, given, names = dict(load_defaults()), dict[str, ValueSource](), dict[str, str]()
     problems: list[str] = []
     path, chosen = _user_file(environ)
     if path is not None and ((chosen and not may_be_missing) or os.path.exists(path)):
         of_user = _resolve_relative(path, _read(path, problems, f"${_USER_FILE_VARIABLE}: " if chosen else ""))
         values |= of_user
-        given |= dict.fromkeys((key for key, value in of_user.items() if value != ""), Source.FILE)
+        given |= dict.fromkeys((key for key, value in of_user.items() if value != ""), ValueSource.FILE)
     for variable, key in ENVIRONMENT.items():
         if environ.get(variable):
-            given[key], names[key] = Source.ENVIRONMENT, variable
+            given[key], names[key] = ValueSource.ENVIRONMENT, variable
             values |= _checked(key, environ[variable], f"${variable}", problems)
     for key, value in flags.items():
         if key in option_of:
@@ -100,7 +100,7 @@ def load(
         values |= {key: _combine(key, values.get(key), one) for key, one in checked.items()}
         names[key] = option_of.get(key, key)
         if value != "":
-            given[key] = Source.OPTION
+            given[key] = ValueSource.OPTION
     ignored: list[str] = []
     ceilings: dict[str, float] = {}
     if workspace is not None:

@@ -50,7 +50,7 @@ _ENTRY = Record(
 _NAME = Text(1, 256)
 
 
-class _Table:
+class _ModelTable:
     """Entries by name. An entry with a price has those of input and output; all prices are in one currency, since they
     are added up."""
 
@@ -84,5 +84,5 @@ class _Table:
             yield Problem(other, f"has prices in {second}, and {one} in {first}: give all in one, since they are added")
 
 
-TABLE: Shape = _Table()
+TABLE: Shape = _ModelTable()
 """What `[models]` may hold."""

@@ -16,60 +16,20 @@ known provider changes what is known of it.
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
-from config.settings import KEY_HEADERS, MODELS, Source
+from config.settings import LlmProvider, ValueSource, has_key_header
 from config.shapes import Problem, Record, Text, display, hint_at, member_path, one_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from config.settings import Settings, TomlValue
+    from config.settings import Settings
     from config.shapes import Shape
 
 DEFAULT = "default"
 """The key of `[providers]` that names the one to ask, where nothing else does."""
-
-
-class Provider(NamedTuple):
-    """A provider as a run asks it. The key is in the variable `key_env`, or in the system's keyring as `key_keyring`,
-    or there is none. `model` is "" where the provider is asked for it; `names_model` says that an entry of the
-    configuration names it. `why` says in a few words why this provider was chosen; `by_option`: it was named for this
-    run, over the configuration."""
-
-    name: str
-    base_url: str
-    dialect: str
-    model: str = ""
-    names_model: bool = False
-    key_env: str = ""
-    key_keyring: str = ""
-    headers: Mapping[str, str] = MappingProxyType({})
-    context_tokens: int | None = None
-    why: str = ""
-    by_option: bool = False
-
-    def has_chosen_model(self, settings: Settings) -> bool:
-        """True if the user has chosen a model for it: of a provider that was named for the run, a model of the
-        configuration is that of another place."""
-        source = settings.chosen.get("llm.model")
-        return source is Source.OPTION or (source is not None and not self.by_option)
-
-    @property
-    def has_key(self) -> bool:
-        """True if requests are to carry a key that the configuration names."""
-        return bool(self.key_env or self.key_keyring)
-
-    @property
-    def has_key_header(self) -> bool:
-        """True if the configuration itself has a key, as the value of a header."""
-        return _has_key_header(self.headers)
-
-    def with_model(self, settings: Settings, model: str) -> Settings:
-        """The settings of a run that asks this provider for another model."""
-        return settings_under(settings, self._replace(model=model, dialect=settings.llm.dialect))
 
 
 class KnownProvider(NamedTuple):
@@ -200,7 +160,7 @@ def names_of(settings: Settings) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*(name for name in settings.providers if name != DEFAULT), *KNOWN)))
 
 
-def provider_called(name: str, settings: Settings, environ: Mapping[str, str], why: str = "") -> Provider:
+def provider_called(name: str, settings: Settings, environ: Mapping[str, str], why: str = "") -> LlmProvider:
     """The provider of this name, by its entry, by the variables of a known one, by what is known. Raises
     NoSuchProvider."""
     entry, known = settings.providers.get(name), KNOWN.get(name)
@@ -208,9 +168,9 @@ def provider_called(name: str, settings: Settings, environ: Mapping[str, str], w
         raise NoSuchProvider(f"there is no provider {name!r}{hint_at(name, names_of(settings))}")
     own: dict[str, Any] = entry if isinstance(entry, dict) else {}
     known = known or KnownProvider(own["base_url"], "auto")
-    has_other_key = "key_keyring" in own or _has_key_header(own.get("headers", {}))
+    has_other_key = "key_keyring" in own or has_key_header(own.get("headers", {}))
     elsewhere = own.get("base_url") or environ.get(known.url_env, "").strip()
-    return Provider(
+    return LlmProvider(
         name,
         elsewhere or known.base_url,
         own.get("dialect") or (elsewhere and known.dialect_elsewhere) or known.dialect,
@@ -224,10 +184,6 @@ def provider_called(name: str, settings: Settings, environ: Mapping[str, str], w
     )
 
 
-def _has_key_header(headers: Mapping[str, str]) -> bool:
-    return not KEY_HEADERS.isdisjoint(name.lower() for name in headers)
-
-
 def found_in(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The names of the known providers whose keys the environment has."""
     return tuple(name for name, known in KNOWN.items() if known.key_env and environ.get(known.key_env, "").strip())
@@ -235,7 +191,7 @@ def found_in(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def choose_provider(
     settings: Settings, environ: Mapping[str, str], began: str | None = None, *, finds: bool = True
-) -> Provider | None:
+) -> LlmProvider | None:
     """The provider of a run: the one that `--provider` or `llm.provider` names, else that of `providers.default`, else,
     if it `finds` any, the first whose key the environment has. None where a gateway is named before it, or there is
     none. `began` is the provider that a resumed session began with. Raises NoSuchProvider."""
@@ -245,7 +201,7 @@ def choose_provider(
         return None
     default = settings.providers.get(DEFAULT)
     if named is not None:
-        name, why = settings.llm.provider, "--provider" if named is Source.OPTION else "llm.provider"
+        name, why = settings.llm.provider, "--provider" if named is ValueSource.OPTION else "llm.provider"
     elif began is not None:
         name, why = began, "the session began with it"
     elif isinstance(default, str):
@@ -255,19 +211,4 @@ def choose_provider(
         if not found:
             return None
         name, why = found[0], f"${KNOWN[found[0]].key_env}"
-    return provider_called(name, settings, environ, why)._replace(by_option=named is Source.OPTION)
-
-
-def settings_under(settings: Settings, provider: Provider) -> Settings:
-    """The settings of a run that asks this provider: its place, its headers, its dialect unless the command line names
-    one, and its model unless one is chosen. `llm.dialect` of a configuration is that of `llm.gateway`."""
-    values: dict[str, TomlValue] = {"llm.gateway": provider.base_url, "llm.headers": dict(provider.headers)}
-    if settings.chosen.get("llm.dialect") is not Source.OPTION:
-        values["llm.dialect"] = provider.dialect
-    model = settings.llm.model if provider.has_chosen_model(settings) else provider.model
-    values["llm.model"] = model
-    if provider.context_tokens is not None:
-        model = model or "*"
-        entry = {"context_tokens": provider.context_tokens, **settings.models.get(model, {})}
-        values[MODELS] = {**settings.models, model: entry}
-    return settings.over(values, provider)
+    return provider_called(name, settings, environ, why)._replace(by_option=named is ValueSource.OPTION)

@@ -15,7 +15,6 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from config.providers import Provider
 
 TomlValue = str | int | float | bool | list[str] | list[dict[str, Any]] | dict[str, str] | dict[str, dict[str, Any]]
 
@@ -31,7 +30,46 @@ class Tightening(Enum):
     STRONGER = "to a stronger one"
 
 
-class Source(Enum):
+class LlmProvider(NamedTuple):
+    """A provider as a run asks it. The key is in the variable `key_env`, or in the system's keyring as `key_keyring`,
+    or there is none. `model` is "" where the provider is asked for it; `names_model` says that an entry of the
+    configuration names it. `why` says in a few words why this provider was chosen; `by_option`: it was named for this
+    run, over the configuration."""
+
+    name: str
+    base_url: str
+    dialect: str
+    model: str = ""
+    names_model: bool = False
+    key_env: str = ""
+    key_keyring: str = ""
+    headers: Mapping[str, str] = MappingProxyType({})
+    context_tokens: int | None = None
+    why: str = ""
+    by_option: bool = False
+
+    def has_chosen_model(self, settings: Settings) -> bool:
+        """True if the user has chosen a model for it: of a provider that was named for the run, a model of the
+        configuration is that of another place."""
+        source = settings.chosen.get("llm.model")
+        return source is ValueSource.OPTION or (source is not None and not self.by_option)
+
+    @property
+    def has_key(self) -> bool:
+        """True if requests are to carry a key that the configuration names."""
+        return bool(self.key_env or self.key_keyring)
+
+    @property
+    def has_key_header(self) -> bool:
+        """True if the configuration itself has a key, as the value of a header."""
+        return has_key_header(self.headers)
+
+    def with_model(self, settings: Settings, model: str) -> Settings:
+        """The settings of a run that asks this provider for another model."""
+        return settings_under(settings, self._replace(model=model, dialect=settings.llm.dialect))
+
+
+class ValueSource(Enum):
     """The place in which a value was chosen; a larger one goes over a smaller one."""
 
     FILE = 0
@@ -378,8 +416,8 @@ class Settings:
         values: dict[str, TomlValue],
         ignored: tuple[str, ...] = (),
         ceilings: Mapping[str, float] | None = None,
-        chosen: Mapping[str, Source] = MappingProxyType({}),
-        provider: Provider | None = None,
+        chosen: Mapping[str, ValueSource] = MappingProxyType({}),
+        provider: LlmProvider | None = None,
         *,
         names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -392,7 +430,7 @@ class Settings:
         self.provider = provider
         self._names = names
 
-    def over(self, values: Mapping[str, TomlValue], provider: Provider | None = None) -> Settings:
+    def over(self, values: Mapping[str, TomlValue], provider: LlmProvider | None = None) -> Settings:
         """These settings with other `values` for some keys, which are no choice of the user, and another provider if
         one is given."""
         values = {**self._values, **values}
@@ -429,3 +467,23 @@ class Settings:
         """The section `[providers]`: entries by name, and `default` (`config.providers`)."""
         value = self._values[PROVIDERS]
         return value if isinstance(value, dict) else {}
+
+
+def has_key_header(headers: Mapping[str, str]) -> bool:
+    """True if one of the headers is a key."""
+    return not KEY_HEADERS.isdisjoint(name.lower() for name in headers)
+
+
+def settings_under(settings: Settings, provider: LlmProvider) -> Settings:
+    """The settings of a run that asks this provider: its place, its headers, its dialect unless the command line names
+    one, and its model unless one is chosen. `llm.dialect` of a configuration is that of `llm.gateway`."""
+    values: dict[str, TomlValue] = {"llm.gateway": provider.base_url, "llm.headers": dict(provider.headers)}
+    if settings.chosen.get("llm.dialect") is not ValueSource.OPTION:
+        values["llm.dialect"] = provider.dialect
+    model = settings.llm.model if provider.has_chosen_model(settings) else provider.model
+    values["llm.model"] = model
+    if provider.context_tokens is not None:
+        model = model or "*"
+        entry = {"context_tokens": provider.context_tokens, **settings.models.get(model, {})}
+        values[MODELS] = {**settings.models, model: entry}
+    return settings.over(values, provider)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from state.disk import Beside, Disk, Lock
     from state.loading import Archived, LoadedFiles
     from state.locations import SessionPaths
-    from state.records import Record
+    from state.records import JournalRecord
 
 
 class SessionStorage(NamedTuple):
@@ -163,7 +163,7 @@ class FileSession:
             self._lock.release(remove=False)
             raise
 
-    def append(self, record: Record) -> None:
+    def append(self, record: JournalRecord) -> None:
         """See OpenSession."""
         fields = encode(record, self._kept.to_record())
         fold(self.state, record)
@@ -174,7 +174,7 @@ class FileSession:
         else:
             self._journal.append(fields, message_of(record))
 
-    def try_append(self, record: Record) -> None:
+    def try_append(self, record: JournalRecord) -> None:
         """See OpenSession. The record is written before the state has it: a snapshot that has to replace a broken
         journal is made without it."""
         if self._journal is None or self._journal.broken:
@@ -211,7 +211,7 @@ class FileSession:
         else:
             self._journal.sync()
 
-    def commit(self, record: Record) -> None:
+    def commit(self, record: JournalRecord) -> None:
         """See OpenSession."""
         self.append(record)
         self.sync()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
     from state.disk import Disk
     from state.locations import SessionPaths
-    from state.records import Record
+    from state.records import JournalRecord
 
 _NO_CONTENT = JournalContent([], 0)
 
@@ -322,7 +322,7 @@ class StateChange(NamedTuple):
     """One change of a session: its record, None for one that changes nothing, and the blobs that it brings along, by
     name."""
 
-    record: Record | None
+    record: JournalRecord | None
     blobs: dict[str, bytes]
 
 

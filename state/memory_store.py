@@ -19,7 +19,7 @@ from state.store import ENDED, KIND, LoadReport, Summary, encode
 
 if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
-    from state.records import Record
+    from state.records import JournalRecord
 
 BLOB_LIMIT_BYTES = 64 * 1024 * 1024
 
@@ -104,7 +104,7 @@ class MemorySession:
         """See OpenSession."""
         return boot_id()
 
-    def append(self, record: Record) -> None:
+    def append(self, record: JournalRecord) -> None:
         """See OpenSession."""
         fields = encode(record)
         fold(self.state, record)
@@ -112,14 +112,14 @@ class MemorySession:
         self._kept.records.append((fields, message_of(record)))
         self._kept.updated_at = time.time()
 
-    def try_append(self, record: Record) -> None:
+    def try_append(self, record: JournalRecord) -> None:
         """See OpenSession. Memory refuses nothing."""
         self.append(record)
 
     def sync(self) -> None:
         """See OpenSession."""
 
-    def commit(self, record: Record) -> None:
+    def commit(self, record: JournalRecord) -> None:
         """See OpenSession."""
         self.append(record)
 

@@ -138,7 +138,7 @@ class CommandRow(TypedDict):
     ended: NotRequired[EndRow]
 
 
-class Record(Protocol):
+class JournalRecord(Protocol):
     """A change of a session."""
 
     def fold(self, state: Checkpoint) -> None:
@@ -146,13 +146,13 @@ class Record(Protocol):
         ...
 
 
-_KINDS: Final[dict[type[Record], str]] = {}
+_KINDS: Final[dict[type[JournalRecord], str]] = {}
 # What is no field of its own in the file: the message stands behind the fields, an effect is two fields.
 _APART = frozenset(("message", "effect"))
-_NAMES: Final[dict[type[Record], tuple[tuple[str, str], ...]]] = {}
+_NAMES: Final[dict[type[JournalRecord], tuple[tuple[str, str], ...]]] = {}
 
 
-def _record(kind: str) -> Callable[[type[Record]], Any]:
+def _record(kind: str) -> Callable[[type[JournalRecord]], Any]:
     """Register a class as a record of this kind."""
 
     def register(of: Any) -> Any:
@@ -655,7 +655,7 @@ class SessionStatusChanged(NamedTuple):
 _TYPES: Final = {kind: of for of, kind in _KINDS.items()}
 
 
-def fold(state: Checkpoint, record: Record) -> None:
+def fold(state: Checkpoint, record: JournalRecord) -> None:
     """Change `state` as `record` says. Raises Damaged for a record that cannot follow what came before."""
     try:
         record.fold(state)
@@ -668,17 +668,17 @@ def names_of(of: Any) -> dict[str, str]:
     return {_name(attribute): attribute for attribute in of._fields if attribute not in _APART}
 
 
-def types_of(kind: str) -> list[type[Record]]:
+def types_of(kind: str) -> list[type[JournalRecord]]:
     """The classes of a kind: none if it is not known, and two for an approval."""
     return [of for of, known in _KINDS.items() if known == kind]
 
 
-def kind_of(record: Record) -> str:
+def kind_of(record: JournalRecord) -> str:
     """The name of the record's kind in a journal."""
     return _KINDS[type(record)]
 
 
-def fields_of(record: Record) -> dict[str, Any]:
+def fields_of(record: JournalRecord) -> dict[str, Any]:
     """The record's fields as JSON has them, without its message."""
     fields = dict(_set_fields(record))
     if isinstance(record, TurnTaken | ContextCompacted):
@@ -688,13 +688,13 @@ def fields_of(record: Record) -> dict[str, Any]:
     return fields
 
 
-def message_of(record: Record) -> bytes | None:
+def message_of(record: JournalRecord) -> bytes | None:
     """The record's message in encoded form, None where it has none."""
     message: bytes | None = getattr(record, "message", None)
     return message
 
 
-def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None) -> Record:
+def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None) -> JournalRecord:
     """The record that `kind_of`, `fields_of` and `message_of` describe; fields that are not known are passed over.
 
     Raises:
@@ -716,11 +716,11 @@ def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None
     missing = [name for name in of._fields if name not in given and name not in of._field_defaults]
     if missing:
         raise Damaged(f"record {kind!r} has no {', '.join(map(_name, missing))}")
-    record: Record = of(**given)
+    record: JournalRecord = of(**given)
     return record
 
 
-def _set_fields(record: Record) -> Iterator[tuple[str, Any]]:
+def _set_fields(record: JournalRecord) -> Iterator[tuple[str, Any]]:
     defaults = type(record)._field_defaults  # type: ignore[attr-defined]  # each is a named tuple
     for attribute, name in _NAMES[type(record)]:
         value = getattr(record, attribute)

@@ -53,7 +53,7 @@ def compare(calls: Sequence[OpenCall], found: Mapping[str, str | None], *, same_
     `found` has for each of their paths the hash of what is there: None for no file, anything that is no hash for what
     cannot be read. All calls on a path are looked at together, since the file at the end of one is what the next finds.
     """
-    on_path: dict[str, list[_Change]] = {}
+    on_path: dict[str, list[_FileChange]] = {}
     for call in calls:
         for path, change in _changes(call):
             on_path.setdefault(path, []).append(change)
@@ -72,7 +72,7 @@ def paths_of(call: OpenCall) -> tuple[str, ...]:
     return tuple(path for path, _ in _changes(call))
 
 
-class _Change(NamedTuple):
+class _FileChange(NamedTuple):
     """The change that a call was to make at one path: the hashes before and after."""
 
     call: OpenCall
@@ -80,14 +80,14 @@ class _Change(NamedTuple):
     after: str | None
 
 
-def _changes(call: OpenCall) -> Iterator[tuple[str, _Change]]:
+def _changes(call: OpenCall) -> Iterator[tuple[str, _FileChange]]:
     intent = call.intent
     if intent is None:
         return
-    yield intent["path"], _Change(call, intent["before"], intent["after"])
+    yield intent["path"], _FileChange(call, intent["before"], intent["after"])
     if "target" in intent:
         target = intent["target"]
-        yield target["path"], _Change(call, target["before"], intent["before"])
+        yield target["path"], _FileChange(call, target["before"], intent["before"])
 
 
 def _both(one: CallOutcome, other: CallOutcome) -> CallOutcome:
@@ -106,10 +106,10 @@ class _Path:
     that failed without a result on record counts with those behind it: what it was to leave is gone either way.
     """
 
-    changes: Sequence[_Change]
-    asked: Mapping[str, _Change]
+    changes: Sequence[_FileChange]
+    asked: Mapping[str, _FileChange]
 
-    def states(self, done: int, before: _Change | None = None) -> set[str | None]:
+    def states(self, done: int, before: _FileChange | None = None) -> set[str | None]:
         """The states that the file may have at the end, or just before the change `before`, when `done` of those asked
         about took effect. A success on record says what it held; a failure does not, and what was denied changed
         nothing."""

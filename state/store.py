@@ -22,7 +22,7 @@ from state.records import fields_of, kind_of
 
 if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
-    from state.records import Record
+    from state.records import JournalRecord
 
 ENDED = "SESSION_COMPLETED"
 SNAPSHOT_LIMIT_BYTES = 256 * 1024 * 1024
@@ -88,13 +88,13 @@ class OpenSession(Protocol):
         reads a larger one again. Asked between two steps. Raises WriteFailed."""
         ...
 
-    def append(self, record: Record) -> None:
+    def append(self, record: JournalRecord) -> None:
         """Fold one record over the state and write it; on return it survives the death of this process, and after
         `sync` that of the machine. Raises WriteFailed, and then the state has the record all the same: the next
         write that succeeds carries it."""
         ...
 
-    def try_append(self, record: Record) -> None:
+    def try_append(self, record: JournalRecord) -> None:
         """`append`, or nothing: where it raises WriteFailed, the state is as it was, and a later process does not find
         the record either."""
         ...
@@ -103,7 +103,7 @@ class OpenSession(Protocol):
         """Make everything appended so far durable: one sync, but for what a compaction adds. Raises WriteFailed."""
         ...
 
-    def commit(self, record: Record) -> None:
+    def commit(self, record: JournalRecord) -> None:
         """`append` and `sync`. Raises WriteFailed."""
         ...
 
@@ -153,7 +153,7 @@ class CheckpointStore(Protocol):
         ...
 
 
-def encode(record: Record, blobs: dict[str, str] | None = None) -> bytes:
+def encode(record: JournalRecord, blobs: dict[str, str] | None = None) -> bytes:
     """The kind and the fields of one record as JSON, with the blobs that it brings along. Raises TypeError (of which
     orjson's error is one) for what is no JSON."""
     return orjson.dumps({KIND: kind_of(record), **fields_of(record), **({BLOBS: blobs} if blobs else {})})

@@ -45,7 +45,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent_host.acp.options import POLICY, Choices, ChosenOptions
-from agent_host.acp.peer import AcpError, Peer, PeerMethod
+from agent_host.acp.peer import AcpError, PeerMethod, RpcPeer
 from agent_host.acp.prompt import MOST_BLOCKS, prompt_in
 from agent_host.acp.questions import Forms
 from agent_host.acp.session import AUTH_REQUIRED, EditorSession, Features, error_of, translated
@@ -87,7 +87,7 @@ COMMANDS: Final = {
 }
 
 
-class Launch(NamedTuple):
+class AgentLaunch(NamedTuple):
     """The options of the command line for all sessions: those of `serve` as they were given, the environment and the
     directory of the processes. `provider_problem` looks for a provider and says why there is none; `choices_of` gives
     the options in a workspace; `window_of` the window of a model. With `client_servers` the MCP servers that a client
@@ -112,17 +112,17 @@ class Launch(NamedTuple):
 class Agent:
     """The agent of one editor. `over` is set when the editor has left."""
 
-    def __init__(self, launch: Launch, starter: Starter, channel: Channel) -> None:
+    def __init__(self, launch: AgentLaunch, starter: Starter, channel: Channel) -> None:
         self._launch = launch
         self._supervisor = Supervisor(starter)
-        self._desk = Desk(launch, starter)
+        self._desk = StateProcess(launch, starter)
         self._sessions: dict[str, EditorSession] = {}
         self._options: dict[str, ChosenOptions] = {}
         self._opening: set[str] = set()
         self._features: Features | None = None
         self._client: Mapping[str, str] = {"name": "acp"}
         self.over = asyncio.Event()
-        self.peer = Peer(channel, self._requests(), self._notifications(), self.over.set)
+        self.peer = RpcPeer(channel, self._requests(), self._notifications(), self.over.set)
 
     def _requests(self) -> dict[str, PeerMethod]:
         found = {
@@ -436,11 +436,11 @@ _NOT_STARTED: Final = (
 )
 
 
-class Desk:
+class StateProcess:
     """A process of `serve` without a session, for what is asked of the state directory; started when it is needed, and
     ended by itself after a while without a session."""
 
-    def __init__(self, launch: Launch, starter: Starter) -> None:
+    def __init__(self, launch: AgentLaunch, starter: Starter) -> None:
         self._launch = launch
         self._starter = starter
         self._connection: SessionConnection | None = None

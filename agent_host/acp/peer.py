@@ -65,7 +65,7 @@ class PeerMethod(NamedTuple):
     serve: Callable[[Mapping[str, Any]], Any]
 
 
-class Peer:
+class RpcPeer:
     """One connection; a `Receiver` for its channel. `on_end` is called once the other side has no more to say."""
 
     def __init__(

@@ -14,7 +14,7 @@ from agent_host.display_text import clip, one_line
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent_host.acp.peer import Peer
+    from agent_host.acp.peer import RpcPeer
 
 _DETAILS_BYTES: Final = 32_000
 _CUT: Final = ("more characters are not shown]", "more]", "…")
@@ -26,16 +26,16 @@ _DENY: Final = "reject_once"
 NO_FORM: Final = "an MCP server asked something, and this editor shows no forms"
 
 
-class Answer(NamedTuple):
+class ApprovalParams(NamedTuple):
     """The parameters of an ApproveAction but for the id; `note` tells the person why nobody was asked."""
 
     params: Mapping[str, Any]
     note: str = ""
 
 
-def denial(reason: str, note: str = "") -> Answer:
+def denial(reason: str, note: str = "") -> ApprovalParams:
     """A denial in these words."""
-    return Answer({"decision": "denied", "reason": reason}, note)
+    return ApprovalParams({"decision": "denied", "reason": reason}, note)
 
 
 class Forms(NamedTuple):
@@ -45,7 +45,7 @@ class Forms(NamedTuple):
     url: bool
 
 
-async def ask(peer: Peer, session_id: str, payload: Mapping[str, Any], kind: str, forms: Forms) -> Answer:
+async def ask(peer: RpcPeer, session_id: str, payload: Mapping[str, Any], kind: str, forms: Forms) -> ApprovalParams:
     """Ask the question of an `approval_requested`. Raises PeerGone."""
     try:
         if "isQuestion" in payload:
@@ -99,19 +99,19 @@ def _is_whole(payload: Mapping[str, Any]) -> bool:
     return not any(line.endswith(_CUT) for line in ends)
 
 
-def _permission_in(result: Any, payload: Mapping[str, Any]) -> Answer:
+def _permission_in(result: Any, payload: Mapping[str, Any]) -> ApprovalParams:
     outcome = result.get("outcome") if isinstance(result, dict) else None
     chosen = outcome.get("optionId") if isinstance(outcome, dict) and outcome.get("outcome") == "selected" else None
     offered = {one["optionId"] for one in _options(payload)}
     if chosen in offered and chosen in _OPTIONS:
-        return Answer({"decision": "approved", "scope": _OPTIONS[chosen][1]})
+        return ApprovalParams({"decision": "approved", "scope": _OPTIONS[chosen][1]})
     return denial("denied by the user" if chosen == _DENY else "the editor gave no answer")
 
 
 # What an MCP server asks
 
 
-async def _elicit(peer: Peer, session_id: str, payload: Mapping[str, Any], forms: Forms) -> Answer:
+async def _elicit(peer: RpcPeer, session_id: str, payload: Mapping[str, Any], forms: Forms) -> ApprovalParams:
     details = payload["details"]
     is_page = "url" in details
     if not (forms.url if is_page else forms.form):
@@ -130,4 +130,4 @@ async def _elicit(peer: Peer, session_id: str, payload: Mapping[str, Any], forms
     if action != "accept":
         return denial("declined by the user" if action == "decline" else "the user gave no answer")
     content = result.get("content")
-    return Answer({"decision": "approved", "arguments": content if isinstance(content, dict) else {}})
+    return ApprovalParams({"decision": "approved", "arguments": content if isinstance(content, dict) else {}})

@@ -39,7 +39,7 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
-    from agent_host.acp.peer import Peer
+    from agent_host.acp.peer import RpcPeer
     from agent_host.acp.prompt import Prompt
     from agent_host.acp.updates import Update
     from agent_host.clients.supervisor import SupervisedSession
@@ -81,7 +81,7 @@ class EditorSession:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: RpcPeer,
         features: Features,
         workspace: str,
         reopen: Callable[[EditorSession], Awaitable[None]],

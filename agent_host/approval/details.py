@@ -35,7 +35,7 @@ _PATH_BYTES = 2048
 _MAX_OTHER_BYTES = 16 * 1024
 
 
-class Act(NamedTuple):
+class DescribedCall(NamedTuple):
     """A call that is to be described; `workspace` is a real path."""
 
     spec: ToolSpec
@@ -68,7 +68,7 @@ class Screen(NamedTuple):
         """A path, whole in all but odd cases."""
         return self.line(path, _PATH_BYTES)
 
-    def others(self, act: Act, *described: str | None, max_bytes: int = _MAX_OTHER_BYTES) -> dict[str, str]:
+    def others(self, act: DescribedCall, *described: str | None, max_bytes: int = _MAX_OTHER_BYTES) -> dict[str, str]:
         """The arguments that nothing else in the description shows, so that none goes unseen."""
         grant = SANDBOX_GRANT if widening_of_facts(act.facts) is not None else None
         shown_already = (*act.spec.subjects, grant, *described)
@@ -109,7 +109,7 @@ _SECRET_HEADERS: Final = (
 )  # fmt: skip
 
 
-async def describe(act: Act, scrub: Callable[[str], str]) -> Description:
+async def describe(act: DescribedCall, scrub: Callable[[str], str]) -> Description:
     """`act` for a person, without what `scrub` takes out. What is on the disk is read in a thread."""
     screen = Screen(scrub)
     shown = await _describe(act, screen)
@@ -123,7 +123,7 @@ async def describe(act: Act, scrub: Callable[[str], str]) -> Description:
     return Description(screen.line(f"{shown.summary} ({'; '.join(opens)})"), {"sandboxGrant": grant, **shown.details})
 
 
-async def _describe(act: Act, screen: Screen) -> Description:
+async def _describe(act: DescribedCall, screen: Screen) -> Description:
     facts, display = act.facts, act.spec.display
     if display == "command" and isinstance(facts, CommandFacts):
         return _command(act, facts, screen)
@@ -138,7 +138,7 @@ async def _describe(act: Act, screen: Screen) -> Description:
     return _arguments(act, screen)
 
 
-def _arguments(act: Act, screen: Screen) -> Description:
+def _arguments(act: DescribedCall, screen: Screen) -> Description:
     """A call of a tool that has no better words for it: its name and all its arguments."""
     shown: dict[str, Any] = {**screen.others(act, max_bytes=_MAX_ARGUMENT_BYTES)}
     if act.spec.runs:
@@ -150,7 +150,7 @@ def _arguments(act: Act, screen: Screen) -> Description:
 # Commands
 
 
-def _command(act: Act, facts: CommandFacts, screen: Screen) -> Description:
+def _command(act: DescribedCall, facts: CommandFacts, screen: Screen) -> Description:
     # Never in a thread: the parser and its memory of the last lines are the loop's.
     parsed = parse_line(facts)
     details: dict[str, Any] = {
@@ -239,7 +239,7 @@ def _places(one: Redirection | Operand, facts: CommandFacts) -> list[str | None]
 # Requests
 
 
-def _request(act: Act, facts: UrlFacts, screen: Screen) -> Description:
+def _request(act: DescribedCall, facts: UrlFacts, screen: Screen) -> Description:
     details: dict[str, Any] = {"method": screen.line(facts.method), "url": screen.text(facts.url, _MAX_URL_BYTES)}
     try:
         details["host"] = host_of(facts.url)
@@ -295,7 +295,7 @@ class _ShownChange(NamedTuple):
     fields: dict[str, Any] = {}  # noqa: RUF012  a NamedTuple's default, never changed
 
 
-def describe_write(act: Act, facts: PathFacts, screen: Screen) -> Description:
+def describe_write(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
     """A file that is made or written over: its diff against what is there. Reads the file."""
     created = facts.kind == "missing"
     before = b"" if created else _read(facts.real_path)
@@ -322,7 +322,7 @@ def describe_write(act: Act, facts: PathFacts, screen: Screen) -> Description:
     return Description(f"Write: {shown} ({change.counted})", details | screen.others(act, act.spec.content))
 
 
-def describe_delete(act: Act, facts: PathFacts, screen: Screen) -> Description:
+def describe_delete(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
     """A file that is taken away, or a directory with all that is in it."""
     details = {**_place(facts, screen), "exists": facts.kind != "missing", "sizeBytes": facts.size_bytes}
     shown = screen.line(short_path(facts.real_path, act.workspace))
@@ -330,7 +330,7 @@ def describe_delete(act: Act, facts: PathFacts, screen: Screen) -> Description:
     return Description(f"{what}: {shown}", details | screen.others(act))
 
 
-def describe_move(act: Act, facts: PathFacts, screen: Screen) -> Description:
+def describe_move(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
     """A file that gets another name."""
     target = next((other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE), facts)
     details = {
@@ -343,14 +343,14 @@ def describe_move(act: Act, facts: PathFacts, screen: Screen) -> Description:
     return Description(f"Move: {old} → {new}", details | screen.others(act))
 
 
-def describe_file(act: Act, facts: PathFacts, screen: Screen) -> Description:
+def describe_file(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
     """A file that is read and left as it is."""
     details = {**_place(facts, screen), "sizeBytes": facts.size_bytes}
     shown = screen.line(short_path(facts.real_path, act.workspace))
     return Description(f"Read: {shown}", details | screen.others(act))
 
 
-def describe_upload(act: Act, facts: PathFacts | None, screen: Screen) -> Description:
+def describe_upload(act: DescribedCall, facts: PathFacts | None, screen: Screen) -> Description:
     """Content that leaves the machine, from a file (which is read for its start) or from the arguments."""
     given = act.arguments.get("content")
     details: dict[str, Any] = {}
@@ -364,7 +364,7 @@ def describe_upload(act: Act, facts: PathFacts | None, screen: Screen) -> Descri
     return Description(f"Upload: {shown}", details | screen.others(act, "content"))
 
 
-BY_DISPLAY: Mapping[str, Callable[[Act, PathFacts, Screen], Description]] = {
+BY_DISPLAY: Mapping[str, Callable[[DescribedCall, PathFacts, Screen], Description]] = {
     "delete": describe_delete,
     "move": describe_move,
     "read": describe_file,

@@ -8,7 +8,7 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from agent_host.acp.agent import Agent, Launch
+from agent_host.acp.agent import Agent, AgentLaunch
 from agent_host.acp.options import Choices
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import CommandLine, on_signals, options_again, settings_of_options
@@ -40,7 +40,7 @@ def acp(namespace: argparse.Namespace) -> int:
     return asyncio.run(_serve(_launch(namespace, settings), settings))
 
 
-def _launch(namespace: argparse.Namespace, settings: Settings) -> Launch:
+def _launch(namespace: argparse.Namespace, settings: Settings) -> AgentLaunch:
     source = CommandLine(namespace).source
     facts = model_facts()
 
@@ -56,7 +56,7 @@ def _launch(namespace: argparse.Namespace, settings: Settings) -> Launch:
     def choices_of(workspace: str) -> Choices:
         return _choices(namespace, workspace, source.state_dir)
 
-    return Launch(
+    return AgentLaunch(
         options_again(namespace),
         dict(os.environ),  # with the tokens that the process table does not show
         os.getcwd(),
@@ -86,7 +86,7 @@ def _choices(namespace: argparse.Namespace, workspace: str, state_dir: str) -> C
     return Choices(known, {**now, "model": now["model"] or next(iter(models), "")})
 
 
-async def _serve(launch: Launch, settings: Settings) -> int:
+async def _serve(launch: AgentLaunch, settings: Settings) -> int:
     channel = StreamChannel(*protocol_streams())
     agent = Agent(launch, default_starter(settings, notice), channel)
     signals: list[int] = []

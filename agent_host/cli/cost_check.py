@@ -16,7 +16,7 @@ from agent_host.cli.shared import settings_of_options, state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.display_text import escape
 from agent_host.errors import UsageError
-from agent_host.host.cost_check import Cost, baseline_of, compare, cost_of, name_of, read_baseline
+from agent_host.host.cost_check import RecordedCost, baseline_of, compare, cost_of, name_of, read_baseline
 
 if TYPE_CHECKING:
     import argparse
@@ -44,7 +44,7 @@ def cost_check(namespace: argparse.Namespace) -> int:
     if os.path.isdir(_SHORT):  # prompts name directories: the same everywhere, or nearly
         os.environ["TMPDIR"] = _SHORT
         tempfile.tempdir = None
-    flags, costs = settings_of_options(namespace), dict[str, Cost]()
+    flags, costs = settings_of_options(namespace), dict[str, RecordedCost]()
     for name, recording in zip(names, namespace.recordings, strict=True):
         measured = cost_of(recording, flags, workspace=namespace.workspace, state_dir=state_dir_of(namespace))
         costs[name] = asyncio.run(measured)

@@ -15,7 +15,7 @@ from agent_host.cli import exit_codes
 from agent_host.cli.ask import Terminal, agrees, can_ask
 from agent_host.cli.display import Display
 from agent_host.cli.outputs import take_away
-from agent_host.cli.shared import CommandLine, Questions, TimeLimit, on_signals
+from agent_host.cli.shared import CommandLine, SessionQuestions, TimeLimit, on_signals
 from agent_host.cli.streams import notice
 from agent_host.errors import (
     CheckpointWriteFailed,
@@ -290,7 +290,7 @@ async def _run(
     approve = None
     if display.asks:
         approve = Terminal(resolved.settings.approvals.timeout_s).approve
-    questions = Questions(resolved.state_dir, display.notice)
+    questions = SessionQuestions(resolved.state_dir, display.notice)
     try:
         result = await run_to_end(
             resolved,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from agent_host.host.first_provider import Candidate, Change, Plan
+    from agent_host.host.first_provider import Candidate, ConfigurationChange, Plan
 
 _LINE_BYTES = 4096
 _BY_URL = "another one, by its URL"
@@ -160,7 +160,7 @@ def _read(question: str) -> str:
     return line.strip()
 
 
-def _is_confirmed(change: Change, *, yes: bool, asks: bool) -> bool:
+def _is_confirmed(change: ConfigurationChange, *, yes: bool, asks: bool) -> bool:
     """True if the change may be written: there was nothing before, or the difference is shown and confirmed. Raises
     UsageError if there is no terminal to confirm it at."""
     if not change.before or change.before == change.after:
@@ -179,7 +179,7 @@ def _is_confirmed(change: Change, *, yes: bool, asks: bool) -> bool:
     return False
 
 
-def _write(change: Change) -> int:
+def _write(change: ConfigurationChange) -> int:
     """Write the change, and say what was written."""
     if change.before == change.after:
         notice(f"{change.path} says so already")

@@ -226,7 +226,7 @@ class LoopClock:
 
 
 @dataclass(slots=True)
-class RunningCall:
+class CallProgress:
     """A tool call that has no result yet, by the event of its request: `since` when it runs, or waits for an approval,
     which took `answered_ms`."""
 
@@ -255,7 +255,7 @@ class Running:
         self._model_since: float | None = None
         self._tokens = self._expected = 0
         self._cost: dict[str, float] = {}
-        self.calls: dict[str, RunningCall] = {}
+        self.calls: dict[str, CallProgress] = {}
 
     def take(self, event: Event) -> None:
         """Follow the event."""
@@ -298,7 +298,7 @@ class Running:
         parts += [f"{cost:.2f} {currency}" for currency, cost in self._cost.items()]
         return ", ".join(parts)
 
-    def state(self, call: RunningCall, *, others: int) -> str:
+    def state(self, call: CallProgress, *, others: int) -> str:
         """For how long a call has been what it is, and how many others there are: what stands behind its label."""
         more = f" (and {others} more)" if others else ""
         return f", {self._spent(call.since)} so far{more}"
@@ -328,7 +328,7 @@ class Running:
             self._cost[currency] = self._cost.get(currency, 0.0) + payload["cost"]
 
     def _on_requested(self, event: Event) -> None:
-        self.calls[event.payload["toolCallId"]] = RunningCall(event, self._clock.now())
+        self.calls[event.payload["toolCallId"]] = CallProgress(event, self._clock.now())
 
     def _on_asked(self, event: Event) -> None:
         self._set_asked(event, asked=True)

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from agent_host.cli import exit_codes
-from agent_host.cli.shared import CommandLine, Questions, on_signals, peer_check
+from agent_host.cli.shared import CommandLine, SessionQuestions, on_signals, peer_check
 from agent_host.cli.streams import notice, protocol_streams
 from agent_host.errors import UsageError
 from agent_host.host.options import LayeredOptions, anchor
@@ -48,7 +48,7 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
         feed.begin(first_id)
         return (feed,)
 
-    questions = Questions(source.state_dir, notice)
+    questions = SessionQuestions(source.state_dir, notice)
     host = session_host(source, watch, questions.open)
     server = Server(host, feed, reconnect_s=None if socket is None else reconnect_s, begin_s=begin_s)
     main_task = asyncio.current_task()

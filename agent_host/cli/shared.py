@@ -314,7 +314,7 @@ def peer_check(state_dir: str) -> Callable[[Any], PeerCheck]:
     return check
 
 
-class Questions:
+class SessionQuestions:
     """The channel of open questions of this process's session, which is made with the first one."""
 
     def __init__(self, state_dir: str, notice: Callable[[str], None]) -> None:

@@ -122,7 +122,7 @@ class ForkServer:
         if server is not None and self._look(server):
             try:
                 process = await server.fork(order_of(arguments, environment, directory), directory)
-            except Refused as refused:
+            except ForkRefused as refused:
                 await self._turn_off(f"it refuses to fork: {refused}")
             else:
                 if process is not None:
@@ -166,7 +166,7 @@ class ForkServer:
             await server.close()
 
 
-class Refused(Exception):
+class ForkRefused(Exception):
     """The server does not fork; `str()` says why."""
 
 
@@ -317,7 +317,7 @@ class _Forked:
         self._sending = asyncio.ensure_future(self._send(order.encode()))
         answer = await self._answer
         if "refused" in answer:
-            raise Refused(answer["refused"])
+            raise ForkRefused(answer["refused"])
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]), directory)
         if not answer:

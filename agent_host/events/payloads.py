@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Kind = Literal["string", "integer", "number", "true", "boolean", "list of strings", "object"]
 
 
-class Field(NamedTuple):
+class PayloadField(NamedTuple):
     """One field of a payload."""
 
     name: str
@@ -30,37 +30,37 @@ class EventShape(NamedTuple):
     """The occasion of an event, and its fields."""
 
     when: str
-    fields: tuple[Field, ...] = ()
+    fields: tuple[PayloadField, ...] = ()
 
 
-_STEP_COUNT = Field("stepCount", "integer", "steps of the task so far", telemetry=True)
-_MAX_STEPS = Field("maxSteps", "integer", "the task's limit", telemetry=True)
-_TOTAL_TOKENS = Field("totalTokens", "integer", "tokens that the session has used", telemetry=True)
-_TASK_COUNT = Field("taskCount", "integer", "tasks of the session", telemetry=True)
-_DURATION = Field("durationMs", "integer", "life of the session in this process", telemetry=True)
-_REASON = Field("reason", "string", "a documented name", telemetry=True)
-_WHY = Field("reason", "string", "in the words of the person or program that ended it")
-_ANSWERED_BY = Field(
+_STEP_COUNT = PayloadField("stepCount", "integer", "steps of the task so far", telemetry=True)
+_MAX_STEPS = PayloadField("maxSteps", "integer", "the task's limit", telemetry=True)
+_TOTAL_TOKENS = PayloadField("totalTokens", "integer", "tokens that the session has used", telemetry=True)
+_TASK_COUNT = PayloadField("taskCount", "integer", "tasks of the session", telemetry=True)
+_DURATION = PayloadField("durationMs", "integer", "life of the session in this process", telemetry=True)
+_REASON = PayloadField("reason", "string", "a documented name", telemetry=True)
+_WHY = PayloadField("reason", "string", "in the words of the person or program that ended it")
+_ANSWERED_BY = PayloadField(
     "answeredBy",
     "string",
     "`client`, `command`, `chat`, `acp` or `view`; nothing where nobody was asked, or nobody answered",
     optional=True,
     telemetry=True,
 )
-_EDITED = Field("edited", "true", "the person who approved the call changed it", optional=True, telemetry=True)
-_MESSAGE = Field("message", "string", "one line for a person")
-_MODEL = Field("model", "string", "name of the model", telemetry=True)
-_CALL = Field("toolCallId", "string", "the call", telemetry=True)
-_TOOL = Field("toolName", "string", "as the model named it", telemetry=True)
-_COMMAND = Field("commandId", "string", "the command, as the model names it", telemetry=True)
-_APPROVAL = Field("approvalId", "string", "the request", telemetry=True)
-_REPLAY = Field(
+_EDITED = PayloadField("edited", "true", "the person who approved the call changed it", optional=True, telemetry=True)
+_MESSAGE = PayloadField("message", "string", "one line for a person")
+_MODEL = PayloadField("model", "string", "name of the model", telemetry=True)
+_CALL = PayloadField("toolCallId", "string", "the call", telemetry=True)
+_TOOL = PayloadField("toolName", "string", "as the model named it", telemetry=True)
+_COMMAND = PayloadField("commandId", "string", "the command, as the model names it", telemetry=True)
+_APPROVAL = PayloadField("approvalId", "string", "the request", telemetry=True)
+_REPLAY = PayloadField(
     "replay",
     "object",
     "unless somebody answers: how a resume approves exactly this call, {approve, id?, command?, request?}",
     optional=True,
 )
-_QUESTION = Field(
+_QUESTION = PayloadField(
     "isQuestion",
     "true",
     "it is a question of an MCP server in the middle of the call: details has {source, question} with {form}, the JSON "
@@ -68,35 +68,37 @@ _QUESTION = Field(
     optional=True,
     telemetry=True,
 )
-_RISK = Field("riskLevel", "string", "`low`, `medium` or `high`", telemetry=True)
-_CODE = Field("code", "string", "name of the error", telemetry=True)
+_RISK = PayloadField("riskLevel", "string", "`low`, `medium` or `high`", telemetry=True)
+_CODE = PayloadField("code", "string", "name of the error", telemetry=True)
 
-_ITEM = Field("itemId", "string", "where more was cut: the item of GetTranscript that has all of it", optional=True)
-_ATTEMPT = Field("attempt", "integer", "the try of the model call that it is of, from 1", telemetry=True)
-_PIECE = Field("text", "string", "a piece of it")
+_ITEM = PayloadField(
+    "itemId", "string", "where more was cut: the item of GetTranscript that has all of it", optional=True
+)
+_ATTEMPT = PayloadField("attempt", "integer", "the try of the model call that it is of, from 1", telemetry=True)
+_PIECE = PayloadField("text", "string", "a piece of it")
 
-_ARTIFACT = Field("artifactName", "string", "its name")
-_REF = Field("storageRef", "string", "where it is kept on this machine, below the session's folder")
+_ARTIFACT = PayloadField("artifactName", "string", "its name")
+_REF = PayloadField("storageRef", "string", "where it is kept on this machine, below the session's folder")
 _SOURCE = (
-    Field("source", "string", "`mcp:NAME`, or `backend`"),
-    Field("toolCount", "integer", "how many tools it has", telemetry=True),
+    PayloadField("source", "string", "`mcp:NAME`, or `backend`"),
+    PayloadField("toolCount", "integer", "how many tools it has", telemetry=True),
     _MESSAGE,
 )
 
 
-def _optional(field: Field) -> Field:
+def _optional(field: PayloadField) -> PayloadField:
     return field._replace(optional=True)
 
 
 _VERDICT = (
-    Field("verdict", "string", "completed, failed, cancelled, paused, denied or interrupted", telemetry=True),
-    Field("endedBy", "string", "model, policy, limit, infrastructure or person", telemetry=True),
-    Field("retryable", "boolean", "whether a retry of the task can help", telemetry=True),
+    PayloadField("verdict", "string", "completed, failed, cancelled, paused, denied or interrupted", telemetry=True),
+    PayloadField("endedBy", "string", "model, policy, limit, infrastructure or person", telemetry=True),
+    PayloadField("retryable", "boolean", "whether a retry of the task can help", telemetry=True),
 )
 _ENDED = (_STEP_COUNT, _TOTAL_TOKENS, *_VERDICT)
 _ENDED_BADLY = (*_ENDED, _optional(_REASON), _optional(_MESSAGE))
 
-_SANDBOX = Field(
+_SANDBOX = PayloadField(
     "sandbox",
     "object",
     "how commands are held: {level, wanted, why? (what keeps a stronger level from working), scope? (what a command "
@@ -109,16 +111,18 @@ PAYLOADS: dict[EventType, EventShape] = {
     EventType.SESSION_STARTED: EventShape(
         "a session is ready",
         (
-            Field("executionEnvironment", "string", "`desktop`, `cloud_sandbox` or `ci`", telemetry=True),
-            Field("workspace", "string", "the project directory"),
+            PayloadField("executionEnvironment", "string", "`desktop`, `cloud_sandbox` or `ci`", telemetry=True),
+            PayloadField("workspace", "string", "the project directory"),
             _MODEL,
             _SANDBOX,
-            Field("message", "string", "why every write in the workspace is denied, where that is so", optional=True),
+            PayloadField(
+                "message", "string", "why every write in the workspace is denied, where that is so", optional=True
+            ),
         ),
     ),
     EventType.SESSION_RESUMED: EventShape(
         "a task goes on, in another process or after a pause",
-        (Field("resumedFromStep", "integer", "steps that were committed", telemetry=True), _SANDBOX),
+        (PayloadField("resumedFromStep", "integer", "steps that were committed", telemetry=True), _SANDBOX),
     ),
     EventType.SESSION_PAUSED: EventShape("the task stopped where a resume can go on", _ENDED_BADLY),
     EventType.SESSION_COMPLETED: EventShape(
@@ -130,22 +134,24 @@ PAYLOADS: dict[EventType, EventShape] = {
     ),
     EventType.TASK_QUEUED: EventShape(
         "a prompt was taken that follows the task that is open",
-        (Field("position", "integer", "its place in the queue, from 1", telemetry=True), _MAX_STEPS),
+        (PayloadField("position", "integer", "its place in the queue, from 1", telemetry=True), _MAX_STEPS),
     ),
     EventType.TASK_STEERED: EventShape(
         "a person said something to the task that is open: the model reads it before its next turn",
         (
-            Field("text", "string", "what was said"),
-            Field("position", "integer", "its place among what waits, from 1", telemetry=True),
+            PayloadField("text", "string", "what was said"),
+            PayloadField("position", "integer", "its place among what waits, from 1", telemetry=True),
         ),
     ),
     EventType.MODE_CHANGED: EventShape(
         "a client set options of the session: those that are not as at the launch",
         (
-            Field("policy", "string", "the built-in or the file that narrows the launch bundle", optional=True),
-            Field("model", "string", "the model of requests", optional=True, telemetry=True),
-            Field("sandbox", "string", "the level by which commands are sandboxed", optional=True, telemetry=True),
-            Field("approvalMode", "string", "the approval mode of the session", optional=True, telemetry=True),
+            PayloadField("policy", "string", "the built-in or the file that narrows the launch bundle", optional=True),
+            PayloadField("model", "string", "the model of requests", optional=True, telemetry=True),
+            PayloadField(
+                "sandbox", "string", "the level by which commands are sandboxed", optional=True, telemetry=True
+            ),
+            PayloadField("approvalMode", "string", "the approval mode of the session", optional=True, telemetry=True),
         ),
     ),
     EventType.TASK_STARTED: EventShape("a prompt was taken", (_MAX_STEPS,)),
@@ -154,11 +160,14 @@ PAYLOADS: dict[EventType, EventShape] = {
     EventType.TASK_CANCELLED: EventShape("the task was cancelled", _ENDED_BADLY),
     EventType.STEP_STARTED: EventShape(
         "before each model call",
-        (Field("stepId", "string", "the step", telemetry=True), _STEP_COUNT._replace(meaning="number of this step")),
+        (
+            PayloadField("stepId", "string", "the step", telemetry=True),
+            _STEP_COUNT._replace(meaning="number of this step"),
+        ),
     ),
     EventType.STEP_COMPLETED: EventShape(
         "all results are there and the step is committed",
-        (Field("stepId", "string", "the step", telemetry=True), _STEP_COUNT),
+        (PayloadField("stepId", "string", "the step", telemetry=True), _STEP_COUNT),
     ),
     EventType.STEP_LIMIT_APPROACHING: EventShape("four fifths of the steps are used", (_STEP_COUNT, _MAX_STEPS)),
     EventType.TEXT_CHUNK: EventShape("text of the model, as it comes", (_PIECE, _ATTEMPT)),
@@ -169,21 +178,25 @@ PAYLOADS: dict[EventType, EventShape] = {
         "output of a tool, as it comes; what a background command prints is read with CommandOutput and not streamed",
         (
             _CALL,
-            Field("stream", "string", "`stdout` or `stderr`", telemetry=True),
+            PayloadField("stream", "string", "`stdout` or `stderr`", telemetry=True),
             _PIECE,
         ),
     ),
     EventType.LLM_DIALECT_CHOSEN: EventShape(
         "`--dialect auto` has found what the gateway speaks, told with the first request of a process",
-        (Field("dialect", "string", "`anthropic`, `openai` or `responses`", telemetry=True), _MESSAGE),
+        (PayloadField("dialect", "string", "`anthropic`, `openai` or `responses`", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_SERVER_READ: EventShape(
         "what a local server says of its model was taken over, or the first request leaves little room in the model's "
         "window; with the first request of a process",
         (
             _MODEL,
-            Field("estimatedInputTokens", "integer", "what the first request is expected to have", telemetry=True),
-            Field("contextTokens", "integer", "the model's window, where it is known", optional=True, telemetry=True),
+            PayloadField(
+                "estimatedInputTokens", "integer", "what the first request is expected to have", telemetry=True
+            ),
+            PayloadField(
+                "contextTokens", "integer", "the model's window, where it is known", optional=True, telemetry=True
+            ),
             _MESSAGE,
         ),
     ),
@@ -191,91 +204,99 @@ PAYLOADS: dict[EventType, EventShape] = {
         "before a request to the gateway; again in a step whose request was cut, or goes to another model",
         (
             _MODEL,
-            Field("estimatedInputTokens", "integer", "what the request is expected to cost", telemetry=True),
-            Field("maxOutputTokens", "integer", "the most that the model may answer", telemetry=True),
+            PayloadField("estimatedInputTokens", "integer", "what the request is expected to cost", telemetry=True),
+            PayloadField("maxOutputTokens", "integer", "the most that the model may answer", telemetry=True),
         ),
     ),
     EventType.LLM_REQUEST_COMPLETED: EventShape(
         "the whole answer is there",
         (
             _MODEL,
-            Field("inputTokens", "integer", "tokens sent, those from the cache included", telemetry=True),
-            Field("outputTokens", "integer", "tokens answered", telemetry=True),
-            Field("cachedInputTokens", "integer", "the part of the input read from the cache", telemetry=True),
-            Field("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
-            Field("cacheWrite1hTokens", "integer", "of these the part kept for an hour, if any", True, telemetry=True),
-            Field("cost", "number", "by the prices of the configuration; missing where the model has none", True),
-            Field("costCurrency", "string", "the currency of `cost`", True),
-            Field("stopReason", "string", "why the model stopped", telemetry=True),
-            Field("stopDetail", "string", "which limit cut the answer, or why the model refused", optional=True),
-            Field("latencyMs", "integer", "from the request to the answer's end, retries included", telemetry=True),
-            Field("responseId", "string", "the gateway's id of the answer", optional=True, telemetry=True),
-            Field("responseModel", "string", "the model that answered, as the gateway says", True, telemetry=True),
+            PayloadField("inputTokens", "integer", "tokens sent, those from the cache included", telemetry=True),
+            PayloadField("outputTokens", "integer", "tokens answered", telemetry=True),
+            PayloadField("cachedInputTokens", "integer", "the part of the input read from the cache", telemetry=True),
+            PayloadField("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
+            PayloadField(
+                "cacheWrite1hTokens", "integer", "of these the part kept for an hour, if any", True, telemetry=True
+            ),
+            PayloadField(
+                "cost", "number", "by the prices of the configuration; missing where the model has none", True
+            ),
+            PayloadField("costCurrency", "string", "the currency of `cost`", True),
+            PayloadField("stopReason", "string", "why the model stopped", telemetry=True),
+            PayloadField("stopDetail", "string", "which limit cut the answer, or why the model refused", optional=True),
+            PayloadField(
+                "latencyMs", "integer", "from the request to the answer's end, retries included", telemetry=True
+            ),
+            PayloadField("responseId", "string", "the gateway's id of the answer", optional=True, telemetry=True),
+            PayloadField(
+                "responseModel", "string", "the model that answered, as the gateway says", True, telemetry=True
+            ),
         ),
     ),
     EventType.CONTEXT_COMPACTED: EventShape(
         "requests show less of the conversation from now on; the record keeps it whole",
         (
-            Field("strategy", "string", "`drop_oldest`, `clear_tool_results` or `summarize`", telemetry=True),
-            Field("summary", "string", "the model's notes, where they stand in place of what is left out", True),
-            Field("droppedMessages", "integer", "messages that requests leave out", telemetry=True),
-            Field("clearedMessages", "integer", "the first so many show no large results", telemetry=True),
-            Field(
+            PayloadField("strategy", "string", "`drop_oldest`, `clear_tool_results` or `summarize`", telemetry=True),
+            PayloadField("summary", "string", "the model's notes, where they stand in place of what is left out", True),
+            PayloadField("droppedMessages", "integer", "messages that requests leave out", telemetry=True),
+            PayloadField("clearedMessages", "integer", "the first so many show no large results", telemetry=True),
+            PayloadField(
                 "estimatedBefore",
                 "integer",
                 "what the request was expected to cost before, as `estimatedInputTokens` of `llm_request_started`",
                 telemetry=True,
             ),
-            Field("estimatedAfter", "integer", "and behind it", telemetry=True),
-            Field(
+            PayloadField("estimatedAfter", "integer", "and behind it", telemetry=True),
+            PayloadField(
                 "inputTokens", "integer", "tokens sent for the summary, those from the cache included", telemetry=True
             ),
-            Field("outputTokens", "integer", "tokens of the summary", telemetry=True),
-            Field("cachedInputTokens", "integer", "the part of the input read from the cache", telemetry=True),
-            Field("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
+            PayloadField("outputTokens", "integer", "tokens of the summary", telemetry=True),
+            PayloadField("cachedInputTokens", "integer", "the part of the input read from the cache", telemetry=True),
+            PayloadField("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
         ),
     ),
     EventType.LLM_ANSWER_REPAIRED: EventShape(
         "the answer held halves of characters (lone surrogates), reported once an answer",
-        (Field("count", "integer", "how many; each is replaced by U+FFFD", telemetry=True), _MESSAGE),
+        (PayloadField("count", "integer", "how many; each is replaced by U+FFFD", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_COUNT_ODD: EventShape(
         "the gateway counts over four times what is estimated, reported once a process; its count stands",
         (
             _MODEL,
-            Field("countedTokens", "integer", "tokens of the request or of the answer", telemetry=True),
-            Field("estimatedTokens", "integer", "what was expected", telemetry=True),
+            PayloadField("countedTokens", "integer", "tokens of the request or of the answer", telemetry=True),
+            PayloadField("estimatedTokens", "integer", "what was expected", telemetry=True),
             _MESSAGE,
         ),
     ),
     EventType.LLM_BLOCK_DROPPED: EventShape(
         "blocks of an answer that only its provider reads, such as signed reasoning, cannot be sent back unchanged",
-        (Field("count", "integer", "how many are left out of the conversation", telemetry=True), _MESSAGE),
+        (PayloadField("count", "integer", "how many are left out of the conversation", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_RETRY: EventShape(
         "the gateway failed in a way that may pass: the text and thinking of this attempt are taken back",
         (
             _ATTEMPT._replace(meaning="the try that failed, from 1; the next one has the next number"),
-            Field("waitMs", "integer", "until it follows", telemetry=True),
+            PayloadField("waitMs", "integer", "until it follows", telemetry=True),
             _MESSAGE,
         ),
     ),
     EventType.CONTEXT_SUMMARY_RETRY: EventShape(
         "the gateway failed in a way that may pass when it was asked for a summary; no text is taken back",
         (
-            Field("waitMs", "integer", "until it is asked again", telemetry=True),
+            PayloadField("waitMs", "integer", "until it is asked again", telemetry=True),
             _MESSAGE,
         ),
     ),
     EventType.LLM_WINDOW_CUT: EventShape(
         "the oldest messages are left out of requests from here on, since the model does not take that much",
-        (Field("droppedMessages", "integer", "how many went this time", telemetry=True), _MESSAGE),
+        (PayloadField("droppedMessages", "integer", "how many went this time", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_FALLBACK: EventShape(
         "another model of `llm.fallback_models` is asked from here on to the end of the task",
         (
             _MODEL._replace(meaning="the one that is overloaded"),
-            Field("fallbackModel", "string", "the next", telemetry=True),
+            PayloadField("fallbackModel", "string", "the next", telemetry=True),
             _MESSAGE,
         ),
     ),
@@ -284,26 +305,30 @@ PAYLOADS: dict[EventType, EventShape] = {
         (
             _CALL,
             _TOOL,
-            Field("capability", "string", "what the tool needs; missing for an unknown tool", True, telemetry=True),
-            Field(
+            PayloadField(
+                "capability", "string", "what the tool needs; missing for an unknown tool", True, telemetry=True
+            ),
+            PayloadField(
                 "summary",
                 "string",
                 "on what it acts, as its arguments say it, with the method that a request names; cut",
                 optional=True,
             ),
-            Field(
+            PayloadField(
                 "argumentsSha256",
                 "string",
                 "of the arguments as JSON, without secrets; missing where they are none",
                 optional=True,
             ),
-            Field("arguments", "object", "without secrets, up to 8 KiB as JSON", optional=True),
-            Field("argumentsHead", "string", "in place of longer ones: the start of their JSON", optional=True),
+            PayloadField("arguments", "object", "without secrets, up to 8 KiB as JSON", optional=True),
+            PayloadField("argumentsHead", "string", "in place of longer ones: the start of their JSON", optional=True),
             _ITEM,
-            Field("decision", "string", "`ALLOWED`, `DENIED` or `APPROVAL_REQUIRED`", True, telemetry=True),
-            Field("rule", "string", "the entry of the bundle that decided", optional=True),
+            PayloadField("decision", "string", "`ALLOWED`, `DENIED` or `APPROVAL_REQUIRED`", True, telemetry=True),
+            PayloadField("rule", "string", "the entry of the bundle that decided", optional=True),
             _optional(_RISK),
-            Field("grantedBy", "string", "approvalId of an earlier answer that covers the call", True, telemetry=True),
+            PayloadField(
+                "grantedBy", "string", "approvalId of an earlier answer that covers the call", True, telemetry=True
+            ),
             _EDITED,
         ),
     ),
@@ -312,10 +337,10 @@ PAYLOADS: dict[EventType, EventShape] = {
         (
             _CALL,
             _TOOL,
-            Field("status", "string", "`succeeded`, `failed` or `denied`", telemetry=True),
+            PayloadField("status", "string", "`succeeded`, `failed` or `denied`", telemetry=True),
             _optional(_CODE),
-            Field("message", "string", "why it failed or was denied, in one line", optional=True),
-            Field(
+            PayloadField("message", "string", "why it failed or was denied, in one line", optional=True),
+            PayloadField(
                 "exitCode",
                 "integer",
                 "of a command or script; a command that ends with another than 0 has `succeeded` as a call",
@@ -323,22 +348,36 @@ PAYLOADS: dict[EventType, EventShape] = {
                 telemetry=True,
             ),
             _COMMAND._replace(meaning="of a command that the call left running in the background", optional=True),
-            Field("skill", "string", "the skill that the call has loaded, by its name", optional=True),
-            Field("denials", "list of strings", "what a sandbox refused to its programs, a line each", optional=True),
-            Field("pathsChanged", "list of strings", "files that it is known to have changed", optional=True),
-            Field("changesUnseen", "string", "of a command: why not all that it changed is known", optional=True),
-            Field("output", "string", "what the model reads, up to 8 KiB of it"),
-            Field("images", "list of strings", "pictures beside it: media type, pixels, bytes of each", optional=True),
+            PayloadField("skill", "string", "the skill that the call has loaded, by its name", optional=True),
+            PayloadField(
+                "denials", "list of strings", "what a sandbox refused to its programs, a line each", optional=True
+            ),
+            PayloadField("pathsChanged", "list of strings", "files that it is known to have changed", optional=True),
+            PayloadField(
+                "changesUnseen", "string", "of a command: why not all that it changed is known", optional=True
+            ),
+            PayloadField("output", "string", "what the model reads, up to 8 KiB of it"),
+            PayloadField(
+                "images", "list of strings", "pictures beside it: media type, pixels, bytes of each", optional=True
+            ),
             _ITEM,
-            Field("startedAt", "string", "when it began to run, RFC 3339; missing if it did not", True, telemetry=True),
-            Field("artifactUris", "list of strings", "what was stored of it by then", optional=True),
-            Field("storageRefs", "list of strings", "what is kept of it below the session's folder", optional=True),
-            Field("storedSha256", "object", "the hash of each of these, by its reference", optional=True),
-            Field("storedParts", "object", "which of these is which output: `stdout`, `stderr`, `body`", optional=True),
-            Field("stderr", "string", "of a command or script: the first 1 KiB that it wrote there", optional=True),
-            Field("outputBytes", "integer", "size of what the model reads", telemetry=True),
-            Field("outputSha256", "string", "of what the model reads"),
-            Field("latencyMs", "integer", "from the request, waits included", telemetry=True),
+            PayloadField(
+                "startedAt", "string", "when it began to run, RFC 3339; missing if it did not", True, telemetry=True
+            ),
+            PayloadField("artifactUris", "list of strings", "what was stored of it by then", optional=True),
+            PayloadField(
+                "storageRefs", "list of strings", "what is kept of it below the session's folder", optional=True
+            ),
+            PayloadField("storedSha256", "object", "the hash of each of these, by its reference", optional=True),
+            PayloadField(
+                "storedParts", "object", "which of these is which output: `stdout`, `stderr`, `body`", optional=True
+            ),
+            PayloadField(
+                "stderr", "string", "of a command or script: the first 1 KiB that it wrote there", optional=True
+            ),
+            PayloadField("outputBytes", "integer", "size of what the model reads", telemetry=True),
+            PayloadField("outputSha256", "string", "of what the model reads"),
+            PayloadField("latencyMs", "integer", "from the request, waits included", telemetry=True),
         ),
     ),
     EventType.COMMAND_ENDED: EventShape(
@@ -346,31 +385,35 @@ PAYLOADS: dict[EventType, EventShape] = {
         (
             _optional(_COMMAND),
             _CALL._replace(meaning="the call that started it", optional=True),
-            Field(
+            PayloadField(
                 "reason",
                 "string",
                 "`exited`, `timed_out`, `stopped` (by StopCommand), `session_ended`, or `interrupted` by a crash",
                 telemetry=True,
             ),
-            Field("exitCode", "integer", "where it was seen", optional=True, telemetry=True),
-            Field("processesLeft", "integer", "how many processes of it still run", optional=True, telemetry=True),
-            Field("processesEnded", "integer", "without an id: how many were ended", optional=True, telemetry=True),
+            PayloadField("exitCode", "integer", "where it was seen", optional=True, telemetry=True),
+            PayloadField(
+                "processesLeft", "integer", "how many processes of it still run", optional=True, telemetry=True
+            ),
+            PayloadField(
+                "processesEnded", "integer", "without an id: how many were ended", optional=True, telemetry=True
+            ),
         ),
     ),
     EventType.TOOLS_LISTED: EventShape(
         "an MCP server or the backend service has said which tools it has, beside the session",
         (
             *_SOURCE,
-            Field("rejected", "list of strings", "tools that cannot be used, as it says", optional=True),
+            PayloadField("rejected", "list of strings", "tools that cannot be used, as it says", optional=True),
         ),
     ),
     EventType.TOOLS_CHANGED: EventShape(
         "a task begins whose tools of a source are not those of the task before, in whichever session",
         (
             *_SOURCE,
-            Field("added", "list of strings", "their names", optional=True),
-            Field("removed", "list of strings", "their names", optional=True),
-            Field("changed", "list of strings", "those that need an approval as they are now", optional=True),
+            PayloadField("added", "list of strings", "their names", optional=True),
+            PayloadField("removed", "list of strings", "their names", optional=True),
+            PayloadField("changed", "list of strings", "those that need an approval as they are now", optional=True),
         ),
     ),
     EventType.TOOLS_HIDDEN: EventShape(
@@ -384,12 +427,12 @@ PAYLOADS: dict[EventType, EventShape] = {
         (
             _APPROVAL,
             _CALL,
-            Field("title", "string", "of the rule"),
-            Field("description", "string", "of the rule, or why policy asks"),
-            Field("actionSummary", "string", "the call in one line, cut"),
+            PayloadField("title", "string", "of the rule"),
+            PayloadField("description", "string", "of the rule, or why policy asks"),
+            PayloadField("actionSummary", "string", "the call in one line, cut"),
             _RISK,
-            Field("risks", "list of strings", "why the risk is what it is"),
-            Field("details", "object", "{toolName, capability, ...}: what will happen, by the kind of tool"),
+            PayloadField("risks", "list of strings", "why the risk is what it is"),
+            PayloadField("details", "object", "{toolName, capability, ...}: what will happen, by the kind of tool"),
             _REPLAY,
             _QUESTION,
         ),
@@ -399,10 +442,10 @@ PAYLOADS: dict[EventType, EventShape] = {
         (
             _APPROVAL,
             _CALL,
-            Field("decision", "string", "`approved` or `denied`", telemetry=True),
-            Field("scope", "string", "`once`, `task` or `session`", telemetry=True),
-            Field("reason", "string", "in words"),
-            Field("latencyMs", "integer", "the wait; 0 when the answer was on record already", telemetry=True),
+            PayloadField("decision", "string", "`approved` or `denied`", telemetry=True),
+            PayloadField("scope", "string", "`once`, `task` or `session`", telemetry=True),
+            PayloadField("reason", "string", "in words"),
+            PayloadField("latencyMs", "integer", "the wait; 0 when the answer was on record already", telemetry=True),
             _ANSWERED_BY,
             _EDITED,
             _REPLAY,
@@ -411,12 +454,12 @@ PAYLOADS: dict[EventType, EventShape] = {
     ),
     EventType.APPROVAL_TIMEOUT: EventShape(
         "nobody answered in time",
-        (_APPROVAL, Field("waitedMs", "integer", "the wait", telemetry=True)),
+        (_APPROVAL, PayloadField("waitedMs", "integer", "the wait", telemetry=True)),
     ),
     EventType.POLICY_EXPIRED: EventShape("the bundle's time is over", (_optional(_CALL),)),
     EventType.ARTIFACT_UPLOADED: EventShape(
         "the Workspace Service has an artifact, or the history of the session",
-        (_ARTIFACT, Field("artifactUri", "string", "where it is"), _optional(_REF), _optional(_CALL)),
+        (_ARTIFACT, PayloadField("artifactUri", "string", "where it is"), _optional(_REF), _optional(_CALL)),
     ),
     EventType.ARTIFACT_UPLOAD_FAILED: EventShape(
         "an artifact was not stored, or its upload was given up",

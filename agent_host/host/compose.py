@@ -28,7 +28,7 @@ from agent_host.loop.background import CommandLog, CommandWatch
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import refuse_uncounted
-from agent_host.loop.elicitation import Questions
+from agent_host.loop.elicitation import ElicitationQueue
 from agent_host.loop.journal import Journal
 from agent_host.loop.progress import Progress
 from agent_host.loop.results import RecordedResults
@@ -128,7 +128,7 @@ async def make_context(
             "requests": settings.tools.max_parallel_requests,
             "uploads": settings.tools.max_parallel_uploads,
         },
-        questions=Questions(),
+        questions=ElicitationQueue(),
         outside=surroundings.outside,
         progress=Progress(settings.loop.repeat_note, settings.loop.repeat_limit, answer_form(settings)),
         command_watch=_command_watch(resolved, parts.machine),

@@ -36,7 +36,7 @@ _PROMPT: Final = "Do the task."
 _SCRIPTS: Final = (".toml", ".jsonl")
 
 
-class Cost(NamedTuple):
+class RecordedCost(NamedTuple):
     """The cost of one recorded session: in token equivalents, and the tokens of its first request."""
 
     equivalents: int
@@ -48,8 +48,8 @@ class Growth(NamedTuple):
     than is allowed."""
 
     name: str
-    cost: Cost
-    before: Cost | None
+    cost: RecordedCost
+    before: RecordedCost | None
     is_over: bool
 
 
@@ -71,12 +71,12 @@ class _Meter:
         self.equivalents += fresh + WRITTEN * written + READ * read + OUTPUT * used["outputTokens"]
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> RecordedCost:
         """The sum so far."""
-        return Cost(round(self.equivalents), self.first_request)
+        return RecordedCost(round(self.equivalents), self.first_request)
 
 
-async def cost_of(recording: str, flags: Mapping[str, Any], *, workspace: str | None, state_dir: str) -> Cost:
+async def cost_of(recording: str, flags: Mapping[str, Any], *, workspace: str | None, state_dir: str) -> RecordedCost:
     """The cost of a recording: a script, which is run in a copy of the directory of its name beside it, with the
     settings of the file `NAME.settings` there; or the id of a session, which is run again in a copy of
     `workspace`. Raises UsageError, SessionNotFound and what opening a session raises."""
@@ -146,18 +146,21 @@ def name_of(recording: str) -> str:
     return os.path.basename(recording).rpartition(".")[0] if recording.endswith(_SCRIPTS) else recording
 
 
-def read_baseline(path: str) -> dict[str, Cost]:
+def read_baseline(path: str) -> dict[str, RecordedCost]:
     """The costs of a baseline, by name. Raises UsageError."""
     try:
         rows = orjson.loads(read_regular_file(anchor(path)))["recordings"]
-        return {name: Cost(int(row["tokenEquivalents"]), int(row["firstRequestTokens"])) for name, row in rows.items()}
+        return {
+            name: RecordedCost(int(row["tokenEquivalents"]), int(row["firstRequestTokens"]))
+            for name, row in rows.items()
+        }
     except OSError as error:
         raise UsageError(f"--baseline {path}: {error.strerror}; --write-baseline makes one") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"--baseline {path}: it is no baseline: --write-baseline makes one") from error
 
 
-def baseline_of(costs: Mapping[str, Cost]) -> bytes:
+def baseline_of(costs: Mapping[str, RecordedCost]) -> bytes:
     """The content of a baseline with these costs."""
     rows = {
         name: {"tokenEquivalents": cost.equivalents, "firstRequestTokens": cost.first_request}
@@ -166,10 +169,10 @@ def baseline_of(costs: Mapping[str, Cost]) -> bytes:
     return orjson.dumps({"recordings": rows}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def compare(costs: Mapping[str, Cost], before: Mapping[str, Cost], most: float) -> list[Growth]:
+def compare(costs: Mapping[str, RecordedCost], before: Mapping[str, RecordedCost], most: float) -> list[Growth]:
     """Each cost beside the baseline's; `most` is the growth that is allowed, as a part of it."""
 
-    def is_over(now: Cost, then: Cost | None) -> bool:
+    def is_over(now: RecordedCost, then: RecordedCost | None) -> bool:
         return then is not None and any(a > b * (1 + most) for a, b in zip(now, then, strict=True))
 
     return [Growth(name, cost, before.get(name), is_over(cost, before.get(name))) for name, cost in costs.items()]

@@ -71,9 +71,9 @@ def start_here(
     params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None
 ) -> RunningCommand:
     """See StartCommand: as processes of this machine."""
-    from tool_runtime.processes.command import Command  # with the first command
+    from tool_runtime.processes.command import LocalCommand  # with the first command
 
-    return Command(params, pool, guard, sandbox)
+    return LocalCommand(params, pool, guard, sandbox)
 
 
 THIS_MACHINE: Final = Surroundings(MACHINE, LOCAL_DISK, ThreadJob, start_here)

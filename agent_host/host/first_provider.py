@@ -24,8 +24,8 @@ from agent_host.redaction import Scrubber
 from config.editing import NotEditable, put_provider
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_file
-from config.providers import KNOWN, LOCAL, Provider, found_in, names_of, provider_called, settings_under
-from config.settings import KEY_HEADERS, Source
+from config.providers import KNOWN, LOCAL, found_in, names_of, provider_called
+from config.settings import KEY_HEADERS, LlmProvider, ValueSource, settings_under
 from config.shapes import hint_at
 from state.disk import LocalDisk, make_durable_dir, replace_atomically
 from state.errors import WriteFailed
@@ -51,7 +51,7 @@ class Candidate(NamedTuple):
 class Plan(NamedTuple):
     """The provider to set up, and the entry that stands for it in the configuration."""
 
-    provider: Provider
+    provider: LlmProvider
     entry: Mapping[str, Any]
 
     @property
@@ -169,7 +169,7 @@ def has_keyring() -> bool:
     return importlib.util.find_spec("keyring") is not None
 
 
-class Change(NamedTuple):
+class ConfigurationChange(NamedTuple):
     """A configuration before and after, at its path."""
 
     path: str
@@ -194,7 +194,7 @@ def _secrets(value: Any, *, is_header: bool = False) -> Iterator[str]:
         yield from re.findall(r"://[^/?#@:]*:([^/?#@]+)@", value)
 
 
-def change_of(name: str, entry: Mapping[str, Any]) -> Change:
+def change_of(name: str, entry: Mapping[str, Any]) -> ConfigurationChange:
     """The change that makes this entry the default. Raises UsageError for a file that cannot be read or edited."""
     path = user_file(os.environ)
     if path is None:
@@ -207,12 +207,12 @@ def change_of(name: str, entry: Mapping[str, Any]) -> Change:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     try:
-        return Change(path, before, put_provider(before, name, entry))
+        return ConfigurationChange(path, before, put_provider(before, name, entry))
     except NotEditable as error:
         raise UsageError(f"{path} has [providers] in a form that is not edited here; write there:\n{error}") from error
 
 
-def write(change: Change) -> None:
+def write(change: ConfigurationChange) -> None:
     """Put the new configuration in place of the old one, for its owner alone. Raises UsageError."""
     folder, disk = os.path.dirname(change.path), LocalDisk()
     try:
@@ -228,7 +228,7 @@ def gateway_before_it() -> str | None:
     source = _users_settings().chosen.get("llm.gateway")
     if source is None:
         return None
-    return "LLM_GATEWAY_ENDPOINT" if source is Source.ENVIRONMENT else "gateway in [llm] of the configuration"
+    return "LLM_GATEWAY_ENDPOINT" if source is ValueSource.ENVIRONMENT else "gateway in [llm] of the configuration"
 
 
 def keep_in_keyring(name: str, key: str) -> None:

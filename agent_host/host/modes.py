@@ -25,7 +25,7 @@ from policy.scope import is_weaker
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent_host.host.parts import Launch
+    from agent_host.host.parts import LaunchParts
     from agent_host.judging.scoping import Scoping
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
@@ -36,7 +36,7 @@ LAUNCH: Final = "launch"
 _POLICY = "host.policy"
 
 
-def merge(launch: Launch, fields: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+def merge(launch: LaunchParts, fields: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
     """The options of the mode with some `changes`, without those that are as at the launch."""
     if names_file(changes.get("policy", "")):
         changes = {**changes, "policy": anchor(changes["policy"])}
@@ -44,7 +44,7 @@ def merge(launch: Launch, fields: Mapping[str, str], changes: Mapping[str, str])
     return {name: value for name, value in {**fields, **changes}.items() if value not in (LAUNCH, was.get(name))}
 
 
-def make_mode(launch: Launch, fields: Mapping[str, str]) -> SessionMode:
+def make_mode(launch: LaunchParts, fields: Mapping[str, str]) -> SessionMode:
     """Make the parts of a mode with these options. Tries a level of the sandbox if need be, so it may take a while.
     Raises UsageError for a model or a level that it may not have, PolicyBundleInvalid, PolicyExpired."""
     parts, resolved = launch.parts, launch.resolved
@@ -67,7 +67,7 @@ def _settings_of(settings: Settings, fields: Mapping[str, str]) -> Settings:
     return settings.over({key: value for key, value in own.items() if value is not None})
 
 
-def _scoping(launch: Launch, settings: Settings) -> Scoping:
+def _scoping(launch: LaunchParts, settings: Settings) -> Scoping:
     """The sandbox of commands in the mode, which guards the files of both policies."""
     resolved, parts = launch.resolved, launch.parts
     was = parts.scoping
@@ -88,7 +88,7 @@ def _scoping(launch: Launch, settings: Settings) -> Scoping:
     return scoping
 
 
-def _bundle(launch: Launch, settings: Settings, *, is_held: bool) -> PolicyBundle:
+def _bundle(launch: LaunchParts, settings: Settings, *, is_held: bool) -> PolicyBundle:
     """The bundle of the mode. Which models there are is for the launch bundle to say."""
     resolved, identity = launch.resolved, launch.identity
     temporary = temporary_of(resolved.state_dir, identity)

@@ -19,7 +19,7 @@ from agent_host.host.backends import Backends, serving_gateway
 from agent_host.host.compose import make_context, put_under
 from agent_host.host.environment import THIS_MACHINE, families_of, machine_of, project_tool_names
 from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, refuse_unknown_host, settle_model
-from agent_host.host.parts import Launch, Parts
+from agent_host.host.parts import LaunchParts, Parts
 from agent_host.host.python_tools import names_of_packages, python_tools, registry_with
 from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
 from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
@@ -131,7 +131,7 @@ class SessionOpener:
         self._chosen: ChosenDialect | None = None
         self._server_said = ""
         self._learned: Mapping[str, Any] = {}
-        self._launch: Launch | None = None
+        self._launch: LaunchParts | None = None
         self._servers: tuple[ClientServer, ...] = ()
 
     def use_servers(self, servers: Sequence[ClientServer]) -> None:
@@ -264,7 +264,7 @@ class SessionOpener:
         granted = grant.policy_bundle is not None
         parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant), granted=granted)
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
-        launch = Launch(resolved, session.identity, parts, self._outside.now)
+        launch = LaunchParts(resolved, session.identity, parts, self._outside.now)
         made = None if not session.mode else await self._make_mode(launch, cast("dict[str, str]", session.mode))
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         self._launch = launch
@@ -285,7 +285,7 @@ class SessionOpener:
             session.set_mode(await self._make_mode(launch, fields))
         return {**launch.fields, **fields}
 
-    async def _make_mode(self, launch: Launch, fields: Mapping[str, str]) -> SessionMode:
+    async def _make_mode(self, launch: LaunchParts, fields: Mapping[str, str]) -> SessionMode:
         from agent_host.host.modes import make_mode  # as in `set_mode`
 
         return await asyncio.to_thread(make_mode, launch, fields)
@@ -483,7 +483,7 @@ class SessionOpener:
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
-        self._launch = Launch(resolved, identity, parts, self._outside.now)
+        self._launch = LaunchParts(resolved, identity, parts, self._outside.now)
         mode = cast("dict[str, str]", store.state.mode)
         made = await self._make_mode(self._launch, mode) if mode else None
         with state_errors_translated():

@@ -21,7 +21,7 @@ from config.lean_typing import NamedTuple
 from config.load import ConfigError, load, read_regular_file, user_skills
 from config.near_paths import file_in, why_no_directory
 from config.policies import BUILT_IN, names_file
-from config.settings import ALL_TOOLS, MOCK_PREFIX
+from config.settings import ALL_TOOLS, MOCK_PREFIX, settings_under
 from config.shapes import meant_name
 from policy.bundle.meaning import VARIABLE_NAME
 from policy.urls import UrlProblem, canonical_domain
@@ -431,7 +431,7 @@ def with_provider(settings: Settings, started: Mapping[str, Any] = MappingProxyT
         return settings
     if provider.name == began and not provider.names_model:
         provider = provider._replace(model=started["model"])
-    return providers.settings_under(settings, provider)
+    return settings_under(settings, provider)
 
 
 def snapshot_limit(flags: Mapping[str, Any] = MappingProxyType({}), names: OptionNames = COMMAND_LINE) -> int:

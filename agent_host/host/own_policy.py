@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_host.display_text import count_noun, one_line
 from agent_host.errors import UsageError
 from agent_host.host.dry_runs import policy_to_try
-from agent_host.host.first_provider import Change
+from agent_host.host.first_provider import ConfigurationChange
 from agent_host.host.first_provider import write as write_configuration
 from agent_host.host.options import anchor, settings_from
 from agent_host.host.replay import rejudge_calls
@@ -81,7 +81,7 @@ class Proposal(NamedTuple):
             after = put_setting(before, "host", "policy", self.path)
         except NotEditable as error:
             raise UsageError(f"{path} has [host] in a form that is not edited here; write there: {error}") from error
-        write_configuration(Change(path, before, after))
+        write_configuration(ConfigurationChange(path, before, after))
         return f"wrote host.policy in {path}"
 
 

@@ -84,7 +84,7 @@ class Parts(NamedTuple):
         return self._replace(dialect=self.dialect.kept_for(_cache_ttl(settings, self.bundle, attended)))
 
 
-class Launch(NamedTuple):
+class LaunchParts(NamedTuple):
     """The options and the parts that a session has in this process without a mode; `now` gives the present moment."""
 
     resolved: ResolvedOptions

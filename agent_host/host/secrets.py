@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.session.opening import ResolvedOptions
-    from config.providers import Provider
-    from config.settings import Settings
+    from config.settings import LlmProvider, Settings
     from policy.bundle.model import PolicyBundle
 
 
@@ -80,7 +79,7 @@ def token_name(settings: Settings) -> str:
     return provider.key_env or f"key_env in [providers.{provider.name}]"
 
 
-def key_of(provider: Provider) -> str | None:
+def key_of(provider: LlmProvider) -> str | None:
     """The key of the provider, from its variable or from the keyring; None where it has none. Raises UsageError for one
     that is not there, and for one that would go over a network unencrypted."""
     if not provider.has_key and not provider.has_key_header:

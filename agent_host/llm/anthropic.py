@@ -23,7 +23,7 @@ from agent_host.llm.raw_json import (
 )
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError, key_headers
 from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
-from agent_host.thread.thread import Mark
+from agent_host.thread.thread import UnitMark
 from config import json_text
 from state.usage import TokenUsage
 
@@ -50,7 +50,7 @@ class AnthropicRenderer:
 
     def __init__(self, model: str = "", cache_ttl: CacheTtl = "5m") -> None:
         self._model = model
-        self.cache_mark = Mark(b',"cache_control":' + orjson.dumps(_CACHE_MARK[cache_ttl]), len(_ENDS))
+        self.cache_mark = UnitMark(b',"cache_control":' + orjson.dumps(_CACHE_MARK[cache_ttl]), len(_ENDS))
         """See `Renderer`: a field of the last block."""
 
     def user(self, messages: Sequence[Message]) -> bytes:

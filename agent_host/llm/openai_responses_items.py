@@ -37,7 +37,7 @@ class ItemPosition(NamedTuple):
     number: int | None
 
 
-class Item:
+class ResponseItem:
     """One item as far as it has come. `parts` are the deltas of its text or arguments, `refused` those of a refusal,
     `size` the bytes of the arguments. `is_done`: its last event came; `is_whole`: the answer did not end in it. `raw`
     is JSON text to keep: the item, or of a call the fields that came with it. `told`: its thinking was shown.
@@ -66,25 +66,25 @@ class StreamedItems:
     id, else to that at its place."""
 
     def __init__(self) -> None:
-        self._items: list[Item] = []
-        self._by_id: dict[tuple[Kind, str], Item] = {}
-        self._by_index: dict[tuple[Kind, int], Item] = {}
-        self._newest: dict[Kind, Item] = {}
+        self._items: list[ResponseItem] = []
+        self._by_id: dict[tuple[Kind, str], ResponseItem] = {}
+        self._by_index: dict[tuple[Kind, int], ResponseItem] = {}
+        self._newest: dict[Kind, ResponseItem] = {}
         self._closed: set[tuple[Kind, ItemPosition, str]] = set()
         self._highest = 0
 
-    def announce(self, kind: Kind, place: ItemPosition) -> Item:
+    def announce(self, kind: Kind, place: ItemPosition) -> ResponseItem:
         """A new item, or the one that is known: another event may have been sent before the one that announces it."""
         known = self._by_id.get((kind, place.item_id)) if place.item_id else None
         if known is None or known.is_done or place.number not in (None, known.index):
             return self._begin(kind, place)
         return known
 
-    def open(self, kind: Kind, place: ItemPosition) -> Item:
+    def open(self, kind: Kind, place: ItemPosition) -> ResponseItem:
         """The open item that an event belongs to; a new one where none is."""
         return self._find(kind, place) or self._begin(kind, place)
 
-    def close(self, kind: Kind, place: ItemPosition, call_id: str) -> Item | None:
+    def close(self, kind: Kind, place: ItemPosition, call_id: str) -> ResponseItem | None:
         """The item that has come to its end; None where it had before."""
         item = self._find(kind, place)
         names_it = bool(place.item_id) and place.number is not None
@@ -97,20 +97,20 @@ class StreamedItems:
         item.is_done = True
         return item
 
-    def sorted_items(self) -> list[Item]:
+    def sorted_items(self) -> list[ResponseItem]:
         """The items by their places, and of one place in the order in which they began."""
         return sorted(self._items, key=lambda item: item.index)
 
-    def _find(self, kind: Kind, place: ItemPosition) -> Item | None:
+    def _find(self, kind: Kind, place: ItemPosition) -> ResponseItem | None:
         found = self._by_id.get((kind, place.item_id)) if place.item_id else None
         if found is None or found.is_done:
             found = self._newest.get(kind) if place.number is None else self._by_index.get((kind, place.number))
         return None if found is None or found.is_done else found
 
-    def _begin(self, kind: Kind, place: ItemPosition) -> Item:
+    def _begin(self, kind: Kind, place: ItemPosition) -> ResponseItem:
         if place.number is not None:
             self._highest = max(place.number, self._highest)
-        item = Item(kind, self._highest if place.number is None else place.number)
+        item = ResponseItem(kind, self._highest if place.number is None else place.number)
         self._items.append(item)
         if place.item_id:
             self._by_id[kind, place.item_id] = item
@@ -225,7 +225,7 @@ class ResponsesOutput:
         self._real_name = real_name
         self._items = StreamedItems()
         self._open_thought = ""
-        self._said: Item | None = None  # the message whose text came last
+        self._said: ResponseItem | None = None  # the message whose text came last
         self.dropped = 0
 
     @property
@@ -335,13 +335,13 @@ class ResponsesOutput:
                 order.append(len(item.text))
         return "".join(texts), calls, tuple(blocks), shortest(tuple(order))
 
-    def _call(self, item: Item) -> ToolCall:
+    def _call(self, item: ResponseItem) -> ToolCall:
         name = self._real_name(item.name)
         if not item.is_whole:
             return ToolCall(item.call_id, name, {}, NOT_CLOSED)
         return self._reader.call(item.call_id, name, item.arguments)
 
-    def _take_call(self, item: Item, raw: dict[str, Any], text_of: Callable[[], str | None]) -> None:
+    def _take_call(self, item: ResponseItem, raw: dict[str, Any], text_of: Callable[[], str | None]) -> None:
         _name(item, raw)
         arguments = raw.get("arguments")
         if arguments is None:
@@ -351,7 +351,7 @@ class ResponsesOutput:
         self._reader.check_size(size_of(arguments))
         item.arguments, item.parts = arguments, []
 
-    def _is_kept(self, item: Item, raw: dict[str, Any]) -> bool:
+    def _is_kept(self, item: ResponseItem, raw: dict[str, Any]) -> bool:
         """True if the item, or of a call its fields, is a block."""
         if item.kind == "message":  # one with an empty part is refused
             return bool(item.text) and raw.get("role") == "assistant" and are_said(raw.get("content"))
@@ -364,7 +364,7 @@ class ResponsesOutput:
             return False
         return True
 
-    def _keep(self, item: Item, text: str | None) -> None:
+    def _keep(self, item: ResponseItem, text: str | None) -> None:
         """Keep the JSON text of the item; what has half of a character in it cannot be sent back unchanged."""
         if text is None:
             self.dropped += 1
@@ -380,14 +380,14 @@ def _place(raw: dict[str, Any], index: int | None) -> ItemPosition:
     return ItemPosition(text_in(raw.get("id")), index)
 
 
-def _name(item: Item, raw: dict[str, Any]) -> None:
+def _name(item: ResponseItem, raw: dict[str, Any]) -> None:
     call_id, first = repair(text_in(raw.get("call_id")))
     name, second = repair(text_in(raw.get("name")))
     item.call_id, item.name = call_id or item.call_id, name or item.name
     item.replaced = first + second
 
 
-def _close_end(item: Item) -> str:
+def _close_end(item: ResponseItem) -> str:
     """End a message in the first half of a character; returns what is shown for it, "" where there is none."""
     end, count = repair(item.open_end)
     item.open_end, item.replaced = "", item.replaced + count
@@ -396,7 +396,7 @@ def _close_end(item: Item) -> str:
     return end
 
 
-def _take_message(item: Item, raw: dict[str, Any]) -> str:
+def _take_message(item: ResponseItem, raw: dict[str, Any]) -> str:
     """Take the text of a message that is done; returns what of it has not been shown."""
     before = "".join(item.parts)
     text, refusal = message_text(raw.get("content"))

@@ -427,11 +427,11 @@ async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Ap
     if decision is None or spec is None or facts is None or prepared.approval_id is None:
         raise RuntimeError("only a call that policy wants an approval for asks for one")
     # Imported here since most sessions ask for nothing.
-    from agent_host.approval.details import Act, describe
+    from agent_host.approval.details import DescribedCall, describe
 
     clean = ctx.scrubber.text
     workspace = ctx.judge.environment.workspace
-    act = Act(spec, call.arguments, facts, workspace)
+    act = DescribedCall(spec, call.arguments, facts, workspace)
     shown = await describe(act, clean)
     rule = ctx.judge.approval_rule(decision.rule_id)
     return ApprovalRequest(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agent_host.loop.background import CommandWatch
     from agent_host.loop.cancellation import Cancellation
     from agent_host.loop.conversation import Conversation
-    from agent_host.loop.elicitation import Questions
+    from agent_host.loop.elicitation import ElicitationQueue
     from agent_host.loop.journal import Journal
     from agent_host.loop.progress import Progress
     from agent_host.redaction import Scrubber
@@ -104,7 +104,7 @@ class LoopContext(NamedTuple):
     phase: Machine[TaskPhase]
     live_output: LiveOutput
     at_once: Mapping[Category, int]
-    questions: Questions
+    questions: ElicitationQueue
     progress: Progress
     outside: Outside
     command_watch: CommandWatch | None = None

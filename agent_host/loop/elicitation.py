@@ -112,7 +112,7 @@ def _emit_answer(
 # Questions of one turn that wait for an answer at the same time: one answer may cover several of them (AH 10.2).
 
 
-class Questions:
+class ElicitationQueue:
     """Questions that wait at the gate, each with the action that an approval for a task or a session would be bound
     to."""
 

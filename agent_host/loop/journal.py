@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agent_host.redaction import Scrubber
     from agent_host.thread.messages import Block, Message
     from state.checkpoint import Checkpoint
-    from state.records import Record
+    from state.records import JournalRecord
     from state.store import OpenSession
 
 
@@ -51,14 +51,14 @@ class Journal:
         task = self.store.state.task
         return None if task is None else task.task_id
 
-    def record(self, record: Record) -> None:
+    def record(self, record: JournalRecord) -> None:
         """Put something on record that must be there before the loop goes on. Raises CheckpointWriteFailed."""
         try:
             self.store.append(record)
         except WriteFailed as error:
             raise _nothing_started(error) from error
 
-    def try_record(self, record: Record) -> None:
+    def try_record(self, record: JournalRecord) -> None:
         """Put something on record, or leave all as it was. Raises CheckpointWriteFailed."""
         try:
             self.store.try_append(record)
@@ -73,7 +73,7 @@ class Journal:
             raise _nothing_started(error) from error
         self._report_storage_limit(None)
 
-    def checkpoint(self, step_id: str | None, record: Record, *, sync: bool = True) -> None:
+    def checkpoint(self, step_id: str | None, record: JournalRecord, *, sync: bool = True) -> None:
         """Put something on record that has already happened, durably unless more follows at once. A failure is
         reported, and the next write carries what this one could not (AH 11)."""
         try:

@@ -88,7 +88,7 @@ def meaning_without_calls(ctx: LoopContext, meaning: Meaning, text: str) -> Mean
     return meaning
 
 
-class Answer(NamedTuple):
+class FinalAnswer(NamedTuple):
     """A final answer: its JSON, or what is wrong with it."""
 
     value: Any = None
@@ -111,16 +111,16 @@ class AnswerForm:
         self.schema = schema
         self._judge = judge
 
-    def read(self, text: str) -> Answer:
+    def read(self, text: str) -> FinalAnswer:
         """The answer in a text. A model that puts it in a fence has answered."""
         body = text.strip()
         fenced = _FENCE.fullmatch(body)
         try:
             value = orjson.loads(body if fenced is None else fenced[1])
         except orjson.JSONDecodeError as error:
-            return Answer(problem=f"it is not JSON: {error}")
+            return FinalAnswer(problem=f"it is not JSON: {error}")
         problem = self._judge(value)
-        return Answer(value) if problem is None else Answer(problem=problem)
+        return FinalAnswer(value) if problem is None else FinalAnswer(problem=problem)
 
     def note(self, text: str) -> str:
         """Tell the model that its answer does not fit, and why."""

@@ -52,7 +52,7 @@ def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:
     return elicitation.form is not None or elicitation.url is None  # with neither, forms are meant
 
 
-async def elicit(context: ServerRequestContext[Any, Any], question: Question) -> PersonsAnswer:
+async def elicit(context: ServerRequestContext[Any, Any], question: WaitingCall) -> PersonsAnswer:
     """Ask within a request, of a client that takes requests. No answer is a denial."""
     try:
         result = await context.session.elicit_form(
@@ -63,25 +63,25 @@ async def elicit(context: ServerRequestContext[Any, Any], question: Question) ->
     return answer_in(question, result)
 
 
-def form_request(question: Question) -> types.ElicitRequest:
+def form_request(question: WaitingCall) -> types.ElicitRequest:
     """The question for a client that is asked by the answer to its own request (MCP 2026-07-28)."""
     return types.ElicitRequest(
         params=types.ElicitRequestFormParams(message=message_of(question), requested_schema=_form_of(question))
     )
 
 
-def _form_of(question: Question) -> dict[str, Any]:
+def _form_of(question: WaitingCall) -> dict[str, Any]:
     """The form of a question: whether a call may run, or what a server that the task uses asks in the middle of one."""
     return _FORM if question.form is None else dict(question.form)
 
 
-def message_of(question: Question) -> str:
+def message_of(question: WaitingCall) -> str:
     """The text for the person."""
     why = "" if question.description in ("", question.summary) else f"\n{question.description}"
     return f"{question.title}: {question.summary}{why}\n\nrisk: {question.risk}\n{question.details}"
 
 
-def answer_in(question: Question, result: types.ElicitResult) -> PersonsAnswer:
+def answer_in(question: WaitingCall, result: types.ElicitResult) -> PersonsAnswer:
     """Read the answer in a form. All but an approval is a denial."""
     content: Mapping[str, Any] = result.content or {}
     if question.form is not None:
@@ -101,7 +101,7 @@ _NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 """Of a page to open: it is answered, or declined, as a whole."""
 
 
-class Question(NamedTuple):
+class WaitingCall(NamedTuple):
     """A call that waits for a person. The texts are those of `approval_requested`, with nothing in them that does not
     print. `form` is the JSON Schema of what an MCP server of the task asks in the middle of a call."""
 
@@ -127,14 +127,14 @@ class Question(NamedTuple):
         }
 
 
-def question_in(payload: Mapping[str, Any]) -> Question:
+def question_in(payload: Mapping[str, Any]) -> WaitingCall:
     """The question of an `approval_requested`."""
     details = dict(payload["details"])
     form = details.pop("form", _NO_FIELDS) if "isQuestion" in payload else None
     if form is not None:
         del details["question"]  # it is the description
     lines = [*payload["risks"], *(f"{name}: {value}" for name, value in details.items())]
-    return Question(
+    return WaitingCall(
         payload["approvalId"],
         one_line(payload["title"]),
         one_line(payload["actionSummary"]),

@@ -22,7 +22,7 @@ from agent_host.states import SessionStatus, TaskPhase
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from agent_host.mcp_server.approving import PersonsAnswer, Question
+    from agent_host.mcp_server.approving import PersonsAnswer, WaitingCall
 
 CANCELLING: Final = "the task is being cancelled"
 STATUSES: Final = {
@@ -59,7 +59,7 @@ class HostedSession:
         self.since = ""
         self.activity = 0
         self.doing = ""
-        self.questions: dict[str, Question] = {}
+        self.questions: dict[str, WaitingCall] = {}
         self._ending: Mapping[str, Any] | None = None
         self._is_lost = False
         self._child: HostChild | None = None

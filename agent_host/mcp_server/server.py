@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from mcp.server import ServerRequestContext
 
-    from agent_host.mcp_server.approving import Question
+    from agent_host.mcp_server.approving import WaitingCall
 
     Context: TypeAlias = ServerRequestContext[Any, Any]
     Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
@@ -197,7 +197,9 @@ class TaskServer:
                     await session.news()
         return not session.is_running or bool(session.questions)
 
-    async def _elicit(self, context: Context, session: HostedSession, question: Question, wait_s: float | None) -> None:
+    async def _elicit(
+        self, context: Context, session: HostedSession, question: WaitingCall, wait_s: float | None
+    ) -> None:
         """Ask the person, for `wait_s` and as long as the question stands."""
         asking = asyncio.ensure_future(elicit(context, question))
         try:

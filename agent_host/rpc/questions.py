@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from agent_host.rpc.server import Receiver
-    from agent_host.rpc.sockets import Check, SocketChannel
+    from agent_host.rpc.sockets import ClientCheck, SocketChannel
 
 _MOST_CLIENTS: Final = 8
 _CLIENT_S: Final = 10.0
@@ -43,7 +43,7 @@ _MAX_ANSWER: Final = 64 * 1024 * 1024
 _LISTED_S: Final = 5.0
 
 
-class Answer(Protocol):
+class GivenAnswer(Protocol):
     """An answer that was given (`agent_host.approval.request.ApprovalAnswer`)."""
 
     @property
@@ -68,7 +68,7 @@ class Desk(Protocol):
         """True if it is the form of an MCP server."""
         ...
 
-    def answer_to(self, approval_id: str) -> Answer | None:
+    def answer_to(self, approval_id: str) -> GivenAnswer | None:
         """The answer that it has got."""
         ...
 
@@ -81,7 +81,7 @@ class QuestionChannel:
     """The channel of this process's session. `check` is that of `listening`; `notice` tells a person in a line that
     there is none."""
 
-    def __init__(self, state_dir: str, check: Callable[[Any], Check], notice: Callable[[str], None]) -> None:
+    def __init__(self, state_dir: str, check: Callable[[Any], ClientCheck], notice: Callable[[str], None]) -> None:
         self._state_dir = state_dir
         self._check = check
         self._notice = notice

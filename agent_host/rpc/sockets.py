@@ -26,7 +26,7 @@ _PIPES = "\\\\.\\pipe\\"
 _MAX_PATH_BYTES = 104 if sys.platform == "darwin" else 107
 
 
-class Check(Protocol):
+class ClientCheck(Protocol):
     """The check of one client."""
 
     def refusal(self) -> str | None:
@@ -42,10 +42,10 @@ class SocketChannel(asyncio.Protocol):
     """A client on a socket or a named pipe: the event loop's own transport. `check` makes the check of a connection; it
     is made when the client comes and before anything of it is read."""
 
-    def __init__(self, accept: Callable[[SocketChannel], Receiver | None], check: Callable[[Any], Check]) -> None:
+    def __init__(self, accept: Callable[[SocketChannel], Receiver | None], check: Callable[[Any], ClientCheck]) -> None:
         self._accept = accept
         self._make_check = check
-        self._check: Check | None = None
+        self._check: ClientCheck | None = None
         self._receiver: Receiver | None = None
         self._transport: asyncio.Transport | None = None
         self._empty = asyncio.Event()
@@ -142,7 +142,7 @@ class SocketChannel(asyncio.Protocol):
 async def listening(
     path: str,
     accept: Callable[[SocketChannel], Receiver | None],
-    check: Callable[[Any], Check],
+    check: Callable[[Any], ClientCheck],
     *,
     option: str = "--socket",
     long: bool = False,

@@ -53,7 +53,7 @@ EventPath = Literal["/audit/events", "/telemetry/events"]
 _TAKES_NO_ARRAY = frozenset({400, 404, 415, 422})
 
 
-class UploadBody(Protocol):
+class StreamedBody(Protocol):
     """A body that is made while it is sent."""
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class ServiceClient:
         self._making = asyncio.Lock()
         self._closed = False
 
-    async def post(self, path: str, body: bytes | UploadBody, *, idempotency_key: str | None = None) -> Any:
+    async def post(self, path: str, body: bytes | StreamedBody, *, idempotency_key: str | None = None) -> Any:
         """POST `body`, which is JSON, to `path` under the base URL; returns the answer's JSON, None for an empty one.
         What the pieces of a body raise is raised.
 
@@ -145,7 +145,7 @@ class ServiceClient:
             content = await self._content(response, displayable_url(self._base_url) + path)
             return HttpAnswer(response.status_code, response.headers, content)
 
-    async def _once(self, path: str, body: bytes | UploadBody, key: str) -> Any:
+    async def _once(self, path: str, body: bytes | StreamedBody, key: str) -> Any:
         shown = displayable_url(self._base_url) + path
         timeout_s = self._timeout_s + len(body) / _SLOWEST_BYTES_PER_S
         async with self._send("POST", path, body, {"idempotency-key": key}, timeout_s) as response:
@@ -153,7 +153,7 @@ class ServiceClient:
 
     @asynccontextmanager
     async def _send(
-        self, method: str, path: str, body: bytes | UploadBody, headers: Mapping[str, str], timeout_s: float
+        self, method: str, path: str, body: bytes | StreamedBody, headers: Mapping[str, str], timeout_s: float
     ) -> AsyncIterator[http.httpx.Response]:
         """The response to one request, its body still to be read within the time-out."""
         client = await self._client()
@@ -279,7 +279,7 @@ async def _read_bounded(response: http.httpx.Response, limit: int) -> bytes:
     return bytes(body[:limit])
 
 
-async def _pieces(body: bytes | UploadBody) -> AsyncIterator[bytes]:
+async def _pieces(body: bytes | StreamedBody) -> AsyncIterator[bytes]:
     """The body in pieces. One given as bytes would stay alive with its request, which httpx ties into a cycle, until
     the next garbage collection."""
     if not isinstance(body, bytes):

@@ -59,7 +59,7 @@ class UploadFailed(AgentHostError):
         self.passing = passing
 
 
-class StoredArtifact(NamedTuple):
+class ArtifactOnDisk(NamedTuple):
     """An artifact on this disk. `ref` is its local reference (SK 6, `storage_ref`): a path below the session's folder.
     `uri` is its address where no other service is asked. `size` is in bytes."""
 
@@ -73,12 +73,12 @@ class StoredArtifact(NamedTuple):
 class ArtifactHome(Protocol):
     """The home of a session's artifacts on this machine."""
 
-    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
+    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
         """Keep one artifact of any size, a piece at a time. It survives the death of this process. Raises
         UploadFailed."""
         ...
 
-    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> StoredArtifact:
+    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> ArtifactOnDisk:
         """Keep the session's history, of any size, in place of the one before. Raises UploadFailed."""
         ...
 
@@ -130,13 +130,13 @@ class EmbeddedWorkspaceService:
             _refuse_large(artifact)
         return (await self.keep(artifact, task_id=task_id, step_id=step_id)).uri
 
-    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
+    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
         """See ArtifactHome."""
         if artifact.size <= INLINE_BYTES:
             return self._store(artifact, task_id, step_id)
         return await asyncio.to_thread(self._store, artifact, task_id, step_id)
 
-    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> StoredArtifact:
+    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> ArtifactOnDisk:
         """See ArtifactHome."""
         return self._store(artifact, task_id, None)
 
@@ -197,7 +197,7 @@ class EmbeddedWorkspaceService:
             raise
         return file
 
-    def _store(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> StoredArtifact:
+    def _store(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
         is_history = artifact.artifact_type == "session_history"
         artifact_id = "session_history" if is_history else self._outside.new_id("art")
         path = os.path.join(self._directory, artifact_id)
@@ -228,7 +228,7 @@ class EmbeddedWorkspaceService:
         except (OSError, StorageLimit) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise UploadFailed(f"storing artifact {displayable_name(artifact.name)} failed: {reason}") from error
-        return StoredArtifact(artifact_id, ref, uri, sha256, size)
+        return ArtifactOnDisk(artifact_id, ref, uri, sha256, size)
 
 
 def _append(path: str, line: bytes) -> None:

@@ -28,14 +28,14 @@ _BEGINS: Final = {
 }
 
 
-class Picture(NamedTuple):
+class PromptPicture(NamedTuple):
     """A picture as its file has it."""
 
     media_type: str
     data: bytes
 
 
-def picture_in(sent: Mapping[str, Any], path: str) -> Picture:
+def picture_in(sent: Mapping[str, Any], path: str) -> PromptPicture:
     """A picture as a client sends it: {mediaType, data in base64}. Raises UsageError, which names it by `path`."""
     try:
         data = base64.b64decode(sent["data"], validate=True)
@@ -43,10 +43,10 @@ def picture_in(sent: Mapping[str, Any], path: str) -> Picture:
         raise UsageError(f"{path}.data: is not base64: {error}") from error
     if not data.startswith(_BEGINS[sent["mediaType"]]):
         raise UsageError(f"{path}: is not of the type {sent['mediaType']}")
-    return Picture(sent["mediaType"], data)
+    return PromptPicture(sent["mediaType"], data)
 
 
-def keep_pictures(pictures: Sequence[Picture], folder: str, new_id: Callable[[str], str]) -> str:
+def keep_pictures(pictures: Sequence[PromptPicture], folder: str, new_id: Callable[[str], str]) -> str:
     """Write the pictures into `folder` under names of `new_id`, and return the lines that name them to the model. No
     link is followed to it, such as a command may have put in its place. Raises OSError."""
     lines = ["The user attached pictures; look at them with the tool that reads files:"]

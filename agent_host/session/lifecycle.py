@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from agent_host.judging.scoping import Scoping
     from agent_host.loop.context import LoopContext
     from agent_host.services.session import SessionService
-    from agent_host.session.attachments import Picture
+    from agent_host.session.attachments import PromptPicture
     from agent_host.session.patches import FilePatch, WholePatch
     from config.settings import Settings
     from policy.redaction import Redaction
@@ -336,7 +336,7 @@ class LiveSession:
         self.tasks.start(task)
         return False
 
-    async def keep_pictures(self, pictures: Sequence[Picture]) -> str:
+    async def keep_pictures(self, pictures: Sequence[PromptPicture]) -> str:
         """Put pictures of a prompt into the session's temporary directory, and return the lines that name them. Raises
         UsageError."""
         try:

@@ -28,7 +28,7 @@ class BadRequest(ValueError):
     """The request is not one that a real gateway would take; the text says what is wrong and where."""
 
 
-class Dialect(Protocol):
+class MockDialect(Protocol):
     """One wire format. Implementations are pure: bytes and values, no I/O."""
 
     @property

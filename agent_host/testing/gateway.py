@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent_host.testing.anthropic import Anthropic
-from agent_host.testing.dialect import BadRequest, Dialect, PromptCache, TooManyMarks, tokens_of
+from agent_host.testing.dialect import BadRequest, MockDialect, PromptCache, TooManyMarks, tokens_of
 from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, MockServer, Reply
 from agent_host.testing.openai_chat import ChatCompletions
 from agent_host.testing.openai_responses import Responses
@@ -35,8 +35,8 @@ __all__ = ["MockGateway", "RequestRecord", "Script", "ScriptError", "serve_forev
 FAILURE_HEADER = "x-mock-gateway-failure"
 """Set to `1` on answers that report a failure of the run, so that they can be distinguished from scripted errors."""
 
-WIRES: tuple[Dialect, ...] = (Anthropic(), ChatCompletions(), Responses())
-_DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in WIRES}
+WIRES: tuple[MockDialect, ...] = (Anthropic(), ChatCompletions(), Responses())
+_DIALECTS: Mapping[str, MockDialect] = {dialect.path: dialect for dialect in WIRES}
 _PAGES = frozenset({"/props", "/v1/models", "/api/show", "/api/ps", "/api/tags"})
 _MAX_RECORDS = 10_000
 
@@ -150,7 +150,7 @@ class MockGateway(MockServer):
         finally:
             self._note(number, status=reply.status or None, started=reply.started_ns, ended=reply.ended_ns)
 
-    def _choose(self, number: int, dialect: Dialect, request: HttpRequest) -> tuple[RequestView, Turn]:
+    def _choose(self, number: int, dialect: MockDialect, request: HttpRequest) -> tuple[RequestView, Turn]:
         """The request as scripts see it, and the turn that answers it, expectations met and placeholders filled."""
         view = self._read(dialect, request)
         record = replace(
@@ -170,7 +170,7 @@ class MockGateway(MockServer):
         self._turns.count_served(chosen, view.session)
         return view, self._count_tokens(dialect, request, view, turn) if self._script.count_tokens else turn
 
-    def _count_tokens(self, dialect: Dialect, request: HttpRequest, view: RequestView, turn: Turn) -> Turn:
+    def _count_tokens(self, dialect: MockDialect, request: HttpRequest, view: RequestView, turn: Turn) -> Turn:
         """The turn with the tokens of this request and its answer, where the script gives it none. What fails is not
         counted: a provider keeps nothing of it."""
         if turn.usage != Usage() or turn.fails:
@@ -185,7 +185,7 @@ class MockGateway(MockServer):
         return replace(turn, usage=Usage(fresh, tokens_of("".join(said).encode()), *counts[1:]))
 
     @staticmethod
-    def _read(dialect: Dialect, request: HttpRequest) -> RequestView:
+    def _read(dialect: MockDialect, request: HttpRequest) -> RequestView:
         if request.body is None:
             raise _Refusal(413, f"a request of {request.body_bytes} bytes is over the limit of {MAX_BODY_BYTES}")
         try:
@@ -205,7 +205,7 @@ class MockGateway(MockServer):
         dialect = next(iter(_DIALECTS.values()))
         await reply.send(404, JSON_HEADERS, dialect.error(404, ErrorBody(text)))
 
-    async def _refuse(self, dialect: Dialect, refusal: _Refusal, reply: Reply) -> None:
+    async def _refuse(self, dialect: MockDialect, refusal: _Refusal, reply: Reply) -> None:
         body = dialect.error(refusal.status, ErrorBody(f"mock gateway: {refusal}"))
         headers = JSON_HEADERS
         if not refusal.is_a_probe:
@@ -261,14 +261,14 @@ class AnswerBody:
     complete: bool
 
 
-async def deliver(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply) -> None:
+async def deliver(turn: Turn, dialect: MockDialect, view: RequestView, reply: Reply) -> None:
     """Send the answer of `turn`, after its delay."""
     if turn.delay_ms:
         await asyncio.sleep(turn.delay_ms / 1000)
     await _DELIVERIES[turn.kind](turn, dialect, view, reply)
 
 
-def stream_body(turn: Turn, dialect: Dialect, view: RequestView) -> AnswerBody:
+def stream_body(turn: Turn, dialect: MockDialect, view: RequestView) -> AnswerBody:
     """The stream of an answer as it goes over the wire: stopped, ended by an error or re-split as the turn says."""
     events = dialect.stream_events(turn, view)
     if turn.stream_error is not None:
@@ -300,7 +300,7 @@ async def _send(turn: Turn, headers: Mapping[str, str], body: AnswerBody, reply:
     )
 
 
-async def _answer(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply) -> None:
+async def _answer(turn: Turn, dialect: MockDialect, view: RequestView, reply: Reply) -> None:
     headers = {"request-id": f"req_{view.session}_{view.turn_index}"}
     if view.stream:
         await _send(turn, {**STREAM_HEADERS, **headers}, stream_body(turn, dialect, view), reply)
@@ -314,23 +314,23 @@ async def _answer(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply)
         await _send(turn, {**JSON_HEADERS, **headers}, _cut(turn, (body,)), reply)
 
 
-async def _http_error(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply) -> None:
+async def _http_error(turn: Turn, dialect: MockDialect, view: RequestView, reply: Reply) -> None:
     del view
     await reply.send(turn.status, {**JSON_HEADERS, **turn.headers}, dialect.error(turn.status, turn.error))
 
 
-async def _garbage(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply) -> None:
+async def _garbage(turn: Turn, dialect: MockDialect, view: RequestView, reply: Reply) -> None:
     del dialect
     headers = STREAM_HEADERS if view.stream else JSON_HEADERS
     await _send(turn, headers, _cut(turn, (turn.garbage or b"",)), reply)
 
 
-async def _hang(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply) -> None:
+async def _hang(turn: Turn, dialect: MockDialect, view: RequestView, reply: Reply) -> None:
     del turn, dialect, view
     await reply.await_client_end()
 
 
-_DELIVERIES: Mapping[TurnKind, Callable[[Turn, Dialect, RequestView, Reply], Awaitable[None]]] = {
+_DELIVERIES: Mapping[TurnKind, Callable[[Turn, MockDialect, RequestView, Reply], Awaitable[None]]] = {
     "answer": _answer,
     "http_error": _http_error,
     "garbage": _garbage,

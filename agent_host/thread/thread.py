@@ -54,7 +54,7 @@ class Renderer(Protocol):
         ...
 
     @property
-    def cache_mark(self) -> Mark | None:
+    def cache_mark(self) -> UnitMark | None:
         """The mark at the end of a unit that ends with a user's message: the provider is to keep the request in its
         cache up to there. None where the wire has no marks."""
         ...
@@ -479,14 +479,14 @@ class SentPictures:
             yield oldest
 
 
-class Mark(NamedTuple):
+class UnitMark(NamedTuple):
     """The mark that a wire puts at the end of a unit: `data`, in front of the unit's last `before` bytes."""
 
     data: bytes
     before: int
 
 
-_NO_MARK: Final = Mark(b"", 1)
+_NO_MARK: Final = UnitMark(b"", 1)
 
 
 class WireBuffer:
@@ -534,7 +534,7 @@ class WireBuffer:
         self._lengths[number] = len(unit)
 
     def chunks(
-        self, start: int, marks: Collection[int] = (), mark: Mark = _NO_MARK, *, stop: int | None = None
+        self, start: int, marks: Collection[int] = (), mark: UnitMark = _NO_MARK, *, stop: int | None = None
     ) -> list[bytes]:
         """All units from number `start` on, commas between them, in as few pieces as that takes no copying, with `mark`
         at the end of the units `marks`. With `stop` only the units before that number, in one piece."""
@@ -556,7 +556,7 @@ class WireBuffer:
             found.append(block[at:])
         return [*found, self._join(first_open, marks, mark)]
 
-    def _join(self, start: int, marks: Collection[int], mark: Mark) -> bytes:
+    def _join(self, start: int, marks: Collection[int], mark: UnitMark) -> bytes:
         """The open units from number `start` on."""
         shown = self._open[start - (len(self._lengths) - len(self._open)) :]
         if not any(number >= start for number in marks):

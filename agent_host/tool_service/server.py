@@ -109,7 +109,7 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)  # uvicorn raises a signal again once all is over
         if options.workers == 1:
-            _Server(config, lambda: on_ready(url)).run([listening])
+            _WorkerServer(config, lambda: on_ready(url)).run([listening])
             return
         numbers = stack.enter_context(scratch("metrics"))
         os.environ[METRICS_DIRECTORY] = numbers
@@ -118,7 +118,7 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
 
 
 @dataclass
-class _Life:
+class _WorkerLife:
     """The life of a worker: whether it has come to serve, how often a start failed in its place before, and when
     another one takes its place."""
 
@@ -132,7 +132,7 @@ class _Workers(Multiprocess):
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
-        self._lives: WeakKeyDictionary[Process, _Life] = WeakKeyDictionary()
+        self._lives: WeakKeyDictionary[Process, _WorkerLife] = WeakKeyDictionary()
 
     def keep_subprocess_alive(self) -> None:
         """See Multiprocess."""
@@ -140,7 +140,7 @@ class _Workers(Multiprocess):
         for place, process in enumerate(self.processes):
             if self.should_exit.is_set():
                 return
-            life = self._lives.setdefault(process, _Life())
+            life = self._lives.setdefault(process, _WorkerLife())
             if life.again_at is None and process.is_alive(patience_s):
                 life.served = life.served or process.is_ready(patience_s)
                 continue
@@ -148,10 +148,10 @@ class _Workers(Multiprocess):
                 life.again_at = time.monotonic() + self._bury(process, life)
             if time.monotonic() >= life.again_at:
                 self.processes[place] = new = Process(self.config, self.sockets)
-                self._lives[new] = _Life(failures=life.failures)
+                self._lives[new] = _WorkerLife(failures=life.failures)
                 new.start()
 
-    def _bury(self, process: Process, life: _Life) -> float:
+    def _bury(self, process: Process, life: _WorkerLife) -> float:
         """Put an end to a worker that has ended, or does not answer. Returns for how long none takes its place."""
         process.kill()
         process.join()
@@ -162,7 +162,7 @@ class _Workers(Multiprocess):
         return wait_s
 
 
-class _Server(uvicorn.Server):
+class _WorkerServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_started = on_started

@@ -28,7 +28,7 @@ from policy.shell.words import UNKNOWN, Word, braces_spelled_out, plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from policy.shell.words import Shown
+    from policy.shell.words import ShownText
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=.*", re.DOTALL)
 _MAX_WRAPPERS = 16
@@ -404,12 +404,12 @@ def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
             found.mark_opaque(program, what)
 
 
-def _text_shown(word: Word | None) -> Shown | None:
+def _text_shown(word: Word | None) -> ShownText | None:
     """Return the part that the line shows of a word that a shell runs as text."""
     return word.shown if word is not None and word.shown is not None and not word.shown.is_file else None
 
 
-def _file_shown(word: Word, found: Findings) -> Shown | None:
+def _file_shown(word: Word, found: Findings) -> ShownText | None:
     """Return the part that the line shows of the file that a shell reads: its own input, or `<(…)`."""
     if word.shown is not None and word.shown.is_file:
         return word.shown

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from policy.programs.row import Program
     from policy.shell.options import Given
-    from policy.shell.words import Shown, Word
+    from policy.shell.words import ShownText, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Findings:
         self.evaluated = Evaluated()
         self.variables: dict[str, None] = {}
         self.elsewhere = False
-        self.input: Shown | None = None
+        self.input: ShownText | None = None
         self.is_called = False
         self.effort = Effort()
         self.unread = self.unparsed = False
@@ -207,7 +207,7 @@ class Findings:
         self.unread = True
         self.undecidable(reason)
 
-    def run_shown(self, shown: Shown | None, grammar: Grammar, *, is_own: bool = False) -> bool:
+    def run_shown(self, shown: ShownText | None, grammar: Grammar, *, is_own: bool = False) -> bool:
         """Notes that a program runs shell text, of which the line shows this much; True if that is all of it."""
         if shown is not None:
             self.scripts.append(ShellText(grammar, shown.text, is_own=is_own, is_partial=not shown.is_whole))

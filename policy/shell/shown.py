@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from policy.names import words
 from policy.programs.table import PROGRAMS
 from policy.shell.tables import READS_FILES
-from policy.shell.words import Shown, decode_escapes, text_of
+from policy.shell.words import ShownText, decode_escapes, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -70,9 +70,9 @@ class Texts:
         self._read = read
         self._grammar = grammar
         self._depth = 0
-        self._found: dict[tuple[int, int, str], Shown | None] = {}
+        self._found: dict[tuple[int, int, str], ShownText | None] = {}
 
-    def read_text(self, node: Node, command: Node) -> Shown | None:
+    def read_text(self, node: Node, command: Node) -> ShownText | None:
         """Return the text of a word, or the content of the file that `<(…)` or `/dev/fd/3` is; None if nothing of it is
         shown. `command` is the one around it."""
         text = text_of(self._source, node)
@@ -88,7 +88,7 @@ class Texts:
         shown = self._spell(node)
         return shown if shown.text.replace(UNKNOWN, "").strip() else None
 
-    def find_input(self, command: Node, descriptor: str = "0") -> Shown | None:
+    def find_input(self, command: Node, descriptor: str = "0") -> ShownText | None:
         """Return what a command reads as its input; None if the line does not show it."""
         node: Node | None = command
         while node is not None:
@@ -122,7 +122,7 @@ class Texts:
 
     # What a statement prints
 
-    def _find_output(self, node: Node) -> Shown | None:
+    def _find_output(self, node: Node) -> ShownText | None:
         key = (node.start_byte, node.end_byte, node.type)
         if key not in self._found:
             self._found[key] = None  # for one that asks for itself
@@ -131,7 +131,7 @@ class Texts:
             self._depth -= 1
         return self._found[key]
 
-    def _read_output(self, node: Node) -> Shown | None:
+    def _read_output(self, node: Node) -> ShownText | None:
         if node.type == "pipeline":
             return self._find_output(node.named_children[-1])
         if node.type == "redirected_statement":
@@ -153,7 +153,7 @@ class Texts:
         )
         return _bound("".join(one.text for one in parts), is_whole)
 
-    def _read_command(self, command: Node) -> Shown | None:
+    def _read_command(self, command: Node) -> ShownText | None:
         nodes = [one for one in command.named_children if "redirect" not in one.type]
         while len(nodes) > 1 and text_of(self._source, nodes[0]) in _PASSES_ON:
             nodes = nodes[1:]
@@ -170,11 +170,11 @@ class Texts:
             return self._read_echo(args, _PRINT_OPTION)
         return self._read_printf(args) if name == "printf" else None
 
-    def _read_cat(self, args: list[Node], command: Node) -> Shown | None:
+    def _read_cat(self, args: list[Node], command: Node) -> ShownText | None:
         if not args:
             return self.find_input(command)
         shown = self.find_input(command)
-        parts: list[Shown | None] = []
+        parts: list[ShownText | None] = []
         for one in args:
             is_input = text_of(self._source, one) in INPUT_FILES
             parts.append(shown if is_input else self._find_output(one) if "process" in one.type else None)
@@ -183,7 +183,7 @@ class Texts:
         text = "".join(one.text for one in parts[:_MAX_PARTS] if one is not None)
         return _bound(text, len(parts) <= _MAX_PARTS and all(one is not None and one.is_whole for one in parts))
 
-    def _read_echo(self, args: list[Node], options: re.Pattern[str] = _ECHO_OPTION) -> Shown:
+    def _read_echo(self, args: list[Node], options: re.Pattern[str] = _ECHO_OPTION) -> ShownText:
         """POSIX leaves it to a shell whether echo takes `-e`, and escapes without it."""
         decodes, end, is_certain = self._grammar == "zsh", "\n", True
         while args and options.fullmatch(option := text_of(self._source, args[0])):
@@ -200,7 +200,7 @@ class Texts:
         is_certain = is_certain and (self._grammar != "zsh" or not text.startswith("-"))
         return _bound(text, is_certain and all(one.is_whole for one in parts))
 
-    def _read_printf(self, args: list[Node]) -> Shown | None:
+    def _read_printf(self, args: list[Node]) -> ShownText | None:
         if args and text_of(self._source, args[0]) == "--":
             args = args[1:]
         if not args or text_of(self._source, args[0]).startswith("-"):
@@ -230,7 +230,7 @@ class Texts:
 
     # What a word or a here-document spells
 
-    def _read_redirections(self, nodes: list[Node], descriptor: str) -> Shown | None:
+    def _read_redirections(self, nodes: list[Node], descriptor: str) -> ShownText | None:
         """The last here-document or here-string among these."""
         for node in reversed(nodes):
             if node.type == "herestring_redirect" and node.named_children and descriptor == "0":
@@ -249,55 +249,55 @@ class Texts:
         reads = any(one.type.startswith("<") for one in redirect.children)
         return reads and descriptor == ("0" if own is None else text_of(self._source, own))
 
-    def _read_heredoc(self, node: Node) -> Shown | None:
+    def _read_heredoc(self, node: Node) -> ShownText | None:
         parts = {child.type: child for child in node.children}
         start, body = parts.get("heredoc_start"), parts.get("heredoc_body")
         if start is None or body is None:
             return None
         is_literal = text_of(self._source, start)[:1] in {"'", '"', "\\"}
         if is_literal:
-            shown = Shown(text_of(self._source, body))
+            shown = ShownText(text_of(self._source, body))
         else:
             shown = self._spell_between(body, body.start_byte, body.end_byte)
         if "<<-" in parts:
             shown = shown._replace(text=re.sub(r"(?m)^\t+", "", shown.text))
         return shown
 
-    def _spell(self, node: Node) -> Shown:
+    def _spell(self, node: Node) -> ShownText:
         word = self._read(text_of(self._source, node), node)
         if word.text is not None and word.valid:
-            return Shown(word.text)
+            return ShownText(word.text)
         kind, text = node.type, text_of(self._source, node)
         if kind == "command_name":
             return self._spell(node.children[0])
         if kind in {"simple_expansion", "expansion"}:
             whole = self._read(f'"{text}"', node).text
             if whole is not None and not set("*?[") & set(whole):
-                return Shown(" ".join(whole.split()))
+                return ShownText(" ".join(whole.split()))
             return self._spell_variable(text)
         if kind == "concatenation":
             parts = [self._spell(child) for child in node.children]
-            return Shown("".join(one.text for one in parts), all(one.is_whole for one in parts))
+            return ShownText("".join(one.text for one in parts), all(one.is_whole for one in parts))
         if kind == "string":
             quote = self._source.index(b'"', node.start_byte)
             return self._spell_between(node, quote + 1, node.end_byte - 1)
         if kind == "command_substitution":
             return self._spell_substitution(node)
         if kind == "word":
-            return Shown(_ESCAPED.sub(r"\1", text), is_whole=False)
-        return Shown(UNKNOWN, is_whole=False)
+            return ShownText(_ESCAPED.sub(r"\1", text), is_whole=False)
+        return ShownText(UNKNOWN, is_whole=False)
 
-    def _spell_variable(self, text: str) -> Shown:
+    def _spell_variable(self, text: str) -> ShownText:
         """The texts that the line assigns to a variable whose value is not known: one of these, if any."""
         name = _VARIABLE.fullmatch(text)
         texts = [] if name is None else self._literals(name[1])
-        return Shown("\n".join(texts) or UNKNOWN, is_whole=False)
+        return ShownText("\n".join(texts) or UNKNOWN, is_whole=False)
 
-    def _spell_substitution(self, node: Node) -> Shown:
+    def _spell_substitution(self, node: Node) -> ShownText:
         shown = self._find_output(node)
-        return Shown(UNKNOWN, is_whole=False) if shown is None else shown._replace(text=shown.text.rstrip("\n"))
+        return ShownText(UNKNOWN, is_whole=False) if shown is None else shown._replace(text=shown.text.rstrip("\n"))
 
-    def _spell_between(self, node: Node, begin: int, end: int) -> Shown:
+    def _spell_between(self, node: Node, begin: int, end: int) -> ShownText:
         """The text of a string or a here-document, with what its expansions give."""
         kept: list[str] = []
         is_whole, place = True, begin
@@ -324,5 +324,5 @@ def _unescape(escape: re.Match[str]) -> str:
     return "" if escape[1] == "\n" else escape[1]
 
 
-def _bound(text: str, is_whole: bool) -> Shown:
-    return Shown(text[:_MAX_TEXT], is_whole and len(text) <= _MAX_TEXT)
+def _bound(text: str, is_whole: bool) -> ShownText:
+    return ShownText(text[:_MAX_TEXT], is_whole and len(text) <= _MAX_TEXT)

@@ -31,7 +31,7 @@ from policy.shell.undecidable import (
     spaces,
 )
 from policy.shell.variables import Here, Variables, rounds
-from policy.shell.words import Shown, Word, plain, read_word, text_of
+from policy.shell.words import ShownText, Word, plain, read_word, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class ParsedWords(NamedTuple):
     is_own: bool = False
     functions: frozenset[str] = frozenset()
     chain: int = -1
-    input: Shown | None = None
+    input: ShownText | None = None
     start: int = 0
 
 
@@ -330,7 +330,7 @@ class _Walk:
         return rounds(self.variables, text.decode(), begin) if b"$" in text else ({},)
 
     def _emit_expanded(
-        self, node: Node, nodes: list[Node], words: list[Word], repeats: bool, shown: Shown | None
+        self, node: Node, nodes: list[Node], words: list[Word], repeats: bool, shown: ShownText | None
     ) -> None:
         """Emits a command with the words that its variables become; one for each program that it may be."""
         for place in reversed(range(min(len(nodes), len(words)))):
@@ -358,7 +358,7 @@ class _Walk:
         bare = _VARIABLE.fullmatch(text) if text.startswith("$") else None
         return self.variables.parts(bare[1], place) if bare is not None else None
 
-    def _emit(self, node: Node, first: Node, words: list[Word], repeats: bool, shown: Shown | None) -> None:
+    def _emit(self, node: Node, first: Node, words: list[Word], repeats: bool, shown: ShownText | None) -> None:
         name = words[0].text
         is_own = name is not None and self._is_function(name, first)
         if name in BUILTINS_THAT_MATTER and b"$" in self.source[first.start_byte : first.end_byte]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
             """The pattern of the files whose names a loop gives a variable."""
 
 
-class Shown(NamedTuple):
+class ShownText(NamedTuple):
     """Text that the line shows; `is_whole` if nothing in it is unknown. `is_file` for the content of a file that a word
     names, in place of the text of the word."""
 
@@ -51,7 +51,7 @@ class Word(NamedTuple):
     quoted: bool = False
     pattern: str | None = None
     outside: bool = False
-    shown: Shown | None = None
+    shown: ShownText | None = None
 
     @property
     def is_several(self) -> bool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.llm.stream import Dialect
-    from agent_host.testing.dialect import Dialect as GatewaySide
+    from agent_host.testing.dialect import MockDialect as GatewaySide
     from agent_host.testing.script import RequestView
 
 SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}

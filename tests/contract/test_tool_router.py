@@ -15,7 +15,7 @@ from tests.unit.tool_runtime.conftest import until
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.catalogue import SPECS, specs_of
 from tool_runtime.families.desktop.files import UPLOAD_ARTIFACT
-from tool_runtime.processes.command import Command
+from tool_runtime.processes.command import LocalCommand
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import Tool, ToolOutput
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def local(workspace: Path) -> ToolRouter:
-    return LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(workspace)), Command)
+    return LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(workspace)), LocalCommand)
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ async def test_the_tools_of_every_family_are_as_the_catalogue_has_them(
     tmp_path: Path, families: tuple[str, ...]
 ) -> None:
     """Closed schemas of distinct tools, each of which runs, and says of its errors what its family calls them."""
-    router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path), families=families), Command)
+    router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path), families=families), LocalCommand)
     specs = await router.tools()
     assert [spec.name for spec in specs] == [spec.name for spec in specs_of(families)]
     assert len({spec.name for spec in specs}) == len(specs)
@@ -295,7 +295,7 @@ class Echo:
 
 async def test_the_tools_of_a_provider_run_and_its_list_may_change(tmp_path: Path) -> None:
     echo = Echo("one", "ReadFile")
-    router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path)), Command, [echo])
+    router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path)), LocalCommand, [echo])
     assert [spec.name for spec in await router.tools()] == [*(spec.name for spec in (*SPECS, UPLOAD_ARTIFACT)), "one"]
     assert (await router.execute(ask("one"))).output_text == "one"
     assert await router.end_leftovers(ask("one")) == Leftovers(7)
@@ -335,7 +335,7 @@ async def test_arguments_of_a_tool_with_a_foreign_schema_are_judged_by_it(tmp_pa
         "dependentRequired": {"limit": ["rows"]},
     }
     theirs = Foreign(schema)
-    router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path)), Command, [theirs])
+    router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path)), LocalCommand, [theirs])
     assert (await router.tools())[-1] == theirs.spec
     assert (await router.execute(ask("theirs", rows=[{"id": 1}, {"name": "x"}]))).status == "succeeded"
     for arguments, said in (
@@ -363,7 +363,7 @@ async def test_a_tool_whose_schema_cannot_be_used_is_left_out_and_never_runs(
     tmp_path: Path, schema: dict[str, Any], foreign: bool, says: str
 ) -> None:
     theirs, echo = Foreign(schema, foreign=foreign), Echo("one", "theirs")
-    router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path)), Command, [theirs, echo])
+    router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path)), LocalCommand, [theirs, echo])
     assert [spec.name for spec in await router.tools()] == [*(spec.name for spec in (*SPECS, UPLOAD_ARTIFACT)), "one"]
     assert list(router.unusable) == ["theirs"]
     assert says in router.unusable["theirs"]

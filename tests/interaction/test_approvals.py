@@ -18,7 +18,7 @@ from agent_host.services.session import NewSession
 from agent_host.session.opening import FixedOptions
 from state.file_session import FileSession
 from state.file_store import FileCheckpointStore
-from state.records import Record, fields_of, kind_of
+from state.records import JournalRecord, fields_of, kind_of
 from tests.support.person import SESSION, Person, drive, resolved_options
 from tests.support.process import Host, gateway, say, shell, use
 
@@ -254,7 +254,7 @@ class Order:
         self.done: list[str] = []
         append, sync = FileSession.append, FileSession.sync
 
-        def appended(store: FileSession, record: Record) -> None:
+        def appended(store: FileSession, record: JournalRecord) -> None:
             self.done.append(kind_of(record))
             append(store, record)
 

@@ -16,7 +16,7 @@ from agent_host.session.opening import FixedOptions
 from agent_host.testing.services import MockServices, Refused
 from state.errors import WriteFailed
 from state.file_session import FileSession
-from state.records import CallStarted, Record
+from state.records import CallStarted, JournalRecord
 from tests.interaction.test_approval_desk import client as client
 from tests.support.backends import Serving, impatient, services_at
 from tests.support.person import SESSION, resolved_options
@@ -268,7 +268,7 @@ async def test_a_call_whose_start_the_disk_refused_keeps_those_behind_it(
     append = FileSession.append
     refused: list[str] = []
 
-    def append_or_fail(session: FileSession, record: Record) -> None:
+    def append_or_fail(session: FileSession, record: JournalRecord) -> None:
         append(session, record)
         if isinstance(record, CallStarted) and not refused:
             refused.append(record.call_id)

@@ -20,7 +20,7 @@ from state.tool_lists import ToolLists
 from tests.support.node_packages import FOLDER, NODE
 from tests.support.process import eventually
 from tests.support.tls import server_context, tls_in_front_of
-from tool_runtime.processes.command import Command
+from tool_runtime.processes.command import LocalCommand
 from tool_runtime.remote.lists import RemoteTools, SourceTerms
 from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
@@ -63,7 +63,7 @@ class Session:
         self.chunks: list[bytes] = []
         self.told: list[SourceNotice] = []
         self.names: dict[str, Any] = {}
-        self.router = LocalToolRouter(settings, Command)
+        self.router = LocalToolRouter(settings, LocalCommand)
         source = McpSource(ServerConfig("peer", place, 60, 60), settings, self.router.start_program)
         terms = SourceTerms("Mcp.Invoke", isinstance(place, Http), 60, 60)
         (folder / "state").mkdir(exist_ok=True)

@@ -26,7 +26,7 @@ from typing import Any, Final
 from agent_host.ids import MACHINE
 from policy.scope import CommandScope
 from tool_runtime.platform import landlock, linux_calls
-from tool_runtime.processes.command import Command, CommandOutcome, CommandParams, run_command
+from tool_runtime.processes.command import CommandOutcome, CommandParams, LocalCommand, run_command
 from tool_runtime.sandbox import levels as sandbox_levels
 from tool_runtime.sandbox import probe, protected_paths, proxy, session
 from tool_runtime.sandbox.session import open_sandbox
@@ -263,7 +263,7 @@ class Runner:
             environment = {"HOME": place.outside}
         environment |= {"PATH": self._path, "TMPDIR": place.temporary}
         params = _params(place, name, ["/bin/bash", "-ec", code], environment)._replace(timeout_s=60)
-        outcome = await run_command(Command, params, self._pool, None, self._sandbox)
+        outcome = await run_command(LocalCommand, params, self._pool, None, self._sandbox)
         printed = _printed(outcome)
         place.reset()
         return {"name": name, "through": outcome.exit_code == 0, "printed": printed[-600:]}
@@ -286,7 +286,7 @@ class Runner:
         environment = {"PATH": "/usr/bin:/bin", "HOME": place.outside, "TMPDIR": place.temporary}
         line = code.replace("{E}", f"touch {ran}; false")
         params = _params(place, name, ["/bin/bash", "-c", line], environment)._replace(scope=scope, timeout_s=60)
-        printed = _printed(await run_command(Command, params, self._pool, None, self._sandbox))
+        printed = _printed(await run_command(LocalCommand, params, self._pool, None, self._sandbox))
         through = steering_of(top) != before
         await self._pool.run(lambda: work_in(place.workspace, environment))
         new = (ran, os.path.join(place.workspace, "evil.code-workspace"))
@@ -302,7 +302,7 @@ class Runner:
         before = [digest_of(one) for one in places]
         params = _params(place, name, ["/bin/bash", "-c", code], {"PATH": "/usr/bin:/bin"})
         params = params._replace(scope=place.scope(name)._replace(guarded=places))
-        outcome = await run_command(Command, params, self._pool, None, self._sandbox)
+        outcome = await run_command(LocalCommand, params, self._pool, None, self._sandbox)
         is_other = place.digest() != place.before or [digest_of(one) for one in places] != before
         printed = f"{_printed(outcome)[-300:]} {outcome.denials}"
         place.reset()
@@ -315,7 +315,7 @@ class Runner:
             place.victim = _victim()
         argv = [PYTHON, "-I", "-S", "-c", place.program(rows)]
         params = _params(place, rows[0][0], argv, {"PATH": "/usr/bin:/bin"})
-        printed = _printed(await run_command(Command, params, self._pool, None, self._sandbox))
+        printed = _printed(await run_command(LocalCommand, params, self._pool, None, self._sandbox))
         found = [json.loads(line) for line in printed.splitlines() if line.startswith('["')]
         came = [{"name": name, "through": through, "printed": said} for name, through, said in found]
         if len(came) != len(rows):

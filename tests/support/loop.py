@@ -27,7 +27,7 @@ from agent_host.llm.deferred import KnownModels
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation, ForModel
-from agent_host.loop.elicitation import Questions
+from agent_host.loop.elicitation import ElicitationQueue
 from agent_host.loop.journal import Journal
 from agent_host.loop.progress import Progress
 from agent_host.loop.task import run_task
@@ -43,7 +43,7 @@ from policy.rules.case import AS_THE_BUNDLE_SAYS, NO_LIMITS
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.memory_store import MemoryCheckpointStore
-from state.records import Record, fields_of, kind_of, record_of
+from state.records import JournalRecord, fields_of, kind_of, record_of
 from tests.support.events import Watcher, emitter, problems
 from tests.support.loop_parts import MODEL, NOW, SESSION, TASK, Artifacts, Home, Script, Tools, bundle
 
@@ -147,7 +147,7 @@ class Loop:
             phase=phase,
             live_output=LiveOutput(out),
             at_once={"commands": 8, "files": 8, "requests": 8, "uploads": 2, **(at_once or {})},
-            questions=Questions(),
+            questions=ElicitationQueue(),
             progress=Progress(*repeats),
             outside=MACHINE,
         )
@@ -190,7 +190,7 @@ class Loop:
         seen: list[tuple[str, dict[str, Any]]] = []
         append = self.ctx.journal.store.append
 
-        def noted(record: Record) -> None:
+        def noted(record: JournalRecord) -> None:
             seen.append((kind_of(record), fields_of(record)))
             append(record)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from state.records import Record, kind_of
+from state.records import JournalRecord, kind_of
 from tests.support.loop import Loop, sessions_on
 from tests.support.loop_parts import Tools, calls, says
 
@@ -40,7 +40,7 @@ async def killed_before(loop: Loop, disk: SimulatedDisk, *kinds: str) -> Checkpo
     """What the next process finds of a loop on `disk` that died just before a record of one of these kinds."""
     append = loop.ctx.journal.store.append
 
-    def until_then(record: Record) -> None:
+    def until_then(record: JournalRecord) -> None:
         if kind_of(record) in kinds:
             raise Died
         append(record)

@@ -16,7 +16,7 @@ from agent_host.approval.gate import PendingApprovals
 from agent_host.contracts import Leftovers, ToolResult, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect, meaning_of
 from agent_host.llm.stream import ModelTurn
-from agent_host.services.workspace import StoredArtifact, UploadFailed
+from agent_host.services.workspace import ArtifactOnDisk, UploadFailed
 from agent_host.testing.anthropic import read_request
 from agent_host.thread.messages import ToolCall
 from policy.bundle.model import ApprovalRule, Capability, LlmPolicy, PolicyBundle
@@ -231,11 +231,11 @@ class Home:
         self.makers: dict[str, Maker | None] = {}
         self.full = False
 
-    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
+    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
         """See ArtifactHome."""
         return self._keep(f"art_{len(self.held)}", artifact)
 
-    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> StoredArtifact:
+    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> ArtifactOnDisk:
         """See ArtifactHome."""
         return self._keep("session_history", artifact)
 
@@ -255,12 +255,12 @@ class Home:
         """See ArtifactHome."""
         return io.BytesIO(self.held[ref]) if ref in self.makers else None
 
-    def _keep(self, artifact_id: str, artifact: Artifact) -> StoredArtifact:
+    def _keep(self, artifact_id: str, artifact: Artifact) -> ArtifactOnDisk:
         if self.full:
             raise UploadFailed(f"no room for {artifact.name}")
         ref = f"artifacts/{artifact_id}"
         self.held[ref], self.makers[ref] = artifact.data, artifact.maker
-        return StoredArtifact(artifact_id, ref, self.uri_of(ref), "", len(self.held[ref]))
+        return ArtifactOnDisk(artifact_id, ref, self.uri_of(ref), "", len(self.held[ref]))
 
 
 # Who approves

@@ -19,7 +19,7 @@ from agent_host.approval.forms import form_of
 from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from agent_host.ids import MACHINE
 from state.tool_lists import ToolLists
-from tool_runtime.processes.command import Command
+from tool_runtime.processes.command import LocalCommand
 from tool_runtime.remote.lists import RemoteTools, SourceTerms
 from tool_runtime.remote.mcp.oauth import DEFAULT_PORT, Browser
 from tool_runtime.remote.mcp.servers import Http, ServerConfig
@@ -74,7 +74,7 @@ async def main(url: str, *, with_oauth: bool) -> int:
     """Do it; 0 where the server could be asked for its tools."""
     with tempfile.TemporaryDirectory() as folder:
         settings = RuntimeSettings(outside=MACHINE, workspace=folder)
-        router = LocalToolRouter(settings, Command)
+        router = LocalToolRouter(settings, LocalCommand)
         place = Http(url, oauth_folder=os.path.join(folder, "tokens") if with_oauth else None)
         config = ServerConfig("peer", place, _PATIENCE_S, _PATIENCE_S, elicitation=True)
         source = McpSource(config, settings, router.start_program, browser=_browser(), ask_person=_person)

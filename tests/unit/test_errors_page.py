@@ -71,7 +71,7 @@ def test_sessions_fail_for_the_reasons_of_the_page() -> None:
 
 
 def test_every_code_of_a_call_has_a_row() -> None:
-    files = [*(f"loop/{name}.py" for name in ("approvals", "calls", "prepare", "recovery")), "judging/decisions.py"]
+    files = [*(f"loop/{name}.py" for name in ("calls", "prepare", "recovery")), "judging/decisions.py"]
     named = {
         ErrorCode[name]
         for file in (*files, "loop/results.py")

@@ -160,6 +160,6 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
         f"agent_host.host.{name}"
         for name in (
             *("connection_checks", "dry_runs", "environment", "first_provider", "machine_checks", "opening", "records"),
-            *("own_policy", "replay", "sessions", "undo", "warnings"),
+            *("options", "own_policy", "replay", "sessions", "undo"),
         )
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.approval.details import Act, describe
+from agent_host.approval.details import DescribedCall, describe
 from agent_host.approval.request import ApprovalRequest
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.judging.environment import Environment
@@ -84,7 +84,7 @@ async def details(place: Path, tool: str, arguments: dict[str, Any]) -> dict[str
     index = SkillIndex([SkillFolder(str(place / "skills"), of_workspace=False)])
     scripts = SkillScripts(index, os.environ["PATH"], str(place / "sandbox"), 6)
     facts = gather(spec, arguments, Environment(str(place), "/home/u", "posix", "bash"), scripts=scripts)
-    found = await describe(Act(spec, arguments, facts, str(place)), str)
+    found = await describe(DescribedCall(spec, arguments, facts, str(place)), str)
     made: dict[str, Any] = ApprovalRequest(
         "a", "s", "t", "p", tool, spec.capability, arguments, "", "", None, "low", (), found.summary, found.details
     ).to_payload()["details"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     """(settings of the family, more parameters of Operations by name)"""
 
 
-class Row(NamedTuple):
+class ToolRow(NamedTuple):
     """One tool. `work` blocks: it runs in a thread, and at once what is small and `near`. `run` is a coroutine in its
     place. `leftover` takes away what a call left in files when its process died, and says whether there was something;
     `check` is as in Tool."""
@@ -49,7 +49,7 @@ class Row(NamedTuple):
         return Tool(self.spec, run, DESKTOP, run_at_once(work) if self.near else None, names, check=self.check)
 
 
-def name_errors(errors: Mapping[str, str], *rows: Row) -> tuple[Row, ...]:
+def name_errors(errors: Mapping[str, str], *rows: ToolRow) -> tuple[ToolRow, ...]:
     """The rows with the family's names of errors, but for tools that have names of their own."""
     return tuple(row._replace(spec=row.spec._replace(error_names=row.spec.error_names or errors)) for row in rows)
 
@@ -58,7 +58,7 @@ class Family:
     """A Provider of the tools of `rows`. `names` is as in Tool."""
 
     def __init__(
-        self, rows: Sequence[Row], make: Callable[[], Operations], names: Mapping[FaultKind, str] | None = None
+        self, rows: Sequence[ToolRow], make: Callable[[], Operations], names: Mapping[FaultKind, str] | None = None
     ) -> None:
         self._rows = {row.spec.name: row for row in rows}
         self._make = make

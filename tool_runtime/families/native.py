@@ -13,7 +13,7 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import name_for_json
 from agent_host.errors import ErrorCode
 from tool_runtime.families.answers import answer, body_text, cut_line, fit_texts, fitting
-from tool_runtime.families.family import Family, Row, encode, given, name_errors
+from tool_runtime.families.family import Family, ToolRow, encode, given, name_errors
 from tool_runtime.families.schemas import (
     DELETES,
     FETCHES,
@@ -441,14 +441,14 @@ def _encode_body(body: str | Mapping[str, object], headers: Mapping[str, str]) -
 
 ROWS: Final = name_errors(
     ERROR_NAMES,
-    Row(READ_FILE, work=_read, near=True),
-    Row(WRITE_FILE, work=_write, leftover=lambda operations, request: operations.remove_temporary(request)),
-    Row(DELETE_FILE, work=_delete),
-    Row(LIST_FILES, work=_list_files),
-    Row(LIST_DIR, work=_list_dir, near=True),
-    Row(GREP, work=_grep, near=True),
-    Row(EXEC, run=_exec),
-    Row(FETCH, run=_fetch),
+    ToolRow(READ_FILE, work=_read, near=True),
+    ToolRow(WRITE_FILE, work=_write, leftover=lambda operations, request: operations.remove_temporary(request)),
+    ToolRow(DELETE_FILE, work=_delete),
+    ToolRow(LIST_FILES, work=_list_files),
+    ToolRow(LIST_DIR, work=_list_dir, near=True),
+    ToolRow(GREP, work=_grep, near=True),
+    ToolRow(EXEC, run=_exec),
+    ToolRow(FETCH, run=_fetch),
 )
 SPECS: Final = tuple(row.spec for row in ROWS)
 """The family, in the order in which the model is shown it."""

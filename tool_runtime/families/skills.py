@@ -13,7 +13,7 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import name_for_json
 from agent_host.errors import ErrorCode
 from tool_runtime.families.answers import answer, body_text, cut_line, excerpt, fitting
-from tool_runtime.families.family import Family, Row, encode, given, name_errors
+from tool_runtime.families.family import Family, ToolRow, encode, given, name_errors
 from tool_runtime.families.schemas import (
     DELETES,
     FETCHES,
@@ -463,13 +463,13 @@ def _files_left(sandbox: str) -> list[str]:
 
 ROWS: Final = name_errors(
     ERROR_NAMES,
-    Row(READ_FILE, work=_read, near=True),
-    Row(LIST_DIR, work=_list, near=True),
-    Row(GREP, work=_grep, near=True),
-    Row(RUN_SCRIPT, run=_run_script),
-    Row(WRITE_FILE, work=_write, leftover=lambda operations, request: operations.remove_temporary(request)),
-    Row(DELETE_FILE, work=_delete),
-    Row(NETWORK_REQUEST, run=_request),
+    ToolRow(READ_FILE, work=_read, near=True),
+    ToolRow(LIST_DIR, work=_list, near=True),
+    ToolRow(GREP, work=_grep, near=True),
+    ToolRow(RUN_SCRIPT, run=_run_script),
+    ToolRow(WRITE_FILE, work=_write, leftover=lambda operations, request: operations.remove_temporary(request)),
+    ToolRow(DELETE_FILE, work=_delete),
+    ToolRow(NETWORK_REQUEST, run=_request),
 )
 SPECS: Final = tuple(row.spec for row in ROWS)
 """The family, in the order in which the model is shown it."""

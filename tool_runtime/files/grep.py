@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from policy.patterns import Pattern
     from tool_runtime.files.globs import HiddenNames
-    from tool_runtime.files.tree import Folder
+    from tool_runtime.files.tree import TreeFolder
     from tool_runtime.tool import Abandoned
 
 Mode = Literal["content", "files", "counts"]
@@ -209,7 +209,7 @@ class _Search:
             return None
         return Search(SearchQuestion(params.rg, root, written, params.ignore_case, self._most), MANY_FILES)
 
-    def _names_to_search(self, folder: Folder, glob: Pattern | None) -> list[str]:
+    def _names_to_search(self, folder: TreeFolder, glob: Pattern | None) -> list[str]:
         names = folder.files
         if glob is not None:
             names = [name for name in names if glob.search(path_bytes(folder.path + name)) is not None]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from policy.patterns import Pattern
     from tool_runtime.files.globs import HiddenNames
-    from tool_runtime.files.tree import Folder, Names
+    from tool_runtime.files.tree import Names, TreeFolder
     from tool_runtime.tool import Abandoned
 
 
@@ -152,7 +152,7 @@ def _page(walk: Walk, root: str, params: ListParams | FindParams, wanted: Patter
     return Listing(root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped, walk.hidden)
 
 
-def _files(folder: Folder, names: Sequence[str]) -> Iterator[ListedEntry]:
+def _files(folder: TreeFolder, names: Sequence[str]) -> Iterator[ListedEntry]:
     paths = [folder.path + name for name in names] if folder.path else names
     kind: Kind = "file"
     return map(
@@ -160,7 +160,7 @@ def _files(folder: Folder, names: Sequence[str]) -> Iterator[ListedEntry]:
     )
 
 
-def _list_entries(folder: Folder, entries: Sequence[tuple[str, Kind]]) -> Iterator[ListedEntry]:
+def _list_entries(folder: TreeFolder, entries: Sequence[tuple[str, Kind]]) -> Iterator[ListedEntry]:
     above, size_of = folder.path, folder.sizes.get
     targets: Iterable[str | None] = itertools.repeat(None)
     if folder.links:

@@ -32,7 +32,7 @@ class NotANotebook(Exception):
     """It cannot be shown as cells; the message says why."""
 
 
-class Picture(NamedTuple):
+class OutputPicture(NamedTuple):
     """A picture of an output, and the line that stands for it in the text."""
 
     line: str
@@ -43,7 +43,7 @@ class Notebook(NamedTuple):
     """A notebook as it is shown. `pictures` are those that a model may get."""
 
     text: str
-    pictures: tuple[Picture, ...]
+    pictures: tuple[OutputPicture, ...]
 
 
 def render(data: bytes) -> Notebook:
@@ -66,7 +66,7 @@ def render(data: bytes) -> Notebook:
 class _CellWriter:
     def __init__(self) -> None:
         self.parts: list[str] = []
-        self.pictures: list[Picture] = []
+        self.pictures: list[OutputPicture] = []
         self._numbers = 0
         self._bytes = 0
 
@@ -125,7 +125,7 @@ class _CellWriter:
         if problem:
             return f"{line}, not shown: {problem}]"
         self._bytes += len(data)
-        self.pictures.append(Picture(f"{line}]", found))
+        self.pictures.append(OutputPicture(f"{line}]", found))
         return f"{line}]"
 
     def _no_room(self, size: int) -> str:

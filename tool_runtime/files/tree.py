@@ -57,7 +57,7 @@ class WalkParams(NamedTuple):
     opened: int | None = None
 
 
-class Folder:
+class TreeFolder:
     """A directory of a walk. `path` is from the root, empty for it, else with a slash at its end; `real` is absolute.
     Names are sorted. `files` are regular ones, `others` are neither those nor directories nor links. `sizes` has that
     of each file in bytes, where it was asked for. `complete`: no file of it was left out. `to_walk` are its directories
@@ -148,7 +148,7 @@ class Walk:
 
     def admit(self, real: str, entries: Sequence[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
         """Those of the entries of a directory that policy lets anybody see; the others are counted."""
-        found = Folder("", real)
+        found = TreeFolder("", real)
         lists = dict(found.names)
         for name, kind in entries:
             lists[kind].append(name)
@@ -159,7 +159,7 @@ class Walk:
         kept = {name for _, names in found.names for name in names}
         return [entry for entry in entries if entry[0] in kept]
 
-    def folders(self, behind: str = "") -> Iterator[Folder]:
+    def folders(self, behind: str = "") -> Iterator[TreeFolder]:
         """The directories, each before those in it, in the order of their names; with `behind` those that may hold an
         entry which comes after this path. Raises OSError where the root cannot be opened, ToolFault for a call that has
         been given up."""
@@ -200,9 +200,9 @@ class Walk:
                 inside = os.path.join(real, name)
                 waiting.append((f"{path}{name}/", inside, depth + 1, self._judge_below(inside, below, name), ignored))
 
-    def _list(self, path: str, real: str, opened: int | None = None) -> Folder:
+    def _list(self, path: str, real: str, opened: int | None = None) -> TreeFolder:
         """All entries; of too many those that came first."""
-        found = Folder(path, real)
+        found = TreeFolder(path, real)
         with _scan(real) if opened is None else os.scandir(opened) as entries:
             self._left -= found.take(itertools.islice(entries, self._left), with_sizes=self._params.with_sizes)
             if self._left == 0 and next(entries, None) is not None:
@@ -215,7 +215,7 @@ class Walk:
             found.hide(name)
         return found
 
-    def _admit(self, found: Folder, below: Below) -> None:
+    def _admit(self, found: TreeFolder, below: Below) -> None:
         """Take out what policy keeps from being named, links that lead to such a place included."""
         found.to_walk = found.folders
         if found.links:

@@ -45,7 +45,7 @@ _TERMINALS: Final = "/dev/pts"
 _OWN: Final = ("/proc", _SHARED_MEMORY, _TERMINALS)
 
 
-class View(NamedTuple):
+class DiskView(NamedTuple):
     """Absolute real places. `writes` stay writable, `guarded` within them do not; `hidden` are covered, but for those
     of `writes` that lie within them. Below `writes` no program runs with its owner's rights. The view has shared memory
     and terminals of its own, whatever `writes` names."""
@@ -68,7 +68,7 @@ class SeenPlaces(NamedTuple):
     granted: dict[str, tuple[int, int]]
 
 
-def look_at(view: View, granted: Iterable[str]) -> SeenPlaces:
+def look_at(view: DiskView, granted: Iterable[str]) -> SeenPlaces:
     """Look at the places of `view` and of its rules, by their names in this process."""
     trees = (*_writable(view), *folders_between(view.writes, view.guarded)) if view.writes != ("/",) else ()
     others = map(_status, (*view.guarded, *view.hidden))
@@ -79,7 +79,7 @@ def look_at(view: View, granted: Iterable[str]) -> SeenPlaces:
     )
 
 
-def find_shared(view: View, places: Iterable[str]) -> list[str]:
+def find_shared(view: DiskView, places: Iterable[str]) -> list[str]:
     """Those places that are the same in the view and outside of it: none that each view has of its own or covers."""
     others = tuple(f"{one}/" for one in (*_OWN, *view.hidden))
     return [place for place in places if not f"{place}/".startswith(others)]
@@ -90,7 +90,7 @@ def _keys(places: Iterable[str]) -> dict[str, tuple[int, int]]:
     return {place: (one.st_dev, one.st_ino) for place, one in found.items() if one is not None}
 
 
-def _writable(view: View) -> list[str]:
+def _writable(view: DiskView) -> list[str]:
     return [place for place in view.writes if not f"{place}/".startswith(tuple(f"{one}/" for one in _OWN))]
 
 
@@ -107,7 +107,7 @@ def is_settled(changed_ns: int, now_ns: int) -> bool:
     return changed_ns < now_ns - (50_000_000 if changed_ns % 1_000_000_000 else 2_500_000_000)
 
 
-def make(view: View, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
+def make(view: DiskView, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
     """Give this process, which has a mount namespace of its own, the view; it needs the right to mount there. Places
     that are not there are passed over. Which files the writable places and the folders of guarded ones are that were
     mounted. Raises OSError."""

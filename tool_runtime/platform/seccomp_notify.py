@@ -24,7 +24,7 @@ _READV: Final = _PROCESS_VM_READV.get(linux_calls.machine(), -1)
 _NUMBER_OF: Final = {name: number for number, name in _NAMES.items()}
 
 
-class Notice(NamedTuple):
+class WaitingSyscall(NamedTuple):
     """One call that waits for an answer: of which thread, by its name, with its arguments as numbers."""
 
     notice_id: int
@@ -33,7 +33,7 @@ class Notice(NamedTuple):
     arguments: tuple[int, ...]
 
 
-def receive(listener: int) -> Notice | None:
+def receive(listener: int) -> WaitingSyscall | None:
     """The next question of a descriptor that is ready; None where its thread is gone already. Raises OSError."""
     buffer = bytearray(_NOTICE.size)
     try:
@@ -43,7 +43,7 @@ def receive(listener: int) -> Notice | None:
             return None
         raise
     notice_id, thread, _, number, _, _, *arguments = _NOTICE.unpack(buffer)
-    return Notice(notice_id, thread, _NAMES.get(number, str(number)), tuple(arguments))
+    return WaitingSyscall(notice_id, thread, _NAMES.get(number, str(number)), tuple(arguments))
 
 
 def answer(listener: int, notice_id: int, code: int, value: int = 0) -> None:
@@ -91,7 +91,7 @@ def read_memory(thread: int, address: int, size: int) -> bytes:
             os.close(descriptor)
 
 
-def write_memory(listener: int, notice: Notice, address: int, data: bytes) -> None:
+def write_memory(listener: int, notice: WaitingSyscall, address: int, data: bytes) -> None:
     """Put `data` into the memory of the thread that waits for the answer to `notice`. Raises OSError."""
     descriptor = os.open(f"/proc/{notice.thread}/mem", os.O_WRONLY | os.O_CLOEXEC)
     try:

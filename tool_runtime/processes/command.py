@@ -170,7 +170,7 @@ class RunningCommand(Protocol):
 
 
 class StartCommand(Protocol):
-    """Starts commands. That of this machine is `Command`."""
+    """Starts commands. That of this machine is `LocalCommand`."""
 
     def __call__(
         self, params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None
@@ -244,7 +244,7 @@ async def end_marked(marks: Sequence[str], pool: DaemonPool) -> Leftovers:
     return await pool.run(lambda: kill_until_quiet(find))
 
 
-class Command:
+class LocalCommand:
     """See RunningCommand: one that is processes of this machine. Raises ToolFault where the shell cannot be started."""
 
     def __init__(

@@ -67,7 +67,7 @@ class ProgramSandbox(NamedTuple):
 
     def look(self) -> mounts.SeenPlaces:
         """Look at its places."""
-        return mounts.look_at(mounts.View(*self.view), (path for path, _ in self.restriction[0]))
+        return mounts.look_at(mounts.DiskView(*self.view), (path for path, _ in self.restriction[0]))
 
     def make_restriction(self) -> linux_sandbox.Restriction:
         """For this process, which sees nothing outside that it could change."""
@@ -334,7 +334,7 @@ def take(
 
 def hold_view(work: Work, held: ProgramSandbox) -> dict[str, tuple[int, int]]:
     """Give this process its view: which files were mounted. Raises OSError."""
-    return mounts.make(mounts.View(*held.view), work.known)
+    return mounts.make(mounts.DiskView(*held.view), work.known)
 
 
 def hold(held: ProgramSandbox) -> tuple[int | None, dict[str, tuple[int, int]]]:
@@ -343,7 +343,7 @@ def hold(held: ProgramSandbox) -> tuple[int | None, dict[str, tuple[int, int]]]:
     restriction = held.make_restriction()
     ruleset = linux_sandbox.ruleset_of(restriction)
     listener = linux_sandbox.restrict_this_thread(restriction._replace(ruleset=ruleset), is_bounded=True)
-    shared = mounts.find_shared(mounts.View(*held.view), ruleset.granted)
+    shared = mounts.find_shared(mounts.DiskView(*held.view), ruleset.granted)
     return listener, {place: ruleset.granted[place] for place in shared}
 
 

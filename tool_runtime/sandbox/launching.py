@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tool_runtime.platform.linux_sandbox import Restriction
-    from tool_runtime.platform.mounts import Namespaces, View
+    from tool_runtime.platform.mounts import DiskView, Namespaces
 
     Launch = Callable[[Sequence[str], str, Mapping[str, str], tuple[int, ...]], int]
 
@@ -77,7 +77,7 @@ class Launcher:
         cwd: str,
         env: Mapping[str, str],
         streams: Sequence[int],
-        view: View,
+        view: DiskView,
         restriction: Restriction,
     ) -> StartedProgram:
         """Start a program, whose standard streams are `streams`. Raises OSError where it cannot be started or held."""

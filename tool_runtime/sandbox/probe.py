@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock, landlock_rules, linux_calls, linux_sandbox, seccomp_notify
-from tool_runtime.platform.mounts import LevelFinding, Namespaces, View
+from tool_runtime.platform.mounts import DiskView, LevelFinding, Namespaces
 from tool_runtime.sandbox.launching import Launcher
 from tool_runtime.threads import run_in_fresh_thread
 
@@ -199,7 +199,7 @@ def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under
         whole = landlock_rules.READ | landlock_rules.WRITE  # the view is what is tried
         rules = [landlock_rules.PathRule("/", whole)]
         restriction = linux_sandbox.Restriction(rules, under.abi, network, under.is_supervised)
-        view = View((), (), (hidden,), has_processes=kinds.processes)
+        view = DiskView((), (), (hidden,), has_processes=kinds.processes)
         null = os.open(os.devnull, os.O_RDWR)
         try:
             argv = [_SHELL, "-c", _TRY_VIEW, "sh", kept, hidden]

@@ -39,14 +39,14 @@ from typing import TYPE_CHECKING, Final
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock_rules, linux_sandbox
 from tool_runtime.platform.kept_rules import KeptRules
-from tool_runtime.platform.mounts import View, folders_between
+from tool_runtime.platform.mounts import DiskView, folders_between
 from tool_runtime.sandbox.denials import RealDisk, denials_in, filter_denials
 from tool_runtime.sandbox.launching import LaunchedPopen, Launcher
 from tool_runtime.sandbox.levels import directory_of, find
 from tool_runtime.sandbox.own_sockets import OwnSockets
 from tool_runtime.sandbox.protected_paths import Guarded
 from tool_runtime.sandbox.sockets import HeldSockets, SocketRules
-from tool_runtime.sandbox.supervisor import Supervisor
+from tool_runtime.sandbox.supervisor import SocketSupervisor
 from tool_runtime.sandbox.workspace_places import writable_roots
 from tool_runtime.threads import run_in_fresh_thread
 
@@ -214,7 +214,7 @@ class Sandbox:
         self._settings = settings
         self._runtime = runtime
         self._pool = pool
-        self._supervisor: Supervisor | None = None
+        self._supervisor: SocketSupervisor | None = None
         self._launcher: Launcher | None = None
         self._own: dict[CommandScope, OwnSockets] = {}
         self._running: set[HeldCommand] = set()
@@ -335,7 +335,7 @@ class Sandbox:
             self._launcher = Launcher(self.found.namespaces)
         launcher = self._launcher
         guarded = (*scope.unchangeable, *self.guarded.places_at_top(scope))
-        view = View(scope.writes, guarded, scope.hidden, self.found.namespaces.processes)
+        view = DiskView(scope.writes, guarded, scope.hidden, self.found.namespaces.processes)
         listeners: list[int | None] = []
 
         def run(argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> int:
@@ -348,7 +348,7 @@ class Sandbox:
     def watch(self, listener: int, command: HeldCommand, restriction: Restriction) -> None:
         """Have the supervisor answer for a command that was started."""
         if self._supervisor is None:
-            self._supervisor = Supervisor()
+            self._supervisor = SocketSupervisor()
         own = self._own.setdefault(command.scope, OwnSockets(self._supervisor.listeners))
         held = SocketRules(
             command.scope,

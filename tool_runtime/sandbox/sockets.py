@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from policy.scope import CommandScope
     from tool_runtime.platform.linux_sandbox import Restriction
-    from tool_runtime.platform.seccomp_notify import Notice
+    from tool_runtime.platform.seccomp_notify import WaitingSyscall
 
 _MAX_ADDRESS: Final = 128
 _FAMILIES: Final = {1: "unix", 2: "IPv4", 10: "IPv6", 16: "netlink", 17: "packet", 38: "crypto", 40: "vsock"}
@@ -68,7 +68,7 @@ class HeldSockets:
     def __init__(self, held: SocketRules) -> None:
         self._held = held
 
-    def decide(self, listener: int, notice: Notice) -> int | Connect | Done:
+    def decide(self, listener: int, notice: WaitingSyscall) -> int | Connect | Done:
         """The number of the error by which the call ends, 0 for one that was done; or what was done, or a connection
         that may be made. Raises OSError where the program cannot be looked into."""
         if notice.call in ("socket", "socketpair"):
@@ -93,7 +93,7 @@ class HeldSockets:
             if isinstance(answer, int):
                 os.close(copy)
 
-    def _send(self, listener: int, notice: Notice) -> int | Done:
+    def _send(self, listener: int, notice: WaitingSyscall) -> int | Done:
         copy = seccomp_notify.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
         try:
             return send(self._held, listener, notice, copy)
@@ -104,7 +104,7 @@ class HeldSockets:
         self._held.report(denial)
         return code
 
-    def _socket(self, notice: Notice) -> int:
+    def _socket(self, notice: WaitingSyscall) -> int:
         family, kind = notice.arguments[0] & 0xFFFFFFFF, notice.arguments[1] & 0xF
         if (
             kind == socket.SOCK_DGRAM
@@ -118,7 +118,7 @@ class HeldSockets:
 
     # Connections
 
-    def _connect(self, notice: Notice, copy: int, raw: bytes) -> int | Connect:
+    def _connect(self, notice: WaitingSyscall, copy: int, raw: bytes) -> int | Connect:
         family = struct.unpack_from("=H", raw)[0] if len(raw) >= 2 else -1
         if family == socket.AF_UNIX:
             return self._connect_unix(notice, copy, raw)
@@ -143,7 +143,7 @@ class HeldSockets:
             return Connect(copy, place.raw)
         return self._refuse(Denial("host", place.label, "own", "connect")) if foreign else errno.ECONNREFUSED
 
-    def _connect_unix(self, notice: Notice, copy: int, raw: bytes) -> int | Connect:
+    def _connect_unix(self, notice: WaitingSyscall, copy: int, raw: bytes) -> int | Connect:
         name = raw[2:]
         if not name or name.startswith(b"\0"):
             if self._held.own.has_unix(name):
@@ -168,7 +168,7 @@ class HeldSockets:
 
     # Ports and places to listen at
 
-    def _bind(self, notice: Notice, copy: int, raw: bytes) -> int:
+    def _bind(self, notice: WaitingSyscall, copy: int, raw: bytes) -> int:
         family = struct.unpack_from("=H", raw)[0] if len(raw) >= 2 else -1
         if family == socket.AF_UNIX:
             return self._bind_unix(notice, copy, raw)
@@ -203,7 +203,7 @@ class HeldSockets:
                 return code
         return seccomp_notify.socket_call("listen", copy, backlog & 0x7FFFFFFF)
 
-    def _bind_unix(self, notice: Notice, copy: int, raw: bytes) -> int:
+    def _bind_unix(self, notice: WaitingSyscall, copy: int, raw: bytes) -> int:
         name = raw[2:]
         if not name or name.startswith(b"\0"):
             code = seccomp_notify.socket_call("bind", copy, raw, len(raw))
@@ -360,7 +360,7 @@ def is_of_routes(copy: int) -> bool:
         return one.family == socket.AF_NETLINK and one.proto == socket.NETLINK_ROUTE
 
 
-def send(held: SocketRules, listener: int, notice: Notice, copy: int) -> int | Done:
+def send(held: SocketRules, listener: int, notice: WaitingSyscall, copy: int) -> int | Done:
     """The answer to `sendto` with an address, `sendmsg` and `sendmmsg`. Nobody waits for a socket whose buffer is full:
     its call ends with ENOBUFS where the program would have waited. Raises OSError."""
     thread, arguments = notice.thread, notice.arguments
@@ -391,7 +391,7 @@ def send(held: SocketRules, listener: int, notice: Notice, copy: int) -> int | D
     return Done(len(sent)) if sent or not code else code
 
 
-def _ask_routes(listener: int, notice: Notice, copy: int) -> int | Done:
+def _ask_routes(listener: int, notice: WaitingSyscall, copy: int) -> int | Done:
     """`sendto` to the kernel, the only one that is spoken to by netlink here."""
     size = min(notice.arguments[2], _MAX_BYTES)
     data = _read(notice.thread, notice.arguments[1], size)

@@ -24,7 +24,7 @@ from tool_runtime.sandbox.sockets import Done
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tool_runtime.platform.seccomp_notify import Notice
+    from tool_runtime.platform.seccomp_notify import WaitingSyscall
     from tool_runtime.sandbox.sockets import Connect, HeldSockets
 
 _RETRY_S: Final = 0.02
@@ -51,7 +51,7 @@ class _PendingConnection(NamedTuple):
             os.close(self.wanted.place)
 
 
-class Supervisor:
+class SocketSupervisor:
     """For the commands of one session. Made with the first that is held; `watch` from any thread."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Supervisor:
             os.close(listener)
         gone()
 
-    def _decide(self, listener: int, notice: Notice) -> None:
+    def _decide(self, listener: int, notice: WaitingSyscall) -> None:
         held, _ = self._held[listener]
         try:
             answer = held.decide(listener, notice)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.acp.peer import AcpError, Peer, PeerGone, PeerMethod
+from agent_host.acp.peer import AcpError, PeerGone, PeerMethod, RpcPeer
 from agent_host.rpc.messages import params
 from config.shapes import TEXT
 
@@ -47,7 +47,7 @@ class Wire:
         """Nothing to let go of."""
 
 
-def _peer(wire: Wire) -> Peer:
+def _peer(wire: Wire) -> RpcPeer:
     async def echo(given: Any) -> dict[str, Any]:
         return {"said": given["text"]}
 
@@ -60,7 +60,7 @@ def _peer(wire: Wire) -> Peer:
 
     shape = params({"text": TEXT})
     requests = {"echo": PeerMethod(shape, echo), "wait": PeerMethod(params(), wait), "fail": PeerMethod(params(), fail)}
-    return Peer(wire, requests, {}, lambda: None)
+    return RpcPeer(wire, requests, {}, lambda: None)
 
 
 def _line(**message: Any) -> bytes:

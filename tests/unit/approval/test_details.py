@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.approval.details import Act, describe
+from agent_host.approval.details import DescribedCall, describe
 from agent_host.approval.request import ApprovalRequest
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.judging.environment import Environment
@@ -38,7 +38,7 @@ async def shown(place: Path, tool: str, **arguments: Any) -> Description:
     spec = TOOLS[tool]
     where = Environment(str(place), "/home/u", "posix", "bash")
     facts = gather(spec, arguments, where)
-    act = Act(spec, arguments, facts, str(place))
+    act = DescribedCall(spec, arguments, facts, str(place))
     return await describe(act, Scrubber([SECRET]).text)
 
 
@@ -174,7 +174,7 @@ async def test_what_was_put_in_the_place_of_the_file_is_not_waited_for(place: Pa
     gathered = gather(spec, {"path": str(target), "content": "y"}, Environment(str(place), None, "posix", "bash"))
     target.unlink()
     os.mkfifo(target)
-    act = Act(spec, {"path": str(target), "content": "y"}, gathered, str(place))
+    act = DescribedCall(spec, {"path": str(target), "content": "y"}, gathered, str(place))
     seen = await describe(act, str)
     assert "cannot be read" in seen.details["note"]
 
@@ -189,10 +189,12 @@ async def test_a_deletion(place: Path) -> None:
 async def test_an_upload_shows_how_it_begins(place: Path) -> None:
     (place / "a").write_text("text\n")
     target = path_facts(str(place / "a"), str(place / "a"))
-    act = Act(TOOLS["UploadArtifact"], {"path": target.requested}, target, str(place))
+    act = DescribedCall(TOOLS["UploadArtifact"], {"path": target.requested}, target, str(place))
     seen = await describe(act, str)
     assert seen == ("Upload: a", {"path": target.real_path, "sizeBytes": 5, "start": "text\n"})
-    act = Act(TOOLS["UploadArtifact"], {"content": "x\0", "name": "n"}, NamedToolFacts("UploadArtifact"), str(place))
+    act = DescribedCall(
+        TOOLS["UploadArtifact"], {"content": "x\0", "name": "n"}, NamedToolFacts("UploadArtifact"), str(place)
+    )
     seen = await describe(act, str)
     assert (seen.summary, seen.details["binary"], seen.details["sizeBytes"]) == ("Upload: n", True, 2)
 
@@ -235,7 +237,7 @@ async def test_a_request_with_its_files(place: Path) -> None:
 
 
 async def test_a_tool_of_somebody_else_shows_its_arguments(place: Path) -> None:
-    act = Act(OF_SOMEBODY_ELSE, {"a": BIDI, "b": [1]}, NamedToolFacts("tool"), str(place))
+    act = DescribedCall(OF_SOMEBODY_ELSE, {"a": BIDI, "b": [1]}, NamedToolFacts("tool"), str(place))
     seen = await describe(act, str)
     assert seen.summary == 'tool { "a": "\\u202e", "b": [ 1 ] }'
     assert "\\u202e" in seen.details["otherArguments"]

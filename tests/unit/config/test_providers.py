@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from config.editing import NotEditable, put_provider
 from config.load import ConfigError, load
-from config.providers import KNOWN, NoSuchProvider, Provider, choose_provider, provider_called, settings_under
+from config.providers import KNOWN, NoSuchProvider, choose_provider, provider_called
+from config.settings import LlmProvider, settings_under
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def test_a_session_that_began_with_a_provider_stays_with_it_unless_another_is_na
 # --- a provider -------------------------------------------------------------------------------------------------------
 
 
-def called(tmp_path: Path, name: str, text: str = "", environ: Mapping[str, str] | None = None) -> Provider:
+def called(tmp_path: Path, name: str, text: str = "", environ: Mapping[str, str] | None = None) -> LlmProvider:
     return provider_called(name, settings_of(tmp_path, text), environ or {})
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.faults.disk import SimulatedDisk
-from state.records import Record, TurnTaken
+from state.records import JournalRecord, TurnTaken
 from tests.support.loop import Loop
 from tests.support.loop_crashes import killed_before, resumed
 from tests.support.loop_parts import NO, Person, bundle, call, calls, do, says, says_yes, write
@@ -96,10 +96,10 @@ async def test_a_grant_is_not_used_where_the_link_moves_before_the_call_starts(p
 
 def moves_at_turn(loop: Loop, place: Path, number: int) -> None:
     """The link leads elsewhere just when a turn goes on record: its calls are judged, and none has started."""
-    turns: list[Record] = []
+    turns: list[JournalRecord] = []
     append = loop.ctx.journal.store.append
 
-    def noted(record: Record) -> None:
+    def noted(record: JournalRecord) -> None:
         append(record)
         turns.extend([record] * isinstance(record, TurnTaken))
         if isinstance(record, TurnTaken) and len(turns) == number:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import ToolRequest, ToolResult
-    from agent_host.services.workspace import StoredArtifact
+    from agent_host.services.workspace import ArtifactOnDisk
 
 
 def leaves(*names: str) -> Tools:
@@ -184,7 +184,7 @@ async def test_one_large_artifact_at_a_time_is_in_memory(tmp_path: Path) -> None
     class Watched(Home):
         at_once = most = 0
 
-        async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
+        async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
             self.at_once += 1
             self.most = max(self.most, self.at_once)
             await settled()
@@ -210,7 +210,7 @@ async def test_what_cannot_be_read_any_more_is_told(tmp_path: Path) -> None:
 
 async def test_what_was_not_kept_by_force_is_let_go(tmp_path: Path) -> None:
     class Slow(Home):
-        async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
+        async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
             loop.ctx.cancellation.request(resumable=False)
             loop.ctx.cancellation.force(grace_s=0)
             return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]

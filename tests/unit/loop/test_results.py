@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import Image
-    from agent_host.services.workspace import StoredArtifact
+    from agent_host.services.workspace import ArtifactOnDisk
     from agent_host.thread.messages import Message
     from tests.support.loop import Loop
 
@@ -173,7 +173,7 @@ async def test_what_was_kept_is_told_by_which_output_it_is(loop: Loop) -> None:
     class Small(Home):
         """A disk that is full after the first artifact."""
 
-        async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
+        async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
             self.full = self.held != {}
             return (await super().keep(artifact, task_id=task_id, step_id=step_id))._replace(sha256="ab")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_host.errors import UsageError
 from agent_host.ids import MACHINE
-from agent_host.session.attachments import KINDS, Picture, keep_pictures, picture_in
+from agent_host.session.attachments import KINDS, PromptPicture, keep_pictures, picture_in
 from tests.support.pictures import gif, jpeg, png
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(("kind", "data"), [("image/png", png()), ("image/jpeg", jpeg()), ("image/gif", gif())])
 def test_a_picture_is_what_it_is_called(kind: str, data: bytes) -> None:
-    assert picture_in({"mediaType": kind, "data": b64encode(data).decode()}, "p") == Picture(kind, data)
+    assert picture_in({"mediaType": kind, "data": b64encode(data).decode()}, "p") == PromptPicture(kind, data)
     for other in KINDS.keys() - {kind}:
         with pytest.raises(UsageError, match="is not of the type"):
             picture_in({"mediaType": other, "data": b64encode(data).decode()}, "p")
@@ -35,7 +35,9 @@ def test_what_is_no_base64_is_refused_by_its_place(text: str) -> None:
 
 
 def test_pictures_are_private_files_of_new_names(tmp_path: Path) -> None:
-    said = keep_pictures([Picture("image/png", png()), Picture("image/gif", gif())], str(tmp_path), MACHINE.new_id)
+    said = keep_pictures(
+        [PromptPicture("image/png", png()), PromptPicture("image/gif", gif())], str(tmp_path), MACHINE.new_id
+    )
     first, second = sorted(tmp_path.iterdir(), key=lambda path: path.suffix, reverse=True)
     assert (first.read_bytes(), second.read_bytes()) == (png(), gif())
     if os.name == "posix":
@@ -51,5 +53,5 @@ def test_a_link_in_the_place_of_the_directory_is_not_followed(tmp_path: Path) ->
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match=r"link|directory"):
-        keep_pictures([Picture("image/png", png())], str(tmp_path / "link"), MACHINE.new_id)
+        keep_pictures([PromptPicture("image/png", png())], str(tmp_path / "link"), MACHINE.new_id)
     assert list((tmp_path / "elsewhere").iterdir()) == []

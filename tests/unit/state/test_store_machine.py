@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from state.disk import LocalDisk
 from state.errors import WriteFailed
-from state.records import Record, record_of
+from state.records import JournalRecord, record_of
 from tests.unit.state.helpers import create, load, message, reopen, unnumbered
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class History(RuleBasedStateMachine):
         else:
             self.possible = [unnumbered(self.store.state)]
 
-    def append(self, record: Record) -> None:
+    def append(self, record: JournalRecord) -> None:
         self.attempt(lambda: self.store.append(record))
 
     def calls(self, *, answered: bool) -> list[OpenCall]:

@@ -20,7 +20,7 @@ from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from agent_host.llm.stream import Dialect
-    from agent_host.testing.dialect import Dialect as Wire
+    from agent_host.testing.dialect import MockDialect as Wire
 
 VIEW = RequestView("s", "m", "", 9, True, (), 1, 0, 0, "user", "hi", False, {})
 WIRES = [(AnthropicDialect(), Anthropic()), (ChatDialect(), ChatCompletions()), (ResponsesDialect(), Responses())]

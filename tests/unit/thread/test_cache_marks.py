@@ -14,7 +14,7 @@ from agent_host.testing.anthropic import Anthropic
 from agent_host.testing.dialect import Counts, PromptCache
 from agent_host.thread import thread as wire
 from agent_host.thread.messages import Block, Message, ToolCall
-from agent_host.thread.thread import Mark, Thread, WireBuffer
+from agent_host.thread.thread import Thread, UnitMark, WireBuffer
 
 SYSTEM = "Be careful. " * 500
 DIALECT = AnthropicDialect()
@@ -186,6 +186,6 @@ def test_marks_stand_in_front_of_the_last_bytes_of_their_units(
     shown = [
         unit[:-before] + b"MARK" + unit[-before:] if number in marks else unit for number, unit in enumerate(units)
     ]
-    assert b"".join(buffer.chunks(start, marks, Mark(b"MARK", before))) == b",".join(shown[start:])
+    assert b"".join(buffer.chunks(start, marks, UnitMark(b"MARK", before))) == b",".join(shown[start:])
     assert b"".join(buffer.chunks(start)) == b",".join(units[start:])
     assert [buffer.unit(number) for number in range(len(units))] == units

@@ -10,7 +10,7 @@ import pytest
 from agent_host.contracts import ToolConstraints, ToolRequest, ToolResult
 from agent_host.ids import MACHINE
 from tests.support.tools import TOOLS
-from tool_runtime.processes.command import Command
+from tool_runtime.processes.command import LocalCommand
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
@@ -58,7 +58,9 @@ async def make_router(workspace: Path) -> AsyncIterator[MakeRouter]:
 
     def make(**settings: Any) -> LocalToolRouter:
         settings.setdefault("address_allowed", lambda address: address in ("127.0.0.1", "::1"))
-        made.append(LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(workspace), **settings), Command))
+        made.append(
+            LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(workspace), **settings), LocalCommand)
+        )
         return made[-1]
 
     yield make

@@ -15,7 +15,7 @@ from policy.facts import CommandFacts
 from tests.support.tools import TOOLS
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of, until
 from tool_runtime.platform import posix
-from tool_runtime.processes.command import Command, CommandParams, run_command
+from tool_runtime.processes.command import CommandParams, LocalCommand, run_command
 from tool_runtime.threads import DaemonPool
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ async def test_every_way_of_moving_bytes(
         drain_s=10,
         threaded=threaded,
     )
-    outcome = await run_command(Command, params, DaemonPool())
+    outcome = await run_command(LocalCommand, params, DaemonPool())
     assert (outcome.exit_code, outcome.timed_out) == (4, False)
     assert outcome.stdout.ends.render(10_000_000) == params.stdin
     assert outcome.stderr.ends.render(10_000_000) == params.stdin

@@ -22,7 +22,7 @@ from state.tool_lists import ToolLists
 from tests.support.mcp_servers import PNG, ROOT, command, logged, over_http
 from tests.support.process import eventually
 from tests.support.tls import server_context, tls_in_front_of
-from tool_runtime.processes.command import Command
+from tool_runtime.processes.command import LocalCommand
 from tool_runtime.remote.lists import RemoteTools, SourceTerms
 from tool_runtime.remote.mcp.connection import LastError, ServerAnswerTooLarge, _OneOrigin
 from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
@@ -62,7 +62,7 @@ class Session:
             shell="/bin/sh",
             on_output=lambda _request, _name, data: self.chunks.append(data),
         )
-        self.router = LocalToolRouter(settings, Command)
+        self.router = LocalToolRouter(settings, LocalCommand)
         self.source = McpSource(ServerConfig("odd", place, timeout_s, connect_s), settings, self.router.start_program)
         waits_s = connect_s if first_task_waits_s is None else first_task_waits_s
         terms = SourceTerms("Mcp.Invoke", isinstance(place, Http), timeout_s, waits_s)

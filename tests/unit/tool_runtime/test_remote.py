@@ -12,7 +12,7 @@ from agent_host.ids import MACHINE
 from agent_host.llm.answer_calls import sendable_name
 from state.tool_lists import ToolLists
 from tool_runtime.families.schemas import definition_of
-from tool_runtime.processes.command import Command
+from tool_runtime.processes.command import LocalCommand
 from tool_runtime.remote.lists import (
     MAX_DESCRIPTION_CHARS,
     MAX_TOOLS,
@@ -92,7 +92,9 @@ class Here:
         self.source = source
         self.told: list[SourceNotice] = []
         self.news = asyncio.Condition()
-        self.router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(folder), shell="/bin/sh"), Command)
+        self.router = LocalToolRouter(
+            RuntimeSettings(outside=MACHINE, workspace=str(folder), shell="/bin/sh"), LocalCommand
+        )
         terms = SourceTerms(
             "Mcp.Invoke", True, timeout_s=5, connect_timeout_s=connect_timeout_s, ask_after_s=ask_after_s
         )

@@ -19,7 +19,7 @@ from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_skills_files import answered
 from tool_runtime.families import skills as specs
 from tool_runtime.files.skills import SkillFolder, SkillIndex
-from tool_runtime.processes.command import Command
+from tool_runtime.processes.command import LocalCommand
 from tool_runtime.processes.scripts import SkillScripts
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
@@ -59,7 +59,7 @@ class Place:
                 script_timeout_s=20,
                 on_output=lambda _request, _stream, chunk: self.shown.append(chunk),
             ),
-            Command,
+            LocalCommand,
             scripts=self.scripts,
         )
 
@@ -170,7 +170,7 @@ async def test_a_script_has_no_more_time_than_the_configuration_gives(tmp_path: 
             script_timeout_s=0.2,
             kill_grace_s=0.05,
         ),
-        Command,
+        LocalCommand,
         scripts=place.scripts,
     )
     (spec,) = [one for one in await router.tools() if one.name == "run_script"]
@@ -328,7 +328,9 @@ async def test_what_no_program_can_be_given(place: Place) -> None:
 
 
 async def test_without_skills_there_is_no_script(tmp_path: Path) -> None:
-    router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path), families=("skills",)), Command)
+    router = LocalToolRouter(
+        RuntimeSettings(outside=MACHINE, workspace=str(tmp_path), families=("skills",)), LocalCommand
+    )
     result = await router.execute(request("run_script", skill="forms", relative_path="scripts/a.py"))
     assert error_of(result)[0] == ErrorCode.FILE_NOT_FOUND
     await router.aclose()

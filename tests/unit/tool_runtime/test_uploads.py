@@ -24,7 +24,7 @@ from agent_host.judging.facts import UnusableArguments, gather
 from policy.facts import NamedToolFacts, PathFacts
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.desktop.files import UPLOAD_ARTIFACT
-from tool_runtime.processes.command import Command
+from tool_runtime.processes.command import LocalCommand
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import CallContext, Tool, ToolOutput
@@ -66,7 +66,7 @@ class Tools:
 
 @asynccontextmanager
 async def hosted(folder: Path, **settings: Any) -> AsyncIterator[Tools]:
-    tools = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(folder), **settings), Command)
+    tools = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(folder), **settings), LocalCommand)
     yield Tools(tools)
     await tools.aclose()
 
@@ -106,7 +106,7 @@ class Impostor:
 
 
 async def test_no_tool_of_another_provider_takes_its_place(tmp_path: Path) -> None:
-    tools = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path)), Command, [Impostor()])
+    tools = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path)), LocalCommand, [Impostor()])
     assert [spec for spec in await tools.tools() if spec.name == UPLOAD_ARTIFACT.name] == [UPLOAD_ARTIFACT]
     assert (await Tools(tools).left(content="x")).data == b"x"
     await tools.aclose()

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Need, Subject, ToolSpec
-from tool_runtime.families.family import Row, encode
+from tool_runtime.families.family import ToolRow, encode
 from tool_runtime.families.schemas import DELETES, READS, WRITES, content_of_write, flag, integer, parameters, text
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, smallest
 
@@ -244,11 +244,11 @@ def _is_text(data: bytes) -> bool:
 
 
 ROWS: Final = (
-    Row(READ_FILE, lambda operations, call: operations.read(call), near=True),
-    Row(WRITE_FILE, _write, leftover=lambda operations, request: operations.remove_temporary(request)),
-    Row(EDIT_FILE, _edit, leftover=lambda operations, request: operations.remove_temporary(request)),
-    Row(DELETE_FILE, lambda operations, call: ToolOutput(f"Deleted {operations.delete(call)}")),
-    Row(MOVE_FILE, _move, leftover=lambda operations, request: operations.take_back_move(request)),
-    Row(READ_OUTPUT, lambda operations, call: operations.read_output(call)),
-    Row(UPLOAD_ARTIFACT, _upload, check=upload_problem),
+    ToolRow(READ_FILE, lambda operations, call: operations.read(call), near=True),
+    ToolRow(WRITE_FILE, _write, leftover=lambda operations, request: operations.remove_temporary(request)),
+    ToolRow(EDIT_FILE, _edit, leftover=lambda operations, request: operations.remove_temporary(request)),
+    ToolRow(DELETE_FILE, lambda operations, call: ToolOutput(f"Deleted {operations.delete(call)}")),
+    ToolRow(MOVE_FILE, _move, leftover=lambda operations, request: operations.take_back_move(request)),
+    ToolRow(READ_OUTPUT, lambda operations, call: operations.read_output(call)),
+    ToolRow(UPLOAD_ARTIFACT, _upload, check=upload_problem),
 )

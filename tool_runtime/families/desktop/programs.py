@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent_host.contracts import Need, Subject, ToolSpec
 from policy.names import CapabilityName
-from tool_runtime.families.family import Row, encode
+from tool_runtime.families.family import ToolRow, encode
 from tool_runtime.families.schemas import FETCHES, RUNS, flag, integer, mapping, parameters, text
 from tool_runtime.output import artifacts
 from tool_runtime.output.text import charset_of, decode_body
@@ -151,8 +151,8 @@ def set_timeouts(spec: ToolSpec, settings: RuntimeSettings) -> ToolSpec:
 
 
 ROWS: Final = (
-    Row(RUN_COMMAND, run=lambda operations, call: operations.commands.run_command(operations, call)),
-    Row(COMMAND_OUTPUT, run=lambda operations, call: operations.commands.read_output(call)),
-    Row(STOP_COMMAND, run=lambda operations, call: operations.commands.stop(call)),
-    Row(HTTP_REQUEST, run=_request, leftover=_remove_download),
+    ToolRow(RUN_COMMAND, run=lambda operations, call: operations.commands.run_command(operations, call)),
+    ToolRow(COMMAND_OUTPUT, run=lambda operations, call: operations.commands.read_output(call)),
+    ToolRow(STOP_COMMAND, run=lambda operations, call: operations.commands.stop(call)),
+    ToolRow(HTTP_REQUEST, run=_request, leftover=_remove_download),
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_host.contracts import ToolSpec
 from agent_host.display_text import escape
 from tool_runtime.families.answers import cut_line
-from tool_runtime.families.family import Row, given
+from tool_runtime.families.family import ToolRow, given
 from tool_runtime.families.schemas import SEARCHES, flag, integer, parameters, text
 from tool_runtime.tool import ToolOutput
 
@@ -121,7 +121,7 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
     return _lines(*lines, *_failures(outcome.unreadable, outcome.stopped))
 
 
-ROWS: Final = (Row(LIST_DIRECTORY, _list, near=True), Row(FIND_FILES, _find), Row(GREP, _grep, near=True))
+ROWS: Final = (ToolRow(LIST_DIRECTORY, _list, near=True), ToolRow(FIND_FILES, _find), ToolRow(GREP, _grep, near=True))
 
 
 def _lines(*lines: str) -> ToolOutput:

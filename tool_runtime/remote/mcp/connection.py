@@ -472,7 +472,7 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
                 response.headers["content-type"] = "application/json"
                 response.status_code = 200
         elif is_answer:  # each event has its own bound
-            response.stream = _Events(stream, self._incoming, to)
+            response.stream = _MendedEvents(stream, self._incoming, to)
         return response
 
     async def aclose(self) -> None:
@@ -512,7 +512,7 @@ class _MendedBody(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-class _Events(httpx2.AsyncByteStream):
+class _MendedEvents(httpx2.AsyncByteStream):
     """Server-sent events with the messages in them mended, one an event."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, incoming: Incoming, to: Id | None) -> None:

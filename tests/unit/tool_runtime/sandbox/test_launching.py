@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.process import eventually
 from tool_runtime.platform import current, landlock_rules, linux_sandbox, seccomp_notify
-from tool_runtime.platform.mounts import View
+from tool_runtime.platform.mounts import DiskView
 from tool_runtime.sandbox import launching, levels
 from tool_runtime.sandbox.launching import Launcher
 
@@ -39,7 +39,7 @@ def start(launcher: Launcher, argv: list[str]) -> int:
     restriction = linux_sandbox.Restriction(rules, FOUND.abi, "open", True)
     null = os.open(os.devnull, os.O_RDWR)
     try:
-        began = launcher.start(argv, "/", {}, (null, null, null), View((), (), ()), restriction)
+        began = launcher.start(argv, "/", {}, (null, null, null), DiskView((), (), ()), restriction)
     finally:
         os.close(null)
     assert began.listener is not None
@@ -213,7 +213,7 @@ def test_a_process_that_is_ready_has_the_view_of_now(launcher: Launcher, tmp_pat
     (other / "secret").write_text("other")
     file = tmp_path / "file"
     file.write_text("secret")
-    view = View((str(work),), (str(work / "folder" / "guarded"),), (str(hidden), str(later), str(file)))
+    view = DiskView((str(work),), (str(work / "folder" / "guarded"),), (str(hidden), str(later), str(file)))
     script = (
         f"cat {hidden}/secret {later}/secret {file} {tmp_path}/moved/secret; echo x > {work}/folder/guarded;"
         f"echo x > {work}/new; echo x > {other}/new"
@@ -257,7 +257,7 @@ def test_a_process_that_is_ready_has_the_view_of_now(launcher: Launcher, tmp_pat
 
 def test_a_process_that_is_ready_runs_nothing_of_another_scope(launcher: Launcher) -> None:
     """Neither one with fewer rights nor one with more."""
-    wide, narrow = View((), (), ()), View((), (), ("/etc",))
+    wide, narrow = DiskView((), (), ()), DiskView((), (), ("/etc",))
     few = [landlock_rules.PathRule(path, landlock_rules.READ) for path in ("/usr", "/bin", "/lib", "/lib64")]
     for _ in range(2):
         for view, rules, told in ((wide, WHOLE, True), (wide, few, False), (narrow, WHOLE, False), (wide, WHOLE, True)):
@@ -269,7 +269,7 @@ def test_a_process_that_is_ready_runs_nothing_of_another_scope(launcher: Launche
 def test_shared_memory_of_others_is_out_of_sight(launcher: Launcher) -> None:
     """Also where a scope names its folder, as every scope does that writes the devices."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as others:
-        view = View(("/dev/null", "/dev/shm", "/dev/pts"), (), ())
+        view = DiskView(("/dev/null", "/dev/shm", "/dev/pts"), (), ())
         assert output(launcher, ["/bin/ls", "/dev/shm", "/dev/pts"], view).split() == ["/dev/pts:", "ptmx", "/dev/shm:"]
         assert os.path.exists(others.name)
 
@@ -277,7 +277,9 @@ def test_shared_memory_of_others_is_out_of_sight(launcher: Launcher) -> None:
 WHOLE = [landlock_rules.PathRule("/", landlock_rules.READ | landlock_rules.WRITE)]
 
 
-def output(launcher: Launcher, argv: list[str], view: View, rules: Sequence[landlock_rules.PathRule] = WHOLE) -> str:
+def output(
+    launcher: Launcher, argv: list[str], view: DiskView, rules: Sequence[landlock_rules.PathRule] = WHOLE
+) -> str:
     """What a program prints that only its view holds back, unless `rules` do."""
     restriction = linux_sandbox.Restriction(rules, FOUND.abi, "supervised", True)
     read, write = os.pipe()
