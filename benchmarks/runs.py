@@ -125,9 +125,12 @@ class Bench:
         return os.path.join(home, "config.toml")
 
     def reading(self, steps: int) -> Turns:
-        """A script that has the file read in every step but the last."""
-        call = {"name": "ReadFile", "arguments": {"path": self.file}}
-        return [{"text": "Again.", "tool_calls": [call], "repeat": steps - 1}, {"text": "Done."}]
+        """A script that has the file read in every step but the last, by two spellings in turn: a model that repeats
+        one call is stopped."""
+        paths = (self.file, os.path.basename(self.file))
+        calls = [{"name": "ReadFile", "arguments": {"path": path}} for path in paths]
+        turns = ({"text": "Again.", "tool_calls": [calls[number % 2]]} for number in range(steps - 1))
+        return [*turns, {"text": "Done."}]
 
     def writing(self, steps: int, size: int) -> Turns:
         """A script that has a file written in every step but the last, with other words of `size` bytes each time."""
