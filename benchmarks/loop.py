@@ -113,7 +113,7 @@ class Effort(NamedTuple):
     parallel: int  # steps with eight tools
 
 
-FULL = Effort(starts=15, steps=120, rounds=3, writes=100, parallel=10)
+FULL = Effort(starts=15, steps=90, rounds=5, writes=100, parallel=10)
 QUICK = Effort(starts=1, steps=10, rounds=1, writes=5, parallel=2)
 
 
