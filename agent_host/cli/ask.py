@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent_host import ApprovalAnswer
 from agent_host.cli.streams import put
@@ -20,6 +20,7 @@ from agent_host.display_text import escape
 from agent_host.terminal.form_lines import DECLINES, prompt_of, question_of, take
 from agent_host.terminal.question import lines_of_question
 from agent_host.terminal.style import PLAIN, is_in_ci, wants_style
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import SandboxWeaker, SessionHeld, SessionNotFound, UsageError
 from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, state_dir_from, with_provider
@@ -19,6 +19,7 @@ from agent_host.session.idempotent_start import Begun, find_begun, refuse_anothe
 from agent_host.session.opening import LOCAL, Owner, state_errors_translated
 from agent_host.session.stored import UNREADABLE, StoredSession, StoredSessions, can_go_on
 from agent_host.session.transcript import MARK_WORDS, Doubt, Item, Transcript, Wait
+from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 from policy.redaction import Redaction
 from state.errors import StateError

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.gate import InAdvance, PendingApprovals, UnattendedGate
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
@@ -25,6 +25,7 @@ from agent_host.services.session import NewSession
 from agent_host.session.new_task import NewTask, title_of
 from agent_host.session.opening import LOCAL, FixedOptions
 from agent_host.version import __version__
+from config.lean_typing import NamedTuple
 from policy.rules.case import AS_THE_BUNDLE_SAYS
 
 if TYPE_CHECKING:

@@ -51,6 +51,29 @@ def test_values_are_made_changed_and_compared_as_usual() -> None:
         Lean()  # type: ignore[call-arg]  # to be refused
 
 
+class Empty(NamedTuple):
+    """Nothing."""
+
+
+@pytest.mark.parametrize("wrong", [lambda of: of("a", (), 1), lambda of: of(title="a"), lambda of: of._make("abc")])
+def test_what_does_not_fit_is_refused_in_the_same_words(wrong: typing.Callable[[type], object]) -> None:
+    said = []
+    for kind in (Lean, Usual):
+        with pytest.raises(TypeError) as refused:
+            wrong(kind)
+        said.append(str(refused.value).replace("Usual", "Lean"))
+    assert said[0] == said[1]
+    with pytest.raises(ValueError, match="title"):
+        Lean("a")._replace(title="b")  # type: ignore[call-arg]  # to be refused
+
+
+def test_values_are_matched_by_their_places_and_none_is_needed() -> None:
+    match Lean("a", (1, 2)):
+        case Lean(name, (1, second)):
+            assert (name, second) == ("a", 2)
+    assert (repr(Empty()), tuple(Empty()), Empty._fields) == ("Empty()", (), ())
+
+
 def test_a_value_can_be_copied_and_sent() -> None:
     lean = Lean("a", (1,))
     assert type(copy.deepcopy(lean)) is type(pickle.loads(pickle.dumps(lean))) is Lean
