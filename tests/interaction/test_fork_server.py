@@ -417,6 +417,7 @@ def test_sessions_outlive_the_server_and_the_next_start_makes_another(host: Host
         assert forking(test) == []
 
 
+@pytest.mark.slow
 def test_a_server_that_answers_no_more_costs_one_start_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that dies while it is asked costs nothing: the start takes an interpreter."""
     monkeypatch.setattr(fork_server, "_ANSWERS_S", 0.5)
@@ -461,6 +462,7 @@ def test_a_session_and_the_server_end_with_their_client(way: str, host: Host) ->
     assert effects(host) == 1
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("changed", ["agent_host/cli/doctor.py", "config/defaults.toml"], ids=["not-imported", "data"])
 def test_a_server_ends_when_the_installed_files_change(changed: str, tmp_path: Path) -> None:
     for name in ("agent_host", "config", "policy", "state", "tool_runtime"):
@@ -498,6 +500,7 @@ def test_processes_go_on_when_the_starter_is_closed(host: Host) -> None:
         assert forking(test) == []
 
 
+@pytest.mark.slow
 def test_many_at_once_with_large_environments() -> None:
     async def test(server: ForkServer) -> None:
         environment = {**PLAIN, **{f"V{number}": "x" * 100_000 for number in range(9)}}
