@@ -251,7 +251,7 @@ class Running:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._step = 0
-        self._model = ""
+        self._request: Event | None = None
         self._model_since: float | None = None
         self._tokens = self._expected = 0
         self._cost: dict[str, float] = {}
@@ -293,7 +293,8 @@ class Running:
     def awaited(self) -> str:
         """The model that is waited for, for how long, and what the task has taken."""
         since = self._clock.now() if self._model_since is None else self._model_since
-        parts = [self._model or "the model", self._spent(since)]
+        asked: dict[str, Any] = {} if self._request is None else self._request.public_payload
+        parts = [escape(str(asked.get("model") or "the model"), keep=""), self._spent(since)]
         parts += [f"{self._tokens + self._expected:,} tokens"] if self._tokens + self._expected else []
         parts += [f"{cost:.2f} {currency}" for currency, cost in self._cost.items()]
         return ", ".join(parts)
@@ -314,17 +315,16 @@ class Running:
         self._step, self._model_since = event.payload["stepCount"], None
 
     def _model_asked(self, event: Event) -> None:
-        payload = event.public_payload
-        self._model = escape(str(payload.get("model", "")), keep="")
-        self._expected = payload.get("estimatedInputTokens", 0)
+        self._request = event  # its text is made public when it is shown: that costs a search for secrets
+        self._expected = event.payload.get("estimatedInputTokens", 0)
         self._model_since = self._clock.now()
 
     def _model_answered(self, event: Event) -> None:
-        payload = event.public_payload
+        payload = event.payload
         self._model_since, self._expected = None, 0
         self._tokens += payload.get("inputTokens", 0) + payload.get("outputTokens", 0)
         if "cost" in payload:
-            currency = payload.get("costCurrency", "")
+            currency = event.public_payload.get("costCurrency", "")
             self._cost[currency] = self._cost.get(currency, 0.0) + payload["cost"]
 
     def _on_requested(self, event: Event) -> None:
