@@ -6,13 +6,13 @@ import asyncio
 import gc
 import importlib.util
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from agent_host.cli import exit_codes
 from agent_host.cli.policy import policy_of_options
 from agent_host.cli.shared import CommandLine, on_signals, options_again
 from agent_host.cli.streams import protocol_streams
+from agent_host.clients.fork_server import default_starter
 from agent_host.errors import UsageError
 from agent_host.host.records import own_sessions
 from agent_host.host.secrets import hide_key, hide_secrets
@@ -20,6 +20,8 @@ from agent_host.host.secrets import hide_key, hide_secrets
 if TYPE_CHECKING:
     import argparse
     from typing import TextIO
+
+    from agent_host.clients.connection import Starter
 
 
 def mcp(namespace: argparse.Namespace) -> int:
@@ -31,17 +33,19 @@ def mcp(namespace: argparse.Namespace) -> int:
     hide_secrets()
     hide_key(settings)
     policy_of_options(namespace)
-    # -P: a module of the working directory is not taken for ours.
-    argv = [sys.executable, "-P", "-m", "agent_host", "serve", *options_again(namespace)]
+    starting = default_starter(settings), options_again(namespace)
     read_fd, write_fd = protocol_streams()
     with (
         open(read_fd, encoding="utf-8", errors="replace", newline="\n") as read_from,
         open(write_fd, "w", encoding="utf-8", newline="\n") as write_to,
     ):
-        return asyncio.run(_serve(argv, source.state_dir, (read_from, write_to), allow_approve=namespace.allow_approve))
+        streams = read_from, write_to
+        return asyncio.run(_serve(*starting, source.state_dir, streams, allow_approve=namespace.allow_approve))
 
 
-async def _serve(argv: list[str], state_dir: str, streams: tuple[TextIO, TextIO], *, allow_approve: bool) -> int:
+async def _serve(
+    starter: Starter, arguments: list[str], state_dir: str, streams: tuple[TextIO, TextIO], *, allow_approve: bool
+) -> int:
     from agent_host.mcp_server.hosted import Records
     from agent_host.mcp_server.server import Sessions, serve
 
@@ -55,7 +59,8 @@ async def _serve(argv: list[str], state_dir: str, streams: tuple[TextIO, TextIO]
     on_signals(on_stop)
     gc.freeze()
     gc.enable()
-    code = await serve(Sessions(argv, Records(state_dir, own_sessions())), streams, stop, allow_approve=allow_approve)
+    sessions = Sessions(starter, arguments, Records(state_dir, own_sessions()))
+    code = await serve(sessions, streams, stop, allow_approve=allow_approve)
     if code is not None:  # a thread still waits for standard input, and would keep the process
         os._exit(code)
     return exit_codes.COMPLETED

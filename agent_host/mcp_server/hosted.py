@@ -1,27 +1,24 @@
-"""Sessions that tasks are handed to, each in a process of its own (`HostChild`), and tasks on record: also those that
-another process has or had."""
+"""Sessions that tasks are handed to, each in a process of its own, and tasks on record: also those that another process
+has or had."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import os
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
+from agent_host.clients.connection import RpcFailure, SessionConnection, SessionGone
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError
 from agent_host.host.records import Owner, stored_sessions
 from agent_host.ids import MACHINE
 from agent_host.mcp_server.approving import question_in
-from agent_host.rpc.framing import MAX_LINE_BYTES
 from agent_host.states import SessionStatus, TaskPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
+    from agent_host.clients.connection import SessionProcess
     from agent_host.mcp_server.approving import PersonsAnswer, WaitingCall
 
 CANCELLING: Final = "the task is being cancelled"
@@ -36,8 +33,6 @@ _OVER: Final = ("task_completed", "task_cancelled")
 _OF_END: Final = ("reason", "message", "stepCount", "verdict", "endedBy", "retryable")
 _REASON_CHARS: Final = 2000
 _WHO: Final = {"userId": "local", "tenantId": "local", "executionEnvironment": "desktop", "supportedCapabilities": []}
-_LEAVES_S: Final = 15.0
-_GOES_S: Final = 2.0
 APPROVAL_REQUIRED: Final = "APPROVAL_REQUIRED"
 RUNNING: Final = "RUNNING"
 _LISTED: Final = 20
@@ -62,7 +57,7 @@ class HostedSession:
         self.questions: dict[str, WaitingCall] = {}
         self._ending: Mapping[str, Any] | None = None
         self._is_lost = False
-        self._child: HostChild | None = None
+        self._process: SessionConnection | None = None
         self._news = asyncio.Event()
 
     @property
@@ -75,32 +70,31 @@ class HostedSession:
         """True if its task has stopped where a resume goes on."""
         return self._ending is not None and STATUSES[self._ending["eventType"]] == "SESSION_PAUSED"
 
-    async def open(self, argv: Sequence[str], resumes: str | None, *, goes_on: bool) -> bool:
-        """Start the process and its session, or resume the one named `resumes`; with `goes_on` the task that is open
-        there goes on. Whether one was open. Raises Refused, and OSError where no process can be started."""
-        child = self._child = await HostChild.start(argv, self._take)
+    async def open(self, process: SessionProcess, resumes: str | None, *, goes_on: bool) -> bool:
+        """Have the process begin its session, or resume the one named `resumes`; with `goes_on` the task that is open
+        there goes on. True if one was open. Raises HostRefused."""
+        self._process = SessionConnection(process, self._on_notification)
+        self._process.gone.add_done_callback(lambda _: self._lost())
         if resumes is None:
             client = {"name": "mcp"}
-            self.session_id = (await child.call("CreateSession", **_WHO, clientInfo=client))["sessionId"]
+            self.session_id = (await self._ask("CreateSession", **_WHO, clientInfo=client))["sessionId"]
             return False
         self.session_id = resumes
-        found = await child.call("ResumeSession", sessionId=resumes, autoContinue=goes_on)
+        found = await self._ask("ResumeSession", sessionId=resumes, autoContinue=goes_on)
         task = found.get("incompleteTask")
         if task is not None and goes_on:
             self.task_id, self.since = task["taskId"], MACHINE.stamp()
         return task is not None
 
     async def start(self, prompt: str, options: Mapping[str, Any]) -> None:
-        """Hand it a task. Raises Refused, and is then as it was before."""
+        """Hand it a task. Raises HostRefused, and is then as it was before."""
         if self.is_running:
             raise HostRefused("TASK_ALREADY_RUNNING", "the session has a task that runs: wait for its end")
         task_id = MACHINE.new_id("task")
         before = self.task_id, self._ending, self.since
         self.task_id, self._ending, self.since = task_id, None, MACHINE.stamp()
         try:
-            await self._host.call(
-                "StartTask", sessionId=self.session_id, taskId=task_id, prompt=prompt, taskOptions=options
-            )
+            await self._ask("StartTask", sessionId=self.session_id, taskId=task_id, prompt=prompt, taskOptions=options)
         except HostRefused:
             self.task_id, self._ending, self.since = before
             raise
@@ -114,17 +108,15 @@ class HostedSession:
         reason: str = "",
         answers: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Answer a question; False where nobody waits for it any more. Raises Refused, and for `answers` that are none
-        to its form the question stays."""
+        """Answer a question; False where nobody waits for it any more. Raises HostRefused, and for `answers` that are
+        none to its form the question stays."""
         question = self.questions.pop(approval_id, None)
         decision = "approved" if approved else "denied"
         said: dict[str, Any] = {"reason": reason} if reason else {}
         if answers is not None:
             said["arguments"] = dict(answers)
         try:
-            reply = await self._host.call(
-                "ApproveAction", approvalId=approval_id, decision=decision, scope=scope, **said
-            )
+            reply = await self._ask("ApproveAction", approvalId=approval_id, decision=decision, scope=scope, **said)
         except HostRefused:
             if question is not None:
                 self.questions[approval_id] = question
@@ -132,7 +124,7 @@ class HostedSession:
         return bool(reply["status"] == "delivered")
 
     async def answer_as(self, approval_id: str, said: PersonsAnswer) -> None:
-        """Answer as a person did. What is no answer to the question's form is a denial. Raises Refused."""
+        """Answer as a person did. What is no answer to the question's form is a denial. Raises HostRefused."""
         try:
             await self.answer(
                 approval_id, approved=said.approved, scope=said.scope, reason=said.reason, answers=said.answers
@@ -147,7 +139,7 @@ class HostedSession:
         if self.is_running:
             self.doing = CANCELLING
             with contextlib.suppress(HostRefused):  # it has ended meanwhile
-                await self._host.call("CancelTask", sessionId=self.session_id, taskId=self.task_id)
+                await self._ask("CancelTask", sessionId=self.session_id, taskId=self.task_id)
 
     async def news(self) -> None:
         """Wait until something has happened."""
@@ -155,15 +147,15 @@ class HostedSession:
 
     async def leave(self) -> None:
         """End the process. The session is over where its task was completed or cancelled, else it stays resumable."""
-        if self._child is None:
+        if self._process is None:
             return
         if self._ending is not None and self._ending["eventType"] in _OVER:
             with contextlib.suppress(HostRefused):
-                await self._child.call("Shutdown")
-        await self._child.leave()
+                await self._ask("Shutdown")
+        await self._process.close()
 
     async def report(self) -> dict[str, Any]:
-        """Report the state of the task, and once it is over all that is known of it. Raises Refused."""
+        """Report the state of the task, and once it is over all that is known of it. Raises HostRefused."""
         named = {"sessionId": self.session_id, "taskId": self.task_id}
         if self._ending is None:
             waiting = [question.wire for question in self.questions.values()]
@@ -172,29 +164,33 @@ class HostedSession:
         payload = self._ending["payload"]
         known = {name: payload[name] for name in _OF_END if name in payload}
         known["status"] = STATUSES[self._ending["eventType"]]
-        if self._is_lost:
-            await self._host.await_end()
         try:
             found = await asyncio.to_thread(self._records.report, self.session_id, self.task_id)
         except AgentHostError:  # nothing is left of its record
             return {**named, **known, "text": "", "filesChanged": []}
         return found if self._is_lost else {**found, **known}  # of a process that has ended only the record knows more
 
-    @property
-    def _host(self) -> HostChild:
-        if self._child is None:
+    async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result of a request. Raises HostRefused, also where the process has ended."""
+        if self._process is None:
             raise HostRefused("SESSION_NOT_FOUND", "the session has no process")
-        return self._child
+        try:
+            return await self._process.request(method, params)
+        except RpcFailure as failure:
+            raise HostRefused(failure.name, failure.message) from failure
+        except SessionGone as gone:
+            raise HostRefused("INTERNAL_ERROR", str(gone)) from gone
 
-    def _take(self, event: dict[str, Any] | None) -> None:
-        if event is None:
-            self._lost()
-        else:
-            self._follow(event["eventType"], event)
+    def _on_notification(self, method: str, params: Mapping[str, Any], _: int) -> None:
+        if method == "SessionEvent":
+            self._follow(params["eventType"], params)
+            self._tell()
+
+    def _tell(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _follow(self, kind: str, event: dict[str, Any]) -> None:
+    def _follow(self, kind: str, event: Mapping[str, Any]) -> None:
         payload = event["payload"]
         if self._records.owner is None:
             self._records.owner = Owner(event["tenantId"], event["userId"])
@@ -217,6 +213,7 @@ class HostedSession:
             message = "the process of the session has ended; the task can be resumed"
             payload, self._is_lost = {"reason": "INTERNAL_ERROR", "message": message}, True
             self._ending = {"eventType": "session_failed", "payload": payload}
+        self._tell()
 
 
 def _doing(kind: str, event: Mapping[str, Any]) -> str:
@@ -231,87 +228,6 @@ class HostRefused(Exception):
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
         self.name = name
-
-
-class HostChild:
-    """One `serve` process. `on_event` gets each event as it comes, None once no more can come. Make it with `start`."""
-
-    def __init__(self, process: asyncio.subprocess.Process, on_event: Callable[[dict[str, Any] | None], None]) -> None:
-        self._process = process
-        self._on_event = on_event
-        self._numbers = itertools.count(1)
-        self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._over = False
-        self._reader = asyncio.create_task(self._read())
-
-    @classmethod
-    async def start(cls, argv: Sequence[str], on_event: Callable[[dict[str, Any] | None], None]) -> HostChild:
-        """Start the process; its standard error is ours. Raises OSError where it cannot be started."""
-        pipe, env = asyncio.subprocess.PIPE, dict(os.environ)  # with the tokens that the process table does not show
-        process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, env=env, limit=MAX_LINE_BYTES)
-        return cls(process, on_event)
-
-    async def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """The result of a request. Raises Refused, also where the process has ended."""
-        stdin = self._process.stdin
-        if self._over or stdin is None:
-            raise _refuse_ended()
-        number = next(self._numbers)
-        reply = self._replies[number] = asyncio.get_running_loop().create_future()
-        stdin.write(orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + b"\n")
-        try:
-            with contextlib.suppress(ConnectionError):  # the end of its output says so as well
-                await stdin.drain()
-            message = await reply
-        finally:
-            del self._replies[number]
-        if (error := message.get("error")) is not None:
-            raise HostRefused(error.get("data", {}).get("code", "INTERNAL_ERROR"), error["message"])
-        result: dict[str, Any] = message["result"]
-        return result
-
-    async def await_end(self) -> None:
-        """Wait until the process, which says nothing any more, is gone, and its session is nobody's."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _GOES_S)
-
-    async def leave(self) -> None:
-        """End its input: it finishes the step, leaves a task that is open resumable, and ends. One that takes too long
-        is killed, which leaves the task resumable as well."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            await asyncio.wait_for(self._process.wait(), _LEAVES_S)
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
-        await self._reader
-
-    async def _read(self) -> None:
-        stdout = self._process.stdout
-        try:
-            while stdout is not None and (line := await stdout.readline()):
-                self._take(orjson.loads(line))
-        except (ValueError, orjson.JSONDecodeError):  # a line above the limit, or none of ours
-            self._process.kill()
-        finally:
-            self._over = True
-            for reply in self._replies.values():
-                if not reply.done():
-                    reply.set_exception(_refuse_ended())
-            self._on_event(None)
-
-    def _take(self, message: dict[str, Any]) -> None:
-        if message.get("method") == "SessionEvent":
-            self._on_event(message["params"])
-            return
-        reply = self._replies.get(message.get("id") or 0)
-        if reply is not None and not reply.done():
-            reply.set_result(message)
-
-
-def _refuse_ended() -> HostRefused:
-    return HostRefused("INTERNAL_ERROR", "the process of the session has ended; standard error says why")
 
 
 class Records:

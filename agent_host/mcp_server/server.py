@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import weakref
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TextIO, TypeAlias
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
     from collections.abc import Mapping, Sequence
 
+    from agent_host.clients.connection import Starter
     from agent_host.mcp_server.hosted import Records
 
 
@@ -471,11 +473,12 @@ _NO_TASK: Final = "the session has no open task: give a prompt"
 
 
 class Sessions:
-    """The sessions of one server. `argv` starts the process of each; `records` has what is on record of them and of
-    others."""
+    """The sessions of one server. `starter` starts the process of each, with the options `arguments` of `serve`;
+    `records` has what is on record of them and of others."""
 
-    def __init__(self, argv: Sequence[str], records: Records) -> None:
-        self._argv = argv
+    def __init__(self, starter: Starter, arguments: Sequence[str], records: Records) -> None:
+        self._starter = starter
+        self._arguments = ("serve", *arguments)
         self.records = records
         self._open: dict[str, HostedSession] = {}
         self._beside: set[asyncio.Task[None]] = set()
@@ -500,7 +503,7 @@ class Sessions:
 
     async def run(self, prompt: str | None, session_id: str | None, options: Mapping[str, Any]) -> HostedSession:
         """Hand a task to a session: to a new one, or to the one named; without a prompt the open task of that one goes
-        on. Raises Refused, and OSError where no process can be started."""
+        on. Raises HostRefused, and OSError where no process can be started."""
         if session_id is None:
             return await self._hand_over(prompt, None, options)
         async with self._turn(session_id):
@@ -538,6 +541,7 @@ class Sessions:
             task.cancel()
         await asyncio.gather(*(session.leave() for session in self._open.values()))
         self._open.clear()
+        await self._starter.aclose()
 
     async def _cancel(self, session: HostedSession) -> None:
         if not self.closing:  # a client that has gone has not cancelled anything
@@ -548,7 +552,9 @@ class Sessions:
         self._starting += 1
         session = HostedSession(self.records)
         try:
-            had_task = await session.open(self._argv, session_id, goes_on=goes_on)
+            environment = dict(os.environ)  # with the tokens that the process table does not show
+            process = await self._starter.start(self._arguments, environment=environment, directory=os.getcwd())
+            had_task = await session.open(process, session_id, goes_on=goes_on)
             if had_task and not goes_on:
                 raise HostRefused(
                     "INVALID_REQUEST", "the session has an open task: leave out the prompt to go on with it"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.clients.connection import InterpreterStarter, Subprocess
 from agent_host.mcp_server import server as module
 from agent_host.mcp_server.approving import message_of, question_in
 from agent_host.mcp_server.hosted import HostRefused, Records
@@ -54,9 +55,18 @@ class NothingOnDisk(Records):
         pass
 
 
+class Scripted(InterpreterStarter):
+    """Starts HOST in place of `serve`."""
+
+    async def start(self, *_: object, **__: object) -> Subprocess:
+        pipe = asyncio.subprocess.PIPE
+        argv = [sys.executable, "-I", "-S", "-c", HOST]
+        return Subprocess(await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe))
+
+
 @pytest.fixture
 async def sessions(tmp_path: Path) -> AsyncIterator[Sessions]:
-    found = Sessions([sys.executable, "-I", "-S", "-c", HOST], NothingOnDisk(os.fspath(tmp_path), None))
+    found = Sessions(Scripted(), (), NothingOnDisk(os.fspath(tmp_path), None))
     yield found
     await found.aclose()
 
