@@ -60,7 +60,6 @@ DIRECT: dict[str, tuple[str, str]] = {
     "agent_host.host.sandboxing": ("thread", _NOT_WAITED),
     "agent_host.http": ("thread", _NOT_WAITED),
     "agent_host.llm.deferred": ("thread", _NOT_WAITED),
-    "agent_host.mcp_server.hosted": ("process", "a host process for each session"),
     "agent_host.rpc.questions": ("chance socket", "the client's own way in"),
     "agent_host.rpc.sockets": ("socket", "the client's own way in"),
     "agent_host.rpc.streams": ("thread", "the client's own way in"),
