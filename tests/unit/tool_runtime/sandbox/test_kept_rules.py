@@ -104,6 +104,10 @@ async def test_what_has_changed_counts_for_the_next_command(
         assert await told() == seen.split()
 
 
+def newest_change(folder: Path) -> int:
+    return max(path.stat().st_ctime_ns for path in (folder, *folder.rglob("*")))
+
+
 async def test_rules_are_made_once_for_many_commands(
     make_router: MakeRouter, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +121,7 @@ async def test_rules_are_made_once_for_many_commands(
 
     monkeypatch.setattr(linux_sandbox, "ruleset_of", noted)
     router = make_router(sandbox=SandboxSettings("landlock"))
-    newest = max(path.stat().st_ctime_ns for path in (tmp_path, *tmp_path.rglob("*")))
+    newest = newest_change(tmp_path)
     await until(lambda: mounts.is_settled(newest, time.time_ns()))
     for number in range(6):
         (workspace / f"made-{number}").touch()
