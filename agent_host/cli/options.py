@@ -211,6 +211,7 @@ def _run(commands: Any) -> None:
         action="store_true",
         help="with --session-id: start the session, go on with it, or repeat its result",
     )
+    run.add_argument("--order", metavar="FILE", help=argparse.SUPPRESS)  # of `batch`: see `RunOrder`
     _session_options(run)
     _bounds(run)
     _output_files(run)
