@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
@@ -20,6 +19,7 @@ from agent_host.batch.workspaces import WorkspaceUnavailable
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError, ErrorCode
 from agent_host.host.records import remove_session
+from agent_host.ids import MACHINE
 from config import json_text
 from config.lean_typing import NamedTuple
 
@@ -64,8 +64,10 @@ class EngineFailed(Exception):
 
 class BatchLaunch(NamedTuple):
     """The options of all sessions: `common` of whatever runs (policy, sandbox, approvals, state directory), `model` of
-    what asks a model; the limits that a task's own can only narrow; the longest time of a command in seconds."""
+    what asks a model; the limits that a task's own can only narrow; the longest time of a command in seconds.
+    `directory` is what their relative paths mean."""
 
+    directory: str
     state_dir: str
     common: tuple[str, ...]
     model: tuple[str, ...]
@@ -96,7 +98,7 @@ class Attempts:
     async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Row:
         """Begin the task's session, or go on with it, until it ends; `number` counts attempts from 1, `max_cost` is
         what the session may have cost by its end."""
-        began = time.monotonic()
+        began = MACHINE.monotonic()
         fields: Row = {}
         ready = await self._get_ready(task, fields)
         if ready is None:
@@ -105,10 +107,8 @@ class Attempts:
                 checked = await self._run_line(task, "check")
                 fields["check"] = {"exitCode": checked.exit_code, **({"why": checked.why} if checked.why else {})}
         row = {"id": task.id, "sessionId": self._ledger.session_id(task), **ready, **fields, "attempts": number}
-        row["durationMs"] = int((time.monotonic() - began) * 1000)
-        if os.path.exists(self._ledger.patch_of(task)):
-            row["patchFile"] = f"patches/{task.id}.patch"
-        return row
+        row["durationMs"] = int((MACHINE.monotonic() - began) * 1000)
+        return {**row, **self._ledger.patch_row(task)}
 
     async def tidy(self, task: BatchTask, row: Row) -> None:
         """Remove the workspace of a task whose row and patch are stored, if nothing more is to be done there."""
@@ -119,11 +119,10 @@ class Attempts:
     async def _get_ready(self, task: BatchTask, fields: Row) -> Row | None:
         """Have the workspace as the session begins with it; a row if it cannot be had. `fields` gets the setup's."""
         marker, path = self._ledger.at("work", f"{task.key}.ready"), self._workspaces.path_of(task.key)
-        if os.path.isdir(path) and (known := _read_json(marker)) is not None:
+        known = _take_known(marker, path)
+        if known is not None:
             fields.update(known)
             return None
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(marker)
         try:
             await asyncio.to_thread(self._workspaces.make, task.key, task.workspace)
         except WorkspaceUnavailable as error:
@@ -155,7 +154,7 @@ class Attempts:
             *(["--timeout", repr(min(limits))] if limits else []),
         ]  # fmt: skip
         try:
-            end = await self._engine.run(task.id, arguments, directory=ledger.path)
+            end = await self._engine.run(task.id, arguments, directory=launch.directory)
         except EngineFailed as error:
             return _failure("INTERRUPTED", str(error))
         result = _result_in(end.output)
@@ -173,9 +172,8 @@ class Attempts:
         line, session_id = getattr(task, which), f"{ledger.session_id(task)}-{which}"
         script, order = ledger.at("work", f"{task.key}.{which}.toml"), ledger.at("work", f"{task.key}.{which}.order")
         call = f'[{{name = "RunCommand", arguments = {{command = "${{line}}", timeout = {launch.command_s}}}}}]'
-        turns = f'[[turns]]\ntool_calls = {call}\n[[turns]]\ntext = "Done."\n'
-        with open(script, "w", encoding="utf-8") as file:
-            file.write(f"[vars]\nline = {orjson.dumps(line).decode()}\n{turns}")  # a string of JSON is one of TOML
+        turns = f'[[turn]]\ntool_calls = {call}\n[[turn]]\ntext = "Done."\n'
+        _write(script, b"[vars]\nline = %b\n%b" % (orjson.dumps(line), turns.encode()))  # JSON's string is TOML's
         _write_json(order, {"prompt": f"The {which} of {task.id}", "policy": task.policy})
         await asyncio.to_thread(_forget, launch.state_dir, session_id)
         arguments = [
@@ -184,7 +182,7 @@ class Attempts:
             "--workspace", self._workspaces.path_of(task.key), *launch.common,
         ]  # fmt: skip
         try:
-            end = await self._engine.run(f"{task.id} {which}", arguments, directory=ledger.path)
+            end = await self._engine.run(f"{task.id} {which}", arguments, directory=launch.directory)
         except EngineFailed as error:
             return LineEnd(None, str(error))
         found = _line_end(end)
@@ -260,9 +258,22 @@ def _read_json(path: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def _take_known(marker: str, workspace: str) -> dict[str, Any] | None:
+    """What is known of a workspace that is ready; None for one that is not, or of which something is missing."""
+    known = _read_json(marker) if os.path.isdir(workspace) else None
+    if known is None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(marker)
+    return known
+
+
 def _write_json(path: str, value: Row) -> None:
+    _write(path, orjson.dumps(value))
+
+
+def _write(path: str, data: bytes) -> None:
     with open(f"{path}.new", "wb") as file:
-        file.write(orjson.dumps(value))
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(f"{path}.new", path)

@@ -79,6 +79,10 @@ class Ledger:
         """Where the patch of the task's session is put."""
         return self.at("patches", f"{task.id}.patch")
 
+    def patch_row(self, task: BatchTask) -> Row:
+        """The field of a row that names the patch, if there is one."""
+        return {"patchFile": f"patches/{task.id}.patch"} if os.path.exists(self.patch_of(task)) else {}
+
     def add(self, row: Row) -> None:
         """Put a row on record; on return it is durable. Raises OSError, and then it is not."""
         start = self._file.tell()
