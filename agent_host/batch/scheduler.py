@@ -218,7 +218,7 @@ class Scheduler:
             row = {**row, "reason": SPENDING_LIMIT, "retryable": True}
         self._record(row)
         if wants_more and row["reason"] != SPENDING_LIMIT:
-            self._wait(one, 0.0)
+            self._waiting.appendleft(one)  # before others begin: what has begun is to come to its end
         elif row["retryable"] and row["reason"] != SPENDING_LIMIT and one.tries < self._retries:
             self._wait(one._replace(tries=one.tries + 1), _backoff_s(one.tries))
         else:
