@@ -56,7 +56,8 @@ class Budget:
         self._limit = limit
         self._jobs = jobs
         self._held = {key: float(row.get("cost", 0.0)) for key, row in rows.items()}
-        self._last_slice: dict[str, float] = {}
+        self._too_little: dict[str, float] = {}
+        """What was left of a session's grant when that did not cover its next call."""
 
     @property
     def left(self) -> float:
@@ -68,32 +69,37 @@ class Budget:
         if self._limit is None:
             return task.max_cost
         spent = self._held.get(task.id, 0.0)
-        slice_ = max(self.left / (2 * self._jobs), 2 * self._last_slice.get(task.id, 0.0))
-        slice_ = min(slice_, self.left)
+        slice_ = min(self.left, max(self.left / (2 * self._jobs), 2 * self._too_little.get(task.id, 0.0)))
         if task.max_cost is not None:
             slice_ = min(slice_, task.max_cost - spent)
-        if slice_ <= 0:
+        if slice_ <= self._least:
             return None
-        self._last_slice[task.id] = slice_
         self._held[task.id] = spent + slice_
         return spent + slice_
 
     def settle(self, task: BatchTask, row: Row, granted: float | None) -> bool:
-        """Take what the session has cost; True if it stopped for want of a further slice that it can have."""
+        """Take what the session has cost; True if it stopped for want of a further slice."""
         if self._limit is None or granted is None:
             return False
         # What is not known to have been spent less counts as spent: a process that was lost may have asked the model.
-        self._held[task.id] = float(row["cost"]) if "cost" in row else granted
-        wants_more = row["status"] == "SESSION_PAUSED" and row["reason"] == "LLM_BUDGET_EXCEEDED"
-        if not wants_more:
-            self._last_slice.pop(task.id, None)
-            return False
+        cost = self._held[task.id] = float(row["cost"]) if "cost" in row else granted
+        self._too_little[task.id] = max(0.0, granted - cost)
         is_own_limit = task.max_cost is not None and granted >= task.max_cost
-        return not is_own_limit
+        return row["status"] == "SESSION_PAUSED" and row["reason"] == "LLM_BUDGET_EXCEEDED" and not is_own_limit
 
+    def has_more_for(self, task: BatchTask) -> bool:
+        """True if a session that wants a further slice can get one that is larger than what was too little."""
+        return self.left > self._least + self._too_little.get(task.id, 0.0)
+
+    @property
     def is_limited(self) -> bool:
         """True if there is a limit."""
         return self._limit is not None
+
+    @property
+    def _least(self) -> float:
+        """Less than this is nothing: sums of costs are not exact."""
+        return (self._limit or 0.0) * 1e-9
 
 
 class Scheduler:
@@ -188,7 +194,7 @@ class Scheduler:
 
     def _begin_one(self, one: Waiting) -> None:
         granted = self._budget.grant(one.task)
-        if granted is None and self._budget.is_limited():
+        if granted is None and self._budget.is_limited:
             self._record(self._unpaid(one.task))
             return
         running = asyncio.ensure_future(self._attempt(one, granted))
@@ -214,7 +220,7 @@ class Scheduler:
             return
         self._note(row)
         wants_more = self._budget.settle(task, row, granted)
-        if wants_more and self._budget.left <= 0:
+        if wants_more and not self._budget.has_more_for(task):
             row = {**row, "reason": SPENDING_LIMIT, "retryable": True}
         self._record(row)
         if wants_more and row["reason"] != SPENDING_LIMIT:
@@ -269,7 +275,7 @@ class Scheduler:
 
     async def _await_news(self) -> None:
         """Wait until something has ended, or until the next try is due."""
-        if self._stop:
+        if self._stop or not (self._waiting or self._running):
             return
         due = None
         if self._is_broken:

@@ -148,7 +148,7 @@ def _setting(directory: str, name: str) -> str:
 
 
 def _git(directory: str, *arguments: str) -> str:
-    """What git prints. Raises WorkspaceUnavailable with the last line of what it says went wrong."""
+    """What git prints. Raises WorkspaceUnavailable with the line that says what went wrong."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
     words = [word for setting in _SETTINGS for word in ("-c", setting)]
     try:
@@ -159,8 +159,9 @@ def _git(directory: str, *arguments: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise WorkspaceUnavailable(one_line(f"git: {error}", _REASON_CHARS)) from error
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise WorkspaceUnavailable(one_line(f"git: {said or f'exit code {done.returncode}'}", _REASON_CHARS))
+        lines = done.stderr.decode("utf-8", "replace").splitlines()
+        said = next((line for line in lines if line.startswith(("fatal:", "error:"))), f"exit code {done.returncode}")
+        raise WorkspaceUnavailable(one_line(f"git: {said}", _REASON_CHARS))
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -214,7 +215,7 @@ def _copy_repository(source: str, target: str) -> None:
             found, to = os.path.join(place, name), os.path.join(target, name)
             os.makedirs(os.path.dirname(to), exist_ok=True)
             if os.path.isdir(found):
-                shutil.copytree(found, to, symlinks=False, dirs_exist_ok=True)
+                shutil.copytree(found, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("stash"))
             elif os.path.isfile(found):
                 shutil.copyfile(found, to)
     kept = {name: value for name in _EXTENSIONS if (value := _raw_setting(common, name))}
