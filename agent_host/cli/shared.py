@@ -253,8 +253,14 @@ class CommandLine:
         return {"policy": self.order.policy} if self.order is not None and self.order.policy else {}
 
     def end_with_input(self, stop: Callable[[], None]) -> None:
-        """Have `stop` called on the running loop at the end of standard input, if that is what the run ends with."""
+        """Have `stop` called on the running loop at the end of standard input, if that is what the run ends with. The
+        interrupt key is then for who started it."""
+        if self.order is None:
+            return
         loop = asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError):  # Windows
+            loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
         def wait() -> None:
             with contextlib.suppress(OSError):
@@ -263,8 +269,7 @@ class CommandLine:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(stop)
 
-        if self.order is not None:
-            threading.Thread(target=wait, name="standard-input", daemon=True).start()
+        threading.Thread(target=wait, name="standard-input", daemon=True).start()
 
     def open_outputs(self) -> OutputFiles:
         """Open the directories of the files that were asked for, and remove those of an earlier run. Raises
