@@ -509,7 +509,7 @@ def _percent(text: str) -> float:
 
 
 def _init(commands: Any) -> None:
-    init = _add(commands, "init", "init:init", "find a provider, prove it with one call, write the configuration")
+    init = _add(commands, "init", "init:init", "find a provider, prove it, write the configuration")
     init.add_argument("--provider", metavar="NAME", help="a known provider, or one of the configuration")
     init.add_argument("--model", metavar="NAME", help="the model (default: the provider's usual one)")
     init.add_argument("--gateway", metavar="URL", help="a provider by its URL")
