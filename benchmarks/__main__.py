@@ -29,6 +29,7 @@ BENCHMARKS = {
     "tools": "the desktop and native tools: small calls, a search, long output, large files",
     "policy": "decisions: typical ones, long lists, hostile lines",
     "session": "`serve`: start, a piece of text, slow clients, memory",
+    "batch": "`batch`: two cores, sessions that wait, memory",
     "clients": "new sessions of a client: by fork, by a spare process, by a fresh interpreter",
     "acp": "the agent for editors: a new session, a piece of text",
     "events": "an event: creating it, and each watcher on top",

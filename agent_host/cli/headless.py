@@ -15,7 +15,7 @@ from agent_host.cli import exit_codes
 from agent_host.cli.ask import Terminal, agrees, can_ask
 from agent_host.cli.display import Display
 from agent_host.cli.outputs import take_away
-from agent_host.cli.shared import CommandLine, SessionQuestions, TimeLimit, on_signals
+from agent_host.cli.shared import CommandLine, RunOrder, SessionQuestions, TimeLimit, on_signals
 from agent_host.cli.streams import notice
 from agent_host.errors import (
     CheckpointWriteFailed,
@@ -58,9 +58,11 @@ _STAYS = (
 def run(namespace: argparse.Namespace) -> int:
     """`agent-host run PROMPT`."""
     limit = TimeLimit(namespace.timeout)
-    prompt = _prompt(namespace.prompt, with_input=namespace.stdin)
+    order = None if namespace.order is None else RunOrder.read(namespace.order)
+    prompt = _prompt(namespace.prompt, with_input=namespace.stdin) if order is None else order.prompt
     _check_id(namespace.session_id)
     line = CommandLine(namespace, limit)
+    line.order = order
     if namespace.or_resume and namespace.session_id is None:
         raise UsageError("--or-resume needs --session-id ID: the id says which session is meant")
     with contextlib.closing(line.open_outputs()):
@@ -270,6 +272,7 @@ async def _run(
             notice(session.resumed_notice)
         _show_what_was_found(session, policy=prompt is not None and display.is_text)
         on_signals(stop)
+        line.end_with_input(lambda: stop(signal.SIGTERM))
         _watch_time(line.time_limit, session, display)
 
     shown: list[Result] = []
@@ -301,6 +304,7 @@ async def _run(
             on_result=on_result,
             approve=approve,
             on_asked=questions.open,
+            mode=line.mode,
         )
     except asyncio.CancelledError:
         if not stopped_by and not line.time_limit.is_over:

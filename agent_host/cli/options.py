@@ -147,6 +147,7 @@ _EXAMPLES: Mapping[str, tuple[str, str]] = {
     "run": ('agent-host run "Fix the failing test."', "agent-host run - --policy ci --output json < task.md"),
     "chat": ("agent-host chat", 'agent-host chat --continue "Now add a test for it."'),
     "resume": ("agent-host resume", 'agent-host resume sess_1f2e "Now add a test for it."'),
+    "batch": ("agent-host batch tasks.jsonl --jobs 8", "agent-host batch tasks.jsonl --policy ci --max-cost 20"),
     "serve": ("agent-host serve --workspace /srv/project", "agent-host serve --socket /run/user/1000/agent.sock"),
     "sessions": ("agent-host sessions --search parser", "agent-host sessions --prune --max-age 30d --dry-run"),
     "approvals": ("agent-host approvals", "agent-host approvals --output json"),
@@ -211,6 +212,7 @@ def _run(commands: Any) -> None:
         action="store_true",
         help="with --session-id: start the session, go on with it, or repeat its result",
     )
+    run.add_argument("--order", metavar="FILE", help=argparse.SUPPRESS)  # of `batch`: see `RunOrder`
     _session_options(run)
     _bounds(run)
     _output_files(run)
@@ -259,6 +261,26 @@ def _resume(commands: Any) -> None:
     _bounds(resume)
     _output_files(resume)
     _no_input(resume)
+
+
+def _batch(commands: Any) -> None:
+    batch = _add(commands, "batch", "batch:batch", "run many tasks, each as a session of its own")
+    batch.add_argument("file", metavar="FILE", help="the tasks: JSON Lines, or CSV with the same names")
+    batch.add_argument("--out", metavar="DIR", help="where results, patches and the summary go (FILE.out)")
+    batch.add_argument("--jobs", metavar="N", type=_jobs, help="sessions at once (by cores and memory)")
+    batch.add_argument("--engine", choices=("local", "ray"), default="local", help="where they run (local)")
+    batch.add_argument("--retries", metavar="N", type=_count, default=2, help="tries again of what may be retried (2)")
+    batch.add_argument("--keep", action="store_true", help="keep all workspaces (those of completed tasks are removed)")
+    batch.add_argument("--timeout", metavar="SECONDS", type=_timeout, help="pause a session after so long (none)")
+    _session_options(batch, without=("--workspace", "--verbose"))
+    batch.set_defaults(workspace=None)
+
+
+def _jobs(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= 10_000:
+        raise argparse.ArgumentTypeError(f"give a whole number from 1 to 10,000, not {text}")
+    return number
 
 
 def _serve(commands: Any) -> None:
@@ -487,7 +509,7 @@ def _percent(text: str) -> float:
 
 
 def _init(commands: Any) -> None:
-    init = _add(commands, "init", "init:init", "find a provider, prove it with one call, write the configuration")
+    init = _add(commands, "init", "init:init", "find a provider, prove it, write the configuration")
     init.add_argument("--provider", metavar="NAME", help="a known provider, or one of the configuration")
     init.add_argument("--model", metavar="NAME", help="the model (default: the provider's usual one)")
     init.add_argument("--gateway", metavar="URL", help="a provider by its URL")
@@ -520,6 +542,7 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "run": _run,
     "chat": _chat,
     "resume": _resume,
+    "batch": _batch,
     "serve": _serve,
     "sessions": _sessions,
     "approvals": _approvals,

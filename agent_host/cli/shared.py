@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_host.cli import exit_codes
@@ -23,6 +25,7 @@ from agent_host.host.options import (
     is_default_state_dir,
     state_dir_from,
 )
+from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -239,9 +242,34 @@ class CommandLine:
         )
         self._namespace = namespace
         self.no_input: bool = getattr(namespace, "no_input", False)
+        self.order: RunOrder | None = None
         self.outputs: OutputFiles | None = None
         """The files that a pipeline takes away; None before `open_outputs`, and where none was asked for."""
         self.source = LayeredOptions(self._options, COMMAND_LINE, notice)
+
+    @property
+    def mode(self) -> dict[str, str]:
+        """The options of the session's mode."""
+        return {"policy": self.order.policy} if self.order is not None and self.order.policy else {}
+
+    def end_with_input(self, stop: Callable[[], None]) -> None:
+        """Have `stop` called on the running loop at the end of standard input, if that is what the run ends with. The
+        interrupt key is then for who started it."""
+        if self.order is None:
+            return
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError):  # Windows
+            loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+        def wait() -> None:
+            with contextlib.suppress(OSError):
+                while os.read(0, 4096):
+                    pass
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(stop)
+
+        threading.Thread(target=wait, name="standard-input", daemon=True).start()
 
     def open_outputs(self) -> OutputFiles:
         """Open the directories of the files that were asked for, and remove those of an earlier run. Raises
@@ -263,6 +291,25 @@ class CommandLine:
         options += "".join(f" --approve {shlex.quote(name)}" for name in source.approvals)
         options += " --approve-all" if self._options.approve_all else ""
         return f"agent-host resume {session_id}{options}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrder:
+    """The part of a run that a batch does not put on the command line: a prompt of any length, and the `policy` that
+    narrows that of the options ("" for none). Such a run ends with its standard input, as a session of `serve` does: a
+    batch that is killed leaves no session that goes on."""
+
+    prompt: str
+    policy: str = ""
+
+    @classmethod
+    def read(cls, path: str) -> RunOrder:
+        """The order in a file. Raises UsageError."""
+        try:
+            with open(path, "rb") as file:
+                return cls(**json_text.loads(file.read()))
+        except (OSError, ValueError, TypeError) as error:
+            raise UsageError(f"--order {path}: {error}") from error
 
 
 # SIGINT, SIGTERM and SIGHUP on the event loop, on every platform.

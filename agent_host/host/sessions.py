@@ -435,10 +435,11 @@ async def run_to_end(
     on_result: OnResult,
     approve: Approve | None = None,
     on_asked: OnAsked | None = None,
+    mode: Mapping[str, str] | None = None,
 ) -> Result:
     """Inner; for a process that is the program's own, which takes the tokens out of its environment: `prompt` in a new
     session, or as `resumes` has it the next task, or the open one, of the session that `resolved` names. `on_asked` as
-    PendingApprovals has it. Raises what `run_task` raises."""
+    PendingApprovals has it, `mode` as `run_headless`. Raises what `run_task` raises."""
     return await _drive(
         resolved,
         prompt,
@@ -449,6 +450,7 @@ async def run_to_end(
         sinks=sinks,
         on_open=on_open,
         on_result=on_result,
+        mode=mode,
     )
 
 
@@ -464,6 +466,7 @@ async def _drive(
     on_open: OnOpen | None,
     on_result: OnResult | None,
     tools: Sequence[PythonTool] = (),
+    mode: Mapping[str, str] | None = None,
 ) -> Result:
     """`prompt` in a new session; with `resumes` in the one of `resolved`, or None for its open task."""
 
@@ -487,6 +490,7 @@ async def _drive(
             tokens=tokens,
             owns_process=owns_process,
             tools=tools,
+            mode=mode,
         )
     )
 
@@ -555,10 +559,12 @@ async def run_headless(
     tokens: Tokens | None = None,
     owns_process: bool = False,
     tools: Sequence[PythonTool] = (),
+    mode: Mapping[str, str] | None = None,
     surroundings: Surroundings = THIS_MACHINE,
 ) -> Finished:
     """One task: `prompt` starts a session, None resumes the one of `resolved`; with `resumes` a prompt is the next task
-    of that one, whose last task has to be over. `gate` answers what needs an approval; without one only what was
+    of that one, whose last task has to be over. `mode` holds before the task goes on: a process that dies in between
+    leaves no task that runs without it. `gate` answers what needs an approval; without one only what was
     approved in advance is approved. `task_options` narrow a task that starts. `tokens` are by default those of the
     environment; `owns_process`, `tools` and `surroundings` as SessionOpener has them.
 
@@ -585,6 +591,8 @@ async def run_headless(
         session.announce(environment)
     end: TaskEnd | None = None
     try:
+        if mode:
+            await opener.set_mode(session, mode)
         on_open(session)
         if prompt is None:
             approved = session.replays_approved(resolved.approvals, everything=resolved.approve_all)

@@ -13,6 +13,9 @@ PACKAGES = ("agent_host", "config", "policy", "state", "tool_runtime")
 WRITER = ("tool_runtime/files/writer.py", "tool_runtime/platform/directories.py")
 
 ELSEWHERE = {
+    "agent_host/batch/attempts.py": "orders and marks in the batch's directory",
+    "agent_host/batch/ledger.py": "results in the batch's directory",
+    "agent_host/batch/workspaces.py": "the workspaces of a batch, before a session begins there",
     "agent_host/chat/commands.py": "the new file that the user names for an export",
     "agent_host/chat/history.py": "the history of prompts, in the state directory",
     "agent_host/chat/local.py": "new files in the session's temporary directory: pictures that were pasted",

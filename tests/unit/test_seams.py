@@ -44,6 +44,7 @@ _FILE_TIMES = "compared with the times that the kernel gives files"
 _NOT_WAITED = "work that no step and no record waits for: imports, look-aheads, what is left of others"
 _OBSERVERS = "observers write beside the loop, which never waits for them"
 DIRECT: dict[str, tuple[str, str]] = {
+    "agent_host.batch.workspaces": ("process", "git, for workspaces that sessions begin with"),
     "agent_host.ids": ("chance clock", "MACHINE, which composition hands in"),
     "state.disk": ("process thread", "behind Disk and Beside"),
     "state.file_store": ("clock", "the default of `now` for programs that only read"),
@@ -152,7 +153,7 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Name) and node.id in ("MACHINE", "THIS_MACHINE", "start_here")
     }
-    packages = ("acp", "chat", "cli", "host", "mcp_server", "tool_service")
+    packages = ("acp", "batch", "chat", "cli", "host", "mcp_server", "tool_service")
     roots = tuple(f"agent_host.{name}." for name in packages)
     assert {name for name in naming if not name.startswith(roots)} == {"agent_host.ids"}
     assert {name for name in naming if name.startswith("agent_host.host.")} == {

@@ -1,0 +1,279 @@
+"""One attempt at a task of a batch: workspace, setup, session, patch, check, and the row that says how it ended.
+
+Everything that runs is a process `agent-host run`, started by an `Engine`. `setup` and `check` are sessions as well,
+whose gateway is a script of one call: so they pass the same policy and the same sandbox as what a model asks for, and
+what would need a person is denied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
+
+from agent_host.batch.ledger import COMPLETED, INFRASTRUCTURE, Row
+from agent_host.batch.workspaces import WorkspaceUnavailable
+from agent_host.display_text import one_line
+from agent_host.errors import AgentHostError, ErrorCode
+from agent_host.host.records import remove_session
+from agent_host.ids import MACHINE
+from config import json_text
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent_host.batch.ledger import Ledger
+    from agent_host.batch.tasks import BatchTask
+    from agent_host.batch.workspaces import Workspaces
+
+HELD: Final = 75
+_FAILED: Final = "TASK_FAILED"
+_MESSAGE_CHARS: Final = 1000
+_OF_RESULT: Final = ("status", "reason", "endedBy", "retryable", "usage", "cost", "costCurrency", "model", "message")
+
+
+class ProcessEnd(NamedTuple):
+    """The end of a process: its exit code, negative for a signal, what it wrote to standard output, and the end of what
+    it wrote to standard error."""
+
+    exit_code: int
+    output: bytes
+    last_words: str
+
+
+class Engine(Protocol):
+    """Where processes of a batch run."""
+
+    async def run(self, name: str, arguments: Sequence[str], *, directory: str) -> ProcessEnd:
+        """Run `agent-host` with these arguments to its end; `name` is what people see it under. Cancelling ends its
+        input and waits for it. Raises EngineFailed."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class EngineFailed(Exception):
+    """A process could not be started, or was lost with the machine that it was on."""
+
+
+class BatchLaunch(NamedTuple):
+    """The options of all sessions: `common` of whatever runs (policy, sandbox, approvals, state directory), `model` of
+    what asks a model; the limits that a task's own can only narrow; the longest time of a command in seconds.
+    `directory` is what their relative paths mean."""
+
+    directory: str
+    state_dir: str
+    common: tuple[str, ...]
+    model: tuple[str, ...]
+    max_steps: int
+    timeout_s: float | None
+    command_s: int
+    keeps_all: bool
+
+
+class LineEnd(NamedTuple):
+    """The end of a shell line of the batch: its exit code, or why it has none. `denied` names what denied it."""
+
+    exit_code: int | None
+    why: str = ""
+    denied: str = ""
+
+
+class Attempts:
+    """Makes attempts at tasks, any number at once."""
+
+    def __init__(self, ledger: Ledger, launch: BatchLaunch, workspaces: Workspaces, engine: Engine) -> None:
+        self._ledger = ledger
+        self._launch = launch
+        self._workspaces = workspaces
+        self._engine = engine
+        os.makedirs(ledger.at("work"), exist_ok=True)
+
+    async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Row:
+        """Begin the task's session, or go on with it, until it ends; `number` counts attempts from 1, `max_cost` is
+        what the session may have cost by its end."""
+        began = MACHINE.monotonic()
+        fields: Row = {}
+        ready = await self._get_ready(task, fields)
+        if ready is None:
+            ready = await self._run_session(task, max_cost)
+            if ready["endedBy"] != INFRASTRUCTURE and task.check and not ready["retryable"]:
+                checked = await self._run_line(task, "check")
+                fields["check"] = {"exitCode": checked.exit_code, **({"why": checked.why} if checked.why else {})}
+        row = {"id": task.id, "sessionId": self._ledger.session_id(task), **ready, **fields, "attempts": number}
+        row["durationMs"] = int((MACHINE.monotonic() - began) * 1000)
+        return {**row, **self._ledger.patch_row(task)}
+
+    async def tidy(self, task: BatchTask, row: Row) -> None:
+        """Remove the workspace of a task whose row and patch are stored, if nothing more is to be done there."""
+        if row["status"] == COMPLETED and not self._launch.keeps_all:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(self._workspaces.remove, task.key)
+
+    async def _get_ready(self, task: BatchTask, fields: Row) -> Row | None:
+        """Have the workspace as the session begins with it; a row if it cannot be had. `fields` gets the setup's."""
+        marker, path = self._ledger.at("work", f"{task.key}.ready"), self._workspaces.path_of(task.key)
+        known = _take_known(marker, path)
+        if known is not None:
+            fields.update(known)
+            return None
+        try:
+            await asyncio.to_thread(self._workspaces.make, task.key, task.workspace)
+        except WorkspaceUnavailable as error:
+            return _failure("WORKSPACE_UNAVAILABLE", str(error))
+        if task.setup:
+            end = await self._run_line(task, "setup")
+            fields["setup"] = {"exitCode": end.exit_code}
+            if end.denied:
+                return {**_failure(end.denied, end.why), "endedBy": "policy", "retryable": False}
+            if end.exit_code != 0:
+                why = end.why or f"setup ended with exit code {end.exit_code}"
+                return _failure("SETUP_FAILED", why)
+        _write_json(marker, fields)
+        return None
+
+    async def _run_session(self, task: BatchTask, max_cost: float | None) -> Row:
+        """The row of a session that has ended, or was left where it can be resumed."""
+        launch, ledger = self._launch, self._ledger
+        order = ledger.at("work", f"{task.key}.order")
+        _write_json(order, {"prompt": task.prompt, "policy": task.policy})
+        limits = [value for value in (launch.timeout_s, task.timeout_s) if value is not None]
+        arguments = [
+            "run", "-", "--order", order, "--session-id", ledger.session_id(task), "--or-resume",
+            "--output", "json", "--no-input", "--no-summary", "--patch", ledger.patch_of(task),
+            "--workspace", self._workspaces.path_of(task.key), *launch.common, *launch.model,
+            "--max-steps", str(min(launch.max_steps, task.max_steps or launch.max_steps)),
+            *(["--model", task.model] if task.model else []),
+            *([] if max_cost is None else ["--max-cost", repr(max_cost)]),
+            *(["--timeout", repr(min(limits))] if limits else []),
+        ]  # fmt: skip
+        try:
+            end = await self._engine.run(task.id, arguments, directory=launch.directory)
+        except EngineFailed as error:
+            return _failure("INTERRUPTED", str(error))
+        result = _result_in(end.output)
+        if result is None:
+            return _unfinished(end)
+        return {
+            **{name: result[name] for name in _OF_RESULT if result.get(name) is not None},
+            "reason": result.get("reason"),
+            "exitCode": end.exit_code,
+        }
+
+    async def _run_line(self, task: BatchTask, which: str) -> LineEnd:
+        """Run `setup` or `check` of the task under its policy and sandbox."""
+        launch, ledger = self._launch, self._ledger
+        line, session_id = getattr(task, which), f"{ledger.session_id(task)}-{which}"
+        script, order = ledger.at("work", f"{task.key}.{which}.toml"), ledger.at("work", f"{task.key}.{which}.order")
+        call = f'[{{name = "RunCommand", arguments = {{command = "${{line}}", timeout = {launch.command_s}}}}}]'
+        turns = f'[[turn]]\ntool_calls = {call}\n[[turn]]\ntext = "Done."\n'
+        _write(script, b"[vars]\nline = %b\n%b" % (orjson.dumps(line), turns.encode()))  # JSON's string is TOML's
+        _write_json(order, {"prompt": f"The {which} of {task.id}", "policy": task.policy})
+        await asyncio.to_thread(_forget, launch.state_dir, session_id)
+        arguments = [
+            "run", "-", "--order", order, "--session-id", session_id, "--output", "json", "--no-input", "--no-summary",
+            "--gateway", f"mock:{script}", "--toolset", "desktop",
+            "--workspace", self._workspaces.path_of(task.key), *launch.common,
+        ]  # fmt: skip
+        try:
+            end = await self._engine.run(f"{task.id} {which}", arguments, directory=launch.directory)
+        except EngineFailed as error:
+            return LineEnd(None, str(error))
+        found = _line_end(end)
+        if found.exit_code == 0:
+            await asyncio.to_thread(_forget, launch.state_dir, session_id)
+        return found
+
+
+def _line_end(end: ProcessEnd) -> LineEnd:
+    result = _result_in(end.output)
+    if result is None:
+        return LineEnd(None, _last_line(end.last_words) or f"ended with exit code {end.exit_code}")
+    for call in result.get("toolCalls", ()):
+        if result["deniedApprovals"]:
+            return LineEnd(None, "it needs an approval, which nobody gives in a batch", ErrorCode.APPROVAL_REQUIRED)
+        if call["status"] == "denied":
+            return LineEnd(None, "the policy denies it", str(call.get("code", ErrorCode.CAPABILITY_DENIED)))
+        if "exitCode" in call:
+            return LineEnd(call["exitCode"])
+        return LineEnd(None, str(call.get("code", call["status"])))
+    return LineEnd(None, one_line(str(result.get("message") or result.get("reason") or "it did not run")))
+
+
+def _unfinished(end: ProcessEnd) -> Row:
+    """The row of a process that ended without a result."""
+    said = _last_line(end.last_words)
+    if end.exit_code == HELD:
+        return _failure(ErrorCode.SESSION_HELD, said)
+    if end.exit_code == 2:
+        return {**_failure(ErrorCode.INVALID_REQUEST, said), "retryable": False}
+    how = f"signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
+    return {**_failure("INTERRUPTED", f"the process ended by {how}: {said}"), "exitCode": end.exit_code}
+
+
+def _failure(reason: str, message: str) -> Row:
+    """A row of what infrastructure ended before the session had a result."""
+    return {
+        "status": _FAILED,
+        "reason": str(reason),
+        "endedBy": INFRASTRUCTURE,
+        "retryable": True,
+        "exitCode": 3,
+        "usage": {"inputTokens": 0, "outputTokens": 0, "cachedInputTokens": 0},
+        "message": one_line(message, _MESSAGE_CHARS),
+    }
+
+
+def _last_line(text: str) -> str:
+    return one_line(text.strip().rpartition("\n")[2], _MESSAGE_CHARS)
+
+
+def _result_in(output: bytes) -> dict[str, Any] | None:
+    """The result object that a run has printed, None for none."""
+    with contextlib.suppress(orjson.JSONDecodeError):
+        value = json_text.loads(output)
+        if isinstance(value, dict) and "endedBy" in value:
+            return value
+    return None
+
+
+def _forget(state_dir: str, session_id: str) -> None:
+    """Remove the session of an earlier line, if it is there."""
+    with contextlib.suppress(AgentHostError):
+        remove_session(state_dir, session_id, resumable=True)
+
+
+def _read_json(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, "rb") as file:
+            value = json_text.loads(file.read())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _take_known(marker: str, workspace: str) -> dict[str, Any] | None:
+    """What is known of a workspace that is ready; None for one that is not, or of which something is missing."""
+    known = _read_json(marker) if os.path.isdir(workspace) else None
+    if known is None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(marker)
+    return known
+
+
+def _write_json(path: str, value: Row) -> None:
+    _write(path, orjson.dumps(value))
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(f"{path}.new", "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.new", path)

@@ -1,0 +1,187 @@
+"""The directory of a batch: what was begun, what ended how, and what a person takes away.
+
+`batch.json` has the batch's random id and what each id of a task means; a second batch on the directory is refused by
+a lock. `results.jsonl` grows by a line when a session ends, durable before the next thing is begun on its account; the
+last line of an id counts, and a line that a crash cut is dropped. A clean end leaves one line an id, in the order of
+the tasks, and writes `predictions.jsonl` and `summary.json` anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from agent_host.errors import SessionHeld, UsageError
+from agent_host.ids import MACHINE
+from config import json_text
+from config.shapes import list_problems
+from state.errors import SessionLocked, WriteFailed
+from state.lock import SessionLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from agent_host.batch.tasks import BatchTask
+
+INFRASTRUCTURE: Final = "infrastructure"
+SPENDING_LIMIT: Final = "SPENDING_LIMIT"
+"""Reason of a session that the batch's own `--max-cost` has stopped: another run with more goes on with it."""
+COMPLETED: Final = "TASK_COMPLETED"
+_BATCH_ID: Final = re.compile(r"[0-9a-f]{16}")
+
+Row = dict[str, Any]
+"""A line of `results.jsonl` (interface, "Batch")."""
+
+
+def is_over(row: Row) -> bool:
+    """True if nothing more is to be done for the id: neither a retry nor another run of the command can help."""
+    return row["endedBy"] != INFRASTRUCTURE and not row["retryable"]
+
+
+class Ledger:
+    """The directory `path`, held until `close`. Raises SessionHeld while another process has it, UsageError for one
+    that is of other tasks, or cannot be read or written."""
+
+    def __init__(self, path: str, tasks: Sequence[BatchTask], launch: str) -> None:
+        self.path = path
+        self._tasks = tasks
+        try:
+            os.makedirs(self.at("patches"), exist_ok=True)
+            self._lock = SessionLock.acquire(self.at(".lock"), "batch")
+        except SessionLocked as error:
+            raise SessionHeld(f"another process ({error.pid}) runs the batch in {path}") from error
+        except (OSError, WriteFailed) as error:
+            raise UsageError(f"--out {path}: {getattr(error, 'strerror', None) or error}") from error
+        try:
+            self.batch_id = self._identify(launch)
+            self.rows = self._read()
+            self._file = open(self.at("results.jsonl"), "ab")  # noqa: SIM115  closed by `close`
+        except OSError as error:
+            self._lock.release(remove=False)
+            raise UsageError(f"--out {path}: {error.strerror}") from error
+        except BaseException:
+            self._lock.release(remove=False)
+            raise
+
+    def at(self, *names: str) -> str:
+        """A path in the directory."""
+        return os.path.join(self.path, *names)
+
+    def session_id(self, task: BatchTask) -> str:
+        """The id of the task's session."""
+        return f"b-{self.batch_id}-{task.key}"
+
+    def patch_of(self, task: BatchTask) -> str:
+        """Where the patch of the task's session is put."""
+        return self.at("patches", f"{task.id}.patch")
+
+    def patch_row(self, task: BatchTask) -> Row:
+        """The field of a row that names the patch, if there is one."""
+        return {"patchFile": f"patches/{task.id}.patch"} if os.path.exists(self.patch_of(task)) else {}
+
+    def add(self, row: Row) -> None:
+        """Put a row on record; on return it is durable. Raises OSError, and then it is not."""
+        start = self._file.tell()
+        try:
+            self._file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(start)
+            raise
+        self.rows[row["id"]] = row
+
+    def finish(self, summary: Row) -> None:
+        """Leave one line an id, and the files made of them. Raises OSError."""
+        rows = [self.rows[task.id] for task in self._tasks if task.id in self.rows]
+        self._replace("results.jsonl", rows)
+        self._replace("predictions.jsonl", self._predictions(rows))
+        self._replace("summary.json", [summary])
+
+    def close(self) -> None:
+        """Let the directory go."""
+        self._file.close()
+        self._lock.release(remove=True)
+
+    def _predictions(self, rows: Iterable[Row]) -> Iterable[Row]:
+        """In SWE-bench's form; what infrastructure ended says nothing about the model."""
+        for row in rows:
+            if row["endedBy"] == INFRASTRUCTURE:
+                continue
+            patch = b""
+            if row.get("patchFile"):
+                with contextlib.suppress(OSError), open(self.at(row["patchFile"]), "rb") as file:
+                    patch = file.read()
+            model = str(row.get("model", "")) or "agent-host"
+            text = patch.decode("utf-8", "replace")
+            yield {"instance_id": row["id"], "model_name_or_path": model, "model_patch": text}
+
+    def _replace(self, name: str, rows: Iterable[Row]) -> None:
+        new = self.at(f"{name}.new")
+        with open(new, "wb") as file:
+            file.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, self.at(name))
+
+    def _identify(self, launch: str) -> str:
+        """The batch's id. `launch` is what its own policy is, which stays as the tasks do."""
+        meant = {task.id: task.fingerprint for task in self._tasks}
+        known = self._known()
+        if known is None:
+            batch_id = MACHINE.new_id("b").removeprefix("b_")[:16]
+            self._write_batch({"batchId": batch_id, "policy": launch, "tasks": meant})
+            return batch_id
+        other = [one for one, what in meant.items() if known["tasks"].get(one, what) != what]
+        problems = [f"line of id {one}: another prompt, workspace or policy than before" for one in other]
+        if known["policy"] != launch:
+            problems.insert(0, "another --policy than before")
+        if problems:
+            raise UsageError(f"{self.path} is of other tasks: {list_problems(problems)}; choose another --out")
+        if not meant.keys() <= known["tasks"].keys():
+            self._write_batch({**known, "tasks": {**known["tasks"], **meant}})
+        return str(known["batchId"])
+
+    def _known(self) -> Row | None:
+        try:
+            with open(self.at("batch.json"), "rb") as file:
+                value = json_text.loads(file.read())
+        except FileNotFoundError:
+            if os.path.exists(self.at("results.jsonl")):
+                raise UsageError(f"{self.path} has results and no batch.json: choose another --out") from None
+            return None
+        except orjson.JSONDecodeError:
+            value = None
+        shapes = isinstance(value, dict) and isinstance(value.get("tasks"), dict)
+        if not shapes or not _BATCH_ID.fullmatch(str(value.get("batchId"))):
+            raise UsageError(f"{self.at('batch.json')} is damaged: choose another --out")
+        return {"policy": "", **value}
+
+    def _write_batch(self, value: Row) -> None:
+        self._replace("batch.json", [value])
+
+    def _read(self) -> dict[str, Row]:
+        """The last row of each id. What a crash cut is dropped, from the file as well."""
+        rows: dict[str, Row] = {}
+        path = self.at("results.jsonl")
+        try:
+            with open(path, "r+b") as file:
+                data = file.read()
+                end = data.rfind(b"\n") + 1
+                if end < len(data):
+                    file.truncate(end)
+        except FileNotFoundError:
+            return rows
+        for number, line in enumerate(data[:end].splitlines(), 1):
+            try:
+                row = json_text.loads(line)
+                rows[row["id"]] = row
+                bool(row["endedBy"] and row["retryable"])
+            except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+                raise UsageError(f"{path}: line {number} is damaged: choose another --out") from error
+        return rows

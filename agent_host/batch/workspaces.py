@@ -1,0 +1,271 @@
+"""Workspaces of a batch: each session has a copy of its own, which is whole or not there.
+
+- A directory is copied as it stands, uncommitted files included. Its `.git` is not: the copy gets a repository of its
+  own with the same branches, index and HEAD, whose objects are borrowed from the first (`objects/info/alternates`).
+  Nothing that a session does there, not even a stash, reaches the person's repository, as it would from a worktree.
+  Its configuration is not copied either: hooks, filters and aliases of the person's are none of the session's.
+- An archive is unpacked by tarfile's `data` filter, within bounds.
+- A git URL is fetched once into a bare repository that all its sessions borrow from. git runs without hooks, filters,
+  submodules, prompts and the machine's configuration, and by no protocol but https, ssh and, for a path, a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import tarfile
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from agent_host.display_text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent_host.batch.tasks import Source
+
+_MOST_FILES: Final = 500_000
+_MOST_BYTES: Final = 16 * 1024**3
+_GIT_S: Final = 1800.0
+_REASON_CHARS: Final = 500
+_COPIED: Final = ("HEAD", "index", "packed-refs", "refs", "reftable", "shallow", "info/exclude", "info/sparse-checkout")
+"""Of a repository: what says where its branches are and what is staged."""
+_EXTENSIONS: Final = ("extensions.objectformat", "extensions.refstorage", "core.sparsecheckout")
+_ENVIRONMENT: Final = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "",
+    "SSH_ASKPASS": "",
+    "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oStrictHostKeyChecking=yes",
+    "LC_ALL": "C",
+}
+_SETTINGS: Final = (
+    "core.hooksPath=/dev/null", "core.fsmonitor=false", "protocol.allow=never", "protocol.https.allow=always",
+    "protocol.ssh.allow=always", "submodule.recurse=false", "fetch.recurseSubmodules=false", "gc.auto=0",
+    "maintenance.auto=false", "safe.directory=*", "credential.helper=", "advice.detachedHead=false",
+)  # fmt: skip
+
+
+class WorkspaceUnavailable(Exception):
+    """There is no workspace for a session, for a reason that is not the model's; `str()` is one line."""
+
+
+class Workspaces:
+    """The workspaces below `directory`, by the keys of their tasks. Used from any thread."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._fetched: set[tuple[str, str]] = set()
+
+    def path_of(self, key: str) -> str:
+        """The workspace of a task, there or not."""
+        return os.path.join(self._directory, key)
+
+    def make(self, key: str, source: Source) -> str:
+        """The path of the workspace, which is made anew: one that is there goes. Raises WorkspaceUnavailable."""
+        path, unfinished = self.path_of(key), os.path.join(self._directory, f"{key}.new")
+        try:
+            self.remove(key)
+            _remove(unfinished)
+            os.makedirs(self._directory, exist_ok=True)
+            if source.kind == "directory":
+                _copy(source.place, unfinished)
+            elif source.kind == "archive":
+                _unpack(source.place, unfinished)
+            else:
+                self._check_out(source, unfinished)
+            os.rename(unfinished, path)
+        except (OSError, shutil.Error, tarfile.TarError, EOFError) as error:
+            _remove(unfinished)
+            raise WorkspaceUnavailable(one_line(f"{source.place}: {error}", _REASON_CHARS)) from error
+        except WorkspaceUnavailable:
+            _remove(unfinished)
+            raise
+        return path
+
+    def remove(self, key: str) -> None:
+        """Remove the workspace, if it is there. Raises OSError."""
+        path = self.path_of(key)
+        if os.path.lexists(path):
+            gone = f"{path}.gone"
+            _remove(gone)
+            os.rename(path, gone)
+            _remove(gone)
+
+    def _check_out(self, source: Source, path: str) -> None:
+        store = os.path.join(self._directory, f"git-{hashlib.sha256(source.place.encode()).hexdigest()[:16]}")
+        with self._lock:
+            fetching = self._fetching[source.place]
+        with fetching:
+            if (source.place, source.revision) not in self._fetched:
+                _fetch(source, store)
+                self._fetched.add((source.place, source.revision))
+        os.makedirs(path)
+        _git(path, "init", "--quiet", "--template=", f"--object-format={_setting(store, 'extensions.objectformat')}")
+        _borrow(os.path.join(path, ".git"), os.path.join(store, "objects"))
+        found = _resolve(store, source.revision)
+        _git(path, "checkout", "--quiet", "--detach", str(found))
+
+
+def _fetch(source: Source, store: str) -> None:
+    """Have the revision in the bare repository `store`."""
+    is_path = os.path.isabs(source.place)
+    if not os.path.isdir(os.path.join(store, "objects")):
+        kind = _setting(source.place, "extensions.objectformat") if is_path else "sha1"
+        os.makedirs(store, exist_ok=True)
+        _git(store, "init", "--quiet", "--bare", "--template=", f"--object-format={kind}")
+    if _resolve(store, source.revision) is not None:
+        return
+    allowed = ("-c", "protocol.file.allow=always") if is_path else ()
+    fetch = (*allowed, "fetch", "--quiet", "--no-write-fetch-head", "--no-recurse-submodules")
+    _git(store, *fetch, "--tags", "--force", "--", source.place, "+refs/heads/*:refs/heads/*")
+    if _resolve(store, source.revision) is None:  # a commit that no branch has
+        _git(store, *fetch, "--", source.place, f"{source.revision}:refs/fetched/{source.revision}")
+    if _resolve(store, source.revision) is None:
+        raise WorkspaceUnavailable(one_line(f"{source.place}: there is no revision {source.revision}", _REASON_CHARS))
+
+
+def _resolve(store: str, revision: str) -> str | None:
+    """The commit that a revision names, None for none."""
+    for name in (revision, f"refs/fetched/{revision}"):
+        with contextlib.suppress(WorkspaceUnavailable):
+            return _git(store, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
+    return None
+
+
+def _setting(directory: str, name: str) -> str:
+    with contextlib.suppress(WorkspaceUnavailable):
+        return _git(directory, "config", "--get", name).strip() or "sha1"
+    return "sha1"
+
+
+def _git(directory: str, *arguments: str) -> str:
+    """What git prints. Raises WorkspaceUnavailable with the line that says what went wrong."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
+    words = [word for setting in _SETTINGS for word in ("-c", setting)]
+    try:
+        done = subprocess.run(
+            ["git", *words, *arguments], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=_GIT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise WorkspaceUnavailable(one_line(f"git: {error}", _REASON_CHARS)) from error
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").splitlines()
+        said = next((line for line in lines if line.startswith(("fatal:", "error:"))), f"exit code {done.returncode}")
+        raise WorkspaceUnavailable(one_line(f"git: {said}", _REASON_CHARS))
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _borrow(git_directory: str, objects: str) -> None:
+    """Have a repository read the objects of another."""
+    os.makedirs(os.path.join(git_directory, "objects", "info"), exist_ok=True)
+    with open(os.path.join(git_directory, "objects", "info", "alternates"), "w", encoding="utf-8") as file:
+        file.write(f"{objects}\n")
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a directory with its links as links, and have a repository of its own where it has one."""
+
+    def skip(folder: str, names: list[str]) -> list[str]:
+        special = [name for name in names if _is_special(os.path.join(folder, name))]
+        return [*special, ".git"] if folder == source and ".git" in names else special
+
+    shutil.copytree(source, target, symlinks=True, ignore=skip)
+    git_directory = _git_directory_of(source)
+    if git_directory is not None:
+        _copy_repository(git_directory, os.path.join(target, ".git"))
+
+
+def _is_special(path: str) -> bool:
+    """True for what cannot be copied: a pipe, a socket, a device."""
+    return not (os.path.islink(path) or os.path.isfile(path) or os.path.isdir(path))
+
+
+def _git_directory_of(directory: str) -> str | None:
+    """The git directory of a working tree, which a file may name; None where there is none."""
+    path = os.path.join(directory, ".git")
+    if os.path.isdir(path):
+        return path
+    if not os.path.isfile(path):
+        return None
+    with open(path, encoding="utf-8", errors="replace") as file:
+        named = file.read(4096).removeprefix("gitdir:").strip()
+    found = os.path.join(directory, named)
+    return found if os.path.isdir(found) else None
+
+
+def _copy_repository(source: str, target: str) -> None:
+    """A repository with the branches, the index and the HEAD of another, and its objects borrowed."""
+    common = source
+    with contextlib.suppress(OSError), open(os.path.join(source, "commondir"), encoding="utf-8") as file:
+        common = os.path.realpath(os.path.join(source, file.read(4096).strip()))
+    os.makedirs(os.path.join(target, "refs"))
+    _borrow(target, os.path.join(os.path.realpath(common), "objects"))
+    for place in dict.fromkeys((common, source)):  # what a linked working tree has of its own comes second
+        for name in _COPIED:
+            found, to = os.path.join(place, name), os.path.join(target, name)
+            os.makedirs(os.path.dirname(to), exist_ok=True)
+            if os.path.isdir(found):
+                shutil.copytree(found, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("stash"))
+            elif os.path.isfile(found):
+                shutil.copyfile(found, to)
+    kept = {name: value for name in _EXTENSIONS if (value := _raw_setting(common, name))}
+    version = "1" if any(name.startswith("extensions.") for name in kept) else "0"
+    with open(os.path.join(target, "config"), "w", encoding="utf-8") as file:
+        file.write(f"[core]\n\trepositoryformatversion = {version}\n\tbare = false\n\tlogallrefupdates = true\n")
+        for name, value in kept.items():
+            section, _, key = name.partition(".")
+            file.write(f"[{section}]\n\t{key} = {value}\n")
+
+
+def _raw_setting(git_directory: str, name: str) -> str:
+    """A word of a repository's own configuration, "" for none; what is no word is not taken."""
+    with contextlib.suppress(WorkspaceUnavailable):
+        found = _git(os.sep, "config", "--file", os.path.join(git_directory, "config"), "--get", name).strip()
+        return found if found.isalnum() else ""
+    return ""
+
+
+def _unpack(path: str, target: str) -> None:
+    """Unpack an archive. Raises TarError for what leaves the directory, is special, or is too much."""
+    files = size = 0
+    os.makedirs(target)
+
+    def admitted(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+        nonlocal files, size
+        for member in archive:
+            files, size = files + 1, size + member.size
+            if files > _MOST_FILES or size > _MOST_BYTES:
+                raise tarfile.TarError(f"more than {_MOST_FILES:,} files, or {_MOST_BYTES // 1024**3} GiB")
+            yield member
+
+    with tarfile.open(path, "r:*") as archive:
+        archive.extractall(target, admitted(archive), filter="data")
+
+
+def _remove(path: str) -> None:
+    """Remove a tree, also where a directory may not be written."""
+    if os.path.islink(path) or os.path.isfile(path):
+        os.unlink(path)
+        return
+
+    def open_up(_: object, failed: str, __: object) -> None:
+        with contextlib.suppress(OSError):
+            os.chmod(os.path.dirname(failed), 0o700)
+            os.chmod(failed, 0o700)
+        if os.path.isdir(failed) and not os.path.islink(failed):
+            shutil.rmtree(failed, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(failed)
+
+    shutil.rmtree(path, onerror=open_up)

@@ -1,0 +1,215 @@
+"""`agent-host batch FILE`: many tasks, each as a session of its own, until each has ended (docs/batch.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from agent_host.batch.attempts import Attempts, BatchLaunch
+from agent_host.batch.engines import LocalEngine
+from agent_host.batch.ledger import Ledger
+from agent_host.batch.scheduler import Scheduler
+from agent_host.batch.summary import Progress, exit_code_of, summarize, table_of
+from agent_host.batch.tasks import content_hash, read_tasks
+from agent_host.batch.workspaces import Workspaces
+from agent_host.cli.policy import policy_of_options
+from agent_host.cli.shared import CommandLine, on_signals, settings_of_options
+from agent_host.cli.streams import answer, notice
+from agent_host.clients.fork_server import default_starter
+from agent_host.errors import PolicyBundleInvalid, UsageError
+from agent_host.host.backends import NO_GATEWAY
+from agent_host.host.dry_runs import policy_to_try
+from agent_host.host.options import OPTION_OF, model_facts
+from agent_host.host.records import stored_sessions
+from agent_host.host.secrets import hide_key, hide_secrets
+from agent_host.ids import MACHINE
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from agent_host.batch.attempts import Engine
+    from agent_host.batch.scheduler import Stop
+    from agent_host.batch.tasks import BatchTask
+    from config.settings import Settings
+
+_OF_ALL: Final = ("host.policy", "sandbox.level", "sandbox.allowed_domains")
+_OF_MODEL: Final = ("llm.gateway", "llm.provider", "llm.dialect", "llm.model", "host.toolset")
+_MEMORY_OF_ONE: Final = 512 * 1024**2
+_TELLS_S: Final = 0.5
+
+
+def batch(namespace: argparse.Namespace) -> int:
+    """Run the batch. Raises UsageError for tasks and options that cannot be used, SessionHeld for a directory that
+    another batch has: then nothing runs."""
+    tasks = read_tasks(namespace.file)
+    line = CommandLine(namespace)
+    settings = line.source.new().settings
+    if not settings.llm.gateway:
+        raise UsageError(f"no LLM gateway: {NO_GATEWAY}")
+    policy_of_options(namespace)
+    _check_policies(tasks, namespace, line.source.state_dir)
+    _check_prices(tasks, namespace, settings, line.source.state_dir)
+    out = os.path.abspath(namespace.out or f"{namespace.file}.out")
+    jobs = namespace.jobs or _jobs_of_this_machine()
+    hide_secrets()
+    hide_key(settings)
+    policy = settings.host.policy
+    ledger = Ledger(out, tasks, f"{policy} {content_hash(policy)}".strip())
+    try:
+        return asyncio.run(_run(namespace, line, settings, tasks, ledger, jobs))
+    finally:
+        ledger.close()
+
+
+async def _run(
+    namespace: argparse.Namespace,
+    line: CommandLine,
+    settings: Settings,
+    tasks: Sequence[BatchTask],
+    ledger: Ledger,
+    jobs: int,
+) -> int:
+    began = MACHINE.monotonic()
+    engine: Engine = LocalEngine(default_starter(settings, notice))
+    launch = _launch(namespace, line, settings)
+    attempts = Attempts(ledger, launch, Workspaces(ledger.at("workspaces")), engine)
+    progress = Progress(tasks, ledger)
+    scheduler = Scheduler(
+        tasks, ledger, attempts,
+        jobs=jobs, retries=namespace.retries, max_cost=settings.llm.max_cost or None,
+        on_change=lambda: None,
+    )  # fmt: skip
+    on_signals(lambda number: _interrupt(scheduler, number))
+    telling = asyncio.ensure_future(_tell(progress, scheduler))
+    try:
+        stop = await scheduler.run()
+    finally:
+        telling.cancel()
+        progress.end()
+        await engine.aclose()
+    return _report(namespace, tasks, ledger, launch.state_dir, stop, int((MACHINE.monotonic() - began) * 1000))
+
+
+def _interrupt(scheduler: Scheduler, number: int) -> None:
+    if scheduler.is_interrupted:
+        os._exit(128 + number)
+    notice("stopping: sessions finish their steps; the same command goes on")
+    scheduler.interrupt()
+
+
+async def _tell(progress: Progress, scheduler: Scheduler) -> None:
+    while True:
+        progress.tell(scheduler)
+        await asyncio.sleep(_TELLS_S)
+
+
+def _report(
+    namespace: argparse.Namespace,
+    tasks: Sequence[BatchTask],
+    ledger: Ledger,
+    state_dir: str,
+    stop: Stop,
+    duration_ms: int,
+) -> int:
+    """Write what a person takes away, and print the summary; the exit code."""
+    summary = summarize(tasks, ledger, stop=stop, duration_ms=duration_ms)
+    code = exit_code_of(tasks, ledger, stop)
+    try:
+        ledger.finish(summary)
+    except OSError as error:
+        notice(f"error: {ledger.path}: {error.strerror}; the same command writes the rest")
+        code = code or 3
+    _write_page(tasks, ledger, state_dir)
+    if stop == "broken":
+        notice("the infrastructure ended the last attempts, and three single ones: nothing more was begun")
+    if namespace.output in ("json", "jsonl"):
+        answer(orjson.dumps(summary).decode() + "\n")
+    else:
+        answer(f"{table_of(tasks, ledger, summary)}results: {ledger.path}\n")
+    return code
+
+
+def _write_page(tasks: Sequence[BatchTask], ledger: Ledger, state_dir: str) -> None:
+    """Write `report.html`, where the extra for pages is installed."""
+    from agent_host.cli.show import import_pages, write_page
+
+    try:
+        pages = import_pages("pages")
+    except UsageError:
+        return
+    wanted = {ledger.session_id(task) for task in tasks}
+    rows = [row for row in stored_sessions(state_dir).all() if row.session_id in wanted]
+    page = ledger.at("report.html")
+    write_page(page, lambda: pages.sessions_page(rows, state_dir=state_dir, folder=None), quiet=True)
+
+
+def _launch(namespace: argparse.Namespace, line: CommandLine, settings: Settings) -> BatchLaunch:
+    state_dir = line.source.state_dir
+    approvals = [word for name in namespace.approve for word in ("--approve", name)]
+    approvals += ["--approve-all"] if namespace.approve_all else []
+    return BatchLaunch(
+        os.getcwd(),
+        state_dir,
+        (*_words(namespace, _OF_ALL), "--state-dir", state_dir, *approvals),
+        _words(namespace, _OF_MODEL),
+        settings.host.max_steps,
+        namespace.timeout,
+        settings.tools.command_timeout_max_s,
+        namespace.keep,
+    )
+
+
+def _words(namespace: argparse.Namespace, keys: Sequence[str]) -> tuple[str, ...]:
+    """The options of these settings as they were given."""
+    given = settings_of_options(namespace)
+    words: list[str] = []
+    for key in keys:
+        value = given.get(key)
+        for one in value if isinstance(value, list) else [] if value is None else [value]:
+            words += [OPTION_OF[key], str(one)]
+    return tuple(words)
+
+
+def _check_policies(tasks: Sequence[BatchTask], namespace: argparse.Namespace, state_dir: str) -> None:
+    """Raises UsageError for a task's policy that cannot be used."""
+    flags = settings_of_options(namespace)
+    for name in dict.fromkeys(task.policy for task in tasks if task.policy):
+        try:
+            policy_to_try({**flags, "host.policy": name}, workspace=os.getcwd(), state_dir=state_dir)
+        except PolicyBundleInvalid as error:
+            raise UsageError(f"policy {name}: {error}") from error
+
+
+def _check_prices(
+    tasks: Sequence[BatchTask], namespace: argparse.Namespace, settings: Settings, state_dir: str
+) -> None:
+    """Raises UsageError for a model that has no price where a cost is limited."""
+    limited = [task for task in tasks if settings.llm.max_cost or task.max_cost is not None]
+    if not limited:
+        return
+    usual = settings.llm.model
+    if not usual:
+        bundle = policy_to_try(settings_of_options(namespace), workspace=os.getcwd(), state_dir=state_dir).bundle
+        usual = bundle.llm_policy.allowed_models[0]
+    facts = model_facts()
+    for name in dict.fromkeys(task.model or usual for task in limited):
+        if facts.of(name).prices is None:
+            raise UsageError(
+                f"a cost is limited, and {name} has no price: give price_input and price_output for a million tokens "
+                f'in [models."{name}"] of your configuration'
+            )
+
+
+def _jobs_of_this_machine() -> int:
+    """Sessions at once: most of their time they wait for a model."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    memory = _MEMORY_OF_ONE * 4 * cores
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # not on Windows
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(4 * cores, memory // _MEMORY_OF_ONE))
