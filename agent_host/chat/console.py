@@ -149,6 +149,7 @@ class Console:
         self._styled = styled
         self._chat: Conversation | None = None
         self._live: LiveArea | None = None
+        self._live_rows: list[str] = []
         self._pending: list[str] = []
         self._pending_chars = 0
         self._room = asyncio.Event()
@@ -189,7 +190,7 @@ class Console:
         self._app.console = self
         self._app.ttimeoutlen = 0.05
         self._app.timeoutlen = 0.1
-        self._app.before_render += lambda _: self._print_pending()
+        self._app.before_render += lambda _: self._begin_frame()
 
     # Face
 
@@ -331,6 +332,11 @@ class Console:
         rows += cursor.x // columns
         renderer._cursor_pos = cursor._replace(y=rows)  # noqa: SLF001
 
+    def _begin_frame(self) -> None:
+        size = self._size()
+        self._live_rows = [] if self._live is None else self._live.rows(size.columns, size.rows)
+        self._print_pending()
+
     def _print_pending(self) -> None:
         """Print above the live lines, a part of what waits if that is much."""
         if not self._pending:
@@ -403,7 +409,7 @@ class Console:
         return Layout(
             HSplit(
                 [
-                    Window(FormattedTextControl(self._live_text), dont_extend_height=True, height=self._live_height),
+                    Window(FormattedTextControl(self._live_text), dont_extend_height=True, height=lambda: len(self._live_rows)),
                     ConditionalContainer(question, asks),
                     ConditionalContainer(self._input, ~armed),
                     ConditionalContainer(
@@ -427,15 +433,8 @@ class Console:
             focused_element=self._input,
         )
 
-    def _live_rows(self) -> list[str]:
-        size = self._size()
-        return [] if self._live is None else self._live.rows(size.columns, size.rows)
-
-    def _live_height(self) -> int:
-        return len(self._live_rows())
-
     def _live_text(self) -> ANSI:
-        return ANSI("\n".join(self._live_rows()))
+        return ANSI("\n".join(self._live_rows))
 
     def _label(self) -> StyleAndTextTuples:
         return [("class:ask" if self._typed else "class:prompt", self._typed.label if self._typed else "› ")]

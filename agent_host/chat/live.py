@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent_host.chat.paper import INDENT
 from agent_host.display_text import count_noun, escape, one_line
-from agent_host.terminal.markdown import render
+from agent_host.terminal.markdown import FENCE, render
 from agent_host.terminal.style import CYAN, DIM, cut, wrap, wrap_coloured
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from agent_host.chat.conversation import Conversation
 
-_RENDERED_CHARS: Final = 4096
-_TAIL_CHARS: Final = 8192
+_RENDERED_CHARS: Final = 1024
+_TAIL_CHARS: Final = 4096
 _MOST_ROWS: Final = 12
 _QUEUED_SHOWN: Final = 3
 _SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -53,7 +53,7 @@ class LiveArea:
         if not text.strip():
             return []
         room = min(columns, self._chat.paper.columns) - len(INDENT)
-        if len(text) > _RENDERED_CHARS:
+        if len(text) > _RENDERED_CHARS or FENCE.match(text) is not None:
             rows = wrap(escape(text[-_TAIL_CHARS:]), room)
         elif self._rendered[:2] == (text, room):
             rows = self._rendered[2]

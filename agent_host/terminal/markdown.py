@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 # What is longer without an end is rendered as far as it has come.
 _MAX_OPEN_CHARS = 64 * 1024
 
@@ -55,7 +55,7 @@ class MarkdownBlocks:
         """The place behind the first blank line outside of a fence."""
         while (at := self._open.find("\n", self._seen)) >= 0:
             line, self._seen = self._open[self._seen : at], at + 1
-            mark = _FENCE.match(line)
+            mark = FENCE.match(line)
             if mark is not None and not self._fence:
                 self._fence = mark[1]
             elif mark is not None and mark[1].startswith(self._fence) and not line.strip(" `~"):
