@@ -173,7 +173,7 @@ class Activity:
         return ", ".join([*parts, duration(self.seconds)])
 
     def _on_sandbox(self, payload: Mapping[str, Any]) -> None:
-        self.sandbox = self._launch_sandbox = one_line(str((payload.get("sandbox") or {}).get("level", "")), 40)
+        self.sandbox = self._launch_sandbox = one_line(str((payload.get("sandbox") or {}).get("level", "none")), 40)
         self.model = one_line(str(payload.get("model", self.model)), 80)
 
     def _on_mode(self, payload: Mapping[str, Any]) -> None:

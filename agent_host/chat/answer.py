@@ -42,9 +42,9 @@ class AnswerText:
             return
         yield from self._cut(text)
 
-    def end(self) -> Iterator[str | None]:
-        """Yield what is left: the answer is whole."""
-        if self._before and self._held:
+    def end(self, *, is_whole: bool = True) -> Iterator[str | None]:
+        """Yield what is left of the answer, which is whole or was broken off."""
+        if self._before and (is_whole or not self._before.startswith(self._held)):
             yield from self._compare()
         rest = self._blocks.end()
         if rest.strip():

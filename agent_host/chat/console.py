@@ -409,7 +409,11 @@ class Console:
         return Layout(
             HSplit(
                 [
-                    Window(FormattedTextControl(self._live_text), dont_extend_height=True, height=lambda: len(self._live_rows)),
+                    Window(
+                        FormattedTextControl(self._live_text),
+                        dont_extend_height=True,
+                        height=lambda: len(self._live_rows),
+                    ),
                     ConditionalContainer(question, asks),
                     ConditionalContainer(self._input, ~armed),
                     ConditionalContainer(

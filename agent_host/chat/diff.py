@@ -20,7 +20,8 @@ _MOST_PAIRED: Final = 2000
 def diff_lines(diff: str, columns: int, *, styled: bool, plain: bool = False) -> Iterator[str]:
     """The rows of a diff, each at most `columns` wide."""
     lines = [escape(line, keep="").expandtabs(4) for line in diff.replace("\t", "    ").splitlines()]
-    if plain or columns < SIDE_BY_SIDE_COLUMNS or len(lines) > _MOST_PAIRED:
+    marks = {line[:1] for line in lines if not line.startswith(("+++", "---"))}
+    if plain or columns < SIDE_BY_SIDE_COLUMNS or len(lines) > _MOST_PAIRED or not marks >= {"+", "-"}:
         for line in lines:
             yield from _unified(line, columns, styled=styled)
         return
@@ -33,11 +34,10 @@ def _paint(colour: str, text: str, *, styled: bool) -> str:
 
 def _unified(line: str, columns: int, *, styled: bool) -> Iterator[str]:
     colour = DIM if line.startswith(("+++", "---")) else DIFF_COLOURS.get(line[:1], "")
-    first, *rest = split_cells(line, columns)
+    first = split_cells(line, columns)[0]
     yield _paint(colour, first, styled=styled)
-    for part in rest:
-        for one in split_cells(part, columns - 2):
-            yield _paint(colour, f"↪ {one}", styled=styled)
+    for part in split_cells(line[len(first) :], columns - 2) if len(first) < len(line) else ():
+        yield _paint(colour, f"↪ {part}", styled=styled)
 
 
 def _columns(lines: list[str], columns: int, *, styled: bool) -> Iterator[str]:

@@ -16,6 +16,7 @@ from agent_host.host.options import settings_from
 from agent_host.host.records import session_id_of, stored_sessions
 from agent_host.safe_open import read_real
 from agent_host.terminal.form_lines import prompt_of, take
+from state.errors import StateError
 from state.locations import SessionPaths
 from state.temporary import session_directory
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from agent_host.host.own_policy import Proposal
     from agent_host.session.stored import StoredSession
+    from agent_host.session.transcript import Item
 
 _REFERENCE: Final = re.compile(r"artifacts/[A-Za-z0-9_]{1,64}")
 _IN_OUTPUT: Final = re.compile(r"\[storage_ref: (artifacts/[A-Za-z0-9_]{1,64})\]\s*$")
@@ -85,6 +87,13 @@ class LocalRecords:
             if row.pid is not None and row.session_id != own and os.path.realpath(row.workspace) == self.workspace
         ]
 
+    def items(self, session_id: str, task_id: str) -> list[Item]:
+        """The items of a task, as they are on record."""
+        try:
+            return stored_sessions(self.state_dir).record(session_id).items(task_id)
+        except (AgentHostError, StateError, OSError):
+            return []
+
     def session_id_of(self, key: str) -> str:
         """The id that a person means; see `host.records.session_id_of`. Raises OSError."""
         try:
@@ -145,7 +154,7 @@ class LocalRecords:
             return propose(
                 self._flags, tool, arguments, session_id=session_id, workspace=self.workspace, state_dir=self.state_dir
             )
-        except AgentHostError:
+        except (AgentHostError, OSError, ValueError):  # a file that is no bundle has no line to add
             return None
 
     def write(self, proposal: Proposal) -> str:

@@ -34,6 +34,8 @@ TAIL_LINES: Final = 5
 _MOST_COLUMNS: Final = 160
 _PROSE_COLUMNS: Final = 100
 _DIFF_LINES: Final = 40
+_RENDERED_CHARS: Final = 8192
+"""What is longer is not laid out: keys would wait for it."""
 
 
 class Paper:
@@ -65,7 +67,10 @@ class Paper:
         if self.plain:
             return self._indented(wrap(text.strip("\n"), self.columns - len(INDENT)))
         columns = min(self.columns - len(INDENT), _PROSE_COLUMNS)
-        return "\n" + self._indented(render(text, columns, styled=self.styled).rstrip("\n").split("\n"))
+        if len(text) > _RENDERED_CHARS:
+            return "\n" + self._indented(wrap(text.strip("\n"), columns))
+        rows = render(text, columns, styled=self.styled).rstrip("\n").split("\n")
+        return "\n" + self._indented(part for row in rows for part in wrap_coloured(row, self.columns - len(INDENT)))
 
     def notice(self, text: str, *, colour: str = DIM) -> str:
         """A line of the host's own."""

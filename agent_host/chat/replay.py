@@ -34,6 +34,7 @@ def _texts(chat: Conversation, item: Mapping[str, Any]) -> Iterator[str]:
     if item["kind"] == "message" and item["role"] == "user":
         yield paper.prompt(item["text"])
     elif item["kind"] == "message":
+        chat.mark_printed(str(item.get("stepId", "")))
         blocks = MarkdownBlocks()
         for block in [*blocks.add(item["text"]), blocks.end()]:
             if block.strip():

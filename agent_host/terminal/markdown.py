@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import threading
@@ -9,8 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import ClassVar
+
+    from markdown_it import MarkdownIt
+    from rich.markdown import Markdown
 
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 # What is longer without an end is rendered as far as it has come.
 _MAX_OPEN_CHARS = 64 * 1024
 
@@ -67,9 +73,9 @@ class MarkdownBlocks:
 
 def render(block: str, columns: int, *, styled: bool = True) -> str:
     """One block as lines for a terminal of so many columns. The text steers nothing: its control characters are
-    escaped already (`display.defuse`), and a link shows where it leads."""
+    escaped already (`display.defuse`), and a link shows where it leads. Nothing of it is left out: what Markdown would
+    hide (HTML, the address of a picture, a link's definition) is shown as it was written."""
     from rich.console import Console
-    from rich.markdown import Markdown
 
     out = io.StringIO()
     console = Console(
@@ -82,8 +88,33 @@ def render(block: str, columns: int, *, styled: bool = True) -> str:
         markup=False,
         emoji=False,
     )
-    console.print(Markdown(block, hyperlinks=False, code_theme="ansi_dark"))
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines()).lstrip("\n")
+    console.print(_parsed(block))
+    rows = out.getvalue().splitlines()
+    while rows and not _STYLE.sub("", rows[-1]).strip():
+        rows.pop()
+    return "".join(f"{row.rstrip()}\n" for row in rows).lstrip("\n")
+
+
+def _parsed(block: str) -> Markdown:
+    parser, made = _markdown()
+    markdown = made("", hyperlinks=False, code_theme="ansi_dark")
+    markdown.parsed = parser.parse(block)
+    return markdown
+
+
+@functools.cache
+def _markdown() -> tuple[MarkdownIt, type[Markdown]]:
+    from markdown_it import MarkdownIt
+    from rich.markdown import Heading, Markdown
+
+    class LeftHeading(Heading):
+        LEVEL_ALIGN: ClassVar = {}
+
+    class LeftMarkdown(Markdown):
+        elements: ClassVar = {**Markdown.elements, "heading_open": LeftHeading}
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+    return parser.disable(["image", "reference"]), LeftMarkdown
 
 
 def load_soon() -> None:

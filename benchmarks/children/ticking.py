@@ -33,7 +33,9 @@ def sse(data: bytes) -> bytes:
 def piece(number: int, paragraph: int) -> bytes:
     text = f"{time.monotonic_ns()} "
     text = text.ljust(40, ".") if not paragraph else text + r"\n\n" * (number % paragraph == paragraph - 1)
-    return sse(b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"' + text.encode() + b'"}}')
+    return sse(
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"' + text.encode() + b'"}}'
+    )
 
 
 async def answer(

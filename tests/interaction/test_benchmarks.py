@@ -135,7 +135,20 @@ EXPECTED = {
     "sandbox": ["imported with the first command", "the look which levels work"],
     "redaction": [*(f"{text}, four times as long" for text in TEXTS), "an event's line", "with a secret"],
 }
-SLOW = ("loop", "checkpoint", "tools", "session", "acp", "chat", "clients", "changes", "llm", "sandbox", "service", "redaction")
+SLOW = (
+    "loop",
+    "checkpoint",
+    "tools",
+    "session",
+    "acp",
+    "chat",
+    "clients",
+    "changes",
+    "llm",
+    "sandbox",
+    "service",
+    "redaction",
+)
 
 
 def benchmarks(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
