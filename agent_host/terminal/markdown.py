@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import ClassVar
 
     from markdown_it import MarkdownIt
+    from rich.console import JustifyMethod
     from rich.markdown import Markdown
 
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -89,10 +90,8 @@ def render(block: str, columns: int, *, styled: bool = True) -> str:
         emoji=False,
     )
     console.print(_parsed(block))
-    rows = out.getvalue().splitlines()
-    while rows and not _STYLE.sub("", rows[-1]).strip():
-        rows.pop()
-    return "".join(f"{row.rstrip()}\n" for row in rows).lstrip("\n")
+    rows = [row if _STYLE.sub("", row).strip() else "" for row in out.getvalue().splitlines()]
+    return "\n".join(row.rstrip() for row in rows).strip("\n") + "\n"
 
 
 def _parsed(block: str) -> Markdown:
@@ -105,16 +104,23 @@ def _parsed(block: str) -> Markdown:
 @functools.cache
 def _markdown() -> tuple[MarkdownIt, type[Markdown]]:
     from markdown_it import MarkdownIt
-    from rich.markdown import Heading, Markdown
+    from rich.markdown import Heading, Markdown, TableDataElement
 
     class LeftHeading(Heading):
         LEVEL_ALIGN: ClassVar = {}
 
-    class LeftMarkdown(Markdown):
-        elements: ClassVar = {**Markdown.elements, "heading_open": LeftHeading}
+    class WholeCell(TableDataElement):
+        def __init__(self, justify: JustifyMethod) -> None:
+            super().__init__(justify)
+            self.content.overflow = "fold"
+
+    own = {"heading_open": LeftHeading, "td_open": WholeCell, "th_open": WholeCell}
+
+    class OwnMarkdown(Markdown):
+        elements: ClassVar = {**Markdown.elements, **own}
 
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-    return parser.disable(["image", "reference"]), LeftMarkdown
+    return parser.disable(["image", "reference"]), OwnMarkdown
 
 
 def load_soon() -> None:
