@@ -41,7 +41,7 @@ from prompt_toolkit.styles import Style
 from agent_host.chat.complete import ChatCompleter, named_picture
 from agent_host.chat.live import LiveArea
 from agent_host.chat.writer import FrameWriter
-from agent_host.terminal.style import cut
+from agent_host.terminal.style import cells, cut, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +62,7 @@ _ROOM_CHARS: Final = 256 * 1024
 _LEAVES_WITHIN_S: Final = 2.0
 _INPUT_ROWS: Final = 10
 _PICKED_ROWS: Final = 10
+_WHOLE_ROWS: Final = 4
 _TICK_S: Final = 1.0
 _STYLE: Final = {
     "prompt": "bold",
@@ -229,7 +230,7 @@ class Console:
 
     async def pick(self, title: str, choices: Sequence[Choice]) -> str | None:
         """See Face."""
-        return await self._type(_Typed(title, choices), "")
+        return await self._type(_Typed(f"{title} ", choices), "")
 
     async def _type(self, typed: _Typed, initial: str) -> str | None:
         if self._typed is not None and not self._typed.answer.done():
@@ -461,7 +462,10 @@ class Console:
         for place, choice in enumerate(found[first : first + _PICKED_ROWS], first):
             line = cut(choice.line, self.columns - 2)
             parts.append(("class:chosen" if place == typed.at else "", f"{line}\n"))
-        return [*parts, ("class:hint", f"{typed.at + 1} of {len(found)} · Enter chooses · Esc leaves")]
+        whole = found[typed.at].line
+        rest = "" if cells(whole) <= self.columns - 2 else "\n".join(wrap(whole, self.columns - 2)[:_WHOLE_ROWS]) + "\n"
+        keys = cut(f"{typed.at + 1} of {len(found)} · Enter chooses · Esc leaves", self.columns)
+        return [*parts, ("class:hint", rest + keys)]
 
     def _hint_text(self) -> str:
         if self._typed is not None:
@@ -556,7 +560,7 @@ class Console:
         buffer, typed = self._buffer, self._typed
         if typed is not None and typed.choices is not None:
             found = self._found()
-            self._answer(found[typed.at].value if found else None)
+            self._answer(found[min(typed.at, len(found) - 1)].value if found else None)
             return
         if buffer.complete_state is not None and buffer.complete_state.current_completion is not None:
             buffer.complete_state = None

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from agent_host.chat.paper import Paper
     from agent_host.clients.supervisor import SessionSpec, SupervisedSession, Supervisor
 
+_COMMAND: Final = re.compile(r"/[A-Za-z]*( .*)?")
+"""A path is none."""
 _ENDS: Final = frozenset({"task_completed", "task_failed", "task_cancelled"})
 _DEATHS: Final = 5
 _DEATHS_WITHIN_S: Final = 60.0
@@ -113,6 +116,7 @@ class Conversation:
         self._open_task: str | None = None  # of a process that died
         self._stopped: tuple[str, float] = ("", 0.0)
         self._deaths: list[float] = []
+        self._reported: set[str] = set()
         self._printed: set[str] = set()  # calls, and steps whose text stands there
         self._has_gap = False
         self.questions = asking.Questions(self)
@@ -143,7 +147,7 @@ class Conversation:
 
     def submit(self, text: str) -> None:
         """Take what was typed: a command, or a prompt, which waits if a task runs."""
-        if text.strip().startswith("/") and "\n" not in text.strip():
+        if _COMMAND.fullmatch(text.strip()):
             self.spawn(run_command(self, text.strip()))
         elif text.strip():
             self.spawn(self.say(text))
@@ -274,16 +278,23 @@ class Conversation:
             return self.session
 
     async def resume(self, session_id: str, *, goes_on: bool = True) -> bool:
-        """Show a session as it was and go on with it; False if it cannot be."""
+        """Show a session as it was and go on with it; False if it cannot be: then this one stays."""
+        before = self.session
         await self.close_session()
         async with self._opening:
-            try:
-                self.session, result = await self._supervisor.resume(session_id, self._spec, self, replay=True)
-            except _FAILURES as error:
-                self.warn(f"session {session_id} cannot be resumed: {error}")
-                return False
-            self.mode = await self._mode()
-            await self._go_on(result, goes_on=goes_on)
+            is_resumed = await self._take(session_id, replay=True, goes_on=goes_on)
+            if not is_resumed and before is not None:
+                await self._take(before.session_id, replay=False, goes_on=False)
+        return is_resumed
+
+    async def _take(self, session_id: str, *, replay: bool, goes_on: bool) -> bool:
+        try:
+            self.session, result = await self._supervisor.resume(session_id, self._spec, self, replay=replay)
+        except _FAILURES as error:
+            self.warn(f"session {session_id} cannot be resumed: {error}")
+            return False
+        self.mode = await self._mode()
+        await self._go_on(result, goes_on=goes_on)
         return True
 
     async def _mode(self) -> dict[str, str]:
@@ -367,8 +378,16 @@ class Conversation:
         if isinstance(error, _FAILURES):
             self.warn(str(error))
         elif error is not None:
-            self.warn(f"internal error: {type(error).__name__}: {error}")
+            self.report({"exception": error})
         self.face.refresh()
+
+    def report(self, context: Mapping[str, Any]) -> None:
+        """Say once what failed in a key's or a task's handler; see `loop.set_exception_handler`."""
+        error = context.get("exception")
+        said = context.get("message", "") if error is None else f"{type(error).__name__}: {error}"
+        if said not in self._reported:
+            self._reported.add(said)
+            self.warn(f"internal error: {said}")
 
     # What is said besides the model's words
 

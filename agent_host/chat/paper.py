@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 INDENT: Final = "  "
-_UNDER: Final = "    "
 TAIL_LINES: Final = 5
 _MOST_COLUMNS: Final = 160
 _PROSE_COLUMNS: Final = 100
@@ -131,9 +130,9 @@ class Paper:
         rows += diff_lines(diff, self.columns - 2, styled=self.styled, plain=self.plain) if diff else []
         return "\n" + "".join(f"{bar}{row}\n" for row in rows)
 
-    def rows(self, rows: Iterable[str]) -> str:
+    def rows(self, rows: Iterable[str], *, hang: int = 4) -> str:
         """Rows of the host's own, as they are but for their escapes."""
-        wrapped = (line for row in rows for line in wrap(escape(row, keep=""), self.columns, len(_UNDER)))
+        wrapped = (line for row in rows for line in wrap(escape(row, keep=""), self.columns, hang))
         return "".join(f"{line}\n" for line in wrapped)
 
     def _hanging(self, mark: str, text: str, colour: str, *, mark_colour: str | None = None) -> str:

@@ -62,6 +62,7 @@ async def talk(
     )
     chat = Conversation(face, paper, Supervisor(starter), spec, records)
     face.attach(chat)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: chat.report(context))
     _take_signals(face, on_signals)
     face.print(paper.notice(f"agent-host {__version__} in {launch.workspace}"))
     beginning = asyncio.ensure_future(_begin(launch, chat, starter.prepare))
