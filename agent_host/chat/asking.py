@@ -230,7 +230,9 @@ class Questions:
             while problem is not None:
                 if problem:
                     chat.warn(problem)
-                line = await chat.face.line(field.prompt)
+                asked, _, label = field.prompt.rpartition("\n")
+                chat.face.print(chat.paper.quoted(asked))
+                line = await chat.face.line(f"{label.strip()} ")
                 if line is None:
                     return {"decision": "denied", "reason": "declined at the terminal"}
                 problem = field.take(line, content)

@@ -237,15 +237,18 @@ class Console:
             self._typed.answer.set_result(None)
             await asyncio.sleep(0)
         self._typed, self._draft = typed, self._buffer.document
-        self._buffer.set_document(Document(initial), bypass_readonly=True)
-        self.refresh()
+        self._put(Document(initial))
         try:
             return await typed.answer
         finally:
             if self._typed is typed:
                 self._typed = None
-                self._buffer.set_document(self._draft or Document(), bypass_readonly=True)
-            self.refresh()
+                self._put(self._draft or Document())
+
+    def _put(self, document: Document) -> None:
+        self._buffer.set_document(document, bypass_readonly=True)
+        self._last_key = 0.0  # nobody is typing that
+        self.refresh()
 
     def call_attention(self, title: str) -> None:
         """See Face."""
@@ -449,7 +452,8 @@ class Console:
         if asked is None:
             return []
         waits = "" if asked.is_armed else "  (keys count once you stop typing)"
-        return [("class:ask", asked.prompt), ("class:hint", waits if asked.is_drawn else "")]
+        prompt = "\n".join(wrap(asked.prompt, self.columns))
+        return [("class:ask", prompt), ("class:hint", waits if asked.is_drawn else "")]
 
     def _picked_text(self) -> StyleAndTextTuples:
         typed = self._typed
@@ -503,7 +507,7 @@ class Console:
     def _bindings(self) -> KeyBindings:
         keys = KeyBindings()
         armed, picks = Condition(self._is_armed), Condition(self._is_picking)
-        writes = ~armed
+        writes, edits = ~armed, Condition(lambda: self._typed is not None) & ~picks
 
         @keys.add(Keys.Any, filter=armed, eager=True)
         def _(event: KeyPressEvent) -> None:
@@ -529,6 +533,8 @@ class Console:
         keys.add("c-v", filter=writes)(lambda _: self._paste_picture())
         keys.add("up", filter=picks)(lambda _: self._move(-1))
         keys.add("down", filter=picks)(lambda _: self._move(1))
+        keys.add("up", filter=edits)(lambda event: event.current_buffer.cursor_up())  # past prompts are no answers
+        keys.add("down", filter=edits)(lambda event: event.current_buffer.cursor_down())
         if sys.platform != "win32":
             keys.add("c-z")(lambda _: self._suspend())
 

@@ -38,15 +38,15 @@ class LiveArea:
             rows = rows[-most:]
         rows += [chat.paper.style(DIM, one) for one in self._queued(columns)]
         if chat.is_busy:
-            rows.append(self._status(columns))
+            rows += self._status(columns)
         return rows
 
-    def _status(self, columns: int) -> str:
+    def _status(self, columns: int) -> list[str]:
         chat = self._chat
-        if not chat.paper.styled:
-            return cut(f"* {chat.activity.line(columns - 2)}", columns)
-        turn = _SPINNER[int(chat.activity.seconds) % len(_SPINNER)]
-        return chat.paper.style(CYAN, cut(f"{turn} {chat.activity.line(columns - 2)}", columns))
+        turn = _SPINNER[int(chat.activity.seconds) % len(_SPINNER)] if chat.paper.styled else "*"
+        first, *rest = wrap(f"{turn} {chat.activity.line(columns - 2)}", columns, len(INDENT))
+        rows = [first, *([cut(INDENT + " ".join(one.strip() for one in rest), columns)] if rest else [])]
+        return [chat.paper.style(CYAN, row) for row in rows]
 
     def _growing(self, columns: int) -> list[str]:
         text = self._chat.answer.growing

@@ -79,6 +79,10 @@ class Paper:
         """A line that should be seen."""
         return self.notice(text, colour=YELLOW)
 
+    def quoted(self, text: str) -> str:
+        """Lines of somebody else's, as they are."""
+        return self._indented(wrap(escape(text), self.columns - len(INDENT)))
+
     def thinking(self, seconds: float, text: str) -> str:
         """The fold of what the model thought."""
         words = count_noun(len(text.split()), "word")

@@ -58,7 +58,7 @@ def lines_of_question(payload: Mapping[str, Any]) -> Iterator[QuestionLine]:
     """The question. All text of the model is escaped in it."""
     details = dict(payload["details"])
     yield QuestionLine(escape(f"{payload['title']}: {payload['actionSummary']}", keep=""), BOLD)
-    if payload["description"]:
+    if payload["description"] and payload["description"] != details.get("question"):
         yield from _field("why", payload["description"])
     risks = "".join(f"; {risk}" for risk in payload["risks"])
     yield from _field("risk", f"{payload['riskLevel']}{risks}")
