@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 REPAINT_S: Final = 0.05
 _PAUSE_S: Final = 0.4
 _FRAME_CHARS: Final = 32 * 1024
+_SLOW_S: Final = 0.1
+_SLOW_FRAME_CHARS: Final = 2 * 1024
+"""Keys are shown after the frame before them."""
 _ROOM_CHARS: Final = 256 * 1024
 _LEAVES_WITHIN_S: Final = 2.0
 _INPUT_ROWS: Final = 10
@@ -346,9 +349,9 @@ class Console:
         if not self._pending:
             return
         text = "".join(self._pending)
-        end = len(text)
-        if end > _FRAME_CHARS:
-            end = text.rfind("\n", 0, _FRAME_CHARS) + 1 or _FRAME_CHARS
+        end, most = len(text), _FRAME_CHARS if self._writer.took_s < _SLOW_S else _SLOW_FRAME_CHARS
+        if end > most:
+            end = text.rfind("\n", 0, most) + 1 or most
         self._pending = [text[end:]] if end < len(text) else []
         self._pending_chars = len(text) - end
         if self._pending_chars <= _ROOM_CHARS // 2:

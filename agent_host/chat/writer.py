@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class FrameWriter:
         self._is_closed = False
         self.has_failed = False
         """True if the terminal is gone."""
+        self.took_s = 0.0
+        """How long the last frame took."""
         self._thread = threading.Thread(target=self._run, name="terminal", daemon=True)
         self._thread.start()
 
@@ -68,8 +71,10 @@ class FrameWriter:
                 data = self._frame
             if data is None:
                 return
+            began = time.monotonic()
             self._put(data)
             with self._changed:
+                self.took_s = time.monotonic() - began
                 added = (self._frame or b"")[len(data) :]
                 self._frame = added or None
                 self._changed.notify_all()
