@@ -514,7 +514,9 @@ class Console:
 
         @keys.add(Keys.Any, filter=armed, eager=True)
         def _(event: KeyPressEvent) -> None:
-            self._answer_key(event.data)
+            waiting = event.key_processor.input_queue
+            self._answer_key("" if waiting else event.data)  # keys that come at once were pasted
+            waiting.clear()
 
         @keys.add(Keys.BracketedPaste, filter=armed, eager=True)
         @keys.add("c-m", filter=armed, eager=True)
@@ -560,7 +562,7 @@ class Console:
 
     def _answer_key(self, key: str) -> None:
         asked = self._asked
-        if asked is not None and key.lower() in asked.keys and not asked.answer.done():
+        if asked is not None and key and key.lower() in asked.keys and not asked.answer.done():
             asked.answer.set_result(key.lower())
         else:
             self._output.bell()

@@ -159,6 +159,8 @@ class Conversation:
         if waits:
             self.queued[task_id] = text
             self.face.refresh()
+            if self.paper.plain:
+                self.note("it waits for the task that runs")
         else:
             self.face.print(self.paper.prompt(text))
         notes, self.notes = self.notes, []
@@ -556,7 +558,7 @@ class Conversation:
         self.activity.calls[payload["toolCallId"]] = RunningCall(payload, subject)
 
     def _completed(self, event: Mapping[str, Any]) -> None:
-        payload = event["payload"]
+        payload = {"endedAt": event["timestamp"], **event["payload"]}
         call_id = payload["toolCallId"]
         call = self.activity.calls.pop(call_id, None) or RunningCall(payload, "")
         if payload.get("commandId"):

@@ -6,6 +6,7 @@ the host's own. So no text can pass for a question or a notice. All of it is esc
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.chat.diff import diff_lines
@@ -172,8 +173,10 @@ def result_line(payload: Mapping[str, Any]) -> str:
         parts.append(count_noun(len(payload["images"]), "picture"))
     if payload.get("commandId"):
         parts.append("runs in the background")
-    if payload.get("latencyMs", 0) >= 1000:
-        parts.append(duration(payload["latencyMs"] / 1000))
+    if "startedAt" in payload and "endedAt" in payload:  # what was waited for before is not its time
+        began, ended = (datetime.fromisoformat(payload[name]) for name in ("startedAt", "endedAt"))
+        seconds = (ended - began).total_seconds()
+        parts += [duration(seconds)] if seconds >= 1 else []
     parts += [f"the sandbox denied it {one_line(one)}" for one in payload.get("denials", ())[:3]]
     return ", ".join(parts)
 

@@ -74,5 +74,5 @@ def _printed_by(output: str) -> CommandOutput:
     found = CommandOutput()
     parts = _STREAMS.split(output)
     for text in parts[2::2] if len(parts) > 1 else ():
-        found.add("all", text.rstrip("\n") + "\n")
+        found.add("all", text.rstrip("\n") + "\n" if text.strip() else "")
     return found

@@ -77,6 +77,7 @@ def render(block: str, columns: int, *, styled: bool = True) -> str:
     escaped already (`display.defuse`), and a link shows where it leads. Nothing of it is left out: what Markdown would
     hide (HTML, the address of a picture, a link's definition) is shown as it was written."""
     from rich.console import Console
+    from rich.theme import Theme
 
     out = io.StringIO()
     console = Console(
@@ -88,6 +89,7 @@ def render(block: str, columns: int, *, styled: bool = True) -> str:
         highlight=False,
         markup=False,
         emoji=False,
+        theme=Theme({"markdown.code": "bold cyan"}),  # no background: not every terminal is dark
     )
     console.print(_parsed(block))
     rows = [row if _STYLE.sub("", row).strip() else "" for row in out.getvalue().splitlines()]
