@@ -38,9 +38,9 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
-from agent_host.chat.complete import ChatCompleter, named_picture
-from agent_host.chat.live import LiveArea
-from agent_host.chat.writer import FrameWriter
+from agent_host.chat.activity import LiveArea
+from agent_host.chat.face import FrameWriter
+from agent_host.chat.input_line import ChatCompleter, named_picture
 from agent_host.terminal.style import cells, cut, wrap
 
 if TYPE_CHECKING:

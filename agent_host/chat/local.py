@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import subprocess
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.approval.forms import form_of
-from agent_host.chat.clipboard import picture
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError
 from agent_host.host.options import settings_from
@@ -19,6 +19,7 @@ from agent_host.terminal.form_lines import prompt_of, take
 from state.errors import StateError
 from state.locations import SessionPaths
 from state.temporary import session_directory
+from tool_runtime.platform.environment import find_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,14 @@ _REFERENCE: Final = re.compile(r"artifacts/[A-Za-z0-9_]{1,64}")
 _IN_OUTPUT: Final = re.compile(r"\[storage_ref: (artifacts/[A-Za-z0-9_]{1,64})\]\s*$")
 _MOST_BYTES: Final = 2 * 1024 * 1024
 _DIFFS: Final = frozenset({"WriteFile", "EditFile", "write_file", "cp__write_file"})
+_CLIPBOARD_PROGRAMS: Final = (
+    ("wl-paste", "--type", "image/png"),
+    ("xclip", "-selection", "clipboard", "-t", "image/png", "-o"),
+    ("pngpaste", "-"),
+)
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_MOST_PICTURE_BYTES: Final = 20 * 1024 * 1024
+_WITHIN_S: Final = 5.0
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
 
 
@@ -216,7 +225,7 @@ class LocalRecords:
         """Keep the picture of the clipboard in the session's temporary directory; returns its path, None if there is
         none. Raises OSError."""
 
-        data = picture(self.workspace)
+        data = _picture(self.workspace)
         if data is None:
             return None
         folder = session_directory(self.state_dir, session_id, os.environ)
@@ -227,6 +236,22 @@ class LocalRecords:
                 with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                     file.write(data)
                 return path
+
+
+def _picture(workspace: str) -> bytes | None:
+    """The picture of the clipboard as PNG; None if there is none, or no program to ask. No program of the workspace is
+    started."""
+    for program, *arguments in _CLIPBOARD_PROGRAMS:
+        path = find_program(program, os.environ.get("PATH", os.defpath), (workspace,))
+        if path is None:
+            continue
+        try:
+            found = subprocess.run([path, *arguments], capture_output=True, timeout=_WITHIN_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if found.stdout.startswith(_PNG) and len(found.stdout) <= _MOST_PICTURE_BYTES:
+            return found.stdout
+    return None
 
 
 def _line(row: StoredSession) -> str:

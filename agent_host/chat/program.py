@@ -86,7 +86,7 @@ def _face(launch: Launch) -> Console | PlainConsole:
 
         return PlainConsole()
     from agent_host.chat.console import Console
-    from agent_host.chat.history import PromptHistory
+    from agent_host.chat.input_line import PromptHistory
 
     clean = functools.partial(_without_secrets, launch)
     return Console(launch.workspace, PromptHistory(launch.state_dir, clean), styled=launch.styled)
