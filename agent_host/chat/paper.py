@@ -203,7 +203,8 @@ def end_in_words(kind: str, payload: Mapping[str, Any]) -> str:
 
 def diff_lines(diff: str, columns: int, *, styled: bool, plain: bool = False) -> Iterator[str]:
     """The rows of a diff, each at most `columns` wide."""
-    lines = [escape(line, keep="").expandtabs(4) for line in diff.replace("\t", "    ").splitlines()]
+    # At newlines alone: a file may hold what else counts as an end of a line, and no part of it is to pass for another.
+    lines = [escape(line, keep="") for line in diff.replace("\t", "    ").removesuffix("\n").split("\n")]
     marks = {line[:1] for line in lines if not line.startswith(("+++", "---"))}
     if plain or columns < SIDE_BY_SIDE_COLUMNS or len(lines) > _MOST_PAIRED or not marks >= {"+", "-"}:
         for line in lines:

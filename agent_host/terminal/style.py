@@ -84,7 +84,7 @@ def _wrap_line(line: str, columns: int, hang: int | None) -> Iterator[str]:
             continue
         rest = word
         while cells(row) + cells(rest) > columns:
-            part = split_cells(rest, columns - cells(row))[0] if cells(row) < columns else ""
+            part = split_cells(rest, columns - cells(row))[0] if cells(row) + width(rest[0]) <= columns else ""
             yield row + part
             row, rest = indent, rest[len(part) :]
         row += rest
