@@ -7,8 +7,8 @@ it would change besides. Nothing is offered
 - for a call that asks for more than its sandbox, that even the built-in `full` denies (settings of shells, git and
   editors, credentials), or that the bundle does not ask about: then a mode or an option of the task does;
 - for programs that may start others, and for those of a path, whose content the model can change;
-- under a bundle of the Session Service, which is nobody's here to change, or one that the workspace's configuration
-  narrows; and for a file in the workspace, wherever links and the user's configuration lead.
+- under a bundle of the Session Service, which is nobody's here to change; and for a file in the workspace, wherever
+  links and the user's configuration lead.
 """
 
 from __future__ import annotations
@@ -105,9 +105,8 @@ def propose(
     policy that cannot be read."""
     if SANDBOX_GRANT in arguments or endpoints(os.environ).session is not None:
         return None
-    policy = settings_from(flags, workspace=workspace).host.policy
-    place = _place(policy, workspace)
-    if place is None or policy != settings_from(flags, workspace=None).host.policy:
+    place = _place(settings_from(flags, workspace=workspace).host.policy, workspace)
+    if place is None:
         return None
     path, base = place
     tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir)
@@ -155,7 +154,10 @@ def _is_inside(path: str, workspace: str) -> bool:
 
 def _bundle_in(content: bytes) -> dict[str, Any] | None:
     """The bundle of a file, None if it is not in the form of one."""
-    found = json_text.loads(content) if len(content) <= _MOST_BYTES else None
+    try:
+        found = json_text.loads(content) if len(content) <= _MOST_BYTES else None
+    except ValueError:
+        return None
     listed = found.get("capabilities", []) if isinstance(found, dict) else None
     return found if isinstance(listed, list) and all(isinstance(one, dict) for one in listed) else None
 
