@@ -31,6 +31,8 @@ class Command(NamedTuple):
 
 COMMANDS: Final[dict[str, Command]] = {}
 _PAGE: Final = 500
+_AT_ONCE: Final = frozenset({"help", "quit"})
+"""Commands that do not wait for a session that is being opened or resumed."""
 _READ_ONLY: Final = "read-only"
 _LAUNCH: Final = "launch"
 _PLAN_FIRST: Final = "The person wants a plan first: read what you need and propose it. Change nothing yet."
@@ -58,6 +60,8 @@ async def run_command(chat: Conversation, line: str) -> None:
         chat.warn(one_line(f"/{name} is no command{f': did you mean /{near[0]}?' if near else ''} (/help lists them)"))
         return
     try:
+        if name not in _AT_ONCE:
+            await chat.settled()
         await command.run(chat, argument.strip())
     except OSError as error:
         chat.warn(f"/{name}: {f'{error.filename}: {error.strerror}' if error.filename else error}")

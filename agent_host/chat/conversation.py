@@ -278,6 +278,11 @@ class Conversation:
                 self.session = await self._supervisor.create(self._spec, self)
             return self.session
 
+    async def settled(self) -> None:
+        """Wait for a session that is being opened."""
+        async with self._opening:
+            pass
+
     async def resume(self, session_id: str, *, goes_on: bool = True) -> bool:
         """Show a session as it was and go on with it; False if it cannot be: then this one stays."""
         before = self.session
