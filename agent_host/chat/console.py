@@ -296,6 +296,9 @@ class Console:
         text, self._pending = "".join(self._pending), []
         self._room.set()
         self._frame.write(text.replace("\n", "\r\n"))
+        if self._title:
+            self._output.set_title(_USUAL_TITLE)
+            self._output.flush()
         self._frame.flush()
         self._writer.close()
 

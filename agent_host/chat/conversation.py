@@ -258,16 +258,16 @@ class Conversation:
 
     async def picture_of_clipboard(self) -> str | None:
         """Keep the picture of the clipboard where the session's tools may read it; returns its mention."""
+        data = await asyncio.to_thread(self.records.picture)
+        if data is None:
+            self.note("there is no picture in the clipboard (or none of wl-paste, xclip and pngpaste is installed)")
+            return None
         try:
             session = await self.open_session()
-            path = await asyncio.to_thread(self.records.keep_picture, session.session_id)
+            return f"@{await asyncio.to_thread(self.records.keep_picture, session.session_id, data)} "
         except _FAILURES as error:
             self.warn(f"the picture was not taken: {error}")
             return None
-        if path is None:
-            self.note("there is no picture in the clipboard (or none of wl-paste, xclip and pngpaste is installed)")
-            return None
-        return f"@{path} "
 
     # Sessions
 

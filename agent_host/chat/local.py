@@ -221,13 +221,12 @@ class LocalRecords:
         self._undone.add(done.step_id)
         return Undone(done.lines, done.note)
 
-    def keep_picture(self, session_id: str) -> str | None:
-        """Keep the picture of the clipboard in the session's temporary directory; returns its path, None if there is
-        none. Raises OSError."""
+    def picture(self) -> bytes | None:
+        """The picture of the clipboard as PNG; None if there is none, or no program to ask."""
+        return _picture(self.workspace)
 
-        data = _picture(self.workspace)
-        if data is None:
-            return None
+    def keep_picture(self, session_id: str, data: bytes) -> str:
+        """Keep a picture in the session's temporary directory; returns its path. Raises OSError."""
         folder = session_directory(self.state_dir, session_id, os.environ)
         while True:
             self._pictures += 1
@@ -239,8 +238,7 @@ class LocalRecords:
 
 
 def _picture(workspace: str) -> bytes | None:
-    """The picture of the clipboard as PNG; None if there is none, or no program to ask. No program of the workspace is
-    started."""
+    """See `LocalRecords.picture`. No program of the workspace is started."""
     for program, *arguments in _CLIPBOARD_PROGRAMS:
         path = find_program(program, os.environ.get("PATH", os.defpath), (workspace,))
         if path is None:
