@@ -32,6 +32,7 @@ BENCHMARKS = {
     "batch": "`batch`: two cores, sessions that wait, memory",
     "clients": "new sessions of a client: by fork, by a spare process, by a fresh interpreter",
     "acp": "the agent for editors: a new session, a piece of text",
+    "chat": "the conversation at the terminal: to the prompt, a piece of text, memory",
     "events": "an event: creating it, and each watcher on top",
     "changes": "a command in a repository, with and without the look at what it changed",
     "llm": "the price of requests under a provider's cache; reading an answer against the SDKs",

@@ -99,9 +99,9 @@ class Serve:
 
 
 @contextlib.contextmanager
-def ticking(pieces: int, at_once: int, interval_s: float) -> Iterator[str]:
+def ticking(pieces: int, at_once: int, interval_s: float, paragraph: int = 0) -> Iterator[str]:
     """The URL of a gateway in a process of its own; see `benchmarks.children.ticking`."""
-    with start_child("ticking", str(pieces), str(at_once), str(interval_s)) as process:
+    with start_child("ticking", str(pieces), str(at_once), str(interval_s), str(paragraph)) as process:
         try:
             yield "" if process.stdout is None else process.stdout.readline().decode().strip()
         finally:

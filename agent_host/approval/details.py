@@ -22,7 +22,7 @@ from policy.shell.commands import parse_line
 from policy.urls import UrlProblem, host_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from agent_host.contracts import ToolSpec
     from policy.facts import ActionFacts
@@ -116,9 +116,7 @@ async def describe(act: DescribedCall, scrub: Callable[[str], str]) -> Descripti
     asked = widening_of_facts(act.facts)
     if asked is None:
         return shown
-    opens = [screen.line(line) for line in asked.lines[:_MAX_LISTED]]
-    if len(asked.lines) > _MAX_LISTED:
-        opens.append(f"[… {len(asked.lines) - _MAX_LISTED} more]")
+    opens = _listed(asked.lines, screen)
     grant = {"opens": opens, "reason": screen.text(asked.reason, _MAX_REASON_BYTES)}
     return Description(screen.line(f"{shown.summary} ({'; '.join(opens)})"), {"sandboxGrant": grant, **shown.details})
 
@@ -163,7 +161,7 @@ def _command(act: DescribedCall, facts: CommandFacts, screen: Screen) -> Descrip
         "reads": _targets(parsed, facts, "read", screen),
         "hosts": _hosts(parsed, screen),
         "dynamic": bool(parsed.dynamic),
-        "doubts": [screen.line(str(one)) for one in (*parsed.dynamic, *parsed.opaque)[:_MAX_LISTED]],
+        "doubts": _listed(map(str, (*parsed.dynamic, *parsed.opaque)), screen),
     }
     if facts.script is not None:
         details |= {
@@ -215,7 +213,13 @@ def _hosts(parsed: ParsedCommand, screen: Screen) -> list[str]:
     """The hosts of the URLs and the places by ssh among the words of its programs."""
     words = (word for one in parsed.commands for word in one.arguments if word is not None)
     found = dict.fromkeys(match["url"] or match["ssh"] for match in map(_HOST.match, words) if match is not None)
-    listed = [screen.line(host) for host in list(found)[:_MAX_LISTED]]
+    return _listed(found, screen)
+
+
+def _listed(texts: Iterable[str], screen: Screen) -> list[str]:
+    """As many lines as a list has room for, and how many more there are."""
+    found = list(texts)
+    listed = [screen.line(one) for one in found[:_MAX_LISTED]]
     return listed if len(found) <= _MAX_LISTED else [*listed, f"[… {len(found) - _MAX_LISTED} more]"]
 
 
@@ -422,4 +426,5 @@ def _start(data: bytes, screen: Screen) -> dict[str, Any]:
     """The first bytes of what is sent, where they are text. A character that the cut goes through is left out."""
     if b"\0" in data:
         return {"binary": True}
-    return {"start": screen.text(data[:_MAX_HEAD_BYTES].decode("utf-8", "ignore"), 2 * _MAX_HEAD_BYTES)}
+    start = screen.text(data[:_MAX_HEAD_BYTES].decode("utf-8", "ignore"), 2 * _MAX_HEAD_BYTES)
+    return {"start": start if len(data) <= _MAX_HEAD_BYTES else f"{start}\n[… the rest is not shown]"}

@@ -3,16 +3,24 @@
 A block is final when the next one begins. What was printed cannot be taken back: a terminal's scrollback is not ours.
 So where an answer begins again (the gateway failed, the process died), its new text is compared with what stands there
 already, and only what is new is printed. If it says something else, a mark says that it does, and all of it follows.
+
+Items of a transcript are printed in the form that events have, so that a conversation that is continued looks as it
+was.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import re
+from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.chat.activity import CommandOutput, subject_of
+from agent_host.chat.paper import end_in_words, result_line
 from agent_host.terminal.markdown import MarkdownBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from agent_host.chat.conversation import Conversation
 
 BEGINS_AGAIN: Final = None
 """In place of a block: the text above was taken back, and what follows is another answer."""
@@ -42,9 +50,9 @@ class AnswerText:
             return
         yield from self._cut(text)
 
-    def end(self) -> Iterator[str | None]:
-        """Yield what is left: the answer is whole."""
-        if self._before and self._held:
+    def end(self, *, is_whole: bool = True) -> Iterator[str | None]:
+        """Yield what is left of the answer, which is whole or was broken off."""
+        if self._before and (is_whole or not self._before.startswith(self._held)):
             yield from self._compare()
         rest = self._blocks.end()
         if rest.strip():
@@ -68,3 +76,67 @@ class AnswerText:
     def _cut(self, text: str) -> Iterator[str]:
         self._text += text
         yield from self._blocks.add(text)
+
+
+_STREAMS: Final = re.compile(r"^--- (stdout|stderr) ---\n", re.MULTILINE)
+_COMMANDS: Final = frozenset({"RunCommand", "cp__exec", "run_script"})
+_MARKS: Final = {
+    "crashed": "the process of the session died here",
+    "session_resumed": "the session was resumed",
+    **dict.fromkeys(("session_paused", "task_failed", "task_cancelled", "session_failed"), ""),
+}
+
+
+def print_item(chat: Conversation, item: Mapping[str, Any]) -> None:
+    """Print one item."""
+    for text in _texts(chat, item):
+        chat.face.print(text)
+
+
+def _texts(chat: Conversation, item: Mapping[str, Any]) -> Iterator[str]:
+    paper = chat.paper
+    if item["kind"] == "message" and item["role"] == "user":
+        yield paper.prompt(item["text"])
+    elif item["kind"] == "message":
+        chat.mark_printed(str(item.get("stepId", "")))
+        blocks = MarkdownBlocks()
+        for block in [*blocks.add(item["text"]), blocks.end()]:
+            if block.strip():
+                yield paper.answer(block)
+    elif item["kind"] == "call":
+        if item["status"] != "open":
+            yield _call(chat, item)
+    elif item["mark"] == "task_steered":
+        yield paper.prompt(str(item.get("text", "")), steers=True)
+    elif item["mark"] == "context_compacted":
+        yield paper.notice("requests show less of the conversation from here on; the record keeps all of it")
+    elif item["mark"] in _MARKS:
+        yield paper.notice(_MARKS[item["mark"]] or end_in_words(item["mark"], item))
+
+
+def _call(chat: Conversation, item: Mapping[str, Any]) -> str:
+    chat.mark_printed(item["itemId"])
+    arguments = item["arguments"] if isinstance(item["arguments"], dict) else {}
+    subject = subject_of(arguments, "", chat.workspace)
+    output = CommandOutput()
+    if item["toolName"] in _COMMANDS:
+        output = _printed_by(str(item.get("output", "")))
+        chat.last_output = (f"{item['toolName']} {subject}", output, item)
+    return chat.paper.call(
+        item["toolName"],
+        subject,
+        status=item["status"],
+        result=result_line(item),
+        tail=output.tail,
+        hidden=output.hidden,
+        diff=chat.diff_of(item),
+    )
+
+
+def _printed_by(output: str) -> CommandOutput:
+    """The lines of a command's streams in what the model read of it."""
+    found = CommandOutput()
+    parts = _STREAMS.split(output)
+    for text in parts[2::2] if len(parts) > 1 else ():
+        found.add("all", text.rstrip("\n") + "\n" if text.strip() else "")
+    return found

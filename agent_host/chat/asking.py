@@ -191,10 +191,12 @@ class Questions:
         if chat.session is None or payload["details"].get("sandboxGrant"):
             return None
         session_id, tool = chat.session.session_id, str(payload["details"]["toolName"])
-        with contextlib.suppress(*_FAILURES, TimeoutError):
+        with contextlib.suppress(*_FAILURES):
             arguments = await self._arguments(payload)
-            async with asyncio.timeout(_PROPOSES_S):
-                return await asyncio.to_thread(chat.records.propose, session_id, tool, arguments)
+            trying = asyncio.ensure_future(asyncio.to_thread(chat.records.propose, session_id, tool, arguments))
+            done, _ = await asyncio.wait({trying}, timeout=_PROPOSES_S)
+            if done and trying.exception() is None:  # the question is asked, whatever becomes of this
+                return trying.result()
         return None
 
     async def _always(self, proposal: Proposal) -> bool:
@@ -228,7 +230,9 @@ class Questions:
             while problem is not None:
                 if problem:
                     chat.warn(problem)
-                line = await chat.face.line(field.prompt)
+                asked, _, label = field.prompt.rpartition("\n")
+                chat.face.print(chat.paper.quoted(asked))
+                line = await chat.face.line(f"{label.strip()} ")
                 if line is None:
                     return {"decision": "denied", "reason": "declined at the terminal"}
                 problem = field.take(line, content)

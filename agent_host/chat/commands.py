@@ -31,8 +31,11 @@ class Command(NamedTuple):
 
 COMMANDS: Final[dict[str, Command]] = {}
 _PAGE: Final = 500
+_AT_ONCE: Final = frozenset({"help", "quit"})
+"""Commands that do not wait for a session that is being opened or resumed."""
 _READ_ONLY: Final = "read-only"
 _LAUNCH: Final = "launch"
+_PLAN_FIRST: Final = "The person wants a plan first: read what you need and propose it. Change nothing yet."
 _KEYS: Final = (
     ("Enter", "send; while a task runs the prompt waits in a queue"),
     ("Alt+Enter", "tell the running task (/steer)"),
@@ -57,8 +60,12 @@ async def run_command(chat: Conversation, line: str) -> None:
         chat.warn(one_line(f"/{name} is no command{f': did you mean /{near[0]}?' if near else ''} (/help lists them)"))
         return
     try:
+        if name not in _AT_ONCE:
+            await chat.settled()
         await command.run(chat, argument.strip())
-    except (RpcFailure, SessionGone, OSError) as error:
+    except OSError as error:
+        chat.warn(f"/{name}: {f'{error.filename}: {error.strerror}' if error.filename else error}")
+    except (RpcFailure, SessionGone) as error:
         chat.warn(f"/{name}: {error}")
 
 
@@ -77,7 +84,7 @@ async def help_(chat: Conversation, _: str) -> None:
     rows = [(f"/{name} {one.argument}".rstrip(), one.about) for name, one in COMMANDS.items()]
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {about}" for name, about in (*rows, ("", ""), *_KEYS)]
-    chat.face.print("\n" + chat.paper.rows(lines))
+    chat.face.print("\n" + chat.paper.rows(lines, hang=width + 2))
 
 
 @_command("[NAME]")
@@ -99,7 +106,8 @@ async def policy(chat: Conversation, name: str) -> None:
         chat.is_planning = False
     held = await session.request("SetMode", {"policy": name} if name else {})
     shown = held.get("policy", "that of the Session Service")
-    chat.note(f"policy {shown}, sandbox {held['sandbox']}" + (" (beside that of the launch)" if name else ""))
+    beside = "" if name in ("", _LAUNCH) else " (beside that of the launch)"
+    chat.note(f"policy {shown}, sandbox {held['sandbox']}{beside}")
 
 
 @_command()
@@ -110,8 +118,11 @@ async def plan(chat: Conversation, _: str) -> None:
     await session.request("SetMode", {"policy": wanted})
     chat.is_planning = not chat.is_planning
     if chat.is_planning:
-        chat.notes.append("The person wants a plan first: read what you need and propose it. Change nothing yet.")
+        chat.notes.append(_PLAN_FIRST)
         chat.note("planning: files can only be read until you approve the plan with /plan")
+    elif _PLAN_FIRST in chat.notes:  # the model has not read it
+        chat.notes.remove(_PLAN_FIRST)
+        chat.note("the policy of the launch holds again")
     else:
         chat.notes.append("The person approves the plan: you may act now, within the policy.")
         chat.note("the plan is approved: the policy of the launch holds again; say what to do, or `go`")
@@ -119,7 +130,7 @@ async def plan(chat: Conversation, _: str) -> None:
 
 @_command()
 async def cost(chat: Conversation, _: str) -> None:
-    """Tokens and cost of the session."""
+    """Show tokens and cost of the session."""
     if chat.session is None:
         chat.note("nothing was asked yet")
         return
@@ -151,7 +162,7 @@ async def compact(chat: Conversation, _: str) -> None:
 
 @_command()
 async def diff(chat: Conversation, _: str) -> None:
-    """Changes of the session."""
+    """Show the changes of the session."""
     if chat.session is None:
         chat.note("nothing was changed yet")
         return
@@ -247,7 +258,7 @@ async def steer(chat: Conversation, text: str) -> None:
 
 @_command()
 async def mcp(chat: Conversation, _: str) -> None:
-    """MCP servers and how many of their tools the model sees."""
+    """Show MCP servers, and how many of their tools the model sees."""
     rows = await asyncio.to_thread(chat.records.mcp_servers)
     chat.face.print(chat.paper.rows(rows or ["no MCP server is configured (docs/mcp.md)"]))
 

@@ -38,10 +38,10 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
-from agent_host.chat.complete import ChatCompleter, named_picture
-from agent_host.chat.live import LiveArea
-from agent_host.chat.writer import FrameWriter
-from agent_host.terminal.style import cut
+from agent_host.chat.activity import LiveArea
+from agent_host.chat.face import FrameWriter
+from agent_host.chat.input_line import ChatCompleter, named_picture
+from agent_host.terminal.style import cells, cut, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,10 +58,14 @@ if TYPE_CHECKING:
 REPAINT_S: Final = 0.05
 _PAUSE_S: Final = 0.4
 _FRAME_CHARS: Final = 32 * 1024
+_SLOW_S: Final = 0.1
+_SLOW_FRAME_CHARS: Final = 2 * 1024
+"""Keys are shown after the frame before them."""
 _ROOM_CHARS: Final = 256 * 1024
 _LEAVES_WITHIN_S: Final = 2.0
 _INPUT_ROWS: Final = 10
 _PICKED_ROWS: Final = 10
+_WHOLE_ROWS: Final = 4
 _TICK_S: Final = 1.0
 _STYLE: Final = {
     "prompt": "bold",
@@ -149,6 +153,7 @@ class Console:
         self._styled = styled
         self._chat: Conversation | None = None
         self._live: LiveArea | None = None
+        self._live_rows: list[str] = []
         self._pending: list[str] = []
         self._pending_chars = 0
         self._room = asyncio.Event()
@@ -189,7 +194,7 @@ class Console:
         self._app.console = self
         self._app.ttimeoutlen = 0.05
         self._app.timeoutlen = 0.1
-        self._app.before_render += lambda _: self._print_pending()
+        self._app.before_render += lambda _: self._begin_frame()
 
     # Face
 
@@ -228,22 +233,25 @@ class Console:
 
     async def pick(self, title: str, choices: Sequence[Choice]) -> str | None:
         """See Face."""
-        return await self._type(_Typed(title, choices), "")
+        return await self._type(_Typed(f"{title} ", choices), "")
 
     async def _type(self, typed: _Typed, initial: str) -> str | None:
         if self._typed is not None and not self._typed.answer.done():
             self._typed.answer.set_result(None)
             await asyncio.sleep(0)
         self._typed, self._draft = typed, self._buffer.document
-        self._buffer.set_document(Document(initial), bypass_readonly=True)
-        self.refresh()
+        self._put(Document(initial))
         try:
             return await typed.answer
         finally:
             if self._typed is typed:
                 self._typed = None
-                self._buffer.set_document(self._draft or Document(), bypass_readonly=True)
-            self.refresh()
+                self._put(self._draft or Document())
+
+    def _put(self, document: Document) -> None:
+        self._buffer.set_document(document, bypass_readonly=True)
+        self._last_key = 0.0  # nobody is typing that
+        self.refresh()
 
     def call_attention(self, title: str) -> None:
         """See Face."""
@@ -288,6 +296,9 @@ class Console:
         text, self._pending = "".join(self._pending), []
         self._room.set()
         self._frame.write(text.replace("\n", "\r\n"))
+        if self._title:
+            self._output.set_title(_USUAL_TITLE)
+            self._output.flush()
         self._frame.flush()
         self._writer.close()
 
@@ -331,14 +342,19 @@ class Console:
         rows += cursor.x // columns
         renderer._cursor_pos = cursor._replace(y=rows)  # noqa: SLF001
 
+    def _begin_frame(self) -> None:
+        size = self._size()
+        self._live_rows = [] if self._live is None else self._live.rows(size.columns, size.rows)
+        self._print_pending()
+
     def _print_pending(self) -> None:
         """Print above the live lines, a part of what waits if that is much."""
         if not self._pending:
             return
         text = "".join(self._pending)
-        end = len(text)
-        if end > _FRAME_CHARS:
-            end = text.rfind("\n", 0, _FRAME_CHARS) + 1 or _FRAME_CHARS
+        end, most = len(text), _FRAME_CHARS if self._writer.took_s < _SLOW_S else _SLOW_FRAME_CHARS
+        if end > most:
+            end = text.rfind("\n", 0, most) + 1 or most
         self._pending = [text[end:]] if end < len(text) else []
         self._pending_chars = len(text) - end
         if self._pending_chars <= _ROOM_CHARS // 2:
@@ -403,7 +419,11 @@ class Console:
         return Layout(
             HSplit(
                 [
-                    Window(FormattedTextControl(self._live_text), dont_extend_height=True, height=self._live_height),
+                    Window(
+                        FormattedTextControl(self._live_text),
+                        dont_extend_height=True,
+                        height=lambda: len(self._live_rows),
+                    ),
                     ConditionalContainer(question, asks),
                     ConditionalContainer(self._input, ~armed),
                     ConditionalContainer(
@@ -427,15 +447,8 @@ class Console:
             focused_element=self._input,
         )
 
-    def _live_rows(self) -> list[str]:
-        size = self._size()
-        return [] if self._live is None else self._live.rows(size.columns, size.rows)
-
-    def _live_height(self) -> int:
-        return len(self._live_rows())
-
     def _live_text(self) -> ANSI:
-        return ANSI("\n".join(self._live_rows()))
+        return ANSI("\n".join(self._live_rows))
 
     def _label(self) -> StyleAndTextTuples:
         return [("class:ask" if self._typed else "class:prompt", self._typed.label if self._typed else "› ")]
@@ -445,7 +458,8 @@ class Console:
         if asked is None:
             return []
         waits = "" if asked.is_armed else "  (keys count once you stop typing)"
-        return [("class:ask", asked.prompt), ("class:hint", waits if asked.is_drawn else "")]
+        prompt = "\n".join(wrap(asked.prompt, self.columns))
+        return [("class:ask", prompt), ("class:hint", waits if asked.is_drawn else "")]
 
     def _picked_text(self) -> StyleAndTextTuples:
         typed = self._typed
@@ -458,7 +472,10 @@ class Console:
         for place, choice in enumerate(found[first : first + _PICKED_ROWS], first):
             line = cut(choice.line, self.columns - 2)
             parts.append(("class:chosen" if place == typed.at else "", f"{line}\n"))
-        return [*parts, ("class:hint", f"{typed.at + 1} of {len(found)} · Enter chooses · Esc leaves")]
+        whole = found[typed.at].line
+        rest = "" if cells(whole) <= self.columns - 2 else "\n".join(wrap(whole, self.columns - 2)[:_WHOLE_ROWS]) + "\n"
+        keys = cut(f"{typed.at + 1} of {len(found)} · Enter chooses · Esc leaves", self.columns)
+        return [*parts, ("class:hint", rest + keys)]
 
     def _hint_text(self) -> str:
         if self._typed is not None:
@@ -496,11 +513,13 @@ class Console:
     def _bindings(self) -> KeyBindings:
         keys = KeyBindings()
         armed, picks = Condition(self._is_armed), Condition(self._is_picking)
-        writes = ~armed
+        writes, edits = ~armed, Condition(lambda: self._typed is not None) & ~picks
 
         @keys.add(Keys.Any, filter=armed, eager=True)
         def _(event: KeyPressEvent) -> None:
-            self._answer_key(event.data)
+            waiting = event.key_processor.input_queue
+            self._answer_key("" if waiting else event.data)  # keys that come at once were pasted
+            waiting.clear()
 
         @keys.add(Keys.BracketedPaste, filter=armed, eager=True)
         @keys.add("c-m", filter=armed, eager=True)
@@ -522,6 +541,8 @@ class Console:
         keys.add("c-v", filter=writes)(lambda _: self._paste_picture())
         keys.add("up", filter=picks)(lambda _: self._move(-1))
         keys.add("down", filter=picks)(lambda _: self._move(1))
+        keys.add("up", filter=edits)(lambda event: event.current_buffer.cursor_up())  # past prompts are no answers
+        keys.add("down", filter=edits)(lambda event: event.current_buffer.cursor_down())
         if sys.platform != "win32":
             keys.add("c-z")(lambda _: self._suspend())
 
@@ -544,7 +565,7 @@ class Console:
 
     def _answer_key(self, key: str) -> None:
         asked = self._asked
-        if asked is not None and key.lower() in asked.keys and not asked.answer.done():
+        if asked is not None and key and key.lower() in asked.keys and not asked.answer.done():
             asked.answer.set_result(key.lower())
         else:
             self._output.bell()
@@ -553,7 +574,7 @@ class Console:
         buffer, typed = self._buffer, self._typed
         if typed is not None and typed.choices is not None:
             found = self._found()
-            self._answer(found[typed.at].value if found else None)
+            self._answer(found[min(typed.at, len(found) - 1)].value if found else None)
             return
         if buffer.complete_state is not None and buffer.complete_state.current_completion is not None:
             buffer.complete_state = None

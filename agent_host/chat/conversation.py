@@ -38,15 +38,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.chat import asking
 from agent_host.chat.activity import Activity, RunningCall, subject_of
-from agent_host.chat.answer import BEGINS_AGAIN, AnswerText
+from agent_host.chat.answer import BEGINS_AGAIN, AnswerText, print_item
 from agent_host.chat.commands import run_command
 from agent_host.chat.paper import end_in_words, result_line
-from agent_host.chat.replay import print_item
 from agent_host.clients.connection import RpcFailure, SessionGone
 from agent_host.clients.supervisor import TooManySessions
 from agent_host.display_text import one_line
@@ -62,10 +62,15 @@ if TYPE_CHECKING:
     from agent_host.chat.paper import Paper
     from agent_host.clients.supervisor import SessionSpec, SupervisedSession, Supervisor
 
+_COMMAND: Final = re.compile(r"/[A-Za-z]*( .*)?")
+"""A path is none."""
+_ENDS: Final = frozenset({"task_completed", "task_failed", "task_cancelled"})
 _DEATHS: Final = 5
 _DEATHS_WITHIN_S: Final = 60.0
 _NEXT_TASK_S: Final = 1.0
 _FAILURES: Final = (RpcFailure, SessionGone, TooManySessions, OSError)
+_AFTER_TEXT: Final = frozenset({"tool_requested", "task_completed"})
+"""Events that come when the text of their step is on record."""
 _NEWS: Final = {
     "llm_retry": "the gateway failed; asking again",
     "llm_fallback": "another model is asked",
@@ -107,9 +112,12 @@ class Conversation:
         self._spec = spec
         self._opening = asyncio.Lock()
         self._beside: set[asyncio.Task[None]] = set()
+        self._open_task: str | None = None  # of a process that died
         self._stopped: tuple[str, float] = ("", 0.0)
         self._deaths: list[float] = []
-        self._printed_calls: set[str] = set()
+        self._reported: set[str] = set()
+        self._printed: set[str] = set()  # calls, and steps whose text stands there
+        self._has_gap = False
         self.questions = asking.Questions(self)
 
     @property
@@ -121,9 +129,9 @@ class Conversation:
         """A path of the workspace, relative to it."""
         return path.removeprefix(self.workspace.rstrip("/\\") + "/")
 
-    def mark_printed(self, call_id: str) -> None:
-        """A call stands on the terminal."""
-        self._printed_calls.add(call_id)
+    def mark_printed(self, item_id: str) -> None:
+        """A call, or the text of a step, stands on the terminal."""
+        self._printed.add(item_id)
 
     def diff_of(self, payload: Mapping[str, Any]) -> str:
         """The change that a call made, by its event or its item."""
@@ -138,7 +146,7 @@ class Conversation:
 
     def submit(self, text: str) -> None:
         """Take what was typed: a command, or a prompt, which waits if a task runs."""
-        if text.strip().startswith("/") and "\n" not in text.strip():
+        if _COMMAND.fullmatch(text.strip()):
             self.spawn(run_command(self, text.strip()))
         elif text.strip():
             self.spawn(self.say(text))
@@ -150,18 +158,36 @@ class Conversation:
         if waits:
             self.queued[task_id] = text
             self.face.refresh()
+            if self.paper.plain:
+                self.note("it waits for the task that runs")
         else:
             self.face.print(self.paper.prompt(text))
         notes, self.notes = self.notes, []
         prompt = "\n\n".join([*(f"[note of the host: {note}]" for note in notes), text])
         try:
-            session = await self.open_session()
-            await self._set_aside()
-            await session.start_task(task_id, prompt, {"queue": True})
+            try:
+                await self._start(task_id, prompt)
+            except SessionGone:
+                await self.revive()
+                if not await self._has(task_id):
+                    await self._start(task_id, prompt)
         except _FAILURES as error:
             self.queued.pop(task_id, None)
             self.notes = [*notes, *self.notes]
             self.warn(f"the prompt was not taken: {error}")
+
+    async def _start(self, task_id: str, prompt: str) -> None:
+        session = await self.open_session()
+        await self._set_aside()
+        await session.start_task(task_id, prompt, {"queue": True})
+
+    async def _has(self, task_id: str) -> bool:
+        """True if the session has a task on record."""
+        if self.session is None:
+            return False
+        with contextlib.suppress(RpcFailure):
+            return "task" in await self.session.request("GetSessionState", {"taskId": task_id})
+        return False
 
     async def steer(self, text: str) -> None:
         """Tell the running task something; without one it is a prompt."""
@@ -232,16 +258,16 @@ class Conversation:
 
     async def picture_of_clipboard(self) -> str | None:
         """Keep the picture of the clipboard where the session's tools may read it; returns its mention."""
+        data = await asyncio.to_thread(self.records.picture)
+        if data is None:
+            self.note("there is no picture in the clipboard (or none of wl-paste, xclip and pngpaste is installed)")
+            return None
         try:
             session = await self.open_session()
-            path = await asyncio.to_thread(self.records.keep_picture, session.session_id)
+            return f"@{await asyncio.to_thread(self.records.keep_picture, session.session_id, data)} "
         except _FAILURES as error:
             self.warn(f"the picture was not taken: {error}")
             return None
-        if path is None:
-            self.note("there is no picture in the clipboard (or none of wl-paste, xclip and pngpaste is installed)")
-            return None
-        return f"@{path} "
 
     # Sessions
 
@@ -252,17 +278,29 @@ class Conversation:
                 self.session = await self._supervisor.create(self._spec, self)
             return self.session
 
+    async def settled(self) -> None:
+        """Wait for a session that is being opened."""
+        async with self._opening:
+            pass
+
     async def resume(self, session_id: str, *, goes_on: bool = True) -> bool:
-        """Show a session as it was and go on with it; False if it cannot be."""
+        """Show a session as it was and go on with it; False if it cannot be: then this one stays."""
+        before = self.session
         await self.close_session()
         async with self._opening:
-            try:
-                self.session, result = await self._supervisor.resume(session_id, self._spec, self, replay=True)
-            except _FAILURES as error:
-                self.warn(f"session {session_id} cannot be resumed: {error}")
-                return False
-            self.mode = await self._mode()
-            await self._go_on(result, goes_on=goes_on)
+            is_resumed = await self._take(session_id, replay=True, goes_on=goes_on)
+            if not is_resumed and before is not None:
+                await self._take(before.session_id, replay=False, goes_on=False)
+        return is_resumed
+
+    async def _take(self, session_id: str, *, replay: bool, goes_on: bool) -> bool:
+        try:
+            self.session, result = await self._supervisor.resume(session_id, self._spec, self, replay=replay)
+        except _FAILURES as error:
+            self.warn(f"session {session_id} cannot be resumed: {error}")
+            return False
+        self.mode = await self._mode()
+        await self._go_on(result, goes_on=goes_on)
         return True
 
     async def _mode(self) -> dict[str, str]:
@@ -284,7 +322,8 @@ class Conversation:
             self.paused_task = open_task["taskId"]
             return
         if open_task is not None:
-            self.task_id = open_task["taskId"]
+            self.task_id = str(open_task["taskId"])
+            self._show_queued(self.task_id)
             self.activity.begin()
         await self.session.request("ResumeSession")
 
@@ -321,7 +360,7 @@ class Conversation:
         self.is_planning = False
         self.answer = AnswerText()
         self.activity = Activity()
-        self._printed_calls.clear()
+        self._printed.clear()
         self.last_output, self.last_thinking = None, ""
         self.face.refresh()
 
@@ -345,8 +384,16 @@ class Conversation:
         if isinstance(error, _FAILURES):
             self.warn(str(error))
         elif error is not None:
-            self.warn(f"internal error: {type(error).__name__}: {error}")
+            self.report({"exception": error})
         self.face.refresh()
+
+    def report(self, context: Mapping[str, Any]) -> None:
+        """Say once what failed in a key's or a task's handler; see `loop.set_exception_handler`."""
+        error = context.get("exception")
+        said = context.get("message", "") if error is None else f"{type(error).__name__}: {error}"
+        if said not in self._reported:
+            self._reported.add(said)
+            self.warn(f"internal error: {said}")
 
     # What is said besides the model's words
 
@@ -367,7 +414,12 @@ class Conversation:
             self.warn(f"{event['droppedEvents']} events are not shown: the terminal was slow")
             for call in self.activity.calls.values():
                 call.output.is_whole = False
+            self._has_gap = True
+            self.answer.take_back()
             self.spawn(self.questions.look())
+        if self._has_gap and kind in _AFTER_TEXT and self.session is not None:
+            self._has_gap = False
+            await self._catch_up(self.session.session_id, event.get("taskId", ""))
         self.activity.take(kind, payload)
         if kind != "thinking_chunk":
             self._fold_thinking()
@@ -385,13 +437,26 @@ class Conversation:
         print_item(self, item)
         await self.face.room()
 
+    async def _catch_up(self, session_id: str, task_id: str) -> Mapping[str, Any]:
+        """Print what is on record of a task and was not heard; returns the mark of its end, if it has one."""
+        end: Mapping[str, Any] = {}
+        for item in await asyncio.to_thread(self.records.items, session_id, task_id):
+            step_id = str(item.get("stepId", ""))
+            if item["kind"] == "message" and item["role"] == "assistant" and step_id not in self._printed:
+                self.mark_printed(step_id)
+                self._print_blocks([*self.answer.add(item["text"]), *self.answer.end()])
+            elif item["kind"] == "call" and item["status"] != "open" and item["itemId"] not in self._printed:
+                print_item(self, item)
+            elif item["kind"] == "mark" and item["mark"] in _ENDS:
+                end = item
+        return end
+
     async def on_gone(self, exit_code: int, last_words: str) -> None:
         """See Listener."""
         gone = SessionGone(exit_code, last_words)
         self.questions.withdraw()
         self.answer.take_back()
-        was_busy = self.is_busy
-        self.task_id = None
+        self._open_task, self.task_id = self.task_id, None
         self.activity.stop()
         if self.is_leaving or self.session is None:
             return
@@ -400,7 +465,7 @@ class Conversation:
         if len(self._deaths) >= _DEATHS:
             self.warn(f"{gone}, {_DEATHS} times in a minute; the next prompt, or /resume, resumes the session")
             return
-        self.warn(f"{gone}; resuming the session{', the task goes on' if was_busy else ''}")
+        self.warn(f"{gone}; resuming the session{', the task goes on' if self._open_task else ''}")
         self.spawn(self.revive())
 
     async def on_resumed(self, result: dict[str, Any]) -> None:
@@ -420,17 +485,23 @@ class Conversation:
                 self.session = None
                 self.warn(f"the session cannot be resumed: {error}; try /resume {session.session_id}")
                 return
+            task_id, self._open_task = self._open_task, None
+            if task_id is not None:
+                end = await self._catch_up(session.session_id, task_id)
+                if (result.get("incompleteTask") or {}).get("taskId") != task_id:
+                    self.note(end_in_words(str(end.get("mark", "task_completed")), end))
             await self._go_on(result)
 
     # Events
 
     def _text(self, event: Mapping[str, Any]) -> None:
-        self._print_blocks(self.answer.add(event["payload"]["text"]))
+        if not self._has_gap:
+            self._print_blocks(self.answer.add(event["payload"]["text"]))
 
     def _print_blocks(self, blocks: Any) -> None:
         for block in blocks:
             if block is BEGINS_AGAIN:
-                self.note("the text above was taken back; the answer is:")
+                self.note("the text above was taken back; what follows is the answer")
             else:
                 self.face.print(self.paper.answer(block))
 
@@ -446,22 +517,30 @@ class Conversation:
         self.answer.take_back()
         self.note(one_line(f"{_NEWS['llm_retry']}: {event['payload'].get('message', '')}", 2000))
 
-    def _answered(self, _: Mapping[str, Any]) -> None:
-        self._print_blocks(self.answer.end())
+    def _answered(self, event: Mapping[str, Any]) -> None:
+        if not self._has_gap:
+            self._print_blocks(self.answer.end())
+            self.mark_printed(str(event.get("stepId", "")))
 
     def _task_started(self, event: Mapping[str, Any]) -> None:
+        if event["taskId"] != self.paused_task:
+            self.answer = AnswerText()
         self.task_id, self.paused_task = event["taskId"], None
-        text = self.queued.pop(self.task_id, None)
+        self._show_queued(event["taskId"])
+        self.activity.begin()
+
+    def _show_queued(self, task_id: str) -> None:
+        text = self.queued.pop(task_id, None)
         if text is not None:
             self.face.print(self.paper.prompt(text))
-        self.activity.begin()
 
     def _task_over(self, event: Mapping[str, Any]) -> None:
         kind, payload = event["eventType"], event["payload"]
-        if kind == "task_completed":
-            self._print_blocks(self.answer.end())
+        self._has_gap = False
+        if kind == "session_paused":
+            self.answer.take_back()  # the answer is asked for again
         else:
-            self.answer = AnswerText()
+            self._print_blocks(self.answer.end(is_whole=kind == "task_completed"))
         self.queued.pop(event.get("taskId", ""), None)
         if event.get("taskId") not in (self.task_id, None):
             return
@@ -483,12 +562,12 @@ class Conversation:
         self.activity.calls[payload["toolCallId"]] = RunningCall(payload, subject)
 
     def _completed(self, event: Mapping[str, Any]) -> None:
-        payload = event["payload"]
+        payload = {"endedAt": event["timestamp"], **event["payload"]}
         call_id = payload["toolCallId"]
         call = self.activity.calls.pop(call_id, None) or RunningCall(payload, "")
         if payload.get("commandId"):
             self.activity.background.add(str(payload["commandId"]))
-        if call_id in self._printed_calls:
+        if call_id in self._printed:
             return
         self.mark_printed(call_id)
         call.output.end()

@@ -1,11 +1,22 @@
-"""The terminal as a conversation sees it: a place to print on, and a person who answers."""
+"""The terminal as a conversation sees it: a place to print on, a person who answers, and the one writer.
+
+Whatever is to be on the terminal is part of a frame, written by a thread so that a slow terminal waits alone. While one
+is being written no other is made: what comes meanwhile is in the next. So there is never more than one frame in memory,
+whatever the terminal's pace, and the event loop never waits for it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import contextlib
+import os
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import asyncio
+    from collections.abc import Callable, Sequence
 
 
 class Choice(NamedTuple):
@@ -49,3 +60,78 @@ class Face(Protocol):
     def leave(self) -> None:
         """End the conversation."""
         ...
+
+
+_PIECE_BYTES: Final = 4096
+
+
+class FrameWriter:
+    """Writes to the descriptor `fd`; `on_idle` is called on the event loop after each frame."""
+
+    def __init__(self, fd: int, loop: asyncio.AbstractEventLoop, on_idle: Callable[[], None]) -> None:
+        self._fd = fd
+        self._loop = loop
+        self._on_idle = on_idle
+        self._frame: bytes | None = None
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self.has_failed = False
+        """True if the terminal is gone."""
+        self.took_s = 0.0
+        """How long the last frame took."""
+        self._thread = threading.Thread(target=self._run, name="terminal", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no frame is being written."""
+        return self._frame is None
+
+    def write(self, frame: str) -> None:
+        """Have a frame written; the one before has to be done."""
+        data = frame.encode("utf-8", "replace")
+        with self._changed:
+            if not data or self._is_closed:
+                return
+            self._frame = data if self._frame is None else self._frame + data
+            self._changed.notify_all()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until the frame is written; False if that takes longer."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._frame is None, timeout_s)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Write what is left, and end."""
+        self.drain(timeout_s)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._frame is not None or self._is_closed)
+                data = self._frame
+            if data is None:
+                return
+            began = time.monotonic()
+            self._put(data)
+            with self._changed:
+                self.took_s = time.monotonic() - began
+                added = (self._frame or b"")[len(data) :]
+                self._frame = added or None
+                self._changed.notify_all()
+            if self._frame is None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._on_idle)
+
+    def _put(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and not self.has_failed and not self._is_closed:
+            try:
+                view = view[os.write(self._fd, view[:_PIECE_BYTES]) :]
+            except BlockingIOError:
+                select.select((), (self._fd,), (), 1.0)
+            except OSError:
+                self.has_failed = True

@@ -5,30 +5,41 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import subprocess
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.approval.forms import form_of
-from agent_host.chat.clipboard import picture
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError
 from agent_host.host.options import settings_from
 from agent_host.host.records import session_id_of, stored_sessions
 from agent_host.safe_open import read_real
 from agent_host.terminal.form_lines import prompt_of, take
+from state.errors import StateError
 from state.locations import SessionPaths
 from state.temporary import session_directory
+from tool_runtime.platform.environment import find_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.host.own_policy import Proposal
     from agent_host.session.stored import StoredSession
+    from agent_host.session.transcript import Item
 
 _REFERENCE: Final = re.compile(r"artifacts/[A-Za-z0-9_]{1,64}")
 _IN_OUTPUT: Final = re.compile(r"\[storage_ref: (artifacts/[A-Za-z0-9_]{1,64})\]\s*$")
 _MOST_BYTES: Final = 2 * 1024 * 1024
 _DIFFS: Final = frozenset({"WriteFile", "EditFile", "write_file", "cp__write_file"})
+_CLIPBOARD_PROGRAMS: Final = (
+    ("wl-paste", "--type", "image/png"),
+    ("xclip", "-selection", "clipboard", "-t", "image/png", "-o"),
+    ("pngpaste", "-"),
+)
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_MOST_PICTURE_BYTES: Final = 20 * 1024 * 1024
+_WITHIN_S: Final = 5.0
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
 
 
@@ -84,6 +95,13 @@ class LocalRecords:
             for row in stored_sessions(self.state_dir).all()
             if row.pid is not None and row.session_id != own and os.path.realpath(row.workspace) == self.workspace
         ]
+
+    def items(self, session_id: str, task_id: str) -> list[Item]:
+        """The items of a task, as they are on record."""
+        try:
+            return stored_sessions(self.state_dir).record(session_id).items(task_id)
+        except (AgentHostError, StateError, OSError):
+            return []
 
     def session_id_of(self, key: str) -> str:
         """The id that a person means; see `host.records.session_id_of`. Raises OSError."""
@@ -145,7 +163,7 @@ class LocalRecords:
             return propose(
                 self._flags, tool, arguments, session_id=session_id, workspace=self.workspace, state_dir=self.state_dir
             )
-        except AgentHostError:
+        except (AgentHostError, OSError, ValueError):  # a file that is no bundle has no line to add
             return None
 
     def write(self, proposal: Proposal) -> str:
@@ -203,13 +221,12 @@ class LocalRecords:
         self._undone.add(done.step_id)
         return Undone(done.lines, done.note)
 
-    def keep_picture(self, session_id: str) -> str | None:
-        """Keep the picture of the clipboard in the session's temporary directory; returns its path, None if there is
-        none. Raises OSError."""
+    def picture(self) -> bytes | None:
+        """The picture of the clipboard as PNG; None if there is none, or no program to ask."""
+        return _picture(self.workspace)
 
-        data = picture(self.workspace)
-        if data is None:
-            return None
+    def keep_picture(self, session_id: str, data: bytes) -> str:
+        """Keep a picture in the session's temporary directory; returns its path. Raises OSError."""
         folder = session_directory(self.state_dir, session_id, os.environ)
         while True:
             self._pictures += 1
@@ -218,6 +235,21 @@ class LocalRecords:
                 with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                     file.write(data)
                 return path
+
+
+def _picture(workspace: str) -> bytes | None:
+    """See `LocalRecords.picture`. No program of the workspace is started."""
+    for program, *arguments in _CLIPBOARD_PROGRAMS:
+        path = find_program(program, os.environ.get("PATH", os.defpath), (workspace,))
+        if path is None:
+            continue
+        try:
+            found = subprocess.run([path, *arguments], capture_output=True, timeout=_WITHIN_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if found.stdout.startswith(_PNG) and len(found.stdout) <= _MOST_PICTURE_BYTES:
+            return found.stdout
+    return None
 
 
 def _line(row: StoredSession) -> str:

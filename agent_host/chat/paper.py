@@ -6,34 +6,44 @@ the host's own. So no text can pass for a question or a notice. All of it is esc
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.chat.diff import diff_lines
 from agent_host.display_text import count_noun, escape, one_line
 from agent_host.terminal.markdown import render
 from agent_host.terminal.question import lines_of_question
 from agent_host.terminal.style import (
     BOLD,
+    CYAN,
+    DIFF_COLOURS,
     DIM,
     GREEN,
     PLAIN,
     RED,
     YELLOW,
+    cells,
     last_state,
+    split_cells,
     without_colours,
     wrap,
     wrap_coloured,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 INDENT: Final = "  "
-_UNDER: Final = "    "
 TAIL_LINES: Final = 5
 _MOST_COLUMNS: Final = 160
 _PROSE_COLUMNS: Final = 100
 _DIFF_LINES: Final = 40
+SIDE_BY_SIDE_COLUMNS: Final = 110
+_HUNK: Final = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_DIVIDER: Final = " │ "
+_MOST_PAIRED: Final = 2000
+_RENDERED_CHARS: Final = 8192
+"""What is longer is not laid out: keys would wait for it."""
 
 
 class Paper:
@@ -65,7 +75,10 @@ class Paper:
         if self.plain:
             return self._indented(wrap(text.strip("\n"), self.columns - len(INDENT)))
         columns = min(self.columns - len(INDENT), _PROSE_COLUMNS)
-        return "\n" + self._indented(render(text, columns, styled=self.styled).rstrip("\n").split("\n"))
+        if len(text) > _RENDERED_CHARS:
+            return "\n" + self._indented(wrap(text.strip("\n"), columns))
+        rows = render(text, columns, styled=self.styled).rstrip("\n").split("\n")
+        return "\n" + self._indented(part for row in rows for part in wrap_coloured(row, self.columns - len(INDENT)))
 
     def notice(self, text: str, *, colour: str = DIM) -> str:
         """A line of the host's own."""
@@ -74,6 +87,10 @@ class Paper:
     def warning(self, text: str) -> str:
         """A line that should be seen."""
         return self.notice(text, colour=YELLOW)
+
+    def quoted(self, text: str) -> str:
+        """Lines of somebody else's, as they are."""
+        return self._indented(wrap(escape(text), self.columns - len(INDENT)))
 
     def thinking(self, seconds: float, text: str) -> str:
         """The fold of what the model thought."""
@@ -126,9 +143,9 @@ class Paper:
         rows += diff_lines(diff, self.columns - 2, styled=self.styled, plain=self.plain) if diff else []
         return "\n" + "".join(f"{bar}{row}\n" for row in rows)
 
-    def rows(self, rows: Iterable[str]) -> str:
+    def rows(self, rows: Iterable[str], *, hang: int = 4) -> str:
         """Rows of the host's own, as they are but for their escapes."""
-        wrapped = (line for row in rows for line in wrap(escape(row, keep=""), self.columns, len(_UNDER)))
+        wrapped = (line for row in rows for line in wrap(escape(row, keep=""), self.columns, hang))
         return "".join(f"{line}\n" for line in wrapped)
 
     def _hanging(self, mark: str, text: str, colour: str, *, mark_colour: str | None = None) -> str:
@@ -164,8 +181,10 @@ def result_line(payload: Mapping[str, Any]) -> str:
         parts.append(count_noun(len(payload["images"]), "picture"))
     if payload.get("commandId"):
         parts.append("runs in the background")
-    if payload.get("latencyMs", 0) >= 1000:
-        parts.append(duration(payload["latencyMs"] / 1000))
+    if "startedAt" in payload and "endedAt" in payload:  # what was waited for before is not its time
+        began, ended = (datetime.fromisoformat(payload[name]) for name in ("startedAt", "endedAt"))
+        seconds = (ended - began).total_seconds()
+        parts += [duration(seconds)] if seconds >= 1 else []
     parts += [f"the sandbox denied it {one_line(one)}" for one in payload.get("denials", ())[:3]]
     return ", ".join(parts)
 
@@ -177,3 +196,89 @@ def end_in_words(kind: str, payload: Mapping[str, Any]) -> str:
     if kind == "task_cancelled" and len(parts) > 1:
         parts = [what] if parts[-1].startswith(what) else [what, parts[-1]]
     return one_line(": ".join(dict.fromkeys(parts)), 4000)
+
+
+# Diffs
+
+
+def diff_lines(diff: str, columns: int, *, styled: bool, plain: bool = False) -> Iterator[str]:
+    """The rows of a diff, each at most `columns` wide."""
+    # At newlines alone: a file may hold what else counts as an end of a line, and no part of it is to pass for another.
+    lines = [escape(line, keep="") for line in diff.replace("\t", "    ").removesuffix("\n").split("\n")]
+    marks = {line[:1] for line in lines if not line.startswith(("+++", "---"))}
+    if plain or columns < SIDE_BY_SIDE_COLUMNS or len(lines) > _MOST_PAIRED or not marks >= {"+", "-"}:
+        for line in lines:
+            yield from _unified(line, columns, styled=styled)
+        return
+    yield from _columns(lines, columns, styled=styled)
+
+
+def _paint(colour: str, text: str, *, styled: bool) -> str:
+    return f"{colour}{text}{PLAIN}" if styled and colour and text else text
+
+
+def _unified(line: str, columns: int, *, styled: bool) -> Iterator[str]:
+    colour = DIM if line.startswith(("+++", "---")) else DIFF_COLOURS.get(line[:1], "")
+    first = split_cells(line, columns)[0]
+    yield _paint(colour, first, styled=styled)
+    for part in split_cells(line[len(first) :], columns - 2) if len(first) < len(line) else ():
+        yield _paint(colour, f"↪ {part}", styled=styled)
+
+
+def _columns(lines: list[str], columns: int, *, styled: bool) -> Iterator[str]:
+    half = (columns - len(_DIVIDER)) // 2
+    old: list[tuple[int, str]] = []
+    new: list[tuple[int, str]] = []
+    at_old = at_new = 0
+    in_hunk = False
+
+    def flush() -> Iterator[str]:
+        for place in range(max(len(old), len(new))):
+            left = old[place] if place < len(old) else None
+            right = new[place] if place < len(new) else None
+            yield from _pair(left, right, half, (RED, GREEN), styled=styled)
+        old.clear()
+        new.clear()
+
+    for line in lines:
+        hunk = _HUNK.match(line)
+        if hunk is not None:
+            yield from flush()
+            at_old, at_new, in_hunk = int(hunk[1]), int(hunk[2]), True
+            yield _paint(CYAN, wrap(line, columns)[0], styled=styled)
+        elif in_hunk and line.startswith("-"):
+            if new:
+                yield from flush()
+            old.append((at_old, line[1:]))
+            at_old += 1
+        elif in_hunk and line.startswith("+"):
+            new.append((at_new, line[1:]))
+            at_new += 1
+        elif in_hunk and line.startswith(" "):
+            yield from flush()
+            yield from _pair((at_old, line[1:]), (at_new, line[1:]), half, ("", ""), styled=styled)
+            at_old, at_new = at_old + 1, at_new + 1
+        else:
+            yield from flush()
+            in_hunk = in_hunk and line.startswith("\\")
+            for row in wrap(line, columns):
+                yield _paint(DIM, row, styled=styled)
+    yield from flush()
+
+
+def _pair(
+    left: tuple[int, str] | None, right: tuple[int, str] | None, half: int, colours: tuple[str, str], *, styled: bool
+) -> Iterator[str]:
+    sides = [_numbered(left, half), _numbered(right, half)]
+    for place in range(max(map(len, sides))):
+        parts = [side[place] if place < len(side) else "" for side in sides]
+        pad = " " * max(0, half - cells(parts[0]))
+        first, second = (_paint(one, text, styled=styled) for one, text in zip(colours, parts, strict=True))
+        yield f"{first}{pad}{_DIVIDER}{second}".rstrip()
+
+
+def _numbered(line: tuple[int, str] | None, half: int) -> list[str]:
+    if line is None:
+        return [""]
+    first, *rest = split_cells(line[1], half - 6)
+    return [f"{line[0]:>4}  {first}", *(f"{'':>4}  {part}" for part in rest)]

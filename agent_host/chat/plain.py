@@ -14,7 +14,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from agent_host.chat.writer import FrameWriter
+from agent_host.chat.face import FrameWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

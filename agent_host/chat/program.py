@@ -62,6 +62,7 @@ async def talk(
     )
     chat = Conversation(face, paper, Supervisor(starter), spec, records)
     face.attach(chat)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: chat.report(context))
     _take_signals(face, on_signals)
     face.print(paper.notice(f"agent-host {__version__} in {launch.workspace}"))
     beginning = asyncio.ensure_future(_begin(launch, chat, starter.prepare))
@@ -85,7 +86,7 @@ def _face(launch: Launch) -> Console | PlainConsole:
 
         return PlainConsole()
     from agent_host.chat.console import Console
-    from agent_host.chat.history import PromptHistory
+    from agent_host.chat.input_line import PromptHistory
 
     clean = functools.partial(_without_secrets, launch)
     return Console(launch.workspace, PromptHistory(launch.state_dir, clean), styled=launch.styled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -92,6 +93,14 @@ class Tail:
                 self._kept = (self._kept + data)[-LAST_WORDS_BYTES:]
 
 
+def own_group() -> dict[str, Any]:
+    """Options of a process that the keys of the client's terminal (Ctrl-C, Ctrl-Z) are not for: the client acts on
+    them, and the session continues or ends as the client says."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"process_group": 0}
+
+
 class InterpreterStarter:
     """A `Starter` that has a fresh interpreter for each process."""
 
@@ -106,7 +115,7 @@ class InterpreterStarter:
         # -P: a module of the working directory is not taken for ours.
         argv = [sys.executable, "-P", "-m", "agent_host", *arguments]
         process = await asyncio.create_subprocess_exec(
-            *argv, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(environment), cwd=directory
+            *argv, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(environment), cwd=directory, **own_group()
         )
         return Subprocess(process)
 

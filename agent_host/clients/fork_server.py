@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agent_host.clients.connection import InterpreterStarter, SessionProcess, Starter, Subprocess, Tail
+from agent_host.clients.connection import InterpreterStarter, SessionProcess, Starter, Subprocess, Tail, own_group
 from agent_host.clients.warm_process import Order
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class _Server:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *program, str(theirs.fileno()), stdin=nothing, stdout=nothing, stderr=asyncio.subprocess.PIPE,
-                    env={}, cwd="/", pass_fds=(theirs.fileno(),),
+                    env={}, cwd="/", pass_fds=(theirs.fileno(),), **own_group(),
                 )  # fmt: skip
             except BaseException:
                 ours.close()
@@ -520,7 +520,7 @@ async def _start_spare() -> Subprocess | None:
     try:
         started = await asyncio.create_subprocess_exec(
             *PROGRAM, "--spare", stdin=pipe, stdout=pipe, stderr=pipe,
-            env=variables if sys.platform == "win32" else {}, cwd=os.sep,
+            env=variables if sys.platform == "win32" else {}, cwd=os.sep, **own_group(),
         )  # fmt: skip
     except OSError:
         return None

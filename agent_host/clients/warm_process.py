@@ -220,6 +220,7 @@ class ForkLoop:
         reason = refusal({0, 1, 2, self._asked.fileno(), place, *streams, *self._descriptors()})
         pid = -1 if reason is not None else os.fork()
         if pid == 0:
+            os.setpgid(0, 0)  # as `own_group` has it for one that is started
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
             self._let_go()

@@ -2,9 +2,13 @@
 
 A candidate is written by the kind of the call, put into the bundle as it is on disk, and judged as `policy rejudge`
 does it: with every call of the session, this one among them. Only a bundle that allows the call is offered, with what
-it would change besides. Nothing is offered for a call that asks for more than its sandbox, that even the built-in
-`full` denies (settings of shells, git and editors, credentials), or whose programs may start others; nor under a bundle
-of the Session Service, which is nobody's here to change.
+it would change besides. Nothing is offered
+
+- for a call that asks for more than its sandbox, that even the built-in `full` denies (settings of shells, git and
+  editors, credentials), or that the bundle does not ask about: then a mode or an option of the task does;
+- for programs that may start others, and for those of a path, whose content the model can change;
+- under a bundle of the Session Service, which is nobody's here to change; and for a file in the workspace, wherever
+  links and the user's configuration lead.
 """
 
 from __future__ import annotations
@@ -12,7 +16,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import tempfile
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.display_text import count_noun, one_line
@@ -48,6 +54,7 @@ _FOLDER: Final = "policies"
 _MOST_ROWS: Final = 8
 _BY_NAME: Final = (Name.MCP_INVOKE, Name.BACKEND_TOOL_INVOKE)
 _MOST_BYTES: Final = 4 * 1024 * 1024
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./-]+")
 
 
 class Proposal(NamedTuple):
@@ -107,15 +114,16 @@ def propose(
     if spec is None or risk_of_guarded(tool_name, spec.capability) is not None:
         return None
     full = policy_to_try({**flags, _POLICY: "full"}, workspace=workspace, state_dir=state_dir)
-    if spec.capability not in (Name.MCP_INVOKE, Name.BACKEND_TOOL_INVOKE) and not _is_allowed(
-        full, tool_name, arguments
+    if _decision(tried, tool_name, arguments) != "APPROVAL_REQUIRED" or (
+        spec.capability not in _BY_NAME and _decision(full, tool_name, arguments) != "ALLOWED"
     ):
         return None
     entry = _entry(tried, spec.capability, tool_name, arguments)
     before = _read(path)
-    if entry is None or (before is not None and len(before) > _MOST_BYTES):
+    present = base if before is None else _bundle_in(before)
+    if entry is None or present is None or present.get("extends") != base.get("extends", present.get("extends")):
         return None
-    content = _merge(base if before is None else json_text.loads(before), entry)
+    content = _merge(present, entry)
     after = (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
     rows = _rejudge(flags, after, session_id, workspace, state_dir)
     mine = [row for row in rows if row.call.name == tool_name and row.call.arguments == arguments]
@@ -132,14 +140,30 @@ def _place(policy: str, workspace: str) -> tuple[str, dict[str, Any]] | None:
         if configuration is None:
             return None
         folder = os.path.join(os.path.dirname(os.path.realpath(configuration)), _FOLDER)
-        return os.path.join(folder, f"{policy}-own.json"), {"extends": policy}
+        path = os.path.realpath(os.path.join(folder, f"{policy}-own.json"))
+        return None if _is_inside(path, workspace) else (path, {"extends": policy})
     path = os.path.realpath(anchor(policy))
-    inside = os.path.realpath(workspace).rstrip(os.sep) + os.sep
-    return None if path.startswith(inside) or not os.path.isfile(path) else (path, {})
+    return None if _is_inside(path, workspace) or not os.path.isfile(path) else (path, {})
 
 
-def _is_allowed(tried: Tried, tool_name: str, arguments: Mapping[str, Any]) -> bool:
-    return tried.judge(tool_name, arguments, MACHINE.now(), tried.level.level).decision == "ALLOWED"
+def _is_inside(path: str, workspace: str) -> bool:
+    """True if a real path leads through the directory `workspace`, whatever the file system makes of names."""
+    folders = (str(one) for one in PurePath(path).parents)
+    return any(os.path.samefile(one, workspace) for one in folders if os.path.isdir(one))
+
+
+def _bundle_in(content: bytes) -> dict[str, Any] | None:
+    """The bundle of a file, None if it is not in the form of one."""
+    try:
+        found = json_text.loads(content) if len(content) <= _MOST_BYTES else None
+    except ValueError:
+        return None
+    listed = found.get("capabilities", []) if isinstance(found, dict) else None
+    return found if isinstance(listed, list) and all(isinstance(one, dict) for one in listed) else None
+
+
+def _decision(tried: Tried, tool_name: str, arguments: Mapping[str, Any]) -> str:
+    return tried.judge(tool_name, arguments, MACHINE.now(), tried.level.level).decision
 
 
 def _entry(tried: Tried, capability: str, tool_name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -148,6 +172,8 @@ def _entry(tried: Tried, capability: str, tool_name: str, arguments: Mapping[str
     if known is None:
         return None
     if capability in _BY_NAME:
+        if not _PLAIN_NAME.fullmatch(tool_name):  # the entry is a pattern
+            return None
         return {"name": capability, "toolPolicies": [{"tool": tool_name, "requiresApproval": False}]}
     unasked = {"requiresApproval": False} if known.requires_approval else {}
     if capability == Name.SHELL_EXEC:
@@ -174,9 +200,8 @@ def _programs(command: str, shell: Any) -> list[str] | None:
     if parsed.dynamic or parsed.opaque or parsed.unread or parsed.unparsed or parsed.evaluates:
         return None
     programs = [one.program for one in parsed.commands]
-    if not programs or any(one is None or what_it_starts(one) is not None for one in programs):
-        return None
-    return list(dict.fromkeys(one for one in programs if one is not None))
+    known = [one for one in programs if one is not None and not set(one) & set("/\\") and what_it_starts(one) is None]
+    return list(dict.fromkeys(known)) if programs and len(known) == len(programs) else None
 
 
 def _merge(content: dict[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,10 +235,11 @@ def _rejudge(
 def _lines(path: str, entry: Mapping[str, Any], rows: list[Rejudged], tried: Tried) -> list[str]:
     changed = [row for row in rows if row.differs]
     lines = [f"This line would allow it, in {path}:", f"  {one_line(json.dumps(entry, ensure_ascii=False), 4000)}"]
-    if entry["name"] == Name.SHELL_EXEC:
-        known = tried.bundle_in_use.capability(Name.SHELL_EXEC)
-        if known is not None and known.allowed_commands is None:
-            lines.append("  Only the programs of that list run then: others are denied and no longer asked about.")
+    known = tried.bundle_in_use.capability(entry["name"])
+    if known is not None and "allowedCommands" in entry and known.allowed_commands is None:
+        lines.append("  Only the programs of that list run then: others are denied and no longer asked about.")
+    if known is not None and "allowedDomains" in entry and known.allowed_domains is None:
+        lines.append("  Only the hosts of that list are reached then: others are denied and no longer asked about.")
     lines.append(f"Of this session's {count_noun(len(rows), 'call')} it decides {len(changed)} differently:")
     for row in changed[:_MOST_ROWS]:
         said = "" if row.now is None else row.now.decision

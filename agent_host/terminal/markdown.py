@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import threading
@@ -9,8 +10,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import ClassVar
 
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+    from markdown_it import MarkdownIt
+    from rich.console import JustifyMethod
+    from rich.markdown import Markdown
+
+FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 # What is longer without an end is rendered as far as it has come.
 _MAX_OPEN_CHARS = 64 * 1024
 
@@ -55,7 +62,7 @@ class MarkdownBlocks:
         """The place behind the first blank line outside of a fence."""
         while (at := self._open.find("\n", self._seen)) >= 0:
             line, self._seen = self._open[self._seen : at], at + 1
-            mark = _FENCE.match(line)
+            mark = FENCE.match(line)
             if mark is not None and not self._fence:
                 self._fence = mark[1]
             elif mark is not None and mark[1].startswith(self._fence) and not line.strip(" `~"):
@@ -67,9 +74,10 @@ class MarkdownBlocks:
 
 def render(block: str, columns: int, *, styled: bool = True) -> str:
     """One block as lines for a terminal of so many columns. The text steers nothing: its control characters are
-    escaped already (`display.defuse`), and a link shows where it leads."""
+    escaped already (`display.defuse`), and a link shows where it leads. Nothing of it is left out: what Markdown would
+    hide (HTML, the address of a picture, a link's definition) is shown as it was written."""
     from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.theme import Theme
 
     out = io.StringIO()
     console = Console(
@@ -81,9 +89,40 @@ def render(block: str, columns: int, *, styled: bool = True) -> str:
         highlight=False,
         markup=False,
         emoji=False,
+        theme=Theme({"markdown.code": "bold cyan"}),  # no background: not every terminal is dark
     )
-    console.print(Markdown(block, hyperlinks=False, code_theme="ansi_dark"))
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines()).lstrip("\n")
+    console.print(_parsed(block))
+    rows = [row if _STYLE.sub("", row).strip() else "" for row in out.getvalue().splitlines()]
+    return "\n".join(row.rstrip() for row in rows).strip("\n") + "\n"
+
+
+def _parsed(block: str) -> Markdown:
+    parser, made = _markdown()
+    markdown = made("", hyperlinks=False, code_theme="ansi_dark")
+    markdown.parsed = parser.parse(block)
+    return markdown
+
+
+@functools.cache
+def _markdown() -> tuple[MarkdownIt, type[Markdown]]:
+    from markdown_it import MarkdownIt
+    from rich.markdown import Heading, Markdown, TableDataElement
+
+    class LeftHeading(Heading):
+        LEVEL_ALIGN: ClassVar = {}
+
+    class WholeCell(TableDataElement):
+        def __init__(self, justify: JustifyMethod) -> None:
+            super().__init__(justify)
+            self.content.overflow = "fold"
+
+    own = {"heading_open": LeftHeading, "td_open": WholeCell, "th_open": WholeCell}
+
+    class OwnMarkdown(Markdown):
+        elements: ClassVar = {**Markdown.elements, **own}
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+    return parser.disable(["image", "reference"]), OwnMarkdown
 
 
 def load_soon() -> None:

@@ -58,7 +58,7 @@ def lines_of_question(payload: Mapping[str, Any]) -> Iterator[QuestionLine]:
     """The question. All text of the model is escaped in it."""
     details = dict(payload["details"])
     yield QuestionLine(escape(f"{payload['title']}: {payload['actionSummary']}", keep=""), BOLD)
-    if payload["description"]:
+    if payload["description"] and payload["description"] != details.get("question"):
         yield from _field("why", payload["description"])
     risks = "".join(f"; {risk}" for risk in payload["risks"])
     yield from _field("risk", f"{payload['riskLevel']}{risks}")
@@ -77,10 +77,11 @@ def lines_of_question(payload: Mapping[str, Any]) -> Iterator[QuestionLine]:
 
 def _lines_of_lists(details: Mapping[str, Any]) -> Iterator[QuestionLine]:
     segments = details.get("segments") or []
-    if len(segments) > 1 or any(one["dynamic"] for one in segments):
-        for one in segments:
-            words = [one["program"], *one["arguments"]]
-            yield from _field("runs", " ".join(_UNKNOWN if word is None else word for word in words))
+    lines = [
+        " ".join(_UNKNOWN if word is None else word for word in (one["program"], *one["arguments"])) for one in segments
+    ]
+    for line in lines if lines != [details.get("command")] else ():
+        yield from _field("runs", line)
     for name, label in _LISTS:
         for one in details.get(name) or []:
             yield from _field(label, _UNKNOWN if one is None else one)
@@ -102,7 +103,13 @@ def hides_something(payload: Mapping[str, Any]) -> bool:
     """True if the question does not show all of the call, which it marks: something was cut, is binary or too large to
     compare."""
     details = payload["details"]
-    return any(details.get(name) for name, _ in _NOT_SHOWN) or "binary" in details or _has_cut(details)
+    has_hidden_header = any("value" not in one for one in details.get("headers", ()))
+    return (
+        has_hidden_header
+        or any(details.get(name) for name, _ in _NOT_SHOWN)
+        or "binary" in details
+        or _has_cut(details)
+    )
 
 
 def _has_cut(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from typing import TYPE_CHECKING, Final
 
 from agent_host.display_text import escape
@@ -41,9 +42,9 @@ def cells(line: str) -> int:
 
 
 def width(char: str) -> int:
-    """Columns of one character, about: two in the scripts that have wide ones. A character that combines counts too, so
-    that a line of them ends."""
-    return 2 if char >= "\u2e80" or "\u1100" <= char <= "\u115f" else 1
+    """Columns of one character, at least as many as a terminal takes for it, so that no text begins a row that is not
+    its own. A character that combines counts too, so that a line of them ends."""
+    return 2 if char >= "\u2e80" or unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def cut(line: str, columns: int) -> str:
@@ -83,7 +84,7 @@ def _wrap_line(line: str, columns: int, hang: int | None) -> Iterator[str]:
             continue
         rest = word
         while cells(row) + cells(rest) > columns:
-            part = split_cells(rest, columns - cells(row))[0] if cells(row) < columns else ""
+            part = split_cells(rest, columns - cells(row))[0] if cells(row) + width(rest[0]) <= columns else ""
             yield row + part
             row, rest = indent, rest[len(part) :]
         row += rest

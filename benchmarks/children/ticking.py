@@ -1,8 +1,9 @@
 """A gateway that answers with many small pieces of text, each the moment it was sent; prints its URL.
 
-    python -m benchmarks.children.ticking PIECES AT_ONCE INTERVAL_S
+    python -m benchmarks.children.ticking PIECES AT_ONCE INTERVAL_S [PARAGRAPH]
 
 A piece is `time.monotonic_ns()` and a space, padded to 40 characters; AT_ONCE of them go out every INTERVAL_S seconds.
+With PARAGRAPH it is not padded, and so many of them are a paragraph.
 The shipped mock gateway sends what stands in its script, so it cannot tell the time.
 """
 
@@ -29,13 +30,16 @@ def sse(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(event), event)
 
 
-def piece() -> bytes:
-    text = f"{time.monotonic_ns()} ".ljust(40, ".").encode()
-    return sse(b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"' + text + b'"}}')
+def piece(number: int, paragraph: int) -> bytes:
+    text = f"{time.monotonic_ns()} "
+    text = text.ljust(40, ".") if not paragraph else text + r"\n\n" * (number % paragraph == paragraph - 1)
+    return sse(
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"' + text.encode() + b'"}}'
+    )
 
 
 async def answer(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pieces: int, at_once: int, s: float
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pieces: int, at_once: int, s: float, paragraph: int
 ) -> None:
     """Every request on one connection; each gets its pieces at its own steady beat."""
     try:
@@ -47,8 +51,8 @@ async def answer(
             await reader.readexactly(int(length))
             writer.write(HEAD + sse(START) + sse(BLOCK))
             due = time.monotonic()
-            for _ in range(pieces // at_once):
-                writer.write(b"".join(piece() for _ in range(at_once)))
+            for group in range(pieces // at_once):
+                writer.write(b"".join(piece(group * at_once + number, paragraph) for number in range(at_once)))
                 await writer.drain()
                 due += s
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -58,11 +62,13 @@ async def answer(
         writer.close()
 
 
-async def main(pieces: int, at_once: int, interval_s: float) -> None:
-    server = await asyncio.start_server(lambda r, w: answer(r, w, pieces, at_once, interval_s), "127.0.0.1", 0)
+async def main(pieces: int, at_once: int, interval_s: float, paragraph: int = 0) -> None:
+    server = await asyncio.start_server(
+        lambda reader, writer: answer(reader, writer, pieces, at_once, interval_s, paragraph), "127.0.0.1", 0
+    )
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), *map(int, sys.argv[4:])))

@@ -101,6 +101,12 @@ EXPECTED = {
         "a piece of text from the gateway at the editor, median",
         "the same, 99 of 100",
     ],
+    "chat": [
+        "to the prompt",
+        "a piece of text on the screen, 200 ms after the one before, median",
+        "a piece of text on the screen, 10 ms after the one before, 99 of 100",
+        "memory of the chat's own process",
+    ],
     "clients": [
         "a new session with the fork server",
         "the same, against a fresh interpreter",
@@ -129,7 +135,20 @@ EXPECTED = {
     "sandbox": ["imported with the first command", "the look which levels work"],
     "redaction": [*(f"{text}, four times as long" for text in TEXTS), "an event's line", "with a secret"],
 }
-SLOW = ("loop", "checkpoint", "tools", "session", "acp", "clients", "changes", "llm", "sandbox", "service", "redaction")
+SLOW = (
+    "loop",
+    "checkpoint",
+    "tools",
+    "session",
+    "acp",
+    "chat",
+    "clients",
+    "changes",
+    "llm",
+    "sandbox",
+    "service",
+    "redaction",
+)
 
 
 def benchmarks(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -94,7 +94,8 @@ async def parent_of_next(server: ForkServer, **variables: str) -> int:
 
 def as_an_interpreter_starts_it(environment: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[bytes]:
     argv = [*program("plain"), "has", "3"]
-    return subprocess.run(argv, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    pipe = subprocess.PIPE
+    return subprocess.run(argv, env=environment, cwd=folder, stdin=pipe, stdout=pipe, process_group=0)
 
 
 def in_process_table(pid: int, name: str) -> list[bytes]:

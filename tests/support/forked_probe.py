@@ -87,7 +87,12 @@ def _has() -> dict[str, Any]:
         "arguments": sys.argv,
         "signals": [str(signal.getsignal(getattr(signal, name))) for name in _SIGNALS],
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        "group": (os.getpgid(0), os.getsid(0), os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))),
+        "group": (
+            os.getpgid(0) == os.getpid(),
+            os.getsid(0),
+            os.getpriority(os.PRIO_PROCESS, 0),
+            sorted(os.sched_getaffinity(0)),
+        ),
         "threads": os.listdir("/proc/self/task") == [str(os.getpid())],
         "collects": gc.isenabled(),
         "temporary": tempfile.gettempdir(),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from tests.support.process import PATIENCE_S, eventually
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class AtTerminal:
-    """`agent-host arguments` on `host`; stdout is a pipe. `size` is (columns, rows); without it nobody knows.
-    `background`: another job has the terminal."""
+    """`agent-host arguments` on `host`; stdout is a pipe, or with `whole` the terminal too. `size` is (columns, rows);
+    without it nobody knows. `background`: another job has the terminal."""
 
     def __init__(
         self,
@@ -32,7 +33,11 @@ class AtTerminal:
         env: Mapping[str, str] | None = None,
         size: tuple[int, int] | None = None,
         background: bool = False,
+        whole: bool = False,
+        bytes_a_second: int = 0,
     ) -> None:
+        self.bytes_a_second = bytes_a_second
+        """The pace at which the terminal reads; 0 for as fast as it can."""
         self._main, other = pty.openpty()
         if size is not None:
             termios.tcsetwinsize(self._main, (size[1], size[0]))
@@ -42,7 +47,7 @@ class AtTerminal:
         self._popen = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent_host", *(os.fspath(argument) for argument in arguments)],
             stdin=other,
-            stdout=subprocess.PIPE,
+            stdout=other if whole else subprocess.PIPE,
             stderr=other,
             env=host.environment({"TERM": "xterm", **(env or {})}),
             cwd=host.workspace,
@@ -52,6 +57,11 @@ class AtTerminal:
         os.close(other)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._popen.pid
 
     @property
     def shown(self) -> str:
@@ -84,12 +94,14 @@ class AtTerminal:
         self._reader.join(PATIENCE_S)
         self.echoes = bool(termios.tcgetattr(self._main)[3] & termios.ECHO)
         os.close(self._main)
-        return self._popen.returncode, out.decode()
+        return self._popen.returncode, (out or b"").decode()
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # of a terminal that nobody has any more
-            while data := os.read(self._main, 65536):
+            while data := os.read(self._main, 512 if self.bytes_a_second else 65536):
                 self._shown += data
+                if self.bytes_a_second:
+                    time.sleep(len(data) / self.bytes_a_second)
 
 
 class Screen:

@@ -17,7 +17,7 @@ ELSEWHERE = {
     "agent_host/batch/ledger.py": "results in the batch's directory",
     "agent_host/batch/workspaces.py": "the workspaces of a batch, before a session begins there",
     "agent_host/chat/commands.py": "the new file that the user names for an export",
-    "agent_host/chat/history.py": "the history of prompts, in the state directory",
+    "agent_host/chat/input_line.py": "the history of prompts, in the state directory",
     "agent_host/chat/local.py": "new files in the session's temporary directory: pictures that were pasted",
     "agent_host/host/own_policy.py": "a temporary directory of its own, for a bundle that is tried",
     "agent_host/host/machine_checks.py": "a nameless file in the state directory, to see whether it takes one",

@@ -1,18 +1,22 @@
-"""Completion of commands and of paths of the workspace. A path is only named: the model reads it, under policy."""
+"""What helps with the input line: completion of commands and of paths of the workspace, and the prompts of all
+conversations. A path is only named: the model reads it, under policy."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import TYPE_CHECKING, Final
 
 from prompt_toolkit.completion import Completer, Completion
+from prompt_toolkit.history import History
 
 from agent_host.chat.commands import COMMANDS
+from agent_host.safe_open import open_regular
 from config.policies import BUILT_IN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from prompt_toolkit.completion import CompleteEvent
     from prompt_toolkit.document import Document
@@ -87,3 +91,47 @@ def named_picture(pasted: str, workspace: str) -> str | None:
         return None
     inside = workspace.rstrip(os.sep) + os.sep
     return f"@{path.removeprefix(inside)} "
+
+
+NAME: Final = "chat-history"
+_MOST_BYTES: Final = 1024 * 1024
+_KEPT_BYTES: Final = 512 * 1024
+_END: Final = "\x1e"
+
+
+class PromptHistory(History):
+    """Prompts without their secrets, which `clean` takes out."""
+
+    def __init__(self, state_dir: str, clean: Callable[[str], str]) -> None:
+        super().__init__()
+        self._path = os.path.join(state_dir, NAME)
+        self._clean = clean
+
+    def load_history_strings(self) -> Iterable[str]:
+        """See History: newest first."""
+        prompts = [one.strip("\n") for one in self._read().split(_END)]
+        return reversed([one for one in prompts if one])
+
+    def store_string(self, string: str) -> None:
+        """See History. What the disk refuses is no history, and no error."""
+        text = f"{self._clean(string).replace(_END, ' ')}\n{_END}\n"
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            if os.path.exists(self._path) and os.path.getsize(self._path) > _MOST_BYTES:
+                self._shorten()
+            fd = open_regular(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            with open(fd, "ab") as file:
+                file.write(text.encode("utf-8", "replace"))
+
+    def _shorten(self) -> None:
+        kept = self._read()[-_KEPT_BYTES:].partition(_END)[2]
+        fd = open_regular(self._path, os.O_WRONLY | os.O_TRUNC)
+        with open(fd, "wb") as file:
+            file.write(kept.encode("utf-8", "replace"))
+
+    def _read(self) -> str:
+        try:
+            with open(open_regular(self._path, os.O_RDONLY), "rb") as file:
+                return file.read(2 * _MOST_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return ""
