@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 _POLICY: Final = "host.policy"
 _FOLDER: Final = "policies"
 _MOST_ROWS: Final = 8
+_BY_LIST: Final = re.compile(r"capabilities(?:\[([A-Za-z.]+)\]\.allowed(?:Paths|Commands|Domains))?")
+"""Rules by which a list that is too short denies."""
 _BY_NAME: Final = (Name.MCP_INVOKE, Name.BACKEND_TOOL_INVOKE)
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./-]+")
@@ -202,6 +204,33 @@ def _programs(command: str, shell: Any) -> list[str] | None:
     programs = [one.program for one in parsed.commands]
     known = [one for one in programs if one is not None and not set(one) & set("/\\") and what_it_starts(one) is None]
     return list(dict.fromkeys(known)) if programs and len(known) == len(programs) else None
+
+
+def entry_for_denied(item: Mapping[str, Any], workspace: str) -> dict[str, Any] | None:
+    """The entry that a bundle lacks for a call of a transcript that its lists denied. None where none is named: for
+    what a bundle blocks or guards by name, for a place outside the workspace, and for programs that may start
+    others."""
+    found = _BY_LIST.fullmatch(str(item.get("rule", "")))
+    arguments = item.get("arguments")
+    if found is None or not isinstance(arguments, dict) or SANDBOX_GRANT in arguments:
+        return None
+    capability = found[1] or str(item.get("capability", ""))
+    if capability != item.get("capability"):  # a file that a command opens
+        return None
+    if capability == Name.SHELL_EXEC:
+        programs = _programs(str(arguments.get("command", "")), "bash")
+        return None if programs is None else {"name": capability, "allowedCommands": programs}
+    if capability == Name.NETWORK_HTTP:
+        try:
+            return {"name": capability, "allowedDomains": [host_of(str(arguments.get("url", "")))]}
+        except UrlProblem:
+            return None
+    if capability in (Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE):
+        path = os.path.normpath(os.path.join(workspace, str(arguments.get("path", ""))))
+        is_guarded = risk_of_guarded(str(item.get("toolName", "")), capability) is not None
+        is_here = path == workspace or _is_inside(path, workspace)
+        return {"name": capability, "allowedPaths": ["${workspace}"]} if is_here and not is_guarded else None
+    return None
 
 
 def _merge(content: dict[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from agent_host.rpc.server import Feed
     from agent_host.session.host import Opened, SessionHost
     from agent_host.session.lifecycle import LiveSession
+    from agent_host.session.transcript import Item, Transcript
     from config.shapes import Shape
 
     Serve = Callable[["Served", Mapping[str, Any]], Awaitable[dict[str, Any]]]
@@ -340,7 +341,7 @@ async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str,
 
 async def _replay(host: SessionHost, session: LiveSession) -> list[Notification]:
     """The session so far, as notifications: its items, the questions that wait, and that this is all."""
-    items = await host.transcript(session.session_id, None)
+    items = (await host.transcript(session.session_id, None)).items
     questions = session.state()["pendingApprovals"]
     envelope = {"sessionId": session.session_id, "replayed": True}
     return [
@@ -506,12 +507,21 @@ async def delete_session(served: Served, params: Mapping[str, Any]) -> dict[str,
 @_method(
     {"sessionId": _ID},
     {"taskId": _ID, "cursor": name(_MAX_CURSOR), "limit": whole(1, _MAX_PAGE), **_OWNER},
-    result={"items": "[items](#sessions-on-record) in order of time", "nextCursor?": "the `cursor` of the next page"},
+    result={
+        "items": "[items](#sessions-on-record) in order of time",
+        "waits": "[{on, startedAt, endedAt?, what?, itemId?, stepId?}]: what the page's items and steps waited for; "
+        "the last page has those of no item",
+        "doubts": "[{kind, message, itemId?}]: what the record cannot prove of the page's items; the last page has "
+        "those of no item",
+        "nextCursor?": "the `cursor` of the next page",
+    },
     errors=(SessionNotFound, CheckpointUnreadable),
 )
 async def get_transcript(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return a page of a session's transcript."""
-    items = await served.host.transcript(params["sessionId"], _owner_in(params), params.get("taskId"))
+    owner, task_id = _owner_in(params), params.get("taskId")
+    transcript = await served.host.transcript(params["sessionId"], owner)
+    items = transcript.items if task_id is None else await served.host.items(params["sessionId"], owner, task_id)
     cursor = params.get("cursor", "0")
     if not (cursor.isascii() and cursor.isdecimal()):
         raise InvalidParams("cursor: give the nextCursor of an earlier reply")
@@ -519,7 +529,24 @@ async def get_transcript(served: Served, params: Mapping[str, Any]) -> dict[str,
     encoded = (lenient_json.dumps(item) for item in items[start : start + most])
     page = [orjson.Fragment(item) for item in _events_that_fit(encoded)]
     end = start + len(page)
-    return {"items": page} | ({"nextCursor": str(end)} if end < len(items) else {})
+    about = _about(transcript, items, range(start, end), is_rest=task_id is None and end >= len(items))
+    return {"items": page, **about, **({"nextCursor": str(end)} if end < len(items) else {})}
+
+
+def _about(transcript: Transcript, items: Sequence[Item], page: range, *, is_rest: bool) -> dict[str, Any]:
+    """{waits, doubts} of the items of a page, a step's with its first item; with `is_rest` all that is of no item."""
+    places: dict[tuple[str, str], int] = {}
+    for place, item in enumerate(items):
+        places.setdefault(("item", item["itemId"]), place)
+        places.setdefault(("step", item.get("stepId", "")), place)
+
+    def is_here(item_id: str | None, step_id: str | None = None) -> bool:
+        place = places.get(("item", item_id or ""), places.get(("step", step_id or "-")))
+        return is_rest if place is None else place in page
+
+    waits = [wait.to_wire() for wait in transcript.waits if is_here(wait.item_id, wait.step_id)]
+    doubts = [doubt.to_wire() for doubt in transcript.doubts if is_here(doubt.item_id)]
+    return {"waits": waits, "doubts": doubts}
 
 
 @_method(

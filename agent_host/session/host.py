@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agent_host.session.lifecycle import LiveSession
     from agent_host.session.patches import FilePatch
     from agent_host.session.stored import SessionRecord, StoredSession, StoredSessions
-    from agent_host.session.transcript import Item
+    from agent_host.session.transcript import Item, Transcript
 
 
 class Opened(NamedTuple):
@@ -139,8 +139,14 @@ class SessionHost:
         those of its owner."""
         return await asyncio.to_thread(self._stored().all, self._owner or owner, search)
 
-    async def transcript(self, session_id: str, owner: Owner | None, task_id: str | None = None) -> list[Item]:
-        """The items of a session's transcript; see `SessionRecord.items`. Raises SessionNotFound, UsageError."""
+    async def transcript(self, session_id: str, owner: Owner | None) -> Transcript:
+        """A session as it is shown. Raises SessionNotFound."""
+        record = await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
+        return await asyncio.to_thread(record.transcript)
+
+    async def items(self, session_id: str, owner: Owner | None, task_id: str) -> list[Item]:
+        """The items of one of a session's tasks. Raises SessionNotFound, UsageError for a task that it does not
+        know."""
         record = await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
         return await asyncio.to_thread(record.items, task_id)
 

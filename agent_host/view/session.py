@@ -7,6 +7,7 @@ a transcript and an event never disagree.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agent_host import UsageError, lenient_json
 from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
 from agent_host.host.options import state_option
+from agent_host.host.own_policy import entry_for_denied
 from agent_host.host.records import MARK_WORDS
 from agent_host.view.pages import assets, environment
 from agent_host.view.text import Budget, DiffRow, Shown, cut_start, rows_of_edits, rows_of_patch
@@ -110,7 +112,7 @@ def session_values(
         "charts": [one for one in (tokens_chart(transcript.steps), cost_chart(transcript.steps)) if one],
         "groups": groups,
         "approvals": _approvals(items, links),
-        "denials": _denials(items, links, option),
+        "denials": _denials(items, links, row, option),
         "doubts": [(_DOUBTS[one.kind], escape(one.message, keep=""), links.get(one.item_id or "", ""))
                    for one in transcript.doubts],
         "files": files,
@@ -473,19 +475,32 @@ def _approvals(items: Iterable[Item], links: Mapping[str, str]) -> list[tuple[st
     ]
 
 
-def _denials(items: Iterable[Item], links: Mapping[str, str], option: str) -> list[tuple[str, str, str, str, str]]:
-    """(tool, action, why, command, link) of each call that was denied; the command allows it."""
-    return [
-        (
-            one_line(item["toolName"]),
-            one_line(_head_of(item), _SUMMARY_BYTES),
-            one_line(str(item.get("message") or item.get("rule", ""))),
-            _replay_command(item, option),
-            links[item["itemId"]],
-        )
-        for item in items
-        if item.get("status") == "denied"
-    ]
+class Denial(NamedTuple):
+    """A call that was denied, and what would allow it: a `command` that approves it, or the `entry` that a bundle lacks
+    with the command that tries such a bundle."""
+
+    tool: str
+    action: str
+    why: str
+    command: str
+    entry: str
+    link: str
+
+
+def _denials(items: Iterable[Item], links: Mapping[str, str], row: StoredSession, option: str) -> list[Denial]:
+    denials = []
+    for item in items:
+        if item.get("status") != "denied":
+            continue
+        command = _replay_command(item, option)
+        entry = None if command else entry_for_denied(item, row.workspace)
+        if entry is not None:
+            command = f"agent-host policy rejudge {row.session_id} --policy ./own.json{option}"
+        said = "" if entry is None else one_line(json.dumps(entry, ensure_ascii=False), _SUMMARY_BYTES)
+        why = one_line(str(item.get("message") or item.get("rule", "")))
+        action = one_line(_head_of(item), _SUMMARY_BYTES)
+        denials.append(Denial(one_line(item["toolName"]), action, why, command, said, links[item["itemId"]]))
+    return denials
 
 
 def _files(transcript: Transcript, budget: Budget) -> tuple[list[dict[str, Any]], str]:

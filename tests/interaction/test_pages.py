@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import page_sessions
 from tests.support.browser import Watched, launched
-from tests.support.process import call, say, shell, use
+from tests.support.process import call, gateway, say, shell, use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from tests.support.process import Host
+    from tests.support.rpc_client import Client
+    from tests.support.serve_process import Servers
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,34 @@ def test_what_needs_a_person_stands_on_top_with_its_command(host: Host) -> None:
     assert "RunCommand was interrupted: what it had done by then is not known" in text.split("What happened")[0]
 
 
+DENIED = (
+    (shell("cat notes | sort"), {"name": "Shell.Exec", "allowedCommands": ["cat", "sort"]}),
+    (call("WriteFile", path="new.txt", content="x"), {"name": "File.Write", "allowedPaths": ["${workspace}"]}),
+    (call("HttpRequest", url="https://docs.example/x"), {"name": "Network.Http", "allowedDomains": ["docs.example"]}),
+    (shell("bash -c ls"), None),
+    (call("ReadFile", path="/etc/passwd"), None),
+    (call("WriteFile", path="../elsewhere", content="x"), None),
+)
+"""Calls that `read-only` denies, and the entry that a page names for each: none by which a model could talk somebody
+into more than its workspace."""
+
+
+def test_a_denial_by_the_policy_names_the_entry_that_would_allow_it(host: Host) -> None:
+    with gateway(use(*(one for one, _ in DENIED)), say("I could not.")) as model:
+        assert host.task(model.url, "--session-id", "s", policy="read-only").code == 0
+    page = html.unescape(written(host, "s").read_text())
+    table = page[page.index("What would allow it") :].split("</table>")[0]
+    named = [json.loads(one) for one in re.findall(r'tabindex="0">({.*?})</code> in a bundle', table)]
+    assert named == [entry for _, entry in DENIED if entry is not None]
+    assert table.count("nothing that is named here") == sum(entry is None for _, entry in DENIED)
+    own = json.loads(host.policy().read_text())
+    own["capabilities"] = [{"name": "LLM.Call"}, *named]
+    (host.root / "own.json").write_text(json.dumps(own))
+    tried = host.run("policy", "rejudge", "s", "--policy", str(host.root / "own.json"), "--output", "json")
+    now = [row["now"] for row in json.loads(tried.stdout)]
+    assert now == ["DENIED" if entry is None else "ALLOWED" for _, entry in DENIED]
+
+
 def test_a_page_agrees_with_the_transcript(host: Host) -> None:
     page_sessions.ended(host)
     page = written(host, "ended").read_text()
@@ -82,6 +112,46 @@ def test_a_page_agrees_with_the_transcript(host: Host) -> None:
     shown = re.findall(r'<div class="item (\w+) [a-z]*" id="item-([^"]+)"', page)
     assert shown == [(item["kind"], item["itemId"]) for item in row["items"]]
     assert re.findall(r'id="step-(\d+)"', page) == [str(step["step"]) for step in row["steps"]]
+
+
+def pages_of_transcript(client: Client, session_id: str) -> dict[str, list[Any]]:
+    """What GetTranscript gives, three items at a time."""
+    found: dict[str, list[Any]] = {"items": [], "waits": [], "doubts": []}
+    cursor: dict[str, str] = {}
+    while True:
+        page = client.call("GetTranscript", sessionId=session_id, limit=3, **cursor)
+        for name in found:
+            found[name] += page[name]
+        if "nextCursor" not in page:
+            return found
+        cursor = {"cursor": page["nextCursor"]}
+
+
+@pytest.mark.many_rows(2)
+@pytest.mark.parametrize("kind", ["ended", "denied", "interrupted", "crashed", "summarised"])
+def test_an_event_a_transcript_and_a_page_never_disagree(servers: Servers, kind: str) -> None:
+    host = servers.host
+    getattr(page_sessions, kind)(host)
+    shown = json.loads(host.run("show", kind, "--output", "json").stdout)
+    _, client = servers.client("http://127.0.0.1:1")
+    pages = pages_of_transcript(client, kind)
+    assert pages["items"] == shown["items"]
+    for name in ("waits", "doubts"):
+        assert sorted(pages[name], key=str) == sorted(shown[name], key=str)
+    page = written(host, kind).read_text()
+    assert re.findall(r'<div class="item \w+ [a-z]*" id="item-([^"]+)"', page) == [
+        one["itemId"] for one in shown["items"]
+    ]
+    answers = [event["payload"] for event in host.event_log(kind) if event["eventType"] == "llm_request_completed"]
+    counted = [step["inputTokens"] for step in shown["steps"] if "inputTokens" in step]
+    assert counted == [one["inputTokens"] for one in answers]
+    total = sum(one["inputTokens"] + one["outputTokens"] for one in answers)
+    assert f"{total:,}" in text_in(host.root / f"{kind}.html")
+    ends = [event["payload"] for event in host.event_log(kind) if event["eventType"] == "tool_completed"]
+    calls = {item["itemId"]: item for item in shown["items"] if item["kind"] == "call"}
+    assert {one["toolCallId"]: one["status"] for one in ends} == {
+        name: item["status"] for name, item in calls.items() if item["status"] != "open"
+    }
 
 
 def test_a_large_output_is_cut_unless_all_is_asked_for(host: Host) -> None:
