@@ -22,6 +22,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from agent_host.display_text import one_line
+from tool_runtime.platform.environment import find_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,9 +152,12 @@ def _git(directory: str, *arguments: str) -> str:
     """What git prints. Raises WorkspaceUnavailable with the line that says what went wrong."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
     words = [word for setting in _SETTINGS for word in ("-c", setting)]
+    program = find_program("git", os.environ.get("PATH", os.defpath), (directory,))
+    if program is None:
+        raise WorkspaceUnavailable("git is not installed")
     try:
         done = subprocess.run(
-            ["git", *words, *arguments], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
+            [program, *words, *arguments], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
             capture_output=True, timeout=_GIT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
