@@ -198,6 +198,11 @@ def test_a_person_follows_and_answers_in_a_browser(servers: Servers) -> None:
             page.locator("tr", has_text="waits for an answer").wait_for()
             assert "token" not in page.url
             assert page.title().startswith("(1) ")
+            with page.context.expect_page() as opened:
+                page.locator("table.rows a").first.click(modifiers=["ControlOrMeta"])
+            opened.value.locator("#live", has_text="live").wait_for()  # another tab of this server lends the token
+            assert "token" not in opened.value.url
+            opened.value.close()
             page.locator("table.rows a").first.click()
             page.get_by_role("button", name="Approve once").click()
             page.locator(".verdict", has_text="completed").wait_for()

@@ -12,7 +12,20 @@
     }
     return sessionStorage.getItem("token") || "";
   }
-  const token = takeToken();
+  let token = takeToken();
+
+  // A page in another tab of this server, whose link a person has opened here, lends the token: no other origin hears.
+  const tabs = new BroadcastChannel("agent-host-token");
+  tabs.onmessage = (event) => {
+    if (event.data === "lend" && token) tabs.postMessage({ token });
+    else if (!token && typeof event.data?.token === "string") begin(event.data.token);
+  };
+
+  function begin(lent) {
+    token = lent;
+    sessionStorage.setItem("token", token);
+    run();
+  }
 
   function nodesOf(html) {
     return [...new DOMParser().parseFromString(html, "text/html").body.childNodes];
@@ -122,6 +135,10 @@
   document.addEventListener("click", answer);
   setInterval(tellAges, 30000);
   document.getElementById("home").hidden = !session;
-  if (!token) status.textContent = "the token is missing: open the URL that `agent-host view` printed";
-  else run();
+  if (token) {
+    run();
+  } else {
+    status.textContent = "the token is missing: open the URL that `agent-host view` printed";
+    tabs.postMessage("lend");
+  }
 })();
