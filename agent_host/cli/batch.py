@@ -76,8 +76,8 @@ async def _run(
     jobs: int,
 ) -> int:
     began = MACHINE.monotonic()
-    engine: Engine = LocalEngine(default_starter(settings, notice))
     launch = _launch(namespace, line, settings)
+    engine = _engine(namespace.engine, settings, jobs=jobs, shared=launch.state_dir)
     attempts = Attempts(ledger, launch, Workspaces(ledger.at("workspaces")), engine)
     progress = Progress(tasks, ledger)
     scheduler = Scheduler(
@@ -94,6 +94,15 @@ async def _run(
         progress.end()
         await engine.aclose()
     return _report(namespace, tasks, ledger, launch.state_dir, stop, int((MACHINE.monotonic() - began) * 1000))
+
+
+def _engine(name: str, settings: Settings, *, jobs: int, shared: str) -> Engine:
+    """Raises UsageError."""
+    if name == "local":
+        return LocalEngine(default_starter(settings, notice))
+    from agent_host.batch.ray_engine import RayEngine
+
+    return RayEngine(jobs=jobs, shared=shared)
 
 
 def _interrupt(scheduler: Scheduler, number: int) -> None:
