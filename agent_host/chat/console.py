@@ -515,36 +515,37 @@ class Console:
         armed, picks = Condition(self._is_armed), Condition(self._is_picking)
         writes, edits = ~armed, Condition(lambda: self._typed is not None) & ~picks
 
+        acts: dict[str, Callable[[], object]] = {
+            Keys.Escape: self._escape,
+            Keys.ControlC: self._ctrl_c,
+            Keys.ControlD: self._ctrl_d,
+            Keys.ControlO: self._unfold,
+            Keys.ControlT: lambda: self._unfold(thinking=True),
+        }
+        if sys.platform != "win32":
+            acts[Keys.ControlZ] = self._suspend
+
         @keys.add(Keys.Any, filter=armed, eager=True)
-        def _(event: KeyPressEvent) -> None:
-            waiting = event.key_processor.input_queue
-            self._answer_key("" if waiting else event.data)  # keys that come at once were pasted
-            waiting.clear()
-
         @keys.add(Keys.BracketedPaste, filter=armed, eager=True)
-        @keys.add("c-m", filter=armed, eager=True)
-        @keys.add("c-j", filter=armed, eager=True)
         def _(event: KeyPressEvent) -> None:
-            """No answer."""
-            del event
-            self._output.bell()
+            waiting, key = event.key_processor.input_queue, event.key_sequence[0].key
+            if waiting or key == Keys.BracketedPaste:  # keys that come at once were pasted, or are an unknown one
+                waiting.clear()
+                self._output.bell()
+            else:
+                acts.get(key, lambda: self._answer_key(event.data))()
 
+        for key, act in acts.items():
+            keys.add(key)(lambda _, act=act: act())
         keys.add("c-m", filter=writes)(lambda _: self._enter())
         keys.add("c-j", filter=writes)(lambda event: event.current_buffer.insert_text("\n"))
         keys.add("escape", "c-m", filter=writes)(lambda _: self._enter(steers=True))
-        keys.add("escape")(lambda _: self._escape())
-        keys.add("c-c")(lambda _: self._ctrl_c())
-        keys.add("c-d")(lambda _: self._ctrl_d())
-        keys.add("c-o")(lambda _: self._unfold())
-        keys.add("c-t")(lambda _: self._unfold(thinking=True))
         keys.add("c-x", "c-e", filter=writes)(lambda event: event.current_buffer.open_in_editor())
         keys.add("c-v", filter=writes)(lambda _: self._paste_picture())
         keys.add("up", filter=picks)(lambda _: self._move(-1))
         keys.add("down", filter=picks)(lambda _: self._move(1))
         keys.add("up", filter=edits)(lambda event: event.current_buffer.cursor_up())  # past prompts are no answers
         keys.add("down", filter=edits)(lambda event: event.current_buffer.cursor_down())
-        if sys.platform != "win32":
-            keys.add("c-z")(lambda _: self._suspend())
 
         @keys.add(Keys.BracketedPaste, filter=writes)
         def _(event: KeyPressEvent) -> None:
@@ -565,7 +566,7 @@ class Console:
 
     def _answer_key(self, key: str) -> None:
         asked = self._asked
-        if asked is not None and key and key.lower() in asked.keys and not asked.answer.done():
+        if asked is not None and len(key) == 1 and key.lower() in asked.keys and not asked.answer.done():
             asked.answer.set_result(key.lower())
         else:
             self._output.bell()
