@@ -439,7 +439,7 @@ class Console:
                         completes,
                     ),
                     ConditionalContainer(
-                        Window(FormattedTextControl(self._hint_text), height=1, style="class:hint"),
+                        Window(FormattedTextControl(self._hint_text), height=1),
                         ~completes & ~picks,
                     ),
                 ]
@@ -477,18 +477,21 @@ class Console:
         keys = cut(f"{typed.at + 1} of {len(found)} · Enter chooses · Esc leaves", self.columns)
         return [*parts, ("class:hint", rest + keys)]
 
-    def _hint_text(self) -> str:
+    def _hint_text(self) -> StyleAndTextTuples:
+        return [("class:hint", cut(self._hint(), self.columns))]
+
+    def _hint(self) -> str:
         if self._typed is not None:
-            return cut("Enter sends · Ctrl-J a new line · Esc goes back", self.columns)
+            return "Enter sends · Ctrl-J a new line · Esc goes back"
         chat = self._chat
         if chat is None:
             return ""
         shown = [f"{name} {value}" for name, value in chat.mode.items() if name != "sandbox"]
         shown += ["planning"] if chat.is_planning else []
         if self._is_armed():
-            return cut("the keys above answer · Esc stops the task", self.columns)
+            return "the keys above answer · Esc stops the task"
         keys = "Enter queues · Alt+Enter steers · Esc stops" if chat.is_busy else "/help · @path · Ctrl-D leaves"
-        return cut(" · ".join([keys, *shown]), self.columns)
+        return " · ".join([keys, *shown])
 
     def _is_asking(self) -> bool:
         return self._asked is not None and self._typed is None
