@@ -180,21 +180,7 @@ class Console:
             completer=ThreadedCompleter(ChatCompleter(workspace)),
             complete_while_typing=Condition(self._completes),
         )
-        self._app = _PacedApplication(
-            layout=self._layout(),
-            key_bindings=self._bindings(),
-            input=source,
-            output=self._output,
-            style=Style.from_dict(_STYLE),
-            color_depth=None if styled else ColorDepth.DEPTH_1_BIT,
-            erase_when_done=True,
-            min_redraw_interval=REPAINT_S,
-            max_render_postpone_time=None,
-        )
-        self._app.console = self
-        self._app.ttimeoutlen = 0.05
-        self._app.timeoutlen = 0.1
-        self._app.before_render += lambda _: self._begin_frame()
+        self._app = self._application(source)
 
     # Face
 
@@ -406,6 +392,24 @@ class Console:
 
     # Layout
 
+    def _application(self, source: Input | None) -> _PacedApplication:
+        app = _PacedApplication(
+            layout=self._layout(),
+            key_bindings=self._bindings(),
+            input=source,
+            output=self._output,
+            style=Style.from_dict(_STYLE),
+            color_depth=None if self._styled else ColorDepth.DEPTH_1_BIT,
+            erase_when_done=True,
+            min_redraw_interval=REPAINT_S,
+            max_render_postpone_time=None,
+        )
+        app.console = self
+        app.ttimeoutlen = 0.05
+        app.timeoutlen = 0.1
+        app.before_render += lambda _: self._begin_frame()
+        return app
+
     def _layout(self) -> Layout:
         asks, picks, armed = map(Condition, (self._is_asking, self._is_picking, self._is_armed))
         self._input = Window(
@@ -518,6 +522,26 @@ class Console:
         armed, picks = Condition(self._is_armed), Condition(self._is_picking)
         writes, edits = ~armed, Condition(lambda: self._typed is not None) & ~picks
 
+        self._bind_keys_of_questions(keys, armed)
+        keys.add("c-m", filter=writes)(lambda _: self._enter())
+        keys.add("c-j", filter=writes)(lambda event: event.current_buffer.insert_text("\n"))
+        keys.add("escape", "c-m", filter=writes)(lambda _: self._enter(steers=True))
+        keys.add("c-x", "c-e", filter=writes)(lambda event: event.current_buffer.open_in_editor())
+        keys.add("c-v", filter=writes)(lambda _: self._paste_picture())
+        keys.add("up", filter=picks)(lambda _: self._move(-1))
+        keys.add("down", filter=picks)(lambda _: self._move(1))
+        keys.add("up", filter=edits)(lambda event: event.current_buffer.cursor_up())  # past prompts are no answers
+        keys.add("down", filter=edits)(lambda event: event.current_buffer.cursor_down())
+
+        @keys.add(Keys.BracketedPaste, filter=writes)
+        def _(event: KeyPressEvent) -> None:
+            data = event.data.replace("\r\n", "\n").replace("\r", "\n")
+            event.current_buffer.insert_text(named_picture(data, self._workspace) or data)
+
+        self._buffer.on_text_changed += lambda _: self._note_key()
+        return keys
+
+    def _bind_keys_of_questions(self, keys: KeyBindings, armed: Condition) -> None:
         acts: dict[str, Callable[[], object]] = {
             Keys.Escape: self._escape,
             Keys.ControlC: self._ctrl_c,
@@ -540,23 +564,6 @@ class Console:
 
         for key, act in acts.items():
             keys.add(key)(lambda _, act=act: act())
-        keys.add("c-m", filter=writes)(lambda _: self._enter())
-        keys.add("c-j", filter=writes)(lambda event: event.current_buffer.insert_text("\n"))
-        keys.add("escape", "c-m", filter=writes)(lambda _: self._enter(steers=True))
-        keys.add("c-x", "c-e", filter=writes)(lambda event: event.current_buffer.open_in_editor())
-        keys.add("c-v", filter=writes)(lambda _: self._paste_picture())
-        keys.add("up", filter=picks)(lambda _: self._move(-1))
-        keys.add("down", filter=picks)(lambda _: self._move(1))
-        keys.add("up", filter=edits)(lambda event: event.current_buffer.cursor_up())  # past prompts are no answers
-        keys.add("down", filter=edits)(lambda event: event.current_buffer.cursor_down())
-
-        @keys.add(Keys.BracketedPaste, filter=writes)
-        def _(event: KeyPressEvent) -> None:
-            data = event.data.replace("\r\n", "\n").replace("\r", "\n")
-            event.current_buffer.insert_text(named_picture(data, self._workspace) or data)
-
-        self._buffer.on_text_changed += lambda _: self._note_key()
-        return keys
 
     def _unfold(self, *, thinking: bool = False) -> None:
         if self._chat is not None and thinking:
