@@ -9,19 +9,20 @@ It takes about a minute; --quick starts fewer programs and sends fewer pieces.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import statistics
-import struct
 import subprocess
-import termios
+import sys
 import time
 from typing import TYPE_CHECKING
 
 from benchmarks.processes import PROGRAM, resident_mib, scratch
 from benchmarks.report import Row
 from benchmarks.session import NOWHERE, ticking
+
+if sys.platform != "win32":
+    import termios
 
 if TYPE_CHECKING:
     import argparse
@@ -36,10 +37,12 @@ class Terminal:
     """One `chat` at a pseudo-terminal."""
 
     def __init__(self, folder: str, gateway: str) -> None:
+        if sys.platform == "win32":
+            sys.exit("there is no pseudo-terminal")
         own = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         words = [PROGRAM, "chat", "--gateway", gateway, "--state-dir", os.path.join(folder, "state")]
         self._fd, other = os.openpty()
-        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        termios.tcsetwinsize(other, (ROWS, COLUMNS))
         self.process = subprocess.Popen(
             words,
             stdin=other,

@@ -180,21 +180,7 @@ class Console:
             completer=ThreadedCompleter(ChatCompleter(workspace)),
             complete_while_typing=Condition(self._completes),
         )
-        self._app = _PacedApplication(
-            layout=self._layout(),
-            key_bindings=self._bindings(),
-            input=source,
-            output=self._output,
-            style=Style.from_dict(_STYLE),
-            color_depth=None if styled else ColorDepth.DEPTH_1_BIT,
-            erase_when_done=True,
-            min_redraw_interval=REPAINT_S,
-            max_render_postpone_time=None,
-        )
-        self._app.console = self
-        self._app.ttimeoutlen = 0.05
-        self._app.timeoutlen = 0.1
-        self._app.before_render += lambda _: self._begin_frame()
+        self._app = self._application(source)
 
     # Face
 
@@ -406,6 +392,24 @@ class Console:
 
     # Layout
 
+    def _application(self, source: Input | None) -> _PacedApplication:
+        app = _PacedApplication(
+            layout=self._layout(),
+            key_bindings=self._bindings(),
+            input=source,
+            output=self._output,
+            style=Style.from_dict(_STYLE),
+            color_depth=None if self._styled else ColorDepth.DEPTH_1_BIT,
+            erase_when_done=True,
+            min_redraw_interval=REPAINT_S,
+            max_render_postpone_time=None,
+        )
+        app.console = self
+        app.ttimeoutlen = 0.05
+        app.timeoutlen = 0.1
+        app.before_render += lambda _: self._begin_frame()
+        return app
+
     def _layout(self) -> Layout:
         asks, picks, armed = map(Condition, (self._is_asking, self._is_picking, self._is_armed))
         self._input = Window(
@@ -439,7 +443,7 @@ class Console:
                         completes,
                     ),
                     ConditionalContainer(
-                        Window(FormattedTextControl(self._hint_text), height=1, style="class:hint"),
+                        Window(FormattedTextControl(self._hint_text), height=1),
                         ~completes & ~picks,
                     ),
                 ]
@@ -477,18 +481,21 @@ class Console:
         keys = cut(f"{typed.at + 1} of {len(found)} · Enter chooses · Esc leaves", self.columns)
         return [*parts, ("class:hint", rest + keys)]
 
-    def _hint_text(self) -> str:
+    def _hint_text(self) -> StyleAndTextTuples:
+        return [("class:hint", cut(self._hint(), self.columns))]
+
+    def _hint(self) -> str:
         if self._typed is not None:
-            return cut("Enter sends · Ctrl-J a new line · Esc goes back", self.columns)
+            return "Enter sends · Ctrl-J a new line · Esc goes back"
         chat = self._chat
         if chat is None:
             return ""
         shown = [f"{name} {value}" for name, value in chat.mode.items() if name != "sandbox"]
         shown += ["planning"] if chat.is_planning else []
         if self._is_armed():
-            return cut("the keys above answer · Esc stops the task", self.columns)
+            return "the keys above answer · Esc stops the task"
         keys = "Enter queues · Alt+Enter steers · Esc stops" if chat.is_busy else "/help · @path · Ctrl-D leaves"
-        return cut(" · ".join([keys, *shown]), self.columns)
+        return " · ".join([keys, *shown])
 
     def _is_asking(self) -> bool:
         return self._asked is not None and self._typed is None
@@ -515,36 +522,16 @@ class Console:
         armed, picks = Condition(self._is_armed), Condition(self._is_picking)
         writes, edits = ~armed, Condition(lambda: self._typed is not None) & ~picks
 
-        @keys.add(Keys.Any, filter=armed, eager=True)
-        def _(event: KeyPressEvent) -> None:
-            waiting = event.key_processor.input_queue
-            self._answer_key("" if waiting else event.data)  # keys that come at once were pasted
-            waiting.clear()
-
-        @keys.add(Keys.BracketedPaste, filter=armed, eager=True)
-        @keys.add("c-m", filter=armed, eager=True)
-        @keys.add("c-j", filter=armed, eager=True)
-        def _(event: KeyPressEvent) -> None:
-            """No answer."""
-            del event
-            self._output.bell()
-
+        self._bind_keys_of_questions(keys, armed)
         keys.add("c-m", filter=writes)(lambda _: self._enter())
         keys.add("c-j", filter=writes)(lambda event: event.current_buffer.insert_text("\n"))
         keys.add("escape", "c-m", filter=writes)(lambda _: self._enter(steers=True))
-        keys.add("escape")(lambda _: self._escape())
-        keys.add("c-c")(lambda _: self._ctrl_c())
-        keys.add("c-d")(lambda _: self._ctrl_d())
-        keys.add("c-o")(lambda _: self._unfold())
-        keys.add("c-t")(lambda _: self._unfold(thinking=True))
         keys.add("c-x", "c-e", filter=writes)(lambda event: event.current_buffer.open_in_editor())
         keys.add("c-v", filter=writes)(lambda _: self._paste_picture())
         keys.add("up", filter=picks)(lambda _: self._move(-1))
         keys.add("down", filter=picks)(lambda _: self._move(1))
         keys.add("up", filter=edits)(lambda event: event.current_buffer.cursor_up())  # past prompts are no answers
         keys.add("down", filter=edits)(lambda event: event.current_buffer.cursor_down())
-        if sys.platform != "win32":
-            keys.add("c-z")(lambda _: self._suspend())
 
         @keys.add(Keys.BracketedPaste, filter=writes)
         def _(event: KeyPressEvent) -> None:
@@ -553,6 +540,30 @@ class Console:
 
         self._buffer.on_text_changed += lambda _: self._note_key()
         return keys
+
+    def _bind_keys_of_questions(self, keys: KeyBindings, armed: Condition) -> None:
+        acts: dict[str, Callable[[], object]] = {
+            Keys.Escape: self._escape,
+            Keys.ControlC: self._ctrl_c,
+            Keys.ControlD: self._ctrl_d,
+            Keys.ControlO: self._unfold,
+            Keys.ControlT: lambda: self._unfold(thinking=True),
+        }
+        if sys.platform != "win32":
+            acts[Keys.ControlZ] = self._suspend
+
+        @keys.add(Keys.Any, filter=armed, eager=True)
+        @keys.add(Keys.BracketedPaste, filter=armed, eager=True)
+        def _(event: KeyPressEvent) -> None:
+            waiting, key = event.key_processor.input_queue, event.key_sequence[0].key
+            if waiting or key == Keys.BracketedPaste:  # keys that come at once were pasted, or are an unknown one
+                waiting.clear()
+                self._output.bell()
+            else:
+                acts.get(key, lambda: self._answer_key(event.data))()
+
+        for key, act in acts.items():
+            keys.add(key)(lambda _, act=act: act())
 
     def _unfold(self, *, thinking: bool = False) -> None:
         if self._chat is not None and thinking:
@@ -565,7 +576,7 @@ class Console:
 
     def _answer_key(self, key: str) -> None:
         asked = self._asked
-        if asked is not None and key and key.lower() in asked.keys and not asked.answer.done():
+        if asked is not None and len(key) == 1 and key.lower() in asked.keys and not asked.answer.done():
             asked.answer.set_result(key.lower())
         else:
             self._output.bell()

@@ -112,6 +112,7 @@ class Conversation:
         self._spec = spec
         self._opening = asyncio.Lock()
         self._beside: set[asyncio.Task[None]] = set()
+        self._closing: SupervisedSession | None = None
         self._open_task: str | None = None  # of a process that died
         self._stopped: tuple[str, float] = ("", 0.0)
         self._deaths: list[float] = []
@@ -153,6 +154,7 @@ class Conversation:
 
     async def say(self, text: str) -> None:
         """Give the session a prompt."""
+        await self.settled()
         task_id = MACHINE.new_id("task")
         waits = self.is_busy
         if waits:
@@ -208,6 +210,9 @@ class Conversation:
 
     def interrupt(self) -> bool:
         """Stop the running task at the next safe point; a second time end its tools. False if nothing runs."""
+        if self._closing is not None:
+            self._closing.kill()
+            return True
         task_id, now = self.task_id, time.monotonic()
         if task_id is None or self.session is None:
             return False
@@ -344,14 +349,18 @@ class Conversation:
             self.warn(f"the task cannot go on: {error}")
 
     async def close_session(self) -> None:
-        """Let go of the session: its process finishes its step, and it stays resumable."""
-        session, self.session = self.session, None
-        self.questions.withdraw()
-        if session is not None:
-            if self.is_busy:
-                self.note("finishing the step that runs")
-            await session.close()
-        self._forget()
+        """Let go of the session: its process finishes its step, and it stays resumable. An interrupt ends it at once,
+        which leaves it resumable too."""
+        async with self._opening:
+            session, self.session = self.session, None
+            self.questions.withdraw()
+            if session is not None:
+                self._closing = session
+                if self.is_busy:
+                    self.note("finishing the step that runs; Esc ends it at once")
+                await session.close(grace_s=None)
+                self._closing = None
+            self._forget()
 
     def _forget(self) -> None:
         self.task_id = self.paused_task = None
@@ -550,7 +559,7 @@ class Conversation:
         else:
             self.warn(end_in_words(kind, payload))
         self.paused_task = self.task_id if kind == "session_paused" else None
-        if self.paused_task is not None and not self.is_leaving:
+        if self.paused_task is not None and self.session is not None:
             self.note("/resume continues the task; another prompt sets it aside")
         self.task_id = None
         self.activity.stop()

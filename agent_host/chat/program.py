@@ -63,7 +63,7 @@ async def talk(
     chat = Conversation(face, paper, Supervisor(starter), spec, records)
     face.attach(chat)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: chat.report(context))
-    _take_signals(face, on_signals)
+    _take_signals(face, chat, on_signals)
     face.print(paper.notice(f"agent-host {__version__} in {launch.workspace}"))
     beginning = asyncio.ensure_future(_begin(launch, chat, starter.prepare))
     try:
@@ -74,7 +74,7 @@ async def talk(
         chat.is_leaving = True
         face.close()
         if chat.is_busy:
-            tell("the session finishes its step")
+            tell("the session finishes its step; Ctrl-C ends it at once")
         with contextlib.suppress(OSError):
             await chat.aclose()
     return left
@@ -128,10 +128,14 @@ async def _open(launch: Launch, chat: Conversation) -> None:
         chat.submit(launch.prompt)
 
 
-def _take_signals(face: Console | PlainConsole, on_signals: Callable[[Callable[[int], None]], None]) -> None:
+def _take_signals(
+    face: Console | PlainConsole, chat: Conversation, on_signals: Callable[[Callable[[int], None]], None]
+) -> None:
     def stop(number: int) -> None:
         interrupt = getattr(face, "interrupt", None)
-        if number == signal.SIGINT and interrupt is not None:
+        if chat.is_leaving:
+            chat.interrupt()
+        elif number == signal.SIGINT and interrupt is not None:
             interrupt()
         else:
             face.leave()

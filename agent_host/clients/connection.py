@@ -225,7 +225,7 @@ class SessionConnection:
         else:
             self._may_read.set()
 
-    async def close(self, grace_s: float = _LEAVES_S) -> SessionGone:
+    async def close(self, grace_s: float | None = _LEAVES_S) -> SessionGone:
         """Close the input of the process, which then finishes its step and ends, as `serve` does. After `grace_s` it is
         killed, which leaves an open task resumable as well. Returns its end."""
         self._is_closing = True

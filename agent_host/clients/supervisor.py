@@ -194,9 +194,14 @@ class SupervisedSession:
             extra["pictures"] = list(pictures)
         return await self.request("StartTask", {"taskId": task_id, "prompt": prompt, **extra})
 
-    async def close(self, grace_s: float = 15.0) -> None:
-        """End the process as the end of its input does: it finishes its step. The session stays resumable, if it is not
-        over; it is no session of the supervisor any more."""
+    def kill(self) -> None:
+        """End the process at once. The session stays resumable, if it is not over."""
+        self._life.connection.kill()
+
+    async def close(self, grace_s: float | None = 15.0) -> None:
+        """End the process as the end of its input does: it finishes its step, and is killed after `grace_s`, which is
+        unbounded for None. The session stays resumable, if it is not over; it is no session of the supervisor any
+        more."""
         self._forget(self.session_id)
         async with self._reviving:
             await self._life.close(grace_s)
@@ -252,7 +257,7 @@ class _Life:
         await asyncio.wait([over, self.connection.gone], return_when=asyncio.FIRST_COMPLETED)
         del self._over[task_id]
 
-    async def close(self, grace_s: float) -> None:
+    async def close(self, grace_s: float | None) -> None:
         """Close the connection; the listener still gets what came until then."""
         self._is_closing = True
         await self.connection.close(grace_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import re
@@ -97,14 +98,14 @@ def render(block: str, columns: int, *, styled: bool = True) -> str:
 
 
 def _parsed(block: str) -> Markdown:
-    parser, made = _markdown()
-    markdown = made("", hyperlinks=False, code_theme="ansi_dark")
+    parser, empty = _markdown()
+    markdown = copy.copy(empty)
     markdown.parsed = parser.parse(block)
     return markdown
 
 
 @functools.cache
-def _markdown() -> tuple[MarkdownIt, type[Markdown]]:
+def _markdown() -> tuple[MarkdownIt, Markdown]:
     from markdown_it import MarkdownIt
     from rich.markdown import Heading, Markdown, TableDataElement
 
@@ -122,7 +123,7 @@ def _markdown() -> tuple[MarkdownIt, type[Markdown]]:
         elements: ClassVar = {**Markdown.elements, **own}
 
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-    return parser.disable(["image", "reference"]), OwnMarkdown
+    return parser.disable(["image", "reference"]), OwnMarkdown("", hyperlinks=False, code_theme="ansi_dark")
 
 
 def load_soon() -> None:

@@ -120,6 +120,18 @@ def test_an_escape_stops_the_task_and_a_second_one_its_tools(host: Host) -> None
         terminal.shows("  Third.")
 
 
+def test_an_escape_in_a_question_stops_the_task(host: Host) -> None:
+    with gateway(use(shell("echo x > effects")), say("Next.")) as model, at_tmux(host) as terminal:
+        terminal.chat(*options(host, model, **ASKS))
+        terminal.enter("Do it.")
+        terminal.shows("Esc stops the task")
+        terminal.press("Escape")
+        terminal.shows("· cancelled")
+        terminal.enter("More.")
+        terminal.shows("  Next.")
+    assert not (host.workspace / "effects").exists()
+
+
 @pytest.mark.slow
 def test_a_crash_in_an_answer_shows_nothing_twice(host: Host) -> None:
     answer = "The first paragraph is final.\n\nThe second one comes slowly, and is cut.\n\nThe third one."

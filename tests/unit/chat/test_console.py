@@ -113,10 +113,14 @@ async def test_keys_from_before_a_question_go_where_they_were_meant(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "pasted", ["yes", "y\r", "\x1b[200~y\x1b[201~", "\r", "x"], ids=["at once", "line", "bracketed", "enter", "other"]
+    "pasted",
+    ["yes", "y\r", "\x1b[200~y\x1b[201~", "\r", "x", "\x1by", "\x1b\r", "\x1b[A", "\x1b[999y", "\x7f", "\x17", "\x18"],
+    ids=["at once", "line", "bracketed", "enter", "other", "alt", "alt-enter", "up", "odd", "back", "ctrl-w", "ctrl-x"],
 )
-async def test_what_is_pasted_is_no_answer(pasted: str, tmp_path: Path) -> None:
+async def test_what_is_pasted_is_no_answer_and_neither_are_other_keys(pasted: str, tmp_path: Path) -> None:
     async with keyboard(tmp_path) as at:
+        at.type("a draft")
+        await at.shows("draft")
         asked = asyncio.ensure_future(at.console.key("Allow?", "yns"))
         await at.shows(ARMED)
         at.type(pasted)
@@ -124,6 +128,22 @@ async def test_what_is_pasted_is_no_answer(pasted: str, tmp_path: Path) -> None:
         assert not asked.done()
         at.type("N")
         assert await asked == "n"
+        await at.shows("a draft", times=2)
+
+
+async def test_keys_that_stop_and_leave_do_so_in_a_question(tmp_path: Path) -> None:
+    async with keyboard(tmp_path) as at:
+        asked = asyncio.ensure_future(at.console.key("Allow?", "yn"))
+        await at.shows(ARMED)
+        at.type("\x0f")
+        await at.shows("no output is folded")
+        at.type("\x14")
+        await at.shows("not shown any thinking")
+        at.type("\x03")
+        await at.shows("Ctrl-C again leaves")
+        at.type("\x04")
+        await at.is_left()
+        assert asked.cancel()
 
 
 @pytest.mark.parametrize(
