@@ -103,7 +103,7 @@ class Budget:
 
 
 class Scheduler:
-    """One run over the tasks of a batch. `on_change` is called when something has begun or ended."""
+    """One run over the tasks of a batch. `on_row` gets each row once it is on record."""
 
     def __init__(
         self,
@@ -114,14 +114,14 @@ class Scheduler:
         jobs: int,
         retries: int,
         max_cost: float | None,
-        on_change: Callable[[], None],
+        on_row: Callable[[Row], None],
     ) -> None:
         rows = ledger.rows
         self._ledger = ledger
         self._attempts = attempts
         self._jobs = jobs
         self._retries = retries
-        self._on_change = on_change
+        self._on_row = on_row
         self._waiting = deque(Waiting(task) for task in tasks if task.id not in rows or not is_over(rows[task.id]))
         self._running: dict[asyncio.Task[None], Waiting] = {}
         self._last = deque[bool](maxlen=max(_FEWEST_ATTEMPTS, 2 * jobs))
@@ -200,7 +200,6 @@ class Scheduler:
         running = asyncio.ensure_future(self._attempt(one, granted))
         self._running[running] = one
         running.add_done_callback(self._ended)
-        self._on_change()
 
     def _ended(self, running: asyncio.Task[None]) -> None:
         self._running.pop(running, None)
@@ -208,7 +207,6 @@ class Scheduler:
             self._stop = self._stop or "unwritten"
             asyncio.get_running_loop().call_exception_handler({"message": "an attempt failed", "exception": error})
         self._news.set()
-        self._on_change()
 
     async def _attempt(self, one: Waiting, granted: float | None) -> None:
         task = one.task
@@ -248,7 +246,6 @@ class Scheduler:
     def _record(self, row: Row) -> None:
         self._unwritten.append(row)
         self._write_again()
-        self._on_change()
 
     def _write_again(self) -> None:
         """Put on record what is not there yet: a disk that was full may take it now."""
@@ -257,7 +254,7 @@ class Scheduler:
                 self._ledger.add(self._unwritten[0])
             except OSError:
                 return
-            del self._unwritten[0]
+            self._on_row(self._unwritten.pop(0))
 
     def _unpaid(self, task: BatchTask) -> Row:
         """The row of a task that nothing is left for."""

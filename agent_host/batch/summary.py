@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -96,7 +97,8 @@ class Progress:
         """Say how the batch stands, if it is time."""
         now = MACHINE.monotonic()
         if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{self.line(scheduler)}")
+            columns = shutil.get_terminal_size().columns
+            sys.stderr.write(f"\r\x1b[K{self.line(scheduler)[: columns - 1]}")
             self._is_drawn = True
         elif now - self._said >= _EVERY_S:
             self._said = now
@@ -121,5 +123,6 @@ class Progress:
         parts += [f"{60 * rate:.1f} a minute"] if rate else []
         cost = sum(row.get("cost", 0.0) for row in rows)
         parts += [f"cost {cost:.2f}"] if cost else []
-        parts += [f"about {left / rate / 60:.0f} min left"] if rate and left else []
+        left_s = left / rate if rate else 0.0
+        parts += [f"about {f'{left_s / 60:.0f} min' if left_s >= 120 else f'{left_s:.0f} s'} left"] if left_s else []
         return ", ".join(parts)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.batch.attempts import Engine
+    from agent_host.batch.ledger import Row
     from agent_host.batch.scheduler import Stop
     from agent_host.batch.tasks import BatchTask
     from config.settings import Settings
@@ -83,7 +84,7 @@ async def _run(
     scheduler = Scheduler(
         tasks, ledger, attempts,
         jobs=jobs, retries=namespace.retries, max_cost=settings.llm.max_cost or None,
-        on_change=lambda: None,
+        on_row=_print_row if namespace.output == "jsonl" else lambda _: None,
     )  # fmt: skip
     on_signals(lambda number: _interrupt(scheduler, number))
     telling = asyncio.ensure_future(_tell(progress, scheduler))
@@ -94,6 +95,10 @@ async def _run(
         progress.end()
         await engine.aclose()
     return _report(namespace, tasks, ledger, launch.state_dir, stop, int((MACHINE.monotonic() - began) * 1000))
+
+
+def _print_row(row: Row) -> None:
+    answer(orjson.dumps(row).decode() + "\n")
 
 
 def _engine(name: str, settings: Settings, *, jobs: int, shared: str) -> Engine:
@@ -137,7 +142,7 @@ def _report(
     _write_page(tasks, ledger, state_dir)
     if stop == "broken":
         notice("the infrastructure ended the last attempts, and three single ones: nothing more was begun")
-    if namespace.output in ("json", "jsonl"):
+    if namespace.output in ("json", "jsonl"):  # a line each row came before
         answer(orjson.dumps(summary).decode() + "\n")
     else:
         answer(f"{table_of(tasks, ledger, summary)}results: {ledger.path}\n")

@@ -81,7 +81,7 @@ async def run(
     tasks: list[BatchTask], ledger: Ledger, script: Script, *, jobs: int = 2, max_cost: float | None = None
 ) -> tuple[Stop, int]:
     made: Any = script
-    batch = Scheduler(tasks, ledger, made, jobs=jobs, retries=2, max_cost=max_cost, on_change=lambda: None)
+    batch = Scheduler(tasks, ledger, made, jobs=jobs, retries=2, max_cost=max_cost, on_row=lambda _: None)
     stop = await asyncio.wait_for(batch.run(), 60)
     return stop, exit_code_of(tasks, ledger, stop)
 
@@ -183,7 +183,7 @@ async def test_an_interrupt_begins_nothing_more(ledgers: Any) -> None:
             return DONE
 
     script: Any = Endless(lambda *_: DONE)
-    batch = Scheduler(tasks, ledger, script, jobs=1, retries=2, max_cost=None, on_change=lambda: None)
+    batch = Scheduler(tasks, ledger, script, jobs=1, retries=2, max_cost=None, on_row=lambda _: None)
     assert await asyncio.wait_for(batch.run(), 60) == "interrupted"
     assert (len(script.made), ledger.rows, exit_code_of(tasks, ledger, "interrupted")) == (1, {}, 130)
 
