@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host import Transcript
+from agent_host.clients.markdown import MOST_BYTES, code_span, fenced, session_markdown
 from agent_host.display_text import escape
 from agent_host.host.records import StoredSession
 from agent_host.session.transcript import Picture, Wait
-from agent_host.view.markdown import MOST_BYTES, code_span, fenced, session_markdown
 from agent_host.view.pages import list_body, sessions_page
 from agent_host.view.session import session_page, session_values
 from agent_host.view.text import ENDS, MOST_OF_ONE, Budget, coloured_html, rows_of_edits, rows_of_patch
@@ -184,3 +184,18 @@ def test_markdown_fits_into_a_comment() -> None:
     shown = session_markdown(transcript(items))
     assert len(shown.encode()) <= MOST_BYTES
     assert "more steps are not shown." in shown
+
+
+def test_markdown_of_a_conversation_is_whole() -> None:
+    asks = [
+        {"itemId": f"m{number}", "kind": "message", "role": "user", "timestamp": at(number), "text": text}
+        for number, text in enumerate(("Title", "And now?"))
+    ]
+    resumed = {"itemId": "r", "kind": "mark", "timestamp": at(2), "mark": "session_resumed"}
+    items = [asks[0], call(1, "x" * 90_000), resumed, call(1, "", status="failed", code="TIMEOUT"), asks[1]]
+    shown = session_markdown(transcript(items), whole=True)
+    assert "x" * 90_000 in shown
+    assert shown.index("Step 1: 1 call, 9 tokens in") < shown.index("resumed") < shown.index("TIMEOUT")
+    assert shown.count("9 tokens in") == 1
+    assert shown.rstrip().endswith("**You**\n\n```text\nAnd now?\n```")
+    assert "x" * 9000 not in session_markdown(transcript(items))
