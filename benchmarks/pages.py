@@ -1,5 +1,6 @@
 """Pages of sessions: a file of 2,000 steps, what a browser makes of it, a list of 1,000 sessions, and how soon an
-event is on a live page. The browser's rows need Chromium and playwright, the live ones starlette and uvicorn."""
+event, a kill and a resume are on a live page. The browser's rows need Chromium and playwright, the live ones starlette
+and uvicorn."""
 
 from __future__ import annotations
 
@@ -54,6 +55,7 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row | str]:
         yield from _list(Host(folder / "many"), 100 if chosen.quick else SESSIONS)
         yield "live"
         yield from _live(Host(folder / "live"), 10 if chosen.quick else EVENTS)
+        yield from _kill_and_resume(Host(folder / "killed"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -118,3 +120,25 @@ def _live(host: Host, count: int) -> Iterator[Row]:
                 late.append((seen - float(f"1{printed.split()[0].split('<')[0]}")) * 1000)
             task.finish()
     yield Row("an event is on the page, median", statistics.median(late), "ms", 200, f"worst {max(late):.0f} ms")
+
+
+def _kill_and_resume(host: Host) -> Iterator[Row]:
+    """A session is killed in a command; another process resumes it."""
+    from tests.support.local_view import viewing
+    from tests.support.process import eventually, gateway, say, shell, use
+
+    with gateway(use(shell("sleep 60")), say("All is done.")) as model, viewing(host) as view:
+        task = host.start_task(model.url, "--session-id", "s")
+        eventually((host.records("s") / "events.jsonl").exists, "the session")
+        with view.stream("/api/sessions/s") as parts:
+            eventually(lambda: "sleep 60" in parts.text, "the call")
+            task.kill()
+            began = time.perf_counter()
+            eventually(lambda: "interrupted" in parts.title, "the kill")
+            yield Row("a kill is on the page", (time.perf_counter() - began) * 1000, "ms", 1000)
+            resumed = host.start("resume", "s", "--output", "json")
+            eventually(lambda: "session_resumed" in (host.records("s") / "events.jsonl").read_text(), "the resume")
+            began = time.perf_counter()
+            eventually(lambda: "Resumed" in parts.text, "the resume on the page")
+            yield Row("a resume is on the page", (time.perf_counter() - began) * 1000, "ms", 1000)
+            resumed.finish()

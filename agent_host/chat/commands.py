@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import json
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import orjson
+
+from agent_host import lenient_json
 from agent_host.chat.face import Choice
 from agent_host.clients.connection import RpcFailure, SessionGone
+from agent_host.clients.markdown import session_markdown
 from agent_host.display_text import count_noun, one_line
+from agent_host.host.options import state_option
 from agent_host.terminal.style import cut
 
 if TYPE_CHECKING:
@@ -270,11 +274,12 @@ async def export(chat: Conversation, name: str) -> None:
         chat.note("there is no conversation yet")
         return
     path = _path_in(chat.workspace, name or f"{chat.session.session_id}.md")
-    items = await transcript(chat)
+    shown = await asyncio.to_thread(chat.records.transcript, chat.session.session_id)
     as_json = path.lower().endswith(".json")
-    text = json.dumps(items, indent=2, ensure_ascii=False) + "\n" if as_json else to_markdown(items)
+    text = lenient_json.dumps(shown.items, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    text = text if as_json else session_markdown(shown, option=state_option(chat.records.state_dir), whole=True)
     await asyncio.to_thread(_write_new, path, text)
-    chat.note(f"wrote {path} ({count_noun(len(items), 'item')})")
+    chat.note(f"wrote {path} ({count_noun(len(shown.items), 'item')})")
 
 
 @_command()
@@ -294,29 +299,6 @@ async def transcript(chat: Conversation) -> list[dict[str, Any]]:
             break
         cursor = {"cursor": page["nextCursor"]}
     return items
-
-
-def to_markdown(items: list[dict[str, Any]]) -> str:
-    """A transcript as Markdown."""
-    parts = []
-    for item in items:
-        if item["kind"] == "message":
-            parts.append(f"## {'You' if item['role'] == 'user' else 'Agent'}\n\n{item['text']}\n")
-        elif item["kind"] == "call":
-            arguments = json.dumps(item["arguments"], indent=2, ensure_ascii=False)
-            parts.append(f"### {item['toolName']} ({item['status']})\n\n{_fenced(arguments, 'json')}")
-            if item.get("output"):
-                parts.append(_fenced(str(item["output"])))
-        elif item["mark"] == "task_steered":
-            parts.append(f"## You (to the running task)\n\n{item.get('text', '')}\n")
-    return "\n".join(parts)
-
-
-def _fenced(text: str, language: str = "") -> str:
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
 
 
 def _path_in(workspace: str, name: str) -> str:

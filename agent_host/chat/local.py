@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from agent_host.host.own_policy import Proposal
     from agent_host.session.stored import StoredSession
-    from agent_host.session.transcript import Item
+    from agent_host.session.transcript import Item, Transcript
 
 _REFERENCE: Final = re.compile(r"artifacts/[A-Za-z0-9_]{1,64}")
 _IN_OUTPUT: Final = re.compile(r"\[storage_ref: (artifacts/[A-Za-z0-9_]{1,64})\]\s*$")
@@ -102,6 +102,13 @@ class LocalRecords:
             return stored_sessions(self.state_dir).record(session_id).items(task_id)
         except (AgentHostError, StateError, OSError):
             return []
+
+    def transcript(self, session_id: str) -> Transcript:
+        """The session as it is shown. Raises OSError."""
+        try:
+            return stored_sessions(self.state_dir).record(session_id).transcript()
+        except (AgentHostError, StateError) as error:
+            raise OSError(str(error)) from error
 
     def session_id_of(self, key: str) -> str:
         """The id that a person means; see `host.records.session_id_of`. Raises OSError."""

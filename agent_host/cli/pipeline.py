@@ -10,8 +10,8 @@ import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from agent_host.clients.markdown import code_span, fenced
 from agent_host.display_text import count_noun, one_line, tokens_in_words
-from agent_host.view.markdown import code_span, fenced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -14,11 +14,11 @@ from agent_host.cli import exit_codes
 from agent_host.cli.outputs import OutputFile
 from agent_host.cli.shared import sandbox_in_words, state_dir_of
 from agent_host.cli.streams import answer
+from agent_host.clients.markdown import session_markdown
 from agent_host.display_text import escape, one_line, tokens_in_words
 from agent_host.errors import UsageError
 from agent_host.host.options import state_option
 from agent_host.host.records import MARK_WORDS, session_id_of, stored_sessions
-from agent_host.view.markdown import session_markdown
 
 if TYPE_CHECKING:
     import argparse

@@ -250,8 +250,8 @@ class Sink(Protocol):
         ...
 
     def flush(self) -> None:
-        """Called once each request to the model is out, and at the ends of task and session; must not raise, nor
-        wait."""
+        """Called once each request to the model is out, before a call that takes time, and at the ends of task and
+        session; must not raise, nor wait."""
         ...
 
 

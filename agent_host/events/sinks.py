@@ -208,9 +208,10 @@ class RunLog:
 
     The first line goes out at once: the process that goes on after a crash takes its numbers from above it. The other
     events wait in memory until a flush or until there are 64, and are encoded then: the loop flushes while it waits for
-    the model. A disk that does not take them costs the lines, not the session: `dropped` counts them. A log that has
-    come to `max_bytes` is put aside as `events.jsonl.1`, the ones before it move up, and only `keep` of them stay.
-    `are_clean` says of several lines that they surely hold no secret; without it each is looked at.
+    the model, and before a call that takes time. A disk that does not take them costs the lines, not the session:
+    `dropped` counts them. A log that has come to `max_bytes` is put aside as `events.jsonl.1`, the ones before it move
+    up, and only `keep` of them stay. `are_clean` says of several lines that they surely hold no secret; without it each
+    is looked at.
     """
 
     def __init__(

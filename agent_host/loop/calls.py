@@ -131,6 +131,7 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, reque
         result = ctx.router.at_once(request)
         duration_ms = ctx.outside.ms_since(runs_since)
         if result is None:
+            ctx.emitter.flush()  # it may take long, and may be what the process dies in
             async with watch_call(ctx, prepared.spec, prepared.facts) as changed:
                 runs_since = ctx.outside.monotonic()
                 try:

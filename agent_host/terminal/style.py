@@ -66,8 +66,8 @@ def wrap(text: str, columns: int, hang: int | None = None) -> list[str]:
 
 
 def _wrap_line(line: str, columns: int, hang: int | None) -> Iterator[str]:
-    if cells(line) <= columns:
-        yield line
+    if cells(line) <= columns or line.isspace():
+        yield line if cells(line) <= columns else ""
         return
     begins = len(line) - len(line.lstrip()) if hang is None else hang
     indent = " " * min(begins, columns // 2)

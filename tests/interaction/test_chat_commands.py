@@ -82,7 +82,9 @@ def test_every_command_answers_with_good_and_bad_arguments(host: Host) -> None:
     assert "/etc/hosts is a path" in asked
     assert not (host.workspace / "a.txt").exists()
     assert json.loads((host.workspace / "out.json").read_text())[0]["text"] == "Do it."
-    assert "I write." in (host.workspace / "out.md").read_text()
+    exported = (host.workspace / "out.md").read_text()
+    assert "I write." in exported
+    assert "WriteFile ` ` a.txt `: ` succeeded `" in exported
 
 
 @pytest.mark.parametrize("columns", [40, 200])

@@ -7,17 +7,18 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support import page_sessions
 from tests.support.browser import Watched, launched
+from tests.support.page_sessions import HOSTILE
 from tests.support.process import call, gateway, say, shell, use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from playwright.sync_api import Browser, Page
 
@@ -176,100 +177,6 @@ def test_without_jinja_a_line_says_what_to_install(host: Host) -> None:
     assert (done.returncode, done.stderr) == (2, "agent-host: error: --html needs Jinja: install agent-host[report]\n")
 
 
-HOSTILE = [
-    "<script>window.hit=1</script>",
-    "</script><script>window.hit=1</script>",
-    "<img src=x onerror=window.hit=1>",
-    "<svg onload=window.hit=1>",
-    '"><img src=x onerror=window.hit=1>',
-    "'><b onmouseover=window.hit=1>",
-    "javascript:window.hit=1",
-    "data:text/html,<script>parent.hit=1</script>",
-    "<a href=javascript:window.hit=1>x</a>",
-    "<iframe src=javascript:parent.hit=1>",
-    "<style>*{display:none}</style>",
-    "</style><script>window.hit=1</script>",
-    "</pre></div></main><script>window.hit=1</script>",
-    "</title><script>window.hit=1</script>",
-    "<!--",
-    "-->",
-    "<![CDATA[",
-    "{{ 7 * 7 }}",
-    "{% raw %}",
-    "{{ self.__init__.__globals__ }}",
-    "${7*7}",
-    "<base href=http://evil.example/>",
-    "<meta http-equiv=refresh content=0;url=http://evil.example/>",
-    "<link rel=stylesheet href=http://evil.example/x.css>",
-    "<form action=http://evil.example/><input name=q>",
-    "<object data=http://evil.example/>",
-    "<embed src=//evil.example>",
-    "<math><mi xlink:href=javascript:window.hit=1>",
-    "<template><script>window.hit=1</script></template>",
-    "<noscript><img src=x onerror=window.hit=1></noscript>",
-    "<textarea><script>window.hit=1</script>",
-    "<details open ontoggle=window.hit=1>",
-    "<input autofocus onfocus=window.hit=1>",
-    "<video><source onerror=window.hit=1>",
-    "<body onload=window.hit=1>",
-    "<marquee onstart=window.hit=1>",
-    "<x id=steps class=item>",
-    "<div id=q>",
-    "<p id=head>",
-    "\x1b[2J\x1b[H",
-    "\x1b]8;;http://evil.example\x07link\x1b]8;;\x07",
-    "\x1b]0;title\x07",
-    "\x1b[31mred\x1b[0m",
-    "\x1b[38;5;999999999999m",
-    "\x1b[" + "1;" * 500 + "m",
-    "\x1b[31;<script>m",
-    "\x9b31m",
-    "\x07",
-    "\x08\x08\x08",
-    "\u202egnp.exe",
-    "\u2066hidden\u2069",
-    "\u200f\u200e",
-    "\u2028window.hit=1",
-    "\ufeff",
-    "\ud7ff",
-    "\U000e0001tag",
-    "\\u003cscript\\u003e",
-    "&lt;script&gt;",
-    "&#x3c;script&#x3e;",
-    "&",
-    "&amp;amp;",
-    "%3Cscript%3E",
-    "a" * 300,
-    "]]>",
-    "*/",
-    "//",
-    "\\",
-    '"',
-    "'",
-    "`",
-    "\r\nSet-Cookie: a=b",
-    "\t",
-    "()",
-    "constructor",
-    "__proto__",
-    "toString",
-    "item-1",
-    "#step-1",
-    "?q=1",
-    "../../etc/passwd",
-    "file:///etc/passwd",
-    "http://127.0.0.1:1/",
-    "onerror=window.hit=1",
-    "<b>bold</b>",
-    "**bold**",
-    "[x](javascript:window.hit=1)",
-    "![x](http://evil.example/x.png)",
-    "<xmp>",
-    "<plaintext>",
-]
-assert len(HOSTILE) >= 80
-
-
 def hostile(host: Host, session_id: str = "hostile") -> None:
     """Each of the strings as a prompt's part, the model's words, a command's output and its arguments."""
     for number, text in enumerate(HOSTILE):
@@ -368,36 +275,65 @@ def structure(page: Page) -> dict[str, Any]:
         marks: [...document.querySelectorAll('svg circle')].map(one => one.getAttribute('class')),
         charts: document.querySelectorAll('.charts figure').length,
         steps: document.querySelectorAll('.step h3').length,
-        calls: [...document.querySelectorAll('.item.call .chip')].map(one => one.textContent).slice(0, 6),
+        calls: [...document.querySelectorAll('.item.call .chip')].map(one => one.textContent).slice(0, 8),
         pictures: [...document.querySelectorAll('img')].filter(one => one.naturalWidth > 0).length,
         headings: [...document.querySelectorAll('h2')].map(one => one.textContent),
     })""")
     return found
 
 
-KINDS: dict[str, dict[str, Any]] = {
-    "crashed": {"marks": ["m-crashed", "m-session_resumed", "m-task_completed"], "needs": 1, "steps": 2},
-    "denied": {"verdict": "denied", "needs": 2, "calls": ["denied CAPABILITY_DENIED", "denied APPROVAL_REQUIRED"]},
-    "parallel": {"lanes": ["Model", "Tools"], "steps": 2, "needs": 0},
-    "summarised": {"steps": 13, "verdict": "completed"},
-    "pictured": {"pictures": 3, "steps": 2},
-}
+STRUCTURES = json.loads((Path(__file__).parent / "page_checks" / "structures.json").read_text())
+"""What was seen on a screenshot of each kind of session when it was looked at."""
 
 
 @pytest.mark.many_rows(1)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STRUCTURES)
 def test_each_kind_of_session_reads_well_in_a_browser(host: Host, browser: Browser, kind: str) -> None:
     getattr(page_sessions, kind)(host)
     path = written(host, kind)
-    for scheme in ("light", "dark"):
-        watched = Watched(browser, color_scheme=scheme)
+    for scheme, width in (("light", 1200), ("dark", 390)):
+        watched = Watched(browser, color_scheme=scheme, viewport={"width": width, "height": 900})
         page = watched.open(path.as_uri())
-        found = structure(page)
-        assert {name: found[name] for name in KINDS[kind]} == KINDS[kind], found
+        assert structure(page) == STRUCTURES[kind]
+        assert page.evaluate("document.scrollingElement.scrollWidth") == width, "the page itself is scrolled sideways"
         page.click("#fold")
         assert watched.serious() == []
         ids = re.findall(r'<div class="item [^"]*" id="([^"]+)"', path.read_text())
         assert reached(page) == ids
+        assert (watched.errors, watched.left) == ([], [])
+        watched.context.close()
+
+
+def test_all_is_printed_in_dark_ink(host: Host, browser: Browser) -> None:
+    page_sessions.ended(host)
+    watched = Watched(browser, color_scheme="dark")
+    page = watched.open(written(host, "ended").as_uri())
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    assert page.locator(".item:visible").count() == page.locator(".item").count()
+    assert page.locator(".bar:visible").count() == 0
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 30, 33)"
+    assert page.pdf().startswith(b"%PDF")
+    watched.context.close()
+
+
+def test_a_page_of_many_sessions_reads_well(host: Host, browser: Browser) -> None:
+    for kind in ("ended", "denied", "interrupted"):
+        getattr(page_sessions, kind)(host)
+    path = host.root / "all.html"
+    assert host.run("report", "--all", "--html", str(path), "--with-sessions").code == 0
+    for scheme, width in (("light", 1200), ("dark", 390)):
+        watched = Watched(browser, color_scheme=scheme, viewport={"width": width, "height": 900})
+        page = watched.open(path.as_uri())
+        assert watched.serious() == []
+        assert page.evaluate("document.scrollingElement.scrollWidth") == width
+        page.get_by_role("button", name="Tokens").click()
+        assert page.locator("tbody tr").first.get_attribute("id") == "row-ended"
+        page.fill("#q", "denied")
+        page.locator("#found", has_text="1 shown").wait_for()
+        page.locator("tr:visible a").click()
+        page.locator(".verdict.denied").wait_for()
         assert (watched.errors, watched.left) == ([], [])
         watched.context.close()
 

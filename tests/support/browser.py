@@ -35,7 +35,7 @@ class Watched:
     """A page with what it did on the way: its errors, what its policy refused, and what it asked other places for."""
 
     def __init__(self, browser: Browser, **options: Any) -> None:
-        self.context = browser.new_context(viewport={"width": 1200, "height": 900}, **options)
+        self.context = browser.new_context(**({"viewport": {"width": 1200, "height": 900}} | options))
         self.page: Page = self.context.new_page()
         self.errors: list[str] = []
         self.requests: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.support.pictures import png
 from tests.support.process import call, gateway, say, shell, use
@@ -13,6 +13,100 @@ if TYPE_CHECKING:
 _PRICED = {"cache_read_cost": 0.3, "input_cost": 3.0, "output_cost": 15.0}
 RED = "printf '\\033[1;31mFAILED\\033[0m tests/test_a.py\\n\\033[32m3 passed\\033[0m\\n'"
 ANNOTATED = {"input_tokens": 1200, "output_tokens": 40}
+
+
+HOSTILE: Final = [
+    "<script>window.hit=1</script>",
+    "</script><script>window.hit=1</script>",
+    "<img src=x onerror=window.hit=1>",
+    "<svg onload=window.hit=1>",
+    '"><img src=x onerror=window.hit=1>',
+    "'><b onmouseover=window.hit=1>",
+    "javascript:window.hit=1",
+    "data:text/html,<script>parent.hit=1</script>",
+    "<a href=javascript:window.hit=1>x</a>",
+    "<iframe src=javascript:parent.hit=1>",
+    "<style>*{display:none}</style>",
+    "</style><script>window.hit=1</script>",
+    "</pre></div></main><script>window.hit=1</script>",
+    "</title><script>window.hit=1</script>",
+    "<!--",
+    "-->",
+    "<![CDATA[",
+    "{{ 7 * 7 }}",
+    "{% raw %}",
+    "{{ self.__init__.__globals__ }}",
+    "${7*7}",
+    "<base href=http://evil.example/>",
+    "<meta http-equiv=refresh content=0;url=http://evil.example/>",
+    "<link rel=stylesheet href=http://evil.example/x.css>",
+    "<form action=http://evil.example/><input name=q>",
+    "<object data=http://evil.example/>",
+    "<embed src=//evil.example>",
+    "<math><mi xlink:href=javascript:window.hit=1>",
+    "<template><script>window.hit=1</script></template>",
+    "<noscript><img src=x onerror=window.hit=1></noscript>",
+    "<textarea><script>window.hit=1</script>",
+    "<details open ontoggle=window.hit=1>",
+    "<input autofocus onfocus=window.hit=1>",
+    "<video><source onerror=window.hit=1>",
+    "<body onload=window.hit=1>",
+    "<marquee onstart=window.hit=1>",
+    "<x id=steps class=item>",
+    "<div id=q>",
+    "<p id=head>",
+    "\x1b[2J\x1b[H",
+    "\x1b]8;;http://evil.example\x07link\x1b]8;;\x07",
+    "\x1b]0;title\x07",
+    "\x1b[31mred\x1b[0m",
+    "\x1b[38;5;999999999999m",
+    "\x1b[" + "1;" * 500 + "m",
+    "\x1b[31;<script>m",
+    "\x9b31m",
+    "\x07",
+    "\x08\x08\x08",
+    "\u202egnp.exe",
+    "\u2066hidden\u2069",
+    "\u200f\u200e",
+    "\u2028window.hit=1",
+    "\ufeff",
+    "\ud7ff",
+    "\U000e0001tag",
+    "\\u003cscript\\u003e",
+    "&lt;script&gt;",
+    "&#x3c;script&#x3e;",
+    "&",
+    "&amp;amp;",
+    "%3Cscript%3E",
+    "a" * 300,
+    "]]>",
+    "*/",
+    "//",
+    "\\",
+    '"',
+    "'",
+    "`",
+    "\r\nSet-Cookie: a=b",
+    "\t",
+    "()",
+    "constructor",
+    "__proto__",
+    "toString",
+    "item-1",
+    "#step-1",
+    "?q=1",
+    "../../etc/passwd",
+    "file:///etc/passwd",
+    "http://127.0.0.1:1/",
+    "onerror=window.hit=1",
+    "<b>bold</b>",
+    "**bold**",
+    "[x](javascript:window.hit=1)",
+    "![x](http://evil.example/x.png)",
+    "<xmp>",
+    "<plaintext>",
+]
+"""Texts that would do something where a page did not take them as text."""
 
 
 def ended(host: Host, session_id: str = "ended") -> None:
@@ -29,16 +123,22 @@ def ended(host: Host, session_id: str = "ended") -> None:
         assert host.task(model.url, "--session-id", session_id).code == 0
 
 
+def _kill(host: Host, session_id: str) -> dict[str, Any]:
+    """A command that kills its host as soon as the host has recorded it."""
+    log = host.records(session_id) / "events.jsonl"
+    return shell(f"until grep -q tool_requested {log}; do sleep 0.02; done; kill -9 $PPID; sleep 60")
+
+
 def crashed(host: Host, session_id: str = "crashed") -> None:
     """Its process is killed in a command; another one resumes it."""
-    with gateway(use(shell("kill -9 $PPID; sleep 60")), say("Done.")) as model:
+    with gateway(use(_kill(host, session_id)), say("Done.")) as model:
         assert host.task(model.url, "--session-id", session_id).code == -9
         assert host.resume(session_id).code == 0
 
 
 def interrupted(host: Host, session_id: str = "interrupted") -> None:
     """Its process is killed in a command, and nobody has resumed it."""
-    with gateway(use(shell("kill -9 $PPID; sleep 60")), say("Done.")) as model:
+    with gateway(use(_kill(host, session_id)), say("Done.")) as model:
         assert host.task(model.url, "--session-id", session_id).code == -9
 
 

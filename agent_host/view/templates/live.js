@@ -135,6 +135,7 @@
   document.addEventListener("click", answer);
   setInterval(tellAges, 30000);
   document.getElementById("home").hidden = !session;
+  if (!session) document.getElementById("q").placeholder = "title, id, workspace…";
   if (token) {
     run();
   } else {

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from wcwidth import wcwidth
 
@@ -87,6 +87,7 @@ def test_a_question_shows_all_of_a_call_behind_its_bar(command: str, diff: str, 
 
 
 @given(text=TEXTS, columns=st.integers(4, 200), hang=st.integers(0, 30))
+@example(text="\t", columns=4, hang=0)
 def test_wrapping_loses_nothing(text: str, columns: int, hang: int) -> None:
     rows = wrap(escape(text), columns, hang)
     assert max(map(cells, rows)) <= columns

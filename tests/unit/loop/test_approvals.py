@@ -214,7 +214,7 @@ async def test_observers_have_the_question_and_the_answer_before_anybody_waits(t
 
     loop = asking(tmp_path, Person(note), calls(shell("make")), tools=Tools(run))
     await loop.run()
-    assert flushed == [2, 3]  # the first is that of the request to the model
+    assert flushed == [2, 4]  # the first is that of the request to the model, the third that of the answer
 
 
 async def test_an_approved_call_that_waits_for_another_does_not_start_after_a_stop(tmp_path: Path) -> None:

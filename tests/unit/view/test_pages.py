@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -11,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host import Transcript
-from agent_host.display_text import escape
+from agent_host.clients.markdown import MOST_BYTES, code_span, fenced, session_markdown
+from agent_host.display_text import escape, one_line
 from agent_host.host.records import StoredSession
-from agent_host.session.transcript import Picture, Wait
-from agent_host.view.markdown import MOST_BYTES, code_span, fenced, session_markdown
+from agent_host.session.patches import FilePatch
+from agent_host.session.transcript import Doubt, Picture, Wait
 from agent_host.view.pages import list_body, sessions_page
-from agent_host.view.session import session_page, session_values
+from agent_host.view.session import session_body, session_page, session_values
 from agent_host.view.text import ENDS, MOST_OF_ONE, Budget, coloured_html, rows_of_edits, rows_of_patch
 from agent_host.view.timeline import WIDTH, draw
+from tests.support.page_sessions import HOSTILE
 
 ROW = StoredSession("s", "TASK_COMPLETED", "Title", "Prompt", 1, 10, "2026-01-01T00:00:00Z", "/w", None,
                     ending={"verdict": "completed", "endedBy": "model", "retryable": False})  # fmt: skip
@@ -80,6 +83,66 @@ def test_ids_of_a_model_make_no_ids_of_the_page() -> None:
     ids = [item.id for group in session_values(transcript(items), state_dir="/s")["groups"] for item in group.items]
     assert ids[0] == "item-steps"
     assert all(re.fullmatch(r"item-x[0-9a-f]{16}", one) for one in ids[1:])
+
+
+class Skeleton(HTMLParser):
+    """The elements of a page with the names of their attributes; no text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, tuple[str, ...]]] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """See HTMLParser."""
+        values = dict(attrs)
+        self.found.append((tag, tuple(sorted(values))))
+        assert not any(name.startswith("on") or name == "style" for name in values), values
+        for name in ("href", "src"):
+            assert re.match(r"$|#|/s/|data:image/png;base64,|pages/s\.html$", values.get(name) or ""), values
+
+
+def pages_with(text: str) -> list[list[tuple[str, tuple[str, ...]]]]:
+    """What all pages consist of with this text in every place that somebody else fills."""
+    text = f"{text} x"  # so that a text of blanks is none too
+    items = [
+        call(1, text, toolName=text, arguments={"command": text, text: text}, rule=text, decision="ALLOWED",
+             riskLevel=text, sandboxLevel=text, denials=[text], pathsChanged=[text], summary=text,
+             coloured={"stdout": text}, images=[{"mediaType": text, "width": 1, "height": 1, "bytes": 1}],
+             approval={"approvalId": text, "decision": "approved", "scope": text, "reason": text, "answeredBy": text}),
+        call(2, text, toolName=text, status="denied", code=text, message=text, rule=text,
+             approval={"decision": "denied", "scope": "once", "reason": text, "replay": {"command": text}}),
+        {"itemId": "m", "kind": "mark", "timestamp": at(3), "mark": "llm_retry", "reason": text, "message": text,
+         "text": text, "summary": text, "sandbox": {"level": text}},
+        {"itemId": "u", "kind": "message", "timestamp": at(4), "role": "user", "text": text},
+        {"itemId": "a", "kind": "message", "timestamp": at(5), "role": "assistant", "text": text},
+    ]  # fmt: skip
+    row = ROW._replace(title=text, prompt=f"{text} more", workspace=text, reason=text, resumable=True,
+                       ending={"verdict": "failed", "endedBy": text, "retryable": False},
+                       usage={"inputTokens": 1, "outputTokens": 1, "cost": 1.0, "costCurrency": text})  # fmt: skip
+    question = {"approvalId": text, "title": text, "actionSummary": text, "riskLevel": text, "details": {text: text}}
+    made = transcript(
+        items, row=row, questions=[question], sandbox={"level": text, "why": text},
+        waits=[Wait("model", at(0), at(1), text, "c1"), Wait("tool", at(1), at(2), text, "c1")],
+        doubts=[Doubt("interrupted", text, "c1"), Doubt("not_delivered", text)],
+        files=lambda: [FilePatch(text, "modified", f"@@ -1 +1 @@\n-{one_line(text)}\n+{one_line(text)}\n", 1, 1, text)],
+    )  # fmt: skip
+    body = session_body(made, state_dir="/s", can_approve=True)
+    parts = [*body["parts"].values(), *(html for _, html in body["steps"])]
+    parts += list_body([row], {"s"}, state_dir="/s")["parts"].values()
+    parts += [session_page(made, state_dir="/s", full=True).decode()]
+    parts += [sessions_page([row], state_dir="/s", folder=name).decode() for name in ("pages", None)]
+    return [Skeleton(part).found for part in parts]
+
+
+def test_no_text_of_a_session_changes_what_a_page_consists_of() -> None:
+    plain = pages_with("plain")
+    assert sum(map(len, plain)) > 400
+    coloured = re.compile(r"\x1b\[[0-9;:]*m")
+    for text in HOSTILE:
+        if coloured.search(text) is None:  # colours are elements of their own
+            assert pages_with(text.replace("\n", " ").replace("\r", " ")) == plain, text
 
 
 def test_a_list_is_of_metadata_and_what_waits_comes_first() -> None:
@@ -184,3 +247,18 @@ def test_markdown_fits_into_a_comment() -> None:
     shown = session_markdown(transcript(items))
     assert len(shown.encode()) <= MOST_BYTES
     assert "more steps are not shown." in shown
+
+
+def test_markdown_of_a_conversation_is_whole() -> None:
+    asks = [
+        {"itemId": f"m{number}", "kind": "message", "role": "user", "timestamp": at(number), "text": text}
+        for number, text in enumerate(("Title", "And now?"))
+    ]
+    resumed = {"itemId": "r", "kind": "mark", "timestamp": at(2), "mark": "session_resumed"}
+    items = [asks[0], call(1, "x" * 90_000), resumed, call(1, "", status="failed", code="TIMEOUT"), asks[1]]
+    shown = session_markdown(transcript(items), whole=True)
+    assert "x" * 90_000 in shown
+    assert shown.index("Step 1: 1 call, 9 tokens in") < shown.index("resumed") < shown.index("TIMEOUT")
+    assert shown.count("9 tokens in") == 1
+    assert shown.rstrip().endswith("**You**\n\n```text\nAnd now?\n```")
+    assert "x" * 9000 not in session_markdown(transcript(items))

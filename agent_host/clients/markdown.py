@@ -1,4 +1,5 @@
-"""A session as Markdown, for a pull request or an issue: what came of it, what it cost, what it did, in folds.
+"""A session as Markdown: what came of it, what it cost, what it did, in folds, short enough for a pull request or an
+issue, or whole, as chat writes it into a file.
 
 The text of a session is hostile here as well: all of it is code, in a span or a fence that it cannot end, so that it
 makes no link, no picture, no mention and no HTML.
@@ -6,11 +7,14 @@ makes no link, no picture, no mention and no HTML.
 
 from __future__ import annotations
 
+import json
 import re
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
 from agent_host.errors import UsageError
+from agent_host.host.records import MARK_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,15 +42,15 @@ def fenced(text: str) -> list[str]:
     return [f"{ticks}text", *text.splitlines(), ticks]
 
 
-def session_markdown(transcript: Transcript, *, option: str = "") -> str:
-    """The session in Markdown, cut where it becomes too long for a comment; `option` is what its commands need to find
-    the state directory."""
-    head, end = "".join(_head(transcript, option)), "".join(_end(transcript))
-    steps, parts = list[str](), list(_steps(transcript))
+def session_markdown(transcript: Transcript, *, option: str = "", whole: bool = False) -> str:
+    """The session in Markdown, cut where it becomes too long for a comment unless it has to be `whole`; `option` is
+    what its commands need to find the state directory."""
+    head, end = "".join(_head(transcript, option, whole=whole)), "".join(_end(transcript))
+    steps, parts = list[str](), list(_parts(transcript, whole=whole))
     room = MOST_BYTES - len(head.encode()) - len(end.encode())
     for number, part in enumerate(parts):
-        room -= len(part.encode())
-        if room < _LINE_BYTES:
+        room -= 0 if whole else len(part.encode())
+        if room < _LINE_BYTES and not whole:
             steps.append(f"\n{count_noun(len(parts) - number, 'more step')} are not shown.\n")
             break
         steps.append(part)
@@ -57,15 +61,15 @@ def _line(text: object) -> str:
     return code_span(one_line(str(text), _LINE_BYTES))
 
 
-def _block(text: str) -> str:
+def _block(text: str, *, whole: bool = False) -> str:
     shown = escape(text).rstrip("\n")
-    if len(shown) > _MOST_OF_ONE:
+    if len(shown) > _MOST_OF_ONE and not whole:
         half = _MOST_OF_ONE // 2
         shown = f"{shown[:half]}\n[… {len(shown) - 2 * half:,} more characters …]\n{shown[-half:]}"
     return "\n".join(["", *fenced(shown), "", ""])
 
 
-def _head(transcript: Transcript, option: str) -> Iterator[str]:
+def _head(transcript: Transcript, option: str, *, whole: bool) -> Iterator[str]:
     row, items = transcript.row, transcript.items
     yield f"### {_line(row.title or row.session_id)}\n\n"
     calls = [item for item in items if item["kind"] == "call"]
@@ -74,10 +78,8 @@ def _head(transcript: Transcript, option: str) -> Iterator[str]:
     yield f"**{row.verdict}** {_line(row.description)}: {count_noun(len(transcript.steps), 'step')}, "
     yield f"{count_noun(len(calls), 'call')}{said}"
     yield f"; {tokens_in_words(row.usage)}\n\n" if row.usage else "\n\n"
-    if row.prompt.strip() not in ("", row.title):
-        yield f"<details><summary>Prompt</summary>\n{_block(row.prompt)}</details>\n\n"
     last = next((one for one in reversed(items) if one["kind"] == "message" and one["role"] == "assistant"), None)
-    if last is not None and last["text"].strip():
+    if last is not None and last["text"].strip() and not whole:
         yield _block(last["text"])
     waiting = list(_waiting(transcript, calls, option))
     if waiting:
@@ -96,39 +98,48 @@ def _waiting(transcript: Transcript, calls: list[Item], option: str) -> Iterator
             yield f"- {_line(item['toolName'])} was not approved: {_line(str(replay['command']) + option)}\n"
 
 
-def _steps(transcript: Transcript) -> Iterator[str]:
+def _parts(transcript: Transcript, *, whole: bool) -> Iterator[str]:
+    """Each step in a fold, and what came between steps: further words of the user, and marks."""
     usage = {step["step"]: step for step in transcript.steps}
-    by_step: dict[int, list[Item]] = {}
-    for item in transcript.items:
-        if "step" in item:
-            by_step.setdefault(item["step"], []).append(item)
-    for step, items in by_step.items():
-        turn = usage.get(step, {})
+    for step, group in groupby(transcript.items, key=lambda item: item.get("step")):
+        items = list(group)
+        if step is None:
+            yield from (_between(item, whole=whole) for item in items if item.get("text") != transcript.row.title)
+            continue
+        turn = usage.pop(step, {})  # a mark may stand within a step, which then comes in two parts
         words = f", {tokens_in_words(turn)}" if "inputTokens" in turn else ""
         count = sum(item["kind"] == "call" for item in items)
         yield f"<details><summary>Step {step}: {count_noun(count, 'call')}{words}</summary>\n\n"
-        yield f"{''.join(map(_item, items))}\n</details>\n"
+        yield f"{''.join(_item(item, whole=whole) for item in items)}\n</details>\n"
 
 
-def _item(item: Item) -> str:
+def _between(item: Item, *, whole: bool) -> str:
     if item["kind"] == "message":
-        return _block(item["text"]) if item["text"].strip() else ""
+        text = _block(item["text"], whole=whole)
+        return f"\n**You**\n{text}" if whole else f"<details><summary>Prompt</summary>\n{text}</details>\n"
+    is_end = item["kind"] == "mark" and item["mark"].endswith("_completed")  # the verdict has it
+    return "" if is_end else f"\n{_item(item, whole=whole)}\n"
+
+
+def _item(item: Item, *, whole: bool) -> str:
+    if item["kind"] == "message":
+        return _block(item["text"], whole=whole) if item["text"].strip() else ""
     if item["kind"] == "mark":
-        return f"- {_line(item['mark'].replace('_', ' '))} {_line(item.get('message') or '')}\n"
+        words = MARK_WORDS.get(item["mark"], item["mark"].replace("_", " "))
+        text = item.get("text") or item.get("message") or ""
+        shown = _block(text) if whole and text else f" {_line(text)}\n"
+        return f"- {_line(item['timestamp'])} {words}{shown}"
     given = item.get("editedArguments", item["arguments"])
     subject = next((given[name] for name in _NAMED if name in given), "") if isinstance(given, dict) else ""
     outcome = item.get("code") or (f"exit code {item['exitCode']}" if item.get("exitCode") else item["status"])
     rule = f", {_line(item['decision'] + ' by ' + item.get('rule', ''))}" if "decision" in item else ""
-    shows = item["status"] != "succeeded" or item.get("exitCode")
-    output = _block(item["output"]) if shows and item.get("output") else ""
-    return f"- {_line(item['toolName'])} {_line(subject)}: {_line(outcome)}{rule}\n{output}"
+    arguments = _block(json.dumps(given, indent=2, ensure_ascii=False), whole=True) if whole else ""
+    shows = whole or item["status"] != "succeeded" or item.get("exitCode")
+    output = _block(item["output"], whole=whole) if shows and item.get("output") else ""
+    return f"- {_line(item['toolName'])} {_line(subject)}: {_line(outcome)}{rule}\n{arguments}{output}"
 
 
 def _end(transcript: Transcript) -> Iterator[str]:
-    words = {"crashed": "the process ended without a word", "session_resumed": "resumed"}
-    marks = [item for item in transcript.items if item["kind"] == "mark" and item["mark"] in words]
-    if marks:
-        yield "\n" + "".join(f"- {_line(item['timestamp'])} {words[item['mark']]}\n" for item in marks)
     if transcript.doubts:
         yield "\n**What is not proved**\n\n"
         yield "".join(f"- {_line(doubt.message)}\n" for doubt in transcript.doubts[:_LISTED])
