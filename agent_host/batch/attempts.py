@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from agent_host.batch.ledger import COMPLETED, INFRASTRUCTURE, Row
+from agent_host.batch.ledger import COMPLETED, INFRASTRUCTURE, SPENDING_LIMIT, Row
 from agent_host.batch.workspaces import WorkspaceUnavailable
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError, ErrorCode
 from agent_host.host.records import remove_session
 from agent_host.ids import MACHINE
+from agent_host.loop.costs import MAX_COST
 from config import json_text
 from config.lean_typing import NamedTuple
 
@@ -100,15 +101,26 @@ class Attempts:
         what the session may have cost by its end."""
         began = MACHINE.monotonic()
         fields: Row = {}
-        ready = await self._get_ready(task, fields)
-        if ready is None:
-            ready = await self._run_session(task, max_cost)
-            if ready["endedBy"] != INFRASTRUCTURE and task.check and not ready["retryable"]:
-                checked = await self._run_line(task, "check")
-                fields["check"] = {"exitCode": checked.exit_code, **({"why": checked.why} if checked.why else {})}
+        try:
+            ready = await self._make_attempt(task, fields, max_cost)
+        except OSError as error:  # a disk that is full, of the batch's own files
+            ready = _failure("DISK_FAILED", f"{self._ledger.path}: {error.strerror or error}")
         row = {"id": task.id, "sessionId": self._ledger.session_id(task), **ready, **fields, "attempts": number}
         row["durationMs"] = int((MACHINE.monotonic() - began) * 1000)
         return {**row, **self._ledger.patch_row(task)}
+
+    async def _make_attempt(self, task: BatchTask, fields: Row, max_cost: float | None) -> Row:
+        """The part of a row that says how the session ended; `fields` gets those of setup and check. Raises OSError."""
+        unready = await self._get_ready(task, fields)
+        if unready is not None:
+            # The model was asked nothing, so the session has cost no more than before.
+            known = self._ledger.rows.get(task.id, {}).get("cost", 0.0)
+            return unready if max_cost is None else {**unready, "cost": known}
+        row = await self._run_session(task, max_cost)
+        if row["endedBy"] != INFRASTRUCTURE and task.check and not row["retryable"]:
+            checked = await self._run_line(task, "check")
+            fields["check"] = {"exitCode": checked.exit_code, **({"why": checked.why} if checked.why else {})}
+        return row
 
     async def tidy(self, task: BatchTask, row: Row) -> None:
         """Remove the workspace of a task whose row and patch are stored, if nothing more is to be done there."""
@@ -160,11 +172,13 @@ class Attempts:
         result = _result_in(end.output)
         if result is None:
             return _unfinished(end)
-        return {
+        row = {
             **{name: result[name] for name in _OF_RESULT if result.get(name) is not None},
             "reason": result.get("reason"),
             "exitCode": end.exit_code,
         }
+        is_slice = max_cost is not None and (task.max_cost is None or max_cost < task.max_cost)
+        return {**row, "reason": SPENDING_LIMIT, "retryable": True} if is_slice and _has_spent_all(result) else row
 
     async def _run_line(self, task: BatchTask, which: str) -> LineEnd:
         """Run `setup` or `check` of the task under its policy and sandbox."""
@@ -189,6 +203,11 @@ class Attempts:
         if found.exit_code == 0:
             await asyncio.to_thread(_forget, launch.state_dir, session_id)
         return found
+
+
+def _has_spent_all(result: dict[str, Any]) -> bool:
+    """True if the session stopped because what it may cost does not cover its next call; more lets it go on."""
+    return result.get("reason") == ErrorCode.LLM_BUDGET_EXCEEDED and MAX_COST in str(result.get("message"))
 
 
 def _line_end(end: ProcessEnd) -> LineEnd:

@@ -21,7 +21,7 @@ from agent_host.ids import MACHINE
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.batch.attempts import Attempts
     from agent_host.batch.ledger import Ledger, Row
@@ -50,12 +50,12 @@ class Waiting(NamedTuple):
 
 class Budget:
     """What sessions may cost together, in the currency of the prices; None without a limit. A session holds what it was
-    granted until its attempt ends, and what it has cost after that."""
+    granted until its attempt ends, and what it has cost after that; `spent` is what they have cost before, by id."""
 
-    def __init__(self, limit: float | None, jobs: int, rows: dict[str, Row]) -> None:
+    def __init__(self, limit: float | None, jobs: int, spent: Mapping[str, float]) -> None:
         self._limit = limit
         self._jobs = jobs
-        self._held = {key: float(row.get("cost", 0.0)) for key, row in rows.items()}
+        self._held = dict(spent)
         self._too_little: dict[str, float] = {}
         """What was left of a session's grant when that did not cover its next call."""
 
@@ -84,8 +84,7 @@ class Budget:
         # What is not known to have been spent less counts as spent: a process that was lost may have asked the model.
         cost = self._held[task.id] = float(row["cost"]) if "cost" in row else granted
         self._too_little[task.id] = max(0.0, granted - cost)
-        is_own_limit = task.max_cost is not None and granted >= task.max_cost
-        return row["status"] == "SESSION_PAUSED" and row["reason"] == "LLM_BUDGET_EXCEEDED" and not is_own_limit
+        return bool(row["reason"] == SPENDING_LIMIT)
 
     def has_more_for(self, task: BatchTask) -> bool:
         """True if a session that wants a further slice can get one that is larger than what was too little."""
@@ -103,7 +102,8 @@ class Budget:
 
 
 class Scheduler:
-    """One run over the tasks of a batch. `on_row` gets each row once it is on record."""
+    """One run over the tasks of a batch. `on_row` gets each row once it is on record. `spent` is what the records of
+    sessions say that they have cost: a batch that was killed has no rows of what ran."""
 
     def __init__(
         self,
@@ -115,6 +115,7 @@ class Scheduler:
         retries: int,
         max_cost: float | None,
         on_row: Callable[[Row], None],
+        spent: Mapping[str, float] | None = None,
     ) -> None:
         rows = ledger.rows
         self._ledger = ledger
@@ -127,7 +128,11 @@ class Scheduler:
         self._last = deque[bool](maxlen=max(_FEWEST_ATTEMPTS, 2 * jobs))
         self._failed_probes = 0
         self._probe_at = 0.0
-        self._budget = Budget(max_cost, jobs, {task.id: rows[task.id] for task in tasks if task.id in rows})
+        on_record = spent or {}
+        costs = {
+            task.id: max(float(rows.get(task.id, {}).get("cost", 0.0)), on_record.get(task.id, 0.0)) for task in tasks
+        }
+        self._budget = Budget(max_cost, jobs, costs)
         self._unwritten: list[Row] = []
         self._stop: Stop = ""
         self._news = asyncio.Event()
@@ -218,12 +223,10 @@ class Scheduler:
             return
         self._note(row)
         wants_more = self._budget.settle(task, row, granted)
-        if wants_more and not self._budget.has_more_for(task):
-            row = {**row, "reason": SPENDING_LIMIT, "retryable": True}
         self._record(row)
-        if wants_more and row["reason"] != SPENDING_LIMIT:
+        if wants_more and self._budget.has_more_for(task):
             self._waiting.appendleft(one)  # before others begin: what has begun is to come to its end
-        elif row["retryable"] and row["reason"] != SPENDING_LIMIT and one.tries < self._retries:
+        elif row["retryable"] and not wants_more and one.tries < self._retries:
             self._wait(one._replace(tries=one.tries + 1), _backoff_s(one.tries))
         else:
             await self._attempts.tidy(task, row)

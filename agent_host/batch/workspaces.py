@@ -3,7 +3,8 @@
 - A directory is copied as it stands, uncommitted files included. Its `.git` is not: the copy gets a repository of its
   own with the same branches, index and HEAD, whose objects are borrowed from the first (`objects/info/alternates`).
   Nothing that a session does there, not even a stash, reaches the person's repository, as it would from a worktree.
-  Its configuration is not copied either: hooks, filters and aliases of the person's are none of the session's.
+  Its configuration is not copied either: hooks, filters and aliases of the person's are none of the session's. Linked
+  working trees inside of the directory are copied without what links them.
 - An archive is unpacked by tarfile's `data` filter, within bounds.
 - A git URL is fetched once into a bare repository that all its sessions borrow from. git runs without hooks, filters,
   submodules, prompts and the machine's configuration, and by no protocol but https, ssh and, for a path, a file.
@@ -177,11 +178,14 @@ def _borrow(git_directory: str, objects: str) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a directory with its links as links, and have a repository of its own where it has one."""
+    """Copy a directory with its links as links, and have a repository of its own where it has one. A `.git` further
+    down that only leads elsewhere is left out: git would work in the person's repository through it."""
 
     def skip(folder: str, names: list[str]) -> list[str]:
-        special = [name for name in names if _is_special(os.path.join(folder, name))]
-        return [*special, ".git"] if folder == source and ".git" in names else special
+        skipped = [name for name in names if _is_special(os.path.join(folder, name))]
+        if ".git" in names and (folder == source or _leads_elsewhere(os.path.join(folder, ".git"))):
+            skipped.append(".git")
+        return skipped
 
     shutil.copytree(source, target, symlinks=True, ignore=skip)
     git_directory = _git_directory_of(source)
@@ -192,6 +196,11 @@ def _copy(source: str, target: str) -> None:
 def _is_special(path: str) -> bool:
     """True for what cannot be copied: a pipe, a socket, a device."""
     return not (os.path.islink(path) or os.path.isfile(path) or os.path.isdir(path))
+
+
+def _leads_elsewhere(path: str) -> bool:
+    """True for a `.git` that is no directory of its own: that of a linked working tree, of a submodule, a link."""
+    return os.path.islink(path) or os.path.isfile(path)
 
 
 def _git_directory_of(directory: str) -> str | None:

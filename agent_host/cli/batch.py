@@ -81,10 +81,12 @@ async def _run(
     engine = _engine(namespace.engine, settings, jobs=jobs, shared=launch.state_dir)
     attempts = Attempts(ledger, launch, Workspaces(ledger.at("workspaces")), engine)
     progress = Progress(tasks, ledger)
+    max_cost = settings.llm.max_cost or None
     scheduler = Scheduler(
         tasks, ledger, attempts,
-        jobs=jobs, retries=namespace.retries, max_cost=settings.llm.max_cost or None,
+        jobs=jobs, retries=namespace.retries, max_cost=max_cost,
         on_row=_print_row if namespace.output == "jsonl" else lambda _: None,
+        spent=None if max_cost is None else _costs_on_record(tasks, ledger, launch.state_dir),
     )  # fmt: skip
     on_signals(lambda number: _interrupt(scheduler, number))
     telling = asyncio.ensure_future(_tell(progress, scheduler))
@@ -99,6 +101,13 @@ async def _run(
 
 def _print_row(row: Row) -> None:
     answer(orjson.dumps(row).decode() + "\n")
+
+
+def _costs_on_record(tasks: Sequence[BatchTask], ledger: Ledger, state_dir: str) -> dict[str, float]:
+    """Costs of the sessions that are in the state directory, by the ids of their tasks."""
+    ids = {ledger.session_id(task): task.id for task in tasks}
+    rows = [row for row in stored_sessions(state_dir).all() if row.session_id in ids]
+    return {ids[row.session_id]: float((row.usage or {}).get("cost", 0.0)) for row in rows}
 
 
 def _engine(name: str, settings: Settings, *, jobs: int, shared: str) -> Engine:

@@ -33,6 +33,10 @@ _LEAST_OUTPUT_TOKENS = 16
 _LEAST_WITH_THINKING = 1024
 
 
+MAX_COST: Final = "--max-cost, llm.max_cost"
+"""The session's limit, as the message of an end by it names it."""
+
+
 class _Limit(NamedTuple):
     """The limit of a session or a task and what it has spent: picos of the currency."""
 
@@ -80,9 +84,7 @@ def _limits(ctx: LoopContext) -> Iterator[_Limit]:
     of_task = ctx.task.options.get(MAX_COST_OPTION)
     if talk.max_cost:
         refuse_uncounted(talk.models, state)
-        yield _Limit(
-            "session", "--max-cost, llm.max_cost", round(talk.max_cost * PICOS), _spent(ctx, state), CostExceeded
-        )
+        yield _Limit("session", MAX_COST, round(talk.max_cost * PICOS), _spent(ctx, state), CostExceeded)
     if of_task is not None:
         refuse_uncounted(talk.models, ctx.task)
         yield _Limit("task", "taskOptions.maxCost", round(of_task * PICOS), _spent(ctx, ctx.task), BudgetExceeded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -208,6 +209,72 @@ def test_what_a_gateway_cannot_answer_is_tried_again_as_its_result_says(host: Ho
         assert out(host, "predictions.jsonl").read_text() == ""
         assert run(host, model.url).code == 0, "the same command takes it up"
     assert rows(host)["one"]["attempts"] == 3
+
+
+PRICES = '[models."*"]\nprice_input = 10\nprice_output = 100\nprice_cache_read = 1\nprice_cache_write = 10\n'
+
+
+def test_what_asked_the_model_nothing_takes_nothing_of_the_spending_limit(host: Host) -> None:
+    with (host.root / "user.toml").open("a") as file:
+        file.write(PRICES)
+    tasks(host, {"id": "failed", "setup": "exit 3"}, {"id": "asks"})
+    with gateway(say("Done.")) as model:
+        outcome = run(host, model.url, "--max-cost", "0.5", "--jobs", "1", "--retries", "1", "--output", "json")
+    assert (outcome.code, model.count) == (3, 1), outcome.stderr
+    found = rows(host)
+    assert (found["failed"]["reason"], found["failed"]["cost"]) == ("SETUP_FAILED", 0.0)
+    assert found["asks"]["status"] == "TASK_COMPLETED"
+    assert 0 < outcome.result["cost"] == found["asks"]["cost"] <= 0.5
+    assert outcome.result["costCurrency"] == found["asks"]["costCurrency"]
+
+
+def test_a_session_goes_on_with_further_slices_of_what_the_batch_may_cost(host: Host) -> None:
+    """The first slices do not even cover the first call; a task's own limit is its end."""
+    with (host.root / "user.toml").open("a") as file:
+        file.write(PRICES)
+    tasks(host, {"id": "one", "check": "test -e effects"}, {"id": "own", "limits": {"maxCost": 0.001}})
+    with gateway(use(shell(EFFECT)), say("Done.")) as model:
+        outcome = run(host, model.url, "--max-cost", "1", "--jobs", "8", "--output", "json")
+        assert (outcome.code, model.count) == (1, 2), outcome.stderr
+    one, own = rows(host)["one"], rows(host)["own"]
+    assert (one["status"], one["check"], one["attempts"] > 1) == ("TASK_COMPLETED", {"exitCode": 0}, True)
+    assert (own["reason"], own["endedBy"], own["retryable"]) == ("LLM_BUDGET_EXCEEDED", "limit", False)
+
+
+def test_a_batch_that_was_killed_knows_what_its_sessions_have_cost(host: Host) -> None:
+    with (host.root / "user.toml").open("a") as file:
+        file.write(PRICES)
+    tasks(host, {"id": "one"})
+    wait = "echo begun > begun; while [ ! -e ../../go ]; do sleep 0.02; done"
+    with gateway(use(shell(wait)), say("Done.")) as model:
+        batch = begin(host, model.url, "--keep", "--max-cost", "1")
+        eventually(lambda: any((path / "begun").exists() for path in workspaces(host)), "the command")
+        batch.kill()
+        batch.finish()
+        out(host, "go").touch()
+        outcome = run(host, model.url, "--keep", "--max-cost", "0.0001")
+        assert (outcome.code, model.count) == (3, 1), "the first call has cost more than the new limit"
+        assert rows(host)["one"]["reason"] == "SPENDING_LIMIT"
+        assert run(host, model.url, "--keep", "--max-cost", "1").code == 0
+    assert rows(host)["one"]["status"] == "TASK_COMPLETED"
+
+
+def test_a_file_that_cannot_be_written_is_no_failure_of_the_model_and_ends_no_other_task(host: Host) -> None:
+    tasks(host, {"id": "one"}, {"id": "two"})
+    out(host, "work").mkdir(parents=True)
+    key = hashlib.sha256(b"one").hexdigest()[:16]
+    blocked = out(host, "work", f"{key}.order.new")
+    blocked.mkdir()
+    with gateway(say("Done.")) as model:
+        outcome = run(host, model.url, "--retries", "1")
+        assert outcome.code == 3, outcome.stderr
+        assert "Traceback" not in outcome.stderr
+        found = rows(host)
+        assert (found["one"]["reason"], found["one"]["endedBy"]) == ("DISK_FAILED", "infrastructure")
+        assert (found["one"]["retryable"], found["two"]["status"]) == (True, "TASK_COMPLETED")
+        blocked.rmdir()
+        assert run(host, model.url).code == 0
+    assert rows(host)["one"]["status"] == "TASK_COMPLETED"
 
 
 @pytest.mark.slow

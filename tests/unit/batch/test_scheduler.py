@@ -24,7 +24,7 @@ WRONG = {"status": "TASK_FAILED", "reason": "max_steps_exceeded", "endedBy": "li
 LOST = {"status": "SESSION_PAUSED", "reason": "LLM_GATEWAY_ERROR", "endedBy": "infrastructure", "retryable": True}
 REFUSED = {"status": "TASK_FAILED", "reason": "UNAUTHORIZED", "endedBy": "infrastructure", "retryable": False}
 HELD = {"status": "TASK_FAILED", "reason": "SESSION_HELD", "endedBy": "infrastructure", "retryable": True}
-SPENT = {"status": "SESSION_PAUSED", "reason": "LLM_BUDGET_EXCEEDED", "endedBy": "limit", "retryable": False}
+SPENT = {"status": "TASK_FAILED", "reason": "SPENDING_LIMIT", "endedBy": "limit", "retryable": True}
 
 Answer = dict[str, Any]
 
@@ -162,9 +162,25 @@ async def test_what_all_sessions_cost_stays_within_the_limit(ledgers: Any) -> No
     assert await run(tasks, ledger, more, jobs=2, max_cost=50.0) == ("", 0)
 
 
+async def test_what_is_on_record_of_sessions_counts_though_a_killed_batch_has_no_rows(ledgers: Any) -> None:
+    tasks, granted = tasks_of(3), list[float]()
+
+    def answer(task: str, _: int, most: float | None) -> Answer:
+        granted.append(most or 0.0)
+        return {**DONE, "cost": 0.85 if task == "t0" else 0.11}
+
+    made: Any = Script(answer)
+    ledger = ledgers(tasks)
+    batch = Scheduler(
+        tasks, ledger, made, jobs=1, retries=2, max_cost=1.0, on_row=lambda _: None, spent={"t0": 0.8, "t1": 0.1}
+    )
+    assert await asyncio.wait_for(batch.run(), 60) == ""
+    assert granted == pytest.approx([0.85, 0.125, 0.02]), "what was spent, and half of what is left"
+
+
 async def test_a_tasks_own_limit_of_cost_is_its_end(ledgers: Any) -> None:
     tasks = tasks_of(1, max_cost=0.2)
-    script = Script(lambda _, __, granted: {**SPENT, "cost": granted})
+    script = Script(lambda _, __, granted: {**WRONG, "reason": "LLM_BUDGET_EXCEEDED", "cost": granted})
     ledger = ledgers(tasks)
     assert await run(tasks, ledger, script, max_cost=100.0) == ("", 1)
     assert (script.made, ledger.rows["t0"]["reason"]) == ([("t0", 0.2)], "LLM_BUDGET_EXCEEDED")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agent_host.batch.tasks import Kind
 
 KEY = "0123456789abcdef"
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX files")
 
 
 def git(folder: Path | str, *words: str) -> str:
@@ -92,7 +93,25 @@ def test_a_linked_working_tree_is_copied_with_its_own_head(tmp_path: Path, repos
     assert git(linked, "log", "--format=%s") == "first\n"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX files")
+@pytest.mark.parametrize("is_link", [False, pytest.param(True, marks=POSIX)])
+def test_a_working_tree_inside_of_a_directory_does_not_lead_to_its_repository(
+    tmp_path: Path, repository: Path, *, is_link: bool
+) -> None:
+    (repository / ".git" / "hooks" / "post-checkout").unlink()
+    inside = repository / "trees" / "inner"
+    git(repository, "worktree", "add", "--quiet", str(inside), "other")
+    if is_link:
+        (inside / ".git").unlink()
+        (inside / ".git").symlink_to(repository / ".git")
+    before = git(repository, "for-each-ref")
+    copy = made(tmp_path, "directory", repository)
+    assert (copy / "trees" / "inner" / "kept").read_text() == "kept\n"
+    git(copy / "trees" / "inner", "branch", "mine")
+    assert git(copy, "branch", "--list", "--format=%(refname:short)", "mine") == "mine\n"
+    assert git(repository, "for-each-ref") == before
+
+
+@POSIX
 def test_what_cannot_be_copied_is_left_out(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
