@@ -18,7 +18,10 @@ import pytest
 
 from agent_host.testing import MockGateway, Script
 from tests.support.process import bundle, eventually, gateway, say, shell, use
-from tests.support.repairs import FOLDER, MOCK, SOLVED, TASKS
+from tests.support.repairs import FOLDER, MOCK, SOLVED, TASKS, is_solved, run_batch
+
+if sys.platform != "linux":
+    pytest.skip("inspect_ai brings its bridge's tools for Linux", allow_module_level=True)
 
 if TYPE_CHECKING:
     from tests.support.process import Host
@@ -32,7 +35,6 @@ pytestmark = [
     pytest.mark.peer,
     pytest.mark.slow,
     pytest.mark.skipif(PYTHON is None, reason="AGENT_HOST_TEST_INSPECT names no Python with inspect_ai"),
-    pytest.mark.skipif(sys.platform != "linux", reason="inspect_ai brings its bridge's tools for Linux"),
 ]
 
 
@@ -70,17 +72,35 @@ def tasks(host: Host, check: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses"])
-def test_the_repairs_are_scored_as_their_script_solves_them(host: Host, dialect: str) -> None:
+def test_the_repairs_are_scored_alike_through_inspect_and_through_a_batch(host: Host) -> None:
     mock = MockGateway(Script.load(MOCK))
     with mock.in_thread() as url:
-        order = {"tasks": str(FOLDER / "tasks.jsonl"), "agent": {"policy": "ci", "dialect": dialect}}
+        order = {"tasks": str(FOLDER / "tasks.jsonl"), "agent": {"policy": "ci"}}
+        log = finish(start(host, url, order))
+        rows = run_batch(host, url)
+    assert (log["status"], mock.failures) == ("success", [])
+    samples = log["samples"]
+    scores = {name: one["score"] == "C" for name, one in samples.items()}
+    assert scores == {name: is_solved(row) for name, row in rows.items()} == {name: name in SOLVED for name in TASKS}
+    for field in ("status", "reason", "endedBy", "usage"):
+        assert {name: one["result"][field] for name, one in samples.items()} == {
+            name: row[field] for name, row in rows.items()
+        }
+
+
+@pytest.mark.parametrize("dialect", ["openai", "responses"])
+def test_the_bridge_serves_each_dialect(host: Host, dialect: str) -> None:
+    mock = MockGateway(Script.load(MOCK))
+    with mock.in_thread() as url:
+        order = {
+            "tasks": str(FOLDER / "tasks.jsonl"),
+            "agent": {"policy": "ci", "dialect": dialect},
+            "eval": {"sample_id": ["clamp", "tree", "temperature"]},
+        }
         log = finish(start(host, url, order))
     assert (log["status"], mock.failures) == ("success", [])
     samples = log["samples"]
-    assert {name: one["score"] for name, one in samples.items()} == {
-        task: "C" if task in SOLVED else "I" for task in TASKS
-    }
+    assert {name: one["score"] for name, one in samples.items()} == {"clamp": "C", "tree": "I", "temperature": "I"}
     assert samples["temperature"]["result"]["reason"] == "LLM_REPEATED_CALL"
     clamp = samples["clamp"]
     assert (clamp["text"], clamp["result"]["status"]) == ("The test passes.", "TASK_COMPLETED")
@@ -112,9 +132,9 @@ def test_a_retry_resumes_and_does_no_effect_twice(host: Host) -> None:
     assert (session / "workspace" / "effects").read_text() == "effect\n"
 
 
-@pytest.mark.parametrize(("approves", "effects", "score"), [(None, 0, "I"), ("approve", 1, "C"), ("reject", 0, None)])
+@pytest.mark.parametrize(("approves", "effects", "score"), [(None, 0, "I"), ("approve", 1, "C"), ("reject", 0, "I")])
 def test_what_the_policy_asks_is_for_the_approvals_of_inspect(
-    host: Host, approves: str | None, effects: int, score: str | None
+    host: Host, approves: str | None, effects: int, score: str
 ) -> None:
     asks = bundle(host.root, llm={"allowedModels": ["inspect"]}, grants={"Shell.Exec": {"requiresApproval": True}})
     policy = host.root / "asks.json"
@@ -124,7 +144,7 @@ def test_what_the_policy_asks_is_for_the_approvals_of_inspect(
         "agent": {"policy": str(policy), "durable": str(host.root / "durable")},
         "approves": approves,
     }
-    with gateway(use(shell("echo effect >> effects")), say("Done.")) as model:
+    with gateway(use(shell("echo effect >> effects"), text="Let me."), say("Done.")) as model:
         log = finish(start(host, model.url, order))
         assert model.mock.failures == []
     one = log["samples"]["one"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.testing import MockGateway, Script
-from tests.support.repairs import FOLDER, MOCK, SOLUTIONS, SOLVED, TASKS, UNSOLVED, check, repair
+from tests.support.repairs import FOLDER, MOCK, SOLUTIONS, SOLVED, TASKS, UNSOLVED, check, is_solved, repair, run_batch
 
 if sys.platform == "win32":
     pytest.skip("shell lines of POSIX systems", allow_module_level=True)
@@ -45,15 +44,10 @@ def test_a_check_passes_after_the_repair_and_not_before(tmp_path: Path, task: st
 
 @pytest.mark.slow
 def test_a_batch_scores_the_repairs_as_their_script_solves_them(host: Host) -> None:
-    out = host.root / "out"
     gateway = MockGateway(Script.load(MOCK))
     with gateway.in_thread() as url:
-        outcome = host.run(
-            "batch", FOLDER / "tasks.jsonl", "--out", out, "--gateway", url, "--policy", "ci", "--jobs", "2"
-        )
-    assert (outcome.code, gateway.failures) == (1, []), outcome.stderr
-    rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
-    scores = {row["id"]: row.get("check") == {"exitCode": 0} for row in rows}
-    assert scores == {task: task in SOLVED for task in TASKS}
-    ended = {row["id"]: row["reason"] for row in rows if row["status"] != "TASK_COMPLETED"}
+        rows = run_batch(host, url)
+    assert gateway.failures == []
+    assert {name: is_solved(row) for name, row in rows.items()} == {task: task in SOLVED for task in TASKS}
+    ended = {name: row["reason"] for name, row in rows.items() if row["status"] != "TASK_COMPLETED"}
     assert ended == {"temperature": "LLM_REPEATED_CALL"}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.support.process import Host
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "repairs"
 MOCK = FOLDER / "mock.jsonl"
@@ -30,6 +33,21 @@ def repair(workspace: Path, task: str) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(solution["oldText"]) == 1
     path.write_text(text.replace(solution["oldText"], solution["newText"]), encoding="utf-8", newline="\n")
+
+
+def run_batch(host: Host, url: str) -> dict[str, dict[str, Any]]:
+    """Run all tasks as a batch: the row of each."""
+    out = host.root / "out"
+    options = ["--out", str(out), "--gateway", url, "--policy", "ci", "--jobs", "2"]
+    outcome = host.run("batch", FOLDER / "tasks.jsonl", *options)
+    assert outcome.code == 1, outcome.stderr
+    rows = [json.loads(line) for line in (out / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    return {row["id"]: row for row in rows}
+
+
+def is_solved(row: dict[str, Any]) -> bool:
+    """The check of a row of a batch passed."""
+    return row.get("check") == {"exitCode": 0}
 
 
 def check(workspace: Path, task: str) -> subprocess.CompletedProcess[str]:

@@ -62,8 +62,8 @@ def agent_host(
         policy: A built-in policy's name or a bundle file in the sandbox. It decides each call.
         workspace: Directory in the sandbox that the tools work in.
         durable: Directory in the sandbox that outlives an attempt (a volume; for the local sandbox, any directory of
-            this machine). Session and workspace are kept there, so that a retry of the sample resumes. `workspace` becomes a
-            link into it, and can't be the sandbox's own working directory.
+            this machine). Session and workspace are kept there, so that a retry of the sample resumes. `workspace`
+            becomes a link into it, and can't be the sandbox's own working directory.
         program: The command that is agent-host in the sandbox.
         options: More options of `agent-host run`.
         approval: Policies of inspect_ai that approve calls; those of the task or the evaluation hold without this.
