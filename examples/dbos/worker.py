@@ -16,6 +16,7 @@ import time
 from dbos import DBOS, SetWorkflowID
 
 PROGRAM = shlex.split(os.environ.get("AGENT_HOST", "agent-host"))
+UNUSABLE = 2
 HELD = 75
 
 
@@ -23,7 +24,12 @@ class Unfinished(RuntimeError):
     """The infrastructure ended the session, and the next attempt resumes it."""
 
 
-@DBOS.step(retries_allowed=True, max_attempts=5, interval_seconds=2)
+def is_unfinished(error: BaseException) -> bool:
+    """Another attempt can help."""
+    return isinstance(error, Unfinished)
+
+
+@DBOS.step(retries_allowed=True, max_attempts=5, interval_seconds=2, should_retry=is_unfinished)
 def run_session(session_id: str, prompt: str, options: list[str]) -> dict:
     """Start the session, resume it, or repeat its stored result: whichever its journal says."""
     command = [*PROGRAM, "run", "-", "--session-id", session_id, "--or-resume", "--output", "json", *options]
@@ -32,6 +38,8 @@ def run_session(session_id: str, prompt: str, options: list[str]) -> dict:
         if ended.returncode != HELD:
             break
         time.sleep(1)  # the process of a worker that has died still runs the session
+    if ended.returncode == UNUSABLE:
+        raise ValueError(ended.stderr.strip())
     try:
         result = json.loads(ended.stdout)
     except ValueError:

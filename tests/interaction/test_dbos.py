@@ -37,10 +37,11 @@ pytestmark = [
 ]
 
 
-def start(host: Host, url: str) -> subprocess.Popen[str]:
+def start(host: Host, url: str, policy: str = "full") -> subprocess.Popen[str]:
     """Start a worker on the one task, in a process group of its own."""
-    environment = host.environment({"AGENT_HOST": shlex.join([sys.executable, "-P", "-m", "agent_host"])})
-    options = ["--workspace", str(host.workspace), "--policy", "full", "--gateway", url]
+    counted = f'echo call >> calls; exec {shlex.quote(sys.executable)} -P -m agent_host "$@"'
+    environment = host.environment({"AGENT_HOST": shlex.join(["sh", "-c", counted, "sh"])})
+    options = ["--workspace", str(host.workspace), "--policy", policy, "--gateway", url]
     return subprocess.Popen(
         [str(PYTHON), str(WORKER), "task-1", "Do it.", *options],
         env=environment, cwd=host.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -80,3 +81,13 @@ def test_a_worker_that_is_killed_leaves_one_session_and_one_effect(host: Host, l
     assert (result["status"], result["sessionId"], result["text"]) == ("TASK_COMPLETED", "dbos-task-1", "Done.")
     assert result["resumedFromStep"] == (None if alone else 1)
     assert (host.workspace / "effects").read_text() == "effect\n"
+
+
+def test_a_command_that_cannot_be_used_is_not_tried_again(host: Host) -> None:
+    with gateway(say("Done.")) as model:
+        worker = start(host, model.url, policy="./missing.json")
+        _, errors = worker.communicate(timeout=PATIENCE_S)
+        assert (worker.returncode, model.count) == (1, 0)
+    assert "missing.json" in errors
+    assert "ValueError" in errors
+    assert (host.root / "calls").read_text() == "call\n"
