@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,11 @@ from tests.support.repairs import FOLDER, MOCK, SOLVED, TASKS, is_solved, run_ba
 if sys.platform != "linux":
     pytest.skip("inspect_ai brings its bridge's tools for Linux", allow_module_level=True)
 
+import fcntl
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.support.process import Host
 
 PYTHON = os.environ.get("AGENT_HOST_TEST_INSPECT")
@@ -36,6 +41,14 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PYTHON is None, reason="AGENT_HOST_TEST_INSPECT names no Python with inspect_ai"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """One evaluation at a time: inspect_ai installs the tools of its local sandbox at one place of the machine."""
+    with (Path(tempfile.gettempdir()) / "agent-host-test-inspect.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def start(host: Host, url: str, order: dict[str, Any]) -> subprocess.Popen[str]:
