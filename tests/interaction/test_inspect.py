@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PYTHON = os.environ.get("AGENT_HOST_TEST_INSPECT")
 PACKAGE = Path(__file__).parents[2] / "integrations" / "inspect"
 MODEL = "openai-api/mock/gpt-test"
-PATIENCE_S = 300
+PATIENCE_S = 560
 
 pytestmark = [
     pytest.mark.peer,
