@@ -120,12 +120,17 @@ class Workspaces:
 def _fetch(source: Source, store: str) -> None:
     """Have the revision in the bare repository `store`."""
     is_path = os.path.isabs(source.place)
-    if not os.path.isdir(os.path.join(store, "objects")):
+    if not os.path.isdir(store):
         kind = _setting(source.place, "extensions.objectformat") if is_path else "sha1"
-        os.makedirs(store, exist_ok=True)
-        _git(store, "init", "--quiet", "--bare", "--template=", f"--object-format={kind}")
+        unfinished = f"{store}.new"
+        if os.path.isdir(unfinished):
+            _remove(unfinished)
+        os.makedirs(unfinished)
+        _git(unfinished, "init", "--quiet", "--bare", "--template=", f"--object-format={kind}")
+        os.rename(unfinished, store)
     if _resolve(store, source.revision) is not None:
         return
+    _unlock(store)
     allowed = ("-c", "protocol.file.allow=always") if is_path else ()
     fetch = (*allowed, "fetch", "--quiet", "--no-write-fetch-head", "--no-recurse-submodules")
     _git(store, *fetch, "--tags", "--force", "--", source.place, "+refs/heads/*:refs/heads/*")
@@ -133,6 +138,14 @@ def _fetch(source: Source, store: str) -> None:
         _git(store, *fetch, "--", source.place, f"{source.revision}:refs/fetched/{source.revision}")
     if _resolve(store, source.revision) is None:
         raise WorkspaceUnavailable(one_line(f"{source.place}: there is no revision {source.revision}", _REASON_CHARS))
+
+
+def _unlock(store: str) -> None:
+    """Remove the locks of a git that was killed: the batch has its directory to itself, and fetches once at a time."""
+    for folder, _, names in os.walk(store):
+        for name in names:
+            if name.endswith(".lock"):
+                os.unlink(os.path.join(folder, name))
 
 
 def _resolve(store: str, revision: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import subprocess
@@ -91,6 +92,19 @@ def test_a_linked_working_tree_is_copied_with_its_own_head(tmp_path: Path, repos
     assert git(copy, "status", "--porcelain") == ""
     git(copy, "commit", "--quiet", "--allow-empty", "--message=mine")
     assert git(linked, "log", "--format=%s") == "first\n"
+
+
+def test_a_fetch_that_was_killed_is_made_again(tmp_path: Path, repository: Path) -> None:
+    url = str(repository)
+    store = tmp_path / "out" / f"git-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+    (store.with_name(f"{store.name}.new") / "objects").mkdir(parents=True)  # in its first command
+    copy = made(tmp_path, "git", url, "trunk")
+    assert (copy / "kept").read_text() == "kept\n"
+    (repository / ".git" / "hooks" / "post-checkout").unlink()
+    git(repository, "commit", "--quiet", "--allow-empty", "--message=second")
+    (store / "refs" / "heads" / "trunk.lock").touch()  # in a later one
+    copy = made(tmp_path, "git", url, git(repository, "rev-parse", "HEAD").strip())
+    assert git(copy, "log", "-1", "--format=%s") == "second\n"
 
 
 @pytest.mark.parametrize("is_link", [False, pytest.param(True, marks=POSIX)])
