@@ -70,8 +70,8 @@ def agent_host(
         sandbox_name: The sandbox to run in.
         user: The user to run as.
     """
-    if durable is not None and workspace in (".", ""):
-        raise ValueError("`durable` needs a `workspace` of its own: a directory below the sandbox's working directory")
+    if durable is not None and (workspace in (".", "") or not durable.startswith("/")):
+        raise ValueError("`durable` is an absolute path, and needs a `workspace` other than the working directory")
 
     async def execute(state: AgentState) -> AgentState:
         session_id = _session_id()
