@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final
 
-from agent_host.batch.attempts import EngineFailed, ProcessEnd
+from agent_host.batch.attempts import MOST_OUTPUT, EngineFailed, ProcessEnd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from agent_host.clients.connection import SessionProcess, Starter
 
 _LEAVES_S: Final = 20.0
-_MOST_OUTPUT: Final = 64 * 1024**2
 
 
 class LocalEngine:
@@ -53,7 +52,7 @@ async def _output_of(process: SessionProcess) -> bytes:
     output = bytearray()
     while piece := await process.reader.read(1 << 20):
         output += piece
-        if len(output) > _MOST_OUTPUT:
+        if len(output) > MOST_OUTPUT:
             process.kill()
             break
     return bytes(output)

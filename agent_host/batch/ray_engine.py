@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.batch.attempts import EngineFailed, ProcessEnd
+from agent_host.batch.attempts import MOST_OUTPUT, EngineFailed, ProcessEnd
 from agent_host.display_text import one_line
 from agent_host.errors import UsageError
 from state.errors import SessionLocked, WriteFailed
@@ -138,7 +138,7 @@ def _run(arguments: list[str], directory: str) -> tuple[int, bytes, str]:
 
 
 def _read_both(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
-    """Standard output, and the end of standard error."""
+    """Standard output, and the end of standard error; more than a result can have ends the process."""
     import selectors
 
     kept = {"output": bytearray(), "words": bytearray()}
@@ -154,5 +154,7 @@ def _read_both(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
                 kept[key.data] += data
                 if key.data == "words":
                     del kept["words"][:-_LAST_WORDS]
+                elif len(kept["output"]) > MOST_OUTPUT:
+                    process.kill()
     process.wait()
     return bytes(kept["output"]), kept["words"].decode("utf-8", "replace")
