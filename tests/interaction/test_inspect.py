@@ -145,6 +145,14 @@ def test_a_retry_resumes_and_does_no_effect_twice(host: Host) -> None:
     assert (session / "workspace" / "effects").read_text() == "effect\n"
 
 
+def test_an_evaluation_without_a_durable_directory_repeats_no_other(host: Host) -> None:
+    order = {"tasks": tasks(host, "test $(wc -l < effects) = 1"), "agent": {"policy": "ci"}}
+    with gateway(use(shell("echo effect >> effects")), say("Done.")) as model:
+        logs = [finish(start(host, model.url, order)) for _ in range(2)]
+        assert model.count == 4, "the second evaluation asks the model, too"
+    assert [log["samples"]["one"]["score"] for log in logs] == ["C", "C"]
+
+
 @pytest.mark.parametrize(("approves", "effects", "score"), [(None, 0, "I"), ("approve", 1, "C"), ("reject", 0, "I")])
 def test_what_the_policy_asks_is_for_the_approvals_of_inspect(
     host: Host, approves: str | None, effects: int, score: str

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shlex
 import socket
+import uuid
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -74,7 +75,8 @@ def agent_host(
         raise ValueError("`durable` is an absolute path, and needs a `workspace` other than the working directory")
 
     async def execute(state: AgentState) -> AgentState:
-        session_id = _session_id()
+        # Without `durable` an attempt begins in a fresh workspace, so no earlier session is about it.
+        session_id = _session_id(attempt="" if durable else uuid.uuid4().hex)
         box = sandbox(sandbox_name)
         place = workspace
         command = [*program, "run", "-", "--session-id", session_id, "--or-resume", "--output", "json"]
@@ -114,12 +116,12 @@ def agent_host(
     return execute
 
 
-def _session_id() -> str:
-    """The same for each attempt at a sample, and another for each epoch, task and model."""
+def _session_id(*, attempt: str) -> str:
+    """The same for each `attempt` of this name at a sample, and another for each epoch, task and model."""
     sample = sample_active()
     if sample is None:
         raise RuntimeError("agent_host runs as the agent of a task's sample")
-    name = json.dumps([sample.task, sample.model, sample.sample.id, sample.epoch])
+    name = json.dumps([sample.task, sample.model, sample.sample.id, sample.epoch, attempt])
     return f"i-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
 
 
