@@ -107,6 +107,11 @@ EXPECTED = {
         "a piece of text on the screen, 10 ms after the one before, 99 of 100",
         "memory of the chat's own process",
     ],
+    "batch": [
+        "sessions that use the processor: one core against two",
+        "wall time against that of the sessions by jobs",
+        "memory of the batch at its end, against the first two fifths",
+    ],
     "clients": [
         "a new session with the fork server",
         "the same, against a fresh interpreter",
@@ -141,6 +146,7 @@ SLOW = (
     "tools",
     "session",
     "acp",
+    "batch",
     "chat",
     "clients",
     "changes",
