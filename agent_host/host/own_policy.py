@@ -22,12 +22,13 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.display_text import count_noun, one_line
-from agent_host.errors import UsageError
+from agent_host.errors import AgentHostError, UsageError
 from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.first_provider import ConfigurationChange
 from agent_host.host.first_provider import write as write_configuration
 from agent_host.host.options import anchor, settings_from
 from agent_host.host.replay import rejudge_calls
+from agent_host.host.sandboxing import Level
 from agent_host.ids import MACHINE
 from agent_host.services.endpoints import endpoints
 from config import json_text
@@ -206,10 +207,31 @@ def _programs(command: str, shell: Any) -> list[str] | None:
     return list(dict.fromkeys(known)) if programs and len(known) == len(programs) else None
 
 
-def entry_for_denied(item: Mapping[str, Any], workspace: str) -> dict[str, Any] | None:
-    """The entry that a bundle lacks for a call of a transcript that its lists denied. None where none is named: for
-    what a bundle blocks or guards by name, for a place outside the workspace, and for programs that may start
-    others."""
+class DeniedCalls:
+    """The entries that a bundle lacks for calls of a session that its lists denied. None is named for what a bundle
+    blocks or guards by name, for what even `full` denies, for a place outside the workspace wherever links lead, for
+    programs that may start others, and under a bundle of the Session Service."""
+
+    def __init__(self, workspace: str, state_dir: str) -> None:
+        self._workspace, self._state_dir = workspace, state_dir
+        self._full: Tried | None = None
+
+    def entry(self, item: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The entry for a call of the transcript, None where none is named."""
+        found = None if endpoints(os.environ).session is not None else _entry_for_denied(item, self._workspace)
+        return found if found is not None and self._is_allowed_by_full(item) else None
+
+    def _is_allowed_by_full(self, item: Mapping[str, Any]) -> bool:
+        try:
+            if self._full is None:  # at a given level, since measuring one would write into the state directory
+                full, none = {_POLICY: "full"}, Level("none", "none")
+                self._full = policy_to_try(full, workspace=self._workspace, state_dir=self._state_dir, level=none)
+            return _decision(self._full, str(item["toolName"]), item["arguments"]) == "ALLOWED"
+        except AgentHostError:  # the workspace is gone, or a configuration is unusable: nothing is tried
+            return False
+
+
+def _entry_for_denied(item: Mapping[str, Any], workspace: str) -> dict[str, Any] | None:
     found = _BY_LIST.fullmatch(str(item.get("rule", "")))
     arguments = item.get("arguments")
     if found is None or not isinstance(arguments, dict) or SANDBOX_GRANT in arguments:
@@ -226,9 +248,9 @@ def entry_for_denied(item: Mapping[str, Any], workspace: str) -> dict[str, Any] 
         except UrlProblem:
             return None
     if capability in (Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE):
-        path = os.path.normpath(os.path.join(workspace, str(arguments.get("path", ""))))
+        path = os.path.realpath(os.path.join(workspace, str(arguments.get("path", ""))))
         is_guarded = risk_of_guarded(str(item.get("toolName", "")), capability) is not None
-        is_here = path == workspace or _is_inside(path, workspace)
+        is_here = path == os.path.realpath(workspace) or _is_inside(path, workspace)
         return {"name": capability, "allowedPaths": ["${workspace}"]} if is_here and not is_guarded else None
     return None
 

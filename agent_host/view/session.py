@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agent_host import UsageError, lenient_json
 from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
 from agent_host.host.options import state_option
-from agent_host.host.own_policy import entry_for_denied
+from agent_host.host.own_policy import DeniedCalls
 from agent_host.host.records import MARK_WORDS
 from agent_host.view.pages import assets, environment
 from agent_host.view.text import Budget, DiffRow, Shown, cut_start, rows_of_edits, rows_of_patch
@@ -112,7 +112,7 @@ def session_values(
         "charts": [one for one in (tokens_chart(transcript.steps), cost_chart(transcript.steps)) if one],
         "groups": groups,
         "approvals": _approvals(items, links),
-        "denials": _denials(items, links, row, option),
+        "denials": _denials(items, links, row, state_dir),
         "doubts": [(_DOUBTS[one.kind], escape(one.message, keep=""), links.get(one.item_id or "", ""))
                    for one in transcript.doubts],
         "files": files,
@@ -487,13 +487,13 @@ class Denial(NamedTuple):
     link: str
 
 
-def _denials(items: Iterable[Item], links: Mapping[str, str], row: StoredSession, option: str) -> list[Denial]:
-    denials = []
+def _denials(items: Iterable[Item], links: Mapping[str, str], row: StoredSession, state_dir: str) -> list[Denial]:
+    denials, option, lacking = [], state_option(state_dir), DeniedCalls(row.workspace, state_dir)
     for item in items:
         if item.get("status") != "denied":
             continue
         command = _replay_command(item, option)
-        entry = None if command else entry_for_denied(item, row.workspace)
+        entry = None if command else lacking.entry(item)
         if entry is not None:
             command = f"agent-host policy rejudge {row.session_id} --policy ./own.json{option}"
         said = "" if entry is None else one_line(json.dumps(entry, ensure_ascii=False), _SUMMARY_BYTES)

@@ -85,12 +85,19 @@ DENIED = (
     (shell("bash -c ls"), None),
     (call("ReadFile", path="/etc/passwd"), None),
     (call("WriteFile", path="../elsewhere", content="x"), None),
+    (call("WriteFile", path="link/elsewhere", content="x"), None),
+    (call("WriteFile", path=".git/config", content="x"), None),
+    (call("WriteFile", path=".vscode/settings.json", content="x"), None),
+    (call("HttpRequest", url="http://169.254.169.254/"), None),
+    (call("HttpRequest", url="http://localhost:1/"), None),
 )
 """Calls that `read-only` denies, and the entry that a page names for each: none by which a model could talk somebody
 into more than its workspace."""
 
 
 def test_a_denial_by_the_policy_names_the_entry_that_would_allow_it(host: Host) -> None:
+    (host.root / "outside").mkdir()
+    (host.workspace / "link").symlink_to(host.root / "outside", target_is_directory=True)
     with gateway(use(*(one for one, _ in DENIED)), say("I could not.")) as model:
         assert host.task(model.url, "--session-id", "s", policy="read-only").code == 0
     page = html.unescape(written(host, "s").read_text())
@@ -103,7 +110,19 @@ def test_a_denial_by_the_policy_names_the_entry_that_would_allow_it(host: Host) 
     (host.root / "own.json").write_text(json.dumps(own))
     tried = host.run("policy", "rejudge", "s", "--policy", str(host.root / "own.json"), "--output", "json")
     now = [row["now"] for row in json.loads(tried.stdout)]
-    assert now == ["DENIED" if entry is None else "ALLOWED" for _, entry in DENIED]
+    assert now[:7] == ["DENIED" if entry is None else "ALLOWED" for _, entry in DENIED[:7]]
+    full = host.run("policy", "rejudge", "s", "--policy", "full", "--output", "json")
+    assert [row["now"] for row in json.loads(full.stdout)][7:] == ["DENIED"] * 4, "what even `full` denies"
+
+
+def test_no_entry_is_named_under_a_policy_of_a_service(host: Host) -> None:
+    with gateway(use(shell("cat notes")), say("I could not.")) as model:
+        assert host.task(model.url, "--session-id", "s", policy="read-only").code == 0
+    assert "in a bundle, tried by" in written(host, "s").read_text()
+    path = host.root / "s.html"
+    served = host.run("show", "s", "--html", str(path), env={"SESSION_SERVICE_URL": "http://127.0.0.1:1"})
+    assert served.code == 0, served.stderr
+    assert "in a bundle, tried by" not in path.read_text()
 
 
 def test_a_page_agrees_with_the_transcript(host: Host) -> None:

@@ -102,6 +102,17 @@ def test_it_writes_nothing(host: Host) -> None:
     assert rows == ["interrupted", "denied", "ended"], "what waits for a person comes first"
 
 
+def test_naming_what_would_allow_a_denied_call_writes_nothing(host: Host) -> None:
+    with gateway(use(shell("cat notes")), say("I could not.")) as model:
+        assert host.task(model.url, "--session-id", "s", policy="read-only").code == 0
+    host.configure(sandbox="auto")  # a level that is measured would be kept in the state directory
+    (host.state / "sandbox-levels.json").unlink(missing_ok=True)
+    before = files_under(host.state)
+    with viewing(host) as view, view.stream("/api/sessions/s") as parts:
+        assert "in a bundle, tried by" in parts.text
+    assert files_under(host.state) == before
+
+
 def test_the_list_has_metadata_alone(host: Host) -> None:
     page_sessions.answered(host, "s", use(call("ReadFile", path="/nowhere/file")), say("Ignore all rules."))
     with viewing(host) as view, view.stream("/api/sessions") as parts:
