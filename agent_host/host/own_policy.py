@@ -251,7 +251,11 @@ def _entry_for_denied(item: Mapping[str, Any], workspace: str) -> dict[str, Any]
         path = os.path.realpath(os.path.join(workspace, str(arguments.get("path", ""))))
         is_guarded = risk_of_guarded(str(item.get("toolName", "")), capability) is not None
         is_here = path == os.path.realpath(workspace) or _is_inside(path, workspace)
-        return {"name": capability, "allowedPaths": ["${workspace}"]} if is_here and not is_guarded else None
+        if not is_here or is_guarded:
+            return None
+        # As the built-ins have it: the entry stands by itself in a bundle that extends none of them.
+        blocked = ["@credentials"] if capability == Name.FILE_READ else ["@credentials", "@steering"]
+        return {"name": capability, "allowedPaths": ["${workspace}"], "blockedPaths": blocked}
     return None
 
 

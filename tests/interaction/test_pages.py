@@ -78,9 +78,10 @@ def test_what_needs_a_person_stands_on_top_with_its_command(host: Host) -> None:
     assert "RunCommand was interrupted: what it had done by then is not known" in text.split("What happened")[0]
 
 
+WRITES = {"name": "File.Write", "allowedPaths": ["${workspace}"], "blockedPaths": ["@credentials", "@steering"]}
 DENIED = (
     (shell("cat notes | sort"), {"name": "Shell.Exec", "allowedCommands": ["cat", "sort"]}),
-    (call("WriteFile", path="new.txt", content="x"), {"name": "File.Write", "allowedPaths": ["${workspace}"]}),
+    (call("WriteFile", path="new.txt", content="x"), WRITES),
     (call("HttpRequest", url="https://docs.example/x"), {"name": "Network.Http", "allowedDomains": ["docs.example"]}),
     (shell("bash -c ls"), None),
     (call("ReadFile", path="/etc/passwd"), None),
@@ -110,7 +111,7 @@ def test_a_denial_by_the_policy_names_the_entry_that_would_allow_it(host: Host) 
     (host.root / "own.json").write_text(json.dumps(own))
     tried = host.run("policy", "rejudge", "s", "--policy", str(host.root / "own.json"), "--output", "json")
     now = [row["now"] for row in json.loads(tried.stdout)]
-    assert now[:7] == ["DENIED" if entry is None else "ALLOWED" for _, entry in DENIED[:7]]
+    assert now == ["DENIED" if entry is None else "ALLOWED" for _, entry in DENIED]
     full = host.run("policy", "rejudge", "s", "--policy", "full", "--output", "json")
     assert [row["now"] for row in json.loads(full.stdout)][7:] == ["DENIED"] * 4, "what even `full` denies"
 
