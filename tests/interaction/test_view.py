@@ -190,6 +190,20 @@ def test_where_a_question_is_cut_there_is_nothing_to_press(servers: Servers) -> 
         serve.ended_well()
 
 
+def test_a_denial_on_the_page_runs_nothing(servers: Servers) -> None:
+    host = servers.host
+    with gateway(use(shell("echo x >> effects")), say("Done.")) as model:
+        serve, client, approval = asking(servers, model.url)
+        with viewing(host, "--allow-approve") as view:
+            assert view.post({"approvalId": approval, "decision": "denied"}).json()["status"] == "delivered"
+        resolved = client.event("approval_resolved")["payload"]
+        client.event("task_completed")
+        client.call("Shutdown")
+        serve.ended_well()
+    assert (resolved["decision"], resolved["answeredBy"]) == ("denied", "view")
+    assert not (host.workspace / "effects").exists()
+
+
 def test_a_port_that_is_taken_is_one_line(host: Host) -> None:
     page_sessions.answered(host, "s", say("Done."))
     with viewing(host) as view:
