@@ -17,7 +17,7 @@ import orjson
 from agent_host.batch.ledger import COMPLETED, INFRASTRUCTURE, SPENDING_LIMIT, Row
 from agent_host.batch.workspaces import WorkspaceUnavailable
 from agent_host.display_text import one_line
-from agent_host.errors import AgentHostError, ErrorCode
+from agent_host.errors import AgentHostError, ErrorCode, SessionHeld
 from agent_host.host.records import remove_session
 from agent_host.ids import MACHINE
 from agent_host.loop.costs import MAX_COST
@@ -49,11 +49,11 @@ class ProcessEnd(NamedTuple):
 
 
 class Engine(Protocol):
-    """Where processes of a batch run."""
+    """A place in which processes of a batch run."""
 
     async def run(self, name: str, arguments: Sequence[str], *, directory: str) -> ProcessEnd:
         """Run `agent-host` with these arguments to its end; `name` is what people see it under. Cancelling ends its
-        input and waits for it. Raises EngineFailed."""
+        input, and waits until it has finished its step. Raises EngineFailed."""
         ...
 
     async def aclose(self) -> None:
@@ -81,11 +81,20 @@ class BatchLaunch(NamedTuple):
 
 
 class LineEnd(NamedTuple):
-    """The end of a shell line of the batch: its exit code, or why it has none. `denied` names what denied it."""
+    """The end of a shell line of the batch: its exit code, or why it has none. `denied` names what denied it. Where
+    `is_held`, another process still runs the line for an earlier attempt."""
 
     exit_code: int | None
     why: str = ""
     denied: str = ""
+    is_held: bool = False
+
+
+class Attempted(NamedTuple):
+    """The row of an attempt. `has_asked`: the model may have been asked, so the attempt may have cost something."""
+
+    row: Row
+    has_asked: bool
 
 
 class Attempts:
@@ -98,31 +107,31 @@ class Attempts:
         self._engine = engine
         os.makedirs(ledger.at("work"), exist_ok=True)
 
-    async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Row:
-        """Begin the task's session, or go on with it, until it ends; `number` counts attempts from 1, `max_cost` is
-        what the session may have cost by its end."""
+    async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Attempted:
+        """Begin the task's session, or continue it, until it ends; `number` counts attempts from 1, `max_cost` is what
+        the session may have cost by its end."""
         began = MACHINE.monotonic()
         fields: Row = {}
         try:
-            ready = await self._make_attempt(task, fields, max_cost)
+            ended = await self._make_attempt(task, fields, max_cost)
         except OSError as error:  # a disk that is full, of the batch's own files
-            ready = _failure("DISK_FAILED", f"{self._ledger.path}: {error.strerror or error}")
-        row = {"id": task.id, "sessionId": self._ledger.session_id(task), **ready, **fields, "attempts": number}
+            ended = Attempted(_failure("DISK_FAILED", f"{self._ledger.path}: {error.strerror or error}"), True)
+        row = {"id": task.id, "sessionId": self._ledger.session_id(task), **ended.row, **fields, "attempts": number}
         row["durationMs"] = int((MACHINE.monotonic() - began) * 1000)
-        return {**row, **self._ledger.patch_row(task)}
+        return ended._replace(row={**row, **self._ledger.patch_row(task)})
 
-    async def _make_attempt(self, task: BatchTask, fields: Row, max_cost: float | None) -> Row:
+    async def _make_attempt(self, task: BatchTask, fields: Row, max_cost: float | None) -> Attempted:
         """The part of a row that says how the session ended; `fields` gets those of setup and check. Raises OSError."""
         unready = await self._get_ready(task, fields)
         if unready is not None:
-            # The model was asked nothing, so the session has cost no more than before.
-            known = self._ledger.rows.get(task.id, {}).get("cost", 0.0)
-            return unready if max_cost is None else {**unready, "cost": known}
+            return Attempted(unready, has_asked=False)
         row = await self._run_session(task, max_cost)
         if row["endedBy"] != INFRASTRUCTURE and task.check and not row["retryable"]:
             checked = await self._run_line(task, "check")
+            if checked.is_held:  # the session repeats its result once the line can be run
+                return Attempted({**row, **_held(checked.why)}, has_asked=True)
             fields["check"] = {"exitCode": checked.exit_code, **({"why": checked.why} if checked.why else {})}
-        return row
+        return Attempted(row, has_asked=row["reason"] != ErrorCode.SESSION_HELD)
 
     async def tidy(self, task: BatchTask, row: Row) -> None:
         """Remove the workspace of a task whose row and patch are stored, if nothing more is to be done there."""
@@ -137,6 +146,9 @@ class Attempts:
         if known is not None:
             fields.update(known)
             return None
+        held = await asyncio.to_thread(self._forget_line, task, "setup") if task.setup else None
+        if held is not None:  # the setup of a batch that was killed is still at work there
+            return _held(held)
         try:
             await asyncio.to_thread(self._workspaces.make, task.key, task.workspace)
         except WorkspaceUnavailable as error:
@@ -144,6 +156,8 @@ class Attempts:
         if task.setup:
             end = await self._run_line(task, "setup")
             fields["setup"] = {"exitCode": end.exit_code}
+            if end.is_held:
+                return _held(end.why)
             if end.denied:
                 return {**_failure(end.denied, end.why), "endedBy": "policy", "retryable": False}
             if end.exit_code != 0:
@@ -153,7 +167,7 @@ class Attempts:
         return None
 
     async def _run_session(self, task: BatchTask, max_cost: float | None) -> Row:
-        """The row of a session that has ended, or was left where it can be resumed."""
+        """The row of a session that has ended, or was left resumable."""
         launch, ledger = self._launch, self._ledger
         order = ledger.at("work", f"{task.key}.order")
         _write_json(order, {"prompt": task.prompt, "policy": task.policy})
@@ -191,7 +205,9 @@ class Attempts:
         turns = f'[[turn]]\ntool_calls = {call}\n[[turn]]\ntext = "Done."\n'
         _write(script, b"[vars]\nline = %b\n%b" % (orjson.dumps(line), turns.encode()))  # JSON's string is TOML's
         _write_json(order, {"prompt": f"The {which} of {task.id}", "policy": task.policy})
-        await asyncio.to_thread(_forget, launch.state_dir, session_id)
+        held = await asyncio.to_thread(self._forget_line, task, which)
+        if held is not None:
+            return LineEnd(None, held, is_held=True)
         arguments = [
             "run", "-", "--order", order, "--session-id", session_id, "--output", "json", "--no-input", "--no-summary",
             "--gateway", f"mock:{script}", "--toolset", "desktop",
@@ -203,8 +219,18 @@ class Attempts:
             return LineEnd(None, str(error))
         found = _line_end(end)
         if found.exit_code == 0:
-            await asyncio.to_thread(_forget, launch.state_dir, session_id)
+            await asyncio.to_thread(self._forget_line, task, which)
         return found
+
+    def _forget_line(self, task: BatchTask, which: str) -> str | None:
+        """Remove the session of an earlier `setup` or `check`, if it is there; why not, if a process still has it."""
+        try:
+            remove_session(self._launch.state_dir, f"{self._ledger.session_id(task)}-{which}", resumable=True)
+        except SessionHeld as error:
+            return str(error)
+        except AgentHostError:  # there is none, or its new run says what is wrong
+            return None
+        return None
 
 
 def _has_spent_all(result: dict[str, Any]) -> bool:
@@ -218,7 +244,9 @@ def _line_end(end: ProcessEnd) -> LineEnd:
         return LineEnd(None, _last_line(end.last_words) or f"ended with exit code {end.exit_code}")
     for call in result.get("toolCalls", ()):
         if result["deniedApprovals"]:
-            return LineEnd(None, "it needs an approval, which nobody gives in a batch", ErrorCode.APPROVAL_REQUIRED)
+            return LineEnd(
+                None, "it needs an approval, and a batch has nobody to give one", ErrorCode.APPROVAL_REQUIRED
+            )
         if call["status"] == "denied":
             return LineEnd(None, "the policy denies it", str(call.get("code", ErrorCode.CAPABILITY_DENIED)))
         if "exitCode" in call:
@@ -231,11 +259,15 @@ def _unfinished(end: ProcessEnd) -> Row:
     """The row of a process that ended without a result."""
     said = _last_line(end.last_words)
     if end.exit_code == HELD:
-        return _failure(ErrorCode.SESSION_HELD, said)
+        return _held(said)
     if end.exit_code == 2:
         return {**_failure(ErrorCode.INVALID_REQUEST, said), "retryable": False}
     how = f"signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
     return {**_failure("INTERRUPTED", f"the process ended by {how}: {said}"), "exitCode": end.exit_code}
+
+
+def _held(message: str) -> Row:
+    return _failure(ErrorCode.SESSION_HELD, message)
 
 
 def _failure(reason: str, message: str) -> Row:
@@ -264,12 +296,6 @@ def _result_in(output: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _forget(state_dir: str, session_id: str) -> None:
-    """Remove the session of an earlier line, if it is there."""
-    with contextlib.suppress(AgentHostError):
-        remove_session(state_dir, session_id, resumable=True)
-
-
 def _read_json(path: str) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
@@ -280,7 +306,7 @@ def _read_json(path: str) -> dict[str, Any] | None:
 
 
 def _take_known(marker: str, workspace: str) -> dict[str, Any] | None:
-    """What is known of a workspace that is ready; None for one that is not, or of which something is missing."""
+    """The fields that are known of a workspace that is ready; None for one that is not, or where a part is missing."""
     known = _read_json(marker) if os.path.isdir(workspace) else None
     if known is None:
         with contextlib.suppress(FileNotFoundError):

@@ -1,9 +1,9 @@
-"""The directory of a batch: what was begun, what ended how, and what a person takes away.
+"""The directory of a batch: the tasks that were begun, how each ended, and the files that a person takes away.
 
 `batch.json` has the batch's random id and what each id of a task means; a second batch on the directory is refused by
 a lock. `results.jsonl` grows by a line when a session ends, durable before the next thing is begun on its account; the
 last line of an id counts, and a line that a crash cut is dropped. A clean end leaves one line an id, in the order of
-the tasks, and writes `predictions.jsonl` and `summary.json` anew.
+the tasks, with those of earlier files behind them, and writes `predictions.jsonl` and `summary.json` again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 INFRASTRUCTURE: Final = "infrastructure"
 SPENDING_LIMIT: Final = "SPENDING_LIMIT"
-"""Reason of a session that the batch's own `--max-cost` has stopped: another run with more goes on with it."""
+"""Reason of a session that the batch's own `--max-cost` has stopped: a run with a higher limit continues it."""
 COMPLETED: Final = "TASK_COMPLETED"
 _BATCH_ID: Final = re.compile(r"[0-9a-f]{16}")
 
@@ -56,16 +56,15 @@ class Ledger:
             raise SessionHeld(f"another process ({error.pid}) runs the batch in {path}") from error
         except (OSError, WriteFailed) as error:
             raise UsageError(f"--out {path}: {getattr(error, 'strerror', None) or error}") from error
-        try:
-            self.batch_id = self._identify(launch)
-            self.rows = self._read()
-            self._file = open(self.at("results.jsonl"), "ab")  # noqa: SIM115  closed by `close`
-        except OSError as error:
-            self._lock.release(remove=False)
-            raise UsageError(f"--out {path}: {error.strerror}") from error
-        except BaseException:
-            self._lock.release(remove=False)
-            raise
+        with contextlib.ExitStack() as unready:
+            unready.callback(self._lock.release, remove=False)
+            try:
+                self.batch_id = self._identify(launch)
+                self.rows = self._read()
+                self._file = open(self.at("results.jsonl"), "ab", buffering=0)  # noqa: SIM115  closed by `close`
+            except OSError as error:
+                raise UsageError(f"--out {path}: {error.strerror}") from error
+            unready.pop_all()
 
     def at(self, *names: str) -> str:
         """A path in the directory."""
@@ -76,7 +75,7 @@ class Ledger:
         return f"b-{self.batch_id}-{task.key}"
 
     def patch_of(self, task: BatchTask) -> str:
-        """Where the patch of the task's session is put."""
+        """The file for the patch of the task's session."""
         return self.at("patches", f"{task.id}.patch")
 
     def patch_row(self, task: BatchTask) -> Row:
@@ -84,11 +83,12 @@ class Ledger:
         return {"patchFile": f"patches/{task.id}.patch"} if os.path.exists(self.patch_of(task)) else {}
 
     def add(self, row: Row) -> None:
-        """Put a row on record; on return it is durable. Raises OSError, and then it is not."""
-        start = self._file.tell()
+        """Put a row on record; on return it is durable. Raises OSError, and then nothing of it is there."""
+        start = os.fstat(self._file.fileno()).st_size
+        left = memoryview(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
         try:
-            self._file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
-            self._file.flush()
+            while left:
+                left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
         except OSError:
             with contextlib.suppress(OSError):
@@ -98,7 +98,8 @@ class Ledger:
 
     def finish(self, summary: Row) -> None:
         """Leave one line an id, and the files made of them. Raises OSError."""
-        rows = [self.rows[task.id] for task in self._tasks if task.id in self.rows]
+        ids = dict.fromkeys([*(task.id for task in self._tasks if task.id in self.rows), *self.rows])
+        rows = [self.rows[one] for one in ids]
         self._replace("results.jsonl", rows)
         self._replace("predictions.jsonl", self._predictions(rows))
         self._replace("summary.json", [summary])

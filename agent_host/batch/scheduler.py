@@ -1,11 +1,11 @@
-"""Which task of a batch runs when: some at once, failures of the infrastructure again, until each has ended.
+"""The order of a batch's tasks: some run at once, failures of the infrastructure again, until each has ended.
 
 - An attempt that its result calls retryable is made again, `retries` times, each time later. Only the result says so;
   exit codes do not.
 - With a spending limit a session begins with a slice of what is left, and is resumed with a further one when it has
   used that up. What all sessions may have cost at any time is never above the limit.
-- The breaker: if the last attempts of all tasks were ended by the infrastructure, nothing new begins. Single attempts
-  try it again, each later than the one before; the third that fails ends the batch.
+- The breaker: if the infrastructure ended the last attempts of all tasks, nothing new begins. Single attempts try it
+  again, each later than the one before; the third that fails ends the batch.
 - An interrupted batch ends the input of its processes: each finishes its step and leaves its session resumable.
 """
 
@@ -49,26 +49,30 @@ class Waiting(NamedTuple):
 
 
 class Budget:
-    """What sessions may cost together, in the currency of the prices; None without a limit. A session holds what it was
-    granted until its attempt ends, and what it has cost after that; `spent` is what they have cost before, by id."""
+    """A limit of what sessions cost together, in the currency of the prices; None for no limit. A session holds what it
+    was granted until its attempt ends, and what it has cost after that; `spent` is what they have cost before, by
+    id."""
 
     def __init__(self, limit: float | None, jobs: int, spent: Mapping[str, float]) -> None:
         self._limit = limit
         self._jobs = jobs
         self._held = dict(spent)
+        self._before: dict[str, float] = {}
+        """What a session held before its last grant."""
         self._too_little: dict[str, float] = {}
         """What was left of a session's grant when that did not cover its next call."""
 
     @property
     def left(self) -> float:
-        """What nobody holds."""
+        """The part of the limit that no session holds."""
         return 0.0 if self._limit is None else self._limit - sum(self._held.values())
 
     def grant(self, task: BatchTask) -> float | None:
-        """What the task's session may have cost by its end. None where nothing is left for it, or without a limit."""
+        """Grant the task's session a slice; what it may have cost by its end. None if nothing is left for it, or
+        without a limit."""
+        spent = self._before[task.id] = self._held.get(task.id, 0.0)
         if self._limit is None:
             return task.max_cost
-        spent = self._held.get(task.id, 0.0)
         slice_ = min(self.left, max(self.left / (2 * self._jobs), 2 * self._too_little.get(task.id, 0.0)))
         if task.max_cost is not None:
             slice_ = min(slice_, task.max_cost - spent)
@@ -79,12 +83,17 @@ class Budget:
 
     def settle(self, task: BatchTask, row: Row, granted: float | None) -> bool:
         """Take what the session has cost; True if it stopped for want of a further slice."""
-        if self._limit is None or granted is None:
+        if granted is None:
             return False
         # What is not known to have been spent less counts as spent: a process that was lost may have asked the model.
         cost = self._held[task.id] = float(row["cost"]) if "cost" in row else granted
         self._too_little[task.id] = max(0.0, granted - cost)
         return bool(row["reason"] == SPENDING_LIMIT)
+
+    def give_back(self, task: BatchTask) -> float:
+        """Take back the last grant of a session whose model was not asked; what the session has cost before."""
+        cost = self._held[task.id] = self._before[task.id]
+        return cost
 
     def has_more_for(self, task: BatchTask) -> bool:
         """True if a session that wants a further slice can get one that is larger than what was too little."""
@@ -134,6 +143,7 @@ class Scheduler:
         }
         self._budget = Budget(max_cost, jobs, costs)
         self._unwritten: list[Row] = []
+        self._fault: BaseException | None = None
         self._stop: Stop = ""
         self._news = asyncio.Event()
 
@@ -160,9 +170,10 @@ class Scheduler:
         self._news.set()
 
     async def run(self) -> Stop:
-        """Run until each task has ended, or the batch stops early."""
+        """Run until each task has ended, or the batch stops early. Raises what an attempt died of that nobody foresaw,
+        once those beside it have been left."""
         try:
-            while (self._waiting or self._running) and not self._stop:
+            while (self._waiting or self._running) and not self._stop and self._fault is None:
                 self._news.clear()
                 self._begin_what_may()
                 await self._await_news()
@@ -173,6 +184,8 @@ class Scheduler:
             if self._running:
                 await asyncio.wait(list(self._running))
         self._write_again()
+        if self._fault is not None:
+            raise self._fault
         return "unwritten" if self._unwritten and not self._stop else self._stop
 
     @property
@@ -208,34 +221,34 @@ class Scheduler:
 
     def _ended(self, running: asyncio.Task[None]) -> None:
         self._running.pop(running, None)
-        if not running.cancelled() and (error := running.exception()) is not None:
-            self._stop = self._stop or "unwritten"
-            asyncio.get_running_loop().call_exception_handler({"message": "an attempt failed", "exception": error})
+        if not running.cancelled():
+            self._fault = self._fault or running.exception()
         self._news.set()
 
     async def _attempt(self, one: Waiting, granted: float | None) -> None:
         task = one.task
         before = self._ledger.rows.get(task.id, {}).get("attempts", 0)
-        row = await self._attempts.run(task, number=before + 1, max_cost=granted)
+        row, has_asked = await self._attempts.run(task, number=before + 1, max_cost=granted)
+        wants_more = self._budget.settle(task, row, granted)
+        if not has_asked and granted is not None:
+            row = {**row, "cost": self._budget.give_back(task)}
         if row["reason"] == "SESSION_HELD" and one.held < _HELD_TRIES:
             self._wait(one._replace(held=one.held + 1), _HELD_S)
-            self._budget.settle(task, {**row, "cost": self._ledger.rows.get(task.id, {}).get("cost", 0.0)}, granted)
             return
         self._note(row)
-        wants_more = self._budget.settle(task, row, granted)
         self._record(row)
         if wants_more and self._budget.has_more_for(task):
             self._waiting.appendleft(one)  # before others begin: what has begun is to come to its end
         elif row["retryable"] and not wants_more and one.tries < self._retries:
             self._wait(one._replace(tries=one.tries + 1), _backoff_s(one.tries))
-        else:
+        elif self._ledger.rows.get(task.id) is row:  # else the disk has refused it
             await self._attempts.tidy(task, row)
 
     def _wait(self, one: Waiting, wait_s: float) -> None:
         self._waiting.append(one._replace(not_before=MACHINE.monotonic() + wait_s))
 
     def _note(self, row: Row) -> None:
-        """Have the breaker know how an attempt ended."""
+        """Tell the breaker how an attempt ended."""
         failed = row["endedBy"] == INFRASTRUCTURE
         was_broken = self._is_broken
         self._last.append(failed)

@@ -1,4 +1,4 @@
-"""What a person is told of a batch: a line while it runs, a table and totals at its end."""
+"""The words about a batch for a person: a line while it runs, a table and totals at its end."""
 
 from __future__ import annotations
 

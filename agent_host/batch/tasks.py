@@ -8,6 +8,7 @@ import io
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -39,7 +40,7 @@ _SHAPE: Final = Record(
 
 
 class Source(NamedTuple):
-    """Where a workspace comes from: a directory or an archive by its absolute path, or a git URL with its revision."""
+    """The origin of a workspace: a directory or an archive by its absolute path, or a git URL with its revision."""
 
     kind: Kind
     place: str
@@ -63,7 +64,7 @@ class BatchTask(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """What stays the same as long as the id means the same task: prompt, workspace and policy, as SHA-256."""
+        """The SHA-256 of prompt, workspace and policy, which stays as long as the id means the same task."""
         parts = [self.prompt, *self.workspace, self.policy, content_hash(self.policy) if self.policy else ""]
         return hashlib.sha256(orjson.dumps(parts)).hexdigest()
 
@@ -174,6 +175,8 @@ def _git_problem(url: str, revision: str) -> str | None:
     is_allowed = scheme[1] in ("https", "ssh") if scheme else os.path.isabs(url) or _HOST_AND_PATH.fullmatch(url)
     if not is_allowed or "::" in url.partition("/")[0] or url.startswith("-"):
         return "a git URL begins with https:// or ssh://, or is an absolute path"
+    if scheme and "@" in urlsplit(url).netloc and (scheme[1] == "https" or urlsplit(url).password is not None):
+        return "a git URL holds no password or token: git finds them by ssh's agent and keys"
     if not url.isprintable() or not _REVISION.fullmatch(revision):
         return f"{revision!r} is no revision"
     if scheme is None and os.path.isabs(url) and not os.path.isdir(url):

@@ -4,7 +4,8 @@
   own with the same branches, index and HEAD, whose objects are borrowed from the first (`objects/info/alternates`).
   Nothing that a session does there, not even a stash, reaches the person's repository, as it would from a worktree.
   Its configuration is not copied either: hooks, filters and aliases of the person's are none of the session's. Linked
-  working trees inside of the directory are copied without what links them.
+  working trees inside of the directory are copied without what links them, and the batch's own directory and that of
+  the sessions' state are left out.
 - An archive is unpacked by tarfile's `data` filter, within bounds.
 - A git URL is fetched once into a bare repository that all its sessions borrow from. git runs without hooks, filters,
   submodules, prompts and the machine's configuration, and by no protocol but https, ssh and, for a path, a file.
@@ -14,11 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import lzma
 import os
 import shutil
 import subprocess
 import tarfile
 import threading
+import zlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +29,7 @@ from agent_host.display_text import one_line
 from tool_runtime.platform.environment import find_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from agent_host.batch.tasks import Source
 
@@ -54,15 +57,23 @@ _SETTINGS: Final = (
 )  # fmt: skip
 
 
+_UNUSABLE: Final = (
+    OSError, shutil.Error, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, RecursionError,
+)  # fmt: skip
+"""What copying or unpacking raises for a directory or an archive that is damaged or odd."""
+
+
 class WorkspaceUnavailable(Exception):
     """There is no workspace for a session, for a reason that is not the model's; `str()` is one line."""
 
 
 class Workspaces:
-    """The workspaces below `directory`, by the keys of their tasks. Used from any thread."""
+    """The workspaces below `directory`, by the keys of their tasks; `left_out` are places that no copy has. Used from
+    any thread."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, left_out: Iterable[str] = ()) -> None:
         self._directory = directory
+        self._left_out = frozenset(map(os.path.realpath, left_out))
         self._lock = threading.Lock()
         self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._fetched: set[tuple[str, str]] = set()
@@ -72,22 +83,23 @@ class Workspaces:
         return os.path.join(self._directory, key)
 
     def make(self, key: str, source: Source) -> str:
-        """The path of the workspace, which is made anew: one that is there goes. Raises WorkspaceUnavailable."""
+        """Make the workspace and return its path; one that is there is removed first. Raises WorkspaceUnavailable."""
         path, unfinished = self.path_of(key), os.path.join(self._directory, f"{key}.new")
         try:
             self.remove(key)
             _remove(unfinished)
             os.makedirs(self._directory, exist_ok=True)
             if source.kind == "directory":
-                _copy(source.place, unfinished)
+                _copy(source.place, unfinished, self._left_out)
             elif source.kind == "archive":
                 _unpack(source.place, unfinished)
             else:
                 self._check_out(source, unfinished)
             os.rename(unfinished, path)
-        except (OSError, shutil.Error, tarfile.TarError, EOFError) as error:
+        except _UNUSABLE as error:
             _remove(unfinished)
-            raise WorkspaceUnavailable(one_line(f"{source.place}: {error}", _REASON_CHARS)) from error
+            said = "its directories nest too deep" if isinstance(error, RecursionError) else str(error)
+            raise WorkspaceUnavailable(one_line(f"{source.place}: {said}", _REASON_CHARS)) from error
         except WorkspaceUnavailable:
             _remove(unfinished)
             raise
@@ -190,12 +202,14 @@ def _borrow(git_directory: str, objects: str) -> None:
         file.write(f"{objects}\n")
 
 
-def _copy(source: str, target: str) -> None:
+def _copy(source: str, target: str, left_out: Collection[str]) -> None:
     """Copy a directory with its links as links, and have a repository of its own where it has one. A `.git` further
     down that only leads elsewhere is left out: git would work in the person's repository through it."""
 
+    source = os.path.realpath(source)
+
     def skip(folder: str, names: list[str]) -> list[str]:
-        skipped = [name for name in names if _is_special(os.path.join(folder, name))]
+        skipped = [name for name in names if _is_special(path := os.path.join(folder, name)) or path in left_out]
         if ".git" in names and (folder == source or _leads_elsewhere(os.path.join(folder, ".git"))):
             skipped.append(".git")
         return skipped

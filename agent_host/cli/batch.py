@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from agent_host.batch.attempts import Attempts, BatchLaunch
-from agent_host.batch.engines import LocalEngine
+from agent_host.batch.engines import LocalEngine, RayEngine
 from agent_host.batch.ledger import Ledger
 from agent_host.batch.scheduler import Scheduler
 from agent_host.batch.summary import Progress, exit_code_of, summarize, table_of
@@ -79,7 +79,7 @@ async def _run(
     began = MACHINE.monotonic()
     launch = _launch(namespace, line, settings)
     engine = _engine(namespace.engine, settings, jobs=jobs, shared=launch.state_dir)
-    attempts = Attempts(ledger, launch, Workspaces(ledger.at("workspaces")), engine)
+    attempts = Attempts(ledger, launch, Workspaces(ledger.at("workspaces"), (ledger.path, launch.state_dir)), engine)
     progress = Progress(tasks, ledger)
     max_cost = settings.llm.max_cost or None
     scheduler = Scheduler(
@@ -114,8 +114,6 @@ def _engine(name: str, settings: Settings, *, jobs: int, shared: str) -> Engine:
     """Raises UsageError."""
     if name == "local":
         return LocalEngine(default_starter(settings, notice))
-    from agent_host.batch.ray_engine import RayEngine
-
     return RayEngine(jobs=jobs, shared=shared)
 
 
@@ -140,7 +138,7 @@ def _report(
     stop: Stop,
     duration_ms: int,
 ) -> int:
-    """Write what a person takes away, and print the summary; the exit code."""
+    """Write the files that a person takes away, and print the summary; return the exit code."""
     summary = summarize(tasks, ledger, stop=stop, duration_ms=duration_ms)
     code = exit_code_of(tasks, ledger, stop)
     try:
@@ -180,7 +178,7 @@ def _launch(namespace: argparse.Namespace, line: CommandLine, settings: Settings
         os.getcwd(),
         state_dir,
         (*_words(namespace, _OF_ALL), "--state-dir", state_dir, *approvals),
-        _words(namespace, _OF_MODEL),
+        (*_words(namespace, _OF_MODEL), *([] if namespace.schema is None else ["--schema", namespace.schema])),
         settings.host.max_steps,
         namespace.timeout,
         settings.tools.command_timeout_max_s,

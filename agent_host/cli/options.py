@@ -271,7 +271,9 @@ def _batch(commands: Any) -> None:
     batch.add_argument("--engine", choices=("local", "ray"), default="local", help="where they run (local)")
     batch.add_argument("--retries", metavar="N", type=_count, default=2, help="tries again of what may be retried (2)")
     batch.add_argument("--keep", action="store_true", help="keep all workspaces (those of completed tasks are removed)")
+    batch.add_argument("--schema", metavar="FILE", help="JSON Schema that each final answer has to fit")
     batch.add_argument("--timeout", metavar="SECONDS", type=_timeout, help="pause a session after so long (none)")
+    batch.add_argument("--no-input", action="store_true", help=argparse.SUPPRESS)  # of `run`; a batch never asks
     _session_options(batch, without=("--workspace", "--verbose"))
     batch.set_defaults(workspace=None)
 

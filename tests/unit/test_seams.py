@@ -44,7 +44,7 @@ _FILE_TIMES = "compared with the times that the kernel gives files"
 _NOT_WAITED = "work that no step and no record waits for: imports, look-aheads, what is left of others"
 _OBSERVERS = "observers write beside the loop, which never waits for them"
 DIRECT: dict[str, tuple[str, str]] = {
-    "agent_host.batch.ray_engine": ("process", "a session's process, in a task of Ray"),
+    "agent_host.batch.engines": ("process", "a session's process, in a task of Ray"),
     "agent_host.batch.workspaces": ("process", "git, for workspaces that sessions begin with"),
     "agent_host.ids": ("chance clock", "MACHINE, which composition hands in"),
     "state.disk": ("process thread", "behind Disk and Beside"),

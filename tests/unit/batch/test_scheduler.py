@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.batch import scheduler as module
+from agent_host.batch.attempts import Attempted
 from agent_host.batch.ledger import Ledger, is_over
 from agent_host.batch.scheduler import Scheduler
 from agent_host.batch.summary import exit_code_of, summarize
@@ -42,7 +43,7 @@ class Script:
         self.at_once = self.most_at_once = 0
         self.tidied: list[str] = []
 
-    async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Answer:
+    async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Attempted:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
@@ -52,7 +53,8 @@ class Script:
             row = self._answer(task.id, count, max_cost)
         finally:
             self.at_once -= 1
-        return {"id": task.id, "attempts": number, "usage": {}, "durationMs": 1, "exitCode": 0, **row}
+        whole = {"id": task.id, "attempts": number, "usage": {}, "durationMs": 1, "exitCode": 0, **row}
+        return Attempted(whole, has_asked=row["reason"] not in ("SESSION_HELD", "SETUP_FAILED"))
 
     async def tidy(self, task: BatchTask, row: Answer) -> None:
         self.tidied.append(task.id)
@@ -192,11 +194,11 @@ async def test_an_interrupt_begins_nothing_more(ledgers: Any) -> None:
     never = asyncio.Event()
 
     class Endless(Script):
-        async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Answer:
+        async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Attempted:
             self.made.append((task.id, max_cost))
             batch.interrupt()
             await never.wait()
-            return DONE
+            return Attempted(DONE, True)
 
     script: Any = Endless(lambda *_: DONE)
     batch = Scheduler(tasks, ledger, script, jobs=1, retries=2, max_cost=None, on_row=lambda _: None)
