@@ -145,6 +145,21 @@ def test_a_retry_resumes_and_does_no_effect_twice(host: Host) -> None:
     assert (session / "workspace" / "effects").read_text() == "effect\n"
 
 
+def test_a_session_that_finds_no_bridge_yet_is_resumed(host: Host) -> None:
+    """The proxy of the bridge takes seconds to listen where processors are few."""
+    early = f'"$0" -P -m agent_host "$@" $(mkdir {host.root}/early && echo --gateway http://localhost:9)'
+    order = {
+        "program": ["sh", "-c", early, sys.executable],
+        "tasks": tasks(host, "test $(wc -l < effects) = 1"),
+        "agent": {"policy": "ci"},
+    }
+    with gateway(use(shell("echo effect >> effects")), say("Done.")) as model:
+        log = finish(start(host, model.url, order))
+    one = log["samples"]["one"]
+    assert (one["score"], one["retries"], one["error"]) == ("C", 0, None), one
+    assert (host.root / "early").is_dir()
+
+
 def test_an_evaluation_without_a_durable_directory_repeats_no_other(host: Host) -> None:
     order = {"tasks": tasks(host, "test $(wc -l < effects) = 1"), "agent": {"policy": "ci"}}
     with gateway(use(shell("echo effect >> effects")), say("Done.")) as model:

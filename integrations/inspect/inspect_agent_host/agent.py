@@ -22,7 +22,9 @@ Dialect = Literal["anthropic", "openai", "responses"]
 _HELD = 75
 """The exit code of a session that another live process holds."""
 _HELD_TRIES = 24
-_HELD_WAIT_S = 5
+_INFRASTRUCTURE_TRIES = 4
+"""The bridge's proxy may begin to listen after the session has asked for its model in vain."""
+_WAIT_S = 5
 
 _PREPARE = """
 set -e
@@ -96,14 +98,17 @@ def agent_host(
         command += ["--gateway", f"http://localhost:{port}", *options]
         prompt = "\n\n".join(message.text for message in state.messages if message.role in ("system", "user"))
         async with sandbox_agent_bridge(state, port=port, approval=approval, sandbox=sandbox_name) as bridge:
-            for _ in range(_HELD_TRIES):
+            for tries in range(1, _HELD_TRIES + 1):
                 ended = await box.exec(
                     command, input=prompt, user=user, env={"LLM_GATEWAY_AUTH_TOKEN": "inspect"}, concurrency=False
                 )
                 if ended.returncode != _HELD:
-                    break
-                await anyio.sleep(_HELD_WAIT_S)
-        result = _result(command, ended)
+                    result = _result(command, ended)
+                    if not result["retryable"] or tries >= _INFRASTRUCTURE_TRIES:
+                        break
+                await anyio.sleep(_WAIT_S)
+            else:
+                raise AgentHostError(f"the session {session_id} is held by another process")
         # What the session says of itself, its own usage and cost included; inspect's figures come from the bridge.
         store().set("agent_host", result)
         transcript().info(result, source="agent-host")
