@@ -36,7 +36,18 @@ MOST_OUTPUT: Final = 64 * 1024**2
 """Bytes of standard output that a process may write."""
 _FAILED: Final = "TASK_FAILED"
 _MESSAGE_CHARS: Final = 1000
-_OF_RESULT: Final = ("status", "reason", "endedBy", "retryable", "usage", "cost", "costCurrency", "model", "message")
+_OF_RESULT: Final = (
+    "status",
+    "reason",
+    "endedBy",
+    "retryable",
+    "usage",
+    "cost",
+    "costCurrency",
+    "model",
+    "message",
+    "answer",
+)
 
 
 class ProcessEnd(NamedTuple):

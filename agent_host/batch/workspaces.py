@@ -276,7 +276,8 @@ def _raw_setting(git_directory: str, name: str) -> str:
 
 
 def _unpack(path: str, target: str) -> None:
-    """Unpack an archive. Raises TarError for what leaves the directory, is special, or is too much."""
+    """Unpack an archive. Raises TarError for what leaves the directory, is special, or is too much, and what its
+    compression raises for damage."""
     files = size = 0
     os.makedirs(target)
 
@@ -290,6 +291,11 @@ def _unpack(path: str, target: str) -> None:
 
     with tarfile.open(path, "r:*") as archive:
         archive.extractall(target, admitted(archive), filter="data")
+        # The sum of what was compressed stands at its end, behind what a tar archive needs to be read.
+        while archive.fileobj is not None and (piece := len(archive.fileobj.read(1 << 20))):
+            size += piece
+            if size > 2 * _MOST_BYTES:
+                raise tarfile.TarError("more behind its last file than in it")
 
 
 def _remove(path: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.process import eventually, gateway, process_exists, say, shell, use
+from tests.support.process import bundle, eventually, gateway, process_exists, say, shell, use
 
 if sys.platform == "win32":
     pytest.skip("shell lines of POSIX systems", allow_module_level=True)
@@ -109,6 +109,48 @@ def test_a_line_can_only_narrow(host: Host) -> None:
         run(host, model.url, "--keep")
     written = {name: (out(host, "patches", f"{name}.patch").read_text() != "") for name in found}
     assert written == {"narrow": False, "wider": True, "steps": True}
+
+
+def test_a_lines_own_policy_decides_after_a_kill_too(host: Host) -> None:
+    files = {"allowedPaths": ["${workspace}", str(host.root)]}
+    grants = {"Shell.Exec": {"allowedCommands": ["echo", "sleep", "["]}, "File.Read": files, "File.Write": files}
+    narrow = bundle(host.workspace, grants=grants)
+    (host.root / "narrow.json").write_text(json.dumps(narrow))
+    tasks(host, {"id": "narrow", "policy": "./narrow.json"}, {"id": "launch"})
+    wait = "echo begun > begun; while [ ! -e ../../go ]; do sleep 0.02; done"
+    with gateway(use(shell(wait)), use(shell("touch second")), say("Done.")) as model:
+        batch = begin(host, model.url, "--jobs", "2", "--keep")
+        eventually(lambda: sum((path / "begun").exists() for path in workspaces(host)) == 2, "both commands")
+        batch.kill()
+        batch.finish()
+        out(host, "go").touch()
+        outcome = run(host, model.url, "--keep")
+        assert outcome.code in (0, 1), outcome.stderr
+    written = {name: "second" in out(host, "patches", f"{name}.patch").read_text() for name in rows(host)}
+    assert written == {"narrow": False, "launch": True}
+
+
+def test_a_directory_that_holds_the_batch_and_its_sessions_is_copied_without_them(host: Host) -> None:
+    tasks(host, {"id": "one", "workspace": "."}, {"id": "two", "workspace": "."})
+    assert host.root.resolve() in host.state.resolve().parents, "the state lies in the workspace"
+    with gateway(use(shell("ls > listed")), say("Done.")) as model:
+        outcome = run(host, model.url, "--keep", "--jobs", "1")
+        assert outcome.code == 0, outcome.stderr
+        assert len(workspaces(host)) == 2
+    for path in workspaces(host):
+        names = (path / "listed").read_text().split()
+        assert "tasks.jsonl" in names
+        assert not {host.state.name, "tasks.jsonl.out"} & set(names)
+
+
+def test_options_of_a_run_hold_for_each_session(host: Host) -> None:
+    tasks(host, {"id": "one"})
+    form = host.root / "schema.json"
+    form.write_text(json.dumps({"type": "object", "required": ["count"], "properties": {"count": {"type": "integer"}}}))
+    with gateway(say('{"count": 3}'), say("Done.")) as model:
+        outcome = run(host, model.url, "--schema", str(form), "--no-input")
+        assert outcome.code == 0, outcome.stderr
+    assert rows(host)["one"]["answer"] == {"count": 3}
 
 
 def test_setup_and_check_pass_the_policy(host: Host) -> None:
@@ -279,13 +321,21 @@ def test_a_file_that_cannot_be_written_is_no_failure_of_the_model_and_ends_no_ot
 
 @pytest.mark.slow
 def test_many_sessions_whose_processes_and_batch_are_killed_at_random(host: Host) -> None:
-    """No effect is done twice, none is forgotten, and each session ends and is reported."""
-    count, chance = 60, random.Random(7)
+    """No effect is done twice, none is forgotten, and each session ends and is reported: also where the gateway fails
+    for a while, and where it refuses a token that has expired."""
+    count, chance = int(os.environ.get("AGENT_HOST_TEST_SESSIONS", "60")), random.Random(7)
+    host.configure(max_retries=0)
     tasks(host, *({"id": f"t{number}"} for number in range(count)))
     effect = shell("echo effect >> effects", timeout=60)
-    with gateway(use(effect), use(shell("sleep 0.1; echo more >> effects")), say("Done.")) as model:
-        for _ in range(6):
-            batch = begin(host, model.url, "--jobs", "6", "--keep", "--retries", "5")
+    more = shell("sleep 0.1; echo more >> effects")
+    options = ("--jobs", "6", "--keep", "--retries", "5")
+    with (
+        gateway(use(effect), use(more), say("Done.")) as model,
+        gateway(*[{"status": 503}] * 3) as fails,
+        gateway(*[{"status": 401}] * 3) as refuses,
+    ):
+        for other, reason in [(fails, "LLM_GATEWAY_ERROR"), (refuses, "UNAUTHORIZED")] * 2:
+            batch = begin(host, model.url, *options)
             wanted = len(rows(host)) + 6 if out(host, "results.jsonl").exists() else 6
             eventually(lambda: out(host, "results.jsonl").exists() and len(rows(host)) >= wanted, "some ends")  # noqa: B023  it is called at once
             for lock in (host.state / "checkpoints").glob("b-*.lock"):
@@ -293,7 +343,10 @@ def test_many_sessions_whose_processes_and_batch_are_killed_at_random(host: Host
                     kill(lock)
             batch.kill()
             batch.finish()
-        assert run(host, model.url, "--jobs", "6", "--keep", "--retries", "5").code == 0
+            outcome = run(host, other.url, *options)
+            assert (outcome.code, "nothing more was begun" in outcome.stderr) == (3, True), outcome.stderr
+            assert reason in {row["reason"] for row in rows(host).values()}
+        assert run(host, model.url, *options).code == 0
     found = rows(host)
     assert {row["status"] for row in found.values()} == {"TASK_COMPLETED"}
     assert len(found) == count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,6 +54,42 @@ def test_the_last_line_of_an_id_counts_and_a_torn_one_is_dropped(tmp_path: Path)
     again.close()
     assert [(row["id"], row["attempts"]) for row in lines(tmp_path / "results.jsonl")] == [("a", 2), ("b", 3)]
     assert lines(tmp_path / "summary.json") == [{"tasks": 2}]
+
+
+def test_a_clean_end_keeps_what_is_on_record_of_tasks_of_other_files(tmp_path: Path) -> None:
+    first = opened(tmp_path, "a", "b")
+    for name in ("b", "a"):
+        first.add({**ROW, "id": name})
+    first.close()
+    second = opened(tmp_path, "c", "b")
+    second.add({**ROW, "id": "c"})
+    second.finish({})
+    second.close()
+    for name in ("results.jsonl", "predictions.jsonl"):
+        assert [row.get("id", row.get("instance_id")) for row in lines(tmp_path / name)] == ["c", "b", "a"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of POSIX")
+def test_a_row_that_the_disk_refuses_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    import resource  # of POSIX
+    import signal  # for this test
+
+    ledger = opened(tmp_path, "a", "b")
+    ledger.add({**ROW, "id": "a"})
+    before = (tmp_path / "results.jsonl").read_bytes()
+    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, most))
+        with pytest.raises(OSError, match="large"):
+            ledger.add({**ROW, "id": "b", "text": "x" * 1000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert ((tmp_path / "results.jsonl").read_bytes(), list(ledger.rows)) == (before, ["a"])
+    ledger.add({**ROW, "id": "b"})
+    ledger.close()
+    assert [row["id"] for row in lines(tmp_path / "results.jsonl")] == ["a", "b"]
 
 
 def test_predictions_leave_out_what_infrastructure_ended(tmp_path: Path) -> None:

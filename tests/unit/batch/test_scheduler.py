@@ -180,6 +180,22 @@ async def test_what_is_on_record_of_sessions_counts_though_a_killed_batch_has_no
     assert granted == pytest.approx([0.85, 0.125, 0.02]), "what was spent, and half of what is left"
 
 
+async def test_what_asked_its_model_nothing_costs_nothing(ledgers: Any) -> None:
+    """Of a limit of 1.0 each gets all that is left if those before it have given theirs back."""
+    ends: dict[str, Answer] = {"t0": {**LOST, "reason": "SETUP_FAILED", "retryable": False}, "t1": HELD, "t2": DONE}
+    tasks, script = tasks_of(3), Script(lambda task, count, _: DONE if task == "t1" and count > 1 else ends[task])
+    ledger = ledgers(tasks)
+    made: Any = script
+    batch = Scheduler(
+        tasks, ledger, made, jobs=1, retries=0, max_cost=1.0, on_row=lambda _: None, spent={"t0": 0.2}
+    )  # fmt: skip
+    assert await asyncio.wait_for(batch.run(), 60) == ""
+    assert [task for task, _ in script.made][:3] == ["t0", "t1", "t2"]
+    # Half of what is left each time: t0 gives its slice back, and so does t1.
+    assert [granted for _, granted in script.made][:3] == pytest.approx([0.2 + 0.4, 0.4, 0.4])
+    assert ledger.rows["t0"]["cost"] == pytest.approx(0.2), "what was spent before is not given back"
+
+
 async def test_a_tasks_own_limit_of_cost_is_its_end(ledgers: Any) -> None:
     tasks = tasks_of(1, max_cost=0.2)
     script = Script(lambda _, __, granted: {**WRONG, "reason": "LLM_BUDGET_EXCEEDED", "cost": granted})
@@ -224,5 +240,7 @@ async def test_rows_that_the_disk_refuses_are_written_later_or_told(
     assert len(ledger.rows) == 4
     others = tasks_of(5)
     monkeypatch.setattr(ledger, "add", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
-    stop, code = await run(others, ledger, Script(lambda *_: DONE))
+    script = Script(lambda *_: DONE)
+    stop, code = await run(others, ledger, script)
     assert (stop, code) == ("unwritten", 3)
+    assert (len(script.made), script.tidied) == (1, []), "its workspace stays, for the next run"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import random
+import re
 import subprocess
 import sys
 import tarfile
@@ -126,6 +128,17 @@ def test_a_working_tree_inside_of_a_directory_does_not_lead_to_its_repository(
 
 
 @POSIX
+def test_the_places_of_the_batch_are_in_no_copy(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for name in ("out", "state/checkpoints", "kept/out"):
+        (source / name).mkdir(parents=True)
+        (source / name / "file").write_text("x")
+    spaces = Workspaces(str(source / "out" / "workspaces"), left_out=(str(source / "out"), str(source / "state")))
+    copy = spaces.make(KEY, Source("directory", str(source)))
+    assert sorted(os.listdir(copy)) == ["kept"]
+    assert os.path.exists(os.path.join(copy, "kept", "out", "file")), "a name is no place"
+
+
 def test_what_cannot_be_copied_is_left_out(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
@@ -238,6 +251,21 @@ def test_an_archive_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "torn.tar.gz").write_bytes(packed.read_bytes()[:40])
     with pytest.raises(WorkspaceUnavailable):
         made(tmp_path, "archive", tmp_path / "torn.tar.gz")
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz", "bz2", "zst-named-gz"])
+def test_an_archive_that_is_damaged_in_its_middle_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, f"w:{kind}" if kind in ("gz", "xz", "bz2") else "w") as archive:  # type: ignore[call-overload]  # a mode of a table
+        info = tarfile.TarInfo("file")
+        info.size = 200_000
+        archive.addfile(info, io.BytesIO(random.Random(1).randbytes(info.size)))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 64] = b"\xff" * 64
+    path.write_bytes(data if kind in ("gz", "xz", "bz2") else b"\x28\xb5\x2f\xfd" + data[:5000])
+    with pytest.raises(WorkspaceUnavailable, match=re.escape(str(path))):
+        made(tmp_path, "archive", path)
+    assert not (tmp_path / "out" / KEY).exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX modes")
