@@ -29,7 +29,7 @@ BOTH = (
     f"{SANDBOX}.protected_paths:Guarded.begin after 1",
     f"{SANDBOX}.session:Sandbox.launch before 1",
     f"{SANDBOX}.session:Sandbox.launch after 1",
-    f"{SANDBOX}.supervisor:Supervisor.watch after 1",
+    f"{SANDBOX}.supervisor:SocketSupervisor.watch after 1",
 )
 RUNNING = BOTH[3:]
 STEPS = {

@@ -104,7 +104,8 @@ def agent_host(
                 )
                 if ended.returncode != _HELD:
                     result = _result(command, ended)
-                    if not result["retryable"] or tries >= _INFRASTRUCTURE_TRIES:
+                    is_lost = result["endedBy"] == "infrastructure" and result["retryable"]
+                    if not is_lost or tries >= _INFRASTRUCTURE_TRIES:
                         break
                 await anyio.sleep(_WAIT_S)
             else:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 ROOT = Path(__file__).resolve().parents[4]
+HOST = "tests.support.held_host"
 
 pytestmark = pytest.mark.skipif(not levels.look("landlock").works, reason=levels.look("landlock").problem)
 
@@ -224,29 +225,6 @@ async def test_64_commands_at_once_leak_nothing(make_router: MakeRouter, scope: 
     await until(lambda: all(now <= then for now, then in zip(what_there_is(others), before, strict=True)))
 
 
-HOST = """
-import asyncio, os, sys
-from policy.scope import CommandScope
-from tool_runtime.processes.command import Command, CommandParams, run_command
-from tool_runtime.sandbox.session import open_sandbox
-from tool_runtime.settings import RuntimeSettings, SandboxSettings
-from tool_runtime.threads import DaemonPool
-async def main():
-    workspace, line, level = sys.argv[1:]
-    pool = DaemonPool()
-    runtime = RuntimeSettings(workspace=workspace, sandbox=SandboxSettings(level, required=True))
-    params = CommandParams(["/bin/sh", "-c", line], workspace, {"PATH": os.environ["PATH"]}, "m", 60, 10000, 10000,
-                           scope=CommandScope(writes=(workspace,)))
-    sandbox = open_sandbox(runtime, pool)
-    print(sandbox.found.is_supervised, flush=True)
-    outcome = await run_command(Command, params, pool, None, sandbox)
-    print(outcome.exit_code, outcome.stdout.ends.render(1000).decode(), outcome.stderr.ends.render(1000).decode())
-    await sandbox.aclose()
-    pool.close()
-asyncio.run(main())
-"""
-
-
 @pytest.mark.slow
 async def test_a_host_inside_holds_its_commands_as_well(
     make_router: MakeRouter, scope: CommandScope, workspace: Path, tmp_path: Path
@@ -254,10 +232,9 @@ async def test_a_host_inside_holds_its_commands_as_well(
     """There no second supervisor can be had: it goes on without one, and says so."""
     inner = workspace / "inner"
     inner.mkdir()
-    (workspace / "host.py").write_text(HOST)
     router = make_router(sandbox=SandboxSettings("landlock"))
     line = f"echo x > {inner}/mine; echo x > {workspace}/above || echo held"
-    command = f"TMPDIR={workspace} PYTHONPATH={ROOT} {sys.executable} host.py {inner} '{line}' landlock"
+    command = f"TMPDIR={workspace} PYTHONPATH={ROOT} {sys.executable} -m {HOST} {inner} '{line}' landlock"
     text = text_of(await router.execute(request("RunCommand", held(scope), command=command)))
     assert "False\n0 held" in text, text
     assert (inner / "mine").exists()
@@ -266,18 +243,18 @@ async def test_a_host_inside_holds_its_commands_as_well(
 
 @pytest.mark.slow
 def test_after_kill_9_of_the_host_the_command_stays_held(workspace: Path, tmp_path: Path, level: str) -> None:
-    (tmp_path / "host.py").write_text(HOST)
     # It waits until its host is gone, tries what it may not, and says so where it may.
     line = (
         f"exec 2> said; echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; echo x > {tmp_path}/out; "
         "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 9))'; echo done > done"
     )
-    argv = [sys.executable, str(tmp_path / "host.py"), str(workspace), line, level]
+    argv = [sys.executable, "-m", HOST, str(workspace), line, level]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL) as host:
         deadline = time.monotonic() + 20
         while not (workspace / "pid").exists() and time.monotonic() < deadline:
             time.sleep(0.005)
+        assert (workspace / "pid").exists()
         host.send_signal(signal.SIGKILL)
         host.wait()
     (workspace / "go").touch()
