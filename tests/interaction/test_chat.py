@@ -56,7 +56,7 @@ def test_a_whole_task_with_an_approval(host: Host, columns: int) -> None:
         assert not (host.workspace / "effects").exists()
         assert "┃   command:   echo model >> effects && seq 30" in unwrapped(terminal, "┃ ")
         assert "agent-host: a question waits" in terminal.title
-        terminal.press("y")
+        terminal.answer("y")
         terminal.shows("All is fine.")
         terminal.shows("2 steps, 240 tokens")
         screen = terminal.screen
@@ -160,7 +160,7 @@ def test_a_crash_in_a_question_asks_it_again_without_showing_it_twice(host: Host
         terminal.shows("the question above is still open")
         terminal.shows(QUESTION)
         assert terminal.screen.count("┃   command:") == 1
-        terminal.press("y")
+        terminal.answer("y")
         terminal.shows("  Done.")
     assert (host.workspace / "effects").read_text() == "x\n"
 
@@ -216,7 +216,7 @@ def test_a_chat_that_is_killed_leaves_its_question_to_the_next(number: signal.Si
         with at_tmux(host) as terminal:
             terminal.chat("--continue", *policy)
             terminal.shows(QUESTION)
-            terminal.press("y")
+            terminal.answer("y")
             terminal.shows("  I end.")
             screen = terminal.screen
     assert [screen.count(one) for one in ("› Do it.", "  I begin.", "┃   command:", "● RunCommand")] == [1, 1, 1, 1]
@@ -306,7 +306,7 @@ def test_a_command_of_6000_characters_is_shown_whole_and_not_allowed_for_good(ho
         terminal.shows("n no")
         shown = "".join(line.removeprefix("┃ ").strip() + " " for line in terminal.screen.split("\n"))
         assert all(f"word{number:04}" in shown for number in range(670))
-        terminal.press("n")
+        terminal.answer("n")
         terminal.shows("  Done.")
     assert not (host.workspace / "effects").exists()
 
@@ -320,7 +320,7 @@ def test_what_was_typed_before_a_question_is_no_answer(host: Host) -> None:
         terminal.chat(*options(host, model, **grants))
         terminal.enter("Do it.")
         terminal.shows(QUESTION)
-        terminal.press("y")
+        terminal.answer("y")
         terminal.shows("step 1 · RunCommand")
         terminal.type("yes, and y")
         terminal.shows("› yes, and y")
@@ -328,7 +328,7 @@ def test_what_was_typed_before_a_question_is_no_answer(host: Host) -> None:
         terminal.shows(QUESTION)
         terminal.shows_no("› yes, and y")  # from here on keys answer
         assert not (host.workspace / "effects").exists()
-        terminal.press("n")
+        terminal.answer("n")
         terminal.shows("  Done.")
         terminal.shows("› yes, and y")  # the draft is as it was
     assert not (host.workspace / "effects").exists()

@@ -57,6 +57,11 @@ class Tmux:
         """Press keys by their names."""
         self._run("send-keys", *keys)
 
+    def answer(self, key: str) -> None:
+        """Press a key once the question on the screen takes keys."""
+        self.shows("the keys above answer")
+        self.press(key)
+
     def enter(self, text: str) -> None:
         """Type a line."""
         self.type(text)
