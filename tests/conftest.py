@@ -89,9 +89,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--fifth SEED`: of tests/unit a fifth of the files. `--third SEED`: a third of the slow tests."""
+    """`--fifth SEED`: of tests/unit a fifth of the files. `--sample SEED`: a fifth of the slow tests."""
     parser.addoption("--fifth", metavar="SEED", help="of tests/unit run a fifth of the files, chosen by SEED")
-    parser.addoption("--third", metavar="SEED", help="of the slow tests run a third, chosen by SEED")
+    parser.addoption("--sample", metavar="SEED", help="of the slow tests run a fifth, chosen by SEED")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -102,10 +102,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """The seeds, so that the same tests can be run again."""
-    fifth, third = config.option.fifth, config.option.third
+    fifth, sample = config.option.fifth, config.option.sample
     return [
         *([] if fifth is None else [f"a fifth of tests/unit: --fifth {fifth}"]),
-        *([] if third is None else [f"a third of the slow tests: --third {third}"]),
+        *([] if sample is None else [f"a fifth of the slow tests: --sample {sample}"]),
     ]
 
 
@@ -145,9 +145,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for row in rows:
             if row not in quick:
                 row.add_marker(pytest.mark.slow)
-    third = config.option.third
-    if third is not None:
-        others = [one for one in items if "slow" in one.keywords and zlib.crc32(f"{third} {one.nodeid}".encode()) % 3]
+    sample = config.option.sample
+    if sample is not None:
+        others = [one for one in items if "slow" in one.keywords and zlib.crc32(f"{sample} {one.nodeid}".encode()) % 5]
         config.hook.pytest_deselected(items=others)
         left_out = set(others)
         items[:] = [one for one in items if one not in left_out]
