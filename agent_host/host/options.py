@@ -241,7 +241,7 @@ class LayeredOptions:
         self._flags = options.flags
         self._workspace = None if options.workspace is None else os.fspath(options.workspace)
         self.approvals = tuple(name for name in options.approvals if not name.startswith(REPLAY_PREFIX))
-        """What is approved in advance, without the ids of denied calls."""
+        """Approvals in advance, without the ids of denied calls."""
         self._replays = frozenset(options.approvals) - frozenset(self.approvals)
         self.moved: str | None = None
         """The workspace of a resumed session where it is another one than that on record."""

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     Serve = Callable[["Served", Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 PROTOCOL_VERSIONS: Final = ("1.0",)
-"""What this host speaks, the highest last."""
+"""The protocol versions of this host, the highest last."""
 DEFAULT_REASON: Final = "shutdown"
 _MAX_TEXT: Final = 16 * 1024 * 1024
 _MAX_STEER: Final = 64 * 1024

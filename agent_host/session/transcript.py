@@ -111,7 +111,7 @@ MARK_WORDS: Final[Mapping[str, str]] = {
     "session_failed": "session failed",
     "session_cancelled": "session cancelled",
 }
-"""What each mark says to a person."""
+"""The text of each mark."""
 
 WaitFor = Literal["model", "tool", "person", "slot", "service", "process"]
 
@@ -477,7 +477,7 @@ def steps_of(items: Iterable[Item], log: CallsOfRunLog) -> list[dict[str, Any]]:
 
 
 def doubts_of(row: StoredSession, items: Iterable[Item], log: CallsOfRunLog) -> list[Doubt]:
-    """What the record of a session does not prove."""
+    """List what the record of a session does not prove."""
     found = []
     for item in items:
         if item["kind"] == "call" and item.get("code") == ErrorCode.TOOL_INTERRUPTED:

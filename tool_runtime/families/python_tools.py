@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tool_runtime.settings import RuntimeSettings
 
 NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,63}"
-"""What a tool may be called."""
+"""Valid names of a tool."""
 TIMEOUT_S: Final = 60.0
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
