@@ -237,7 +237,7 @@ def search_path(folders: list[str]) -> Iterator[None]:
 
 
 class Tree(NamedTuple):
-    """The tree to search: the root, the files with a match, and the folders of PATH by the name of the way to search."""
+    """The tree to search: root, files with a match, and the folders of PATH by the name of the way to search."""
 
     root: str
     planted: list[str]
