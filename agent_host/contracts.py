@@ -28,9 +28,9 @@ ArtifactType = Literal["tool_output", "file_diff", "session_history"]
 Category = Literal["commands", "files", "requests", "uploads"]
 """The resource that a call uses: `tools.max_parallel_*` in the settings limits how many of each run at once."""
 Effect = Literal["none", "replace", "edit", "delete", "move", "other"]
-"""The effect of a call. `none`: running it twice changes nothing (invariant 3). `replace`, `edit`, `delete` and `move` are
-all that happens, and happen to one file, so that the disk shows whether they did; anything else is `other`. What a
-`move` takes from its subject is then at the path that File.Write is needed for."""
+"""The effect of a call. `none`: running it twice changes nothing (invariant 3). `replace`, `edit`, `delete` and `move`:
+exactly that, to one file, so that the disk shows whether it happened; anything else is `other`. After a `move` the
+content of its subject is at the path that File.Write is needed for."""
 SubjectKind = Literal["path", "command", "program", "script", "url", "name", "output"]
 Display = Literal["arguments", "command", "delete", "move", "read", "request", "upload", "write"]
 """The form in which an approval question shows a call: the describers of `agent_host.approval`."""

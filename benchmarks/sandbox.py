@@ -207,8 +207,8 @@ async def many_files(bed: Bed, levels: Sequence[str], rounds: int) -> list[Row]:
 
 
 def steps(folder: str, levels: Sequence[str], count: int, rounds: int) -> Iterator[Row]:
-    """Overhead of a level per step, with a state directory among few files and among many, and with a model that answers
-    at once, so that nothing could be prepared."""
+    """Overhead of a level per step: with a state directory among few files and among many, and with a model that
+    answers at once, so that nothing could be prepared."""
     many = os.path.join(folder, "many")
     os.mkdir(many)
     for number in range(BESIDE):

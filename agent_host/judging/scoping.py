@@ -211,7 +211,7 @@ _HOMES = {
     "POETRY_HOME": ".local/share/pypoetry", "GHCUP_INSTALL_BASE_PREFIX": ".ghcup",
     "ELAN_HOME": ".elan", "JULIAUP_DEPOT_PATH": ".juliaup", "VIRTUAL_ENV": ".venv",
 }  # fmt: skip
-"""Program directories of version managers and tools: the variable that names one, and the default in the home directory."""
+"""Program directories of version managers and tools: the variable that names one, and the default below the home."""
 _BESIDE = (".local/bin", ".local/lib", ".local/share/virtualenvs", "bin", ".npm-global", ".yarn/bin", ".ghcup/bin")
 _USER_FILES = (".gitconfig", ".config/git/config", ".config/git/ignore", ".config/git/attributes")
 """git's user configuration, which commits need."""
