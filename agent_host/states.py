@@ -75,7 +75,9 @@ SESSION_TABLE: tuple[Transition[SessionStatus], ...] = (
         "the network fails, the policy expires, the disk fails",
         "checkpoint, `session_paused`",
     ),
-    Transition("resume", (_S.PAUSED,), _S.RUNNING, "ResumeSession with a valid policy", "new policy, the task continues"),
+    Transition(
+        "resume", (_S.PAUSED,), _S.RUNNING, "ResumeSession with a valid policy", "new policy, the task continues"
+    ),
     Transition(
         "complete",
         (_S.RUNNING,),
