@@ -65,9 +65,9 @@ built-in policies allow those of your configuration.
 If a model of `llm.fallback_models` is left, that one is asked after the usual retries instead.
 
 **Retries.** Other temporary errors are retried `llm.max_retries` times, with back-off, or after the wait that the
-answer asks for: `retry-after-ms`, or `Retry-After` in seconds or as a date, at most 120 s. With `x-should-retry: true` every
-error is retried except a request that is too long. With `x-should-retry: false` nothing is retried: an error that would
-be retried pauses the session at once.
+answer asks for: `retry-after-ms`, or `Retry-After` in seconds or as a date, at most 120 s. With `x-should-retry: true`
+every error is retried except a request that is too long. With `x-should-retry: false` nothing is retried: an error that
+would be retried pauses the session at once.
 
 **A success without a stream.** An error in a JSON body counts as an error. A complete answer in JSON is read like its
 stream; anything else is rejected, and the message names `--dialect`.
