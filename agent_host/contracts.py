@@ -26,14 +26,14 @@ ArtifactType = Literal["tool_output", "file_diff", "session_history"]
 
 
 Category = Literal["commands", "files", "requests", "uploads"]
-"""What a call takes of the machine: so many of each run at once (`tools.max_parallel_*` in the settings)."""
+"""The resource that a call uses: `tools.max_parallel_*` in the settings limits how many of each run at once."""
 Effect = Literal["none", "replace", "edit", "delete", "move", "other"]
-"""What a call does. `none`: running it twice changes nothing (invariant 3). `replace`, `edit`, `delete` and `move` are
-all that happens, and happen to one file, so that the disk shows whether they did; anything else is `other`. What a
-`move` takes from its subject is then at the path that File.Write is needed for."""
+"""The effect of a call. `none`: running it twice changes nothing (invariant 3). `replace`, `edit`, `delete` and `move`:
+exactly that, to one file, so that the disk shows whether it happened; anything else is `other`. After a `move` the
+content of its subject is at the path that File.Write is needed for."""
 SubjectKind = Literal["path", "command", "program", "script", "url", "name", "output"]
 Display = Literal["arguments", "command", "delete", "move", "read", "request", "upload", "write"]
-"""How a call is shown to the person who decides about it: the describers of `agent_host.approval`."""
+"""The form in which an approval question shows a call: the describers of `agent_host.approval`."""
 
 
 class Subject(NamedTuple):

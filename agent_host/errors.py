@@ -144,8 +144,8 @@ def ending_of(reason: str | None, *, has_failed: bool = False) -> Ending:
 
 
 class AgentHostError(Exception):
-    """Base of every error that the host raises on purpose; `str()` of it is one clear line for a person. Where it is
-    about several `problems`, a client that has lines shows one for each."""
+    """Base of every error that the host raises on purpose; its `str()` is one clear line for a person. If it has
+    several `problems`, a client can show one line for each."""
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL_ERROR
     rpc_code: ClassVar[int] = -32603
@@ -158,7 +158,7 @@ class AgentHostError(Exception):
 
 
 class UsageError(AgentHostError):
-    """Options, configuration or environment cannot be used as they are."""
+    """Invalid options, configuration or environment."""
 
     code = ErrorCode.INVALID_REQUEST
     rpc_code = -32602
@@ -169,7 +169,7 @@ class OutputRefused(AgentHostError):
 
 
 class PolicyError(AgentHostError):
-    """The policy bundle cannot be used."""
+    """The policy bundle is invalid."""
 
     code = ErrorCode.POLICY_BUNDLE_INVALID
     rpc_code = -32003
@@ -193,7 +193,7 @@ class PolicyDenied(PolicyError):
 
 
 class SessionError(AgentHostError):
-    """The session asked for cannot be used by this process."""
+    """The requested session cannot be used by this process."""
 
     code = ErrorCode.SESSION_NOT_FOUND
     rpc_code = -32001
@@ -223,15 +223,15 @@ class SessionExpired(SessionError):
 
 
 class Incompatible(SessionError):
-    """The Session Service does not work with this version of the host (AH 3.2), or the client speaks no version of the
-    protocol that the host does; no session begins."""
+    """The Session Service does not support this version of the host (AH 3.2), or client and host have no common version
+    of the protocol; no session starts."""
 
     code = ErrorCode.INCOMPATIBLE
     rpc_code = -32005
 
 
 class SessionHeld(SessionError):
-    """A live process holds the session; `details["pid"]` names it where known."""
+    """Another live process has the session; `details["pid"]` names it if known."""
 
     code = ErrorCode.SESSION_HELD
     rpc_code = -32031
@@ -253,7 +253,7 @@ class OutOfOrder(AgentHostError):
 
 
 class TaskAlreadyRunning(AgentHostError):
-    """A task is running, or waits to be resumed or cancelled; one follows the other."""
+    """A task is running, or waits to be resumed or cancelled; a session has one task at a time."""
 
     code = ErrorCode.TASK_ALREADY_RUNNING
     rpc_code = -32004
@@ -261,7 +261,7 @@ class TaskAlreadyRunning(AgentHostError):
 
 
 class NoActiveTask(AgentHostError):
-    """There is no task of that id to cancel."""
+    """There is no task with that id to cancel."""
 
     code = ErrorCode.NO_ACTIVE_TASK
     rpc_code = -32041
@@ -275,7 +275,7 @@ class CheckpointWriteFailed(AgentHostError):
 
 
 class GuardrailBlocked(AgentHostError):
-    """The gateway refused the prompt, as the body of its answer says (AH 6.4)."""
+    """The gateway blocked the prompt, according to the body of its answer (AH 6.4)."""
 
     code = ErrorCode.LLM_GUARDRAIL_BLOCKED
     rpc_code = -32012

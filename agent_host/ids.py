@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 REPLAY_PREFIX = "replay_"
-"""What the ids of denied calls begin with, by which a resume can run them."""
+"""Prefix of the ids of denied calls, by which a resume can run them."""
 
 OWN_PREFIX = ".agent-host-"
-"""What the names of files begin with that the host has not yet put in their places."""
+"""Prefix of the host's temporary files, before they are renamed into place."""
 _OWN_SUFFIX = ".tmp"
 
 

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 PACKAGES = ("config", "policy", "state", "tool_runtime")
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""Where this distribution lies."""
+"""The directory that holds this distribution."""
 _OF_ENVIRONMENTS = ("bin", "lib", "lib64", "Lib", "Scripts", "pyvenv.cfg")
-"""What a virtual environment has beside a project's own files, where it was made in the project's directory itself."""
+"""Entries of a virtual environment that was made in the project's directory itself."""
 _inside: "dict[str, tuple[str, ...]]" = {}
-"""What `places_in` has found, by workspace."""
+"""Results of `places_in`, by workspace."""
 _COMMAND = "agent-host"
 _WORKSPACE_OPTION = "--workspace"
 _FIRST = None if sys.flags.safe_path or not sys.path else sys.path[0]
-"""What the way of starting put on the path: the working directory, or that of the script."""
+"""The entry that Python put on the path at the start: the working directory, or that of the script."""
 
 
 def settle() -> None:

@@ -143,10 +143,10 @@ def hide_in_process_table(variables: Iterable[str]) -> None:
 # A piece ends where it makes no difference: what is cleaned on both sides of the cut is what is cleaned as a whole.
 
 PIECE_BYTES: Final = 512 * 1024
-"""What is looked at at once, besides the overlap."""
+"""Size of a searched piece, without the overlap."""
 OVERLAP_BYTES: Final = 64 * 1024
-"""What is looked at twice. Of what is found and is longer than this, as a rule of a bundle may find it, a part may stay
-where it is cut. A private key has some kilobytes."""
+"""Size of the part that is searched twice. If a bundle's rule matches more than this, part of the match may remain at a
+cut. A private key has some kilobytes."""
 _TRIES: Final = 8
 
 

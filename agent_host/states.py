@@ -72,10 +72,12 @@ SESSION_TABLE: tuple[Transition[SessionStatus], ...] = (
         "pause",
         (_S.RUNNING,),
         _S.PAUSED,
-        "the network fails, the policy expires, the disk refuses",
+        "the network fails, the policy expires, the disk fails",
         "checkpoint, `session_paused`",
     ),
-    Transition("resume", (_S.PAUSED,), _S.RUNNING, "ResumeSession with a valid policy", "new policy, the task goes on"),
+    Transition(
+        "resume", (_S.PAUSED,), _S.RUNNING, "ResumeSession with a valid policy", "new policy, the task continues"
+    ),
     Transition(
         "complete",
         (_S.RUNNING,),
@@ -87,32 +89,32 @@ SESSION_TABLE: tuple[Transition[SessionStatus], ...] = (
         "cancel",
         (_S.RUNNING, _S.PAUSED),
         _S.CANCELLED,
-        "Shutdown with a running task or suspended, or in a pause",
+        "Shutdown with a running or suspended task, or in a pause",
         "task cancelled, history, `session_cancelled`, checkpoint removed",
     ),
     Transition(
         "fail",
         (_S.RUNNING, _S.PAUSED),
         _S.FAILED,
-        "a fault of the program itself, or the Session Service has ended it",
-        "`session_failed`; what is on record stays, after the service's word the checkpoint is removed",
+        "a fault of the program itself, or the Session Service has ended the session",
+        "`session_failed`; the records stay, but the checkpoint is removed if the service ended the session",
     ),
 )
 
 TASK_TABLE: tuple[Transition[TaskPhase], ...] = (
-    Transition("start", (_T.IDLE,), _T.RUNNING, "StartTask", "the prompt goes on record"),
+    Transition("start", (_T.IDLE,), _T.RUNNING, "StartTask", "the prompt is recorded"),
     Transition("resume", (_T.IDLE,), _T.RUNNING, "ResumeSession finds a task that is not over"),
     Transition("call_model", (_T.RUNNING,), _T.WAITING_FOR_LLM, "policy and budget allow a request", "request sent"),
-    Transition("answered", (_T.WAITING_FOR_LLM,), _T.PROCESSING_RESPONSE, "the answer is whole", "usage counted"),
+    Transition("answered", (_T.WAITING_FOR_LLM,), _T.PROCESSING_RESPONSE, "the answer is complete", "usage counted"),
     Transition("reopen", (_T.RUNNING,), _T.PROCESSING_RESPONSE, "a crash or a pause left a step open"),
     Transition(
-        "check", (_T.PROCESSING_RESPONSE,), _T.CHECKING_POLICY, "the answer has tool calls", "turn on record, synced"
+        "check", (_T.PROCESSING_RESPONSE,), _T.CHECKING_POLICY, "the answer has tool calls", "turn recorded, synced"
     ),
     Transition(
         "ask",
         (_T.CHECKING_POLICY, _T.EXECUTING_TOOLS),
         _T.WAITING_FOR_APPROVAL,
-        "a call needs an approval; others go on meanwhile",
+        "a call needs an approval; others continue",
         "`approval_requested`",
     ),
     Transition(
@@ -125,13 +127,13 @@ TASK_TABLE: tuple[Transition[TaskPhase], ...] = (
     Transition("step_done", (_T.EXECUTING_TOOLS,), _T.RUNNING, "every call has its result", "checkpoint"),
     Transition("cut_short", (_T.PROCESSING_RESPONSE,), _T.RUNNING, "the answer paused, or hit a limit", "checkpoint"),
     Transition(
-        "complete", (_T.PROCESSING_RESPONSE,), _T.COMPLETED, "a whole answer without tool calls", "`task_completed`"
+        "complete", (_T.PROCESSING_RESPONSE,), _T.COMPLETED, "a complete answer without tool calls", "`task_completed`"
     ),
     Transition(
         "fail",
         (_T.RUNNING, _T.WAITING_FOR_LLM, _T.PROCESSING_RESPONSE),
         _T.FAILED,
-        "steps or tokens are used up, the gateway or a guardrail refuses",
+        "steps or tokens are used up, the gateway or a guardrail rejects the request",
         "`task_failed`",
     ),
     Transition(
@@ -145,7 +147,7 @@ TASK_TABLE: tuple[Transition[TaskPhase], ...] = (
         "suspend",
         _AT_WORK,
         _T.IDLE,
-        "the session pauses, or the process is to end: the task stays open on record",
+        "the session pauses, or the process ends: the task stays open",
         "checkpoint",
     ),
     Transition("settle", (_T.COMPLETED, _T.FAILED, _T.CANCELLED), _T.IDLE, "the history is uploaded"),

@@ -214,11 +214,11 @@ def _longest(most: int, same: Callable[[int, int], bool]) -> int:
 # them. A budget over all bounds the time: what is left when it is spent counts as replaced.
 
 _MAX_EDITS: Final = 160
-"""How many lines one search may take out and put in."""
+"""Maximum lines that one search may remove and insert."""
 _MAX_STEPS: Final = 1_500_000
 """The budget of all searches of one comparison: about half a second."""
 _MAX_DEPTH: Final = 6
-"""How often a part is divided at lines that it has once: each time costs as much as sorting it."""
+"""Maximum depth of division at unique lines: each division costs as much as sorting the part."""
 
 _REST: Final = _MAX_DEPTH + 1
 """The depth of what a search that went on without such lines has left: looking at all of it each time is quadratic."""

@@ -31,7 +31,7 @@ def document(capabilities: Sequence[dict[str, Any]], *rules: dict[str, Any]) -> 
 
 
 def of_a_user(workspace: str) -> dict[str, Any]:
-    """What a user's file says: work on the files of one project, and listed programs once somebody has approved."""
+    """A user's bundle: work on the files of one project, and listed programs after an approval."""
     files = {"allowedPaths": [workspace], "blockedPaths": [os.path.join(workspace, ".git")]}
     return document(
         [

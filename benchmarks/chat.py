@@ -55,7 +55,7 @@ class Terminal:
         os.close(other)
 
     def read_until(self, text: bytes) -> list[tuple[int, bytes]]:
-        """What is written up to `text`, each read with the moment of its end."""
+        """Return the output up to `text`, each read with the time of its end."""
         found: list[tuple[int, bytes]] = []
         last = b""
         while text not in last:

@@ -1,4 +1,4 @@
-"""What the checkpoint store costs: against the bare disk, as a session grows, and against two other ways to keep one.
+"""Cost of the checkpoint store: against the bare disk, as a session grows, and against two other ways to keep one.
 
 It takes about two minutes; --quick has fewer rounds, step 200 in place of step 10,000, and a session of 400 KB in place
 of 10 MB.
@@ -181,7 +181,7 @@ def longest_journal(folder: str, messages: int) -> str:
 
 
 class InChild(NamedTuple):
-    """What `benchmarks.children.long_session` prints. `ms`: outside the syncs."""
+    """Output of `benchmarks.children.long_session`. `ms`: outside the syncs."""
 
     ms: float
     cpu_ms: float
@@ -217,7 +217,7 @@ def long_session(folder: str, messages: int) -> Iterator[Row]:
 
 
 class Effort(NamedTuple):
-    """How much is measured."""
+    """Number of measurements."""
 
     turns: int  # of five durable steps
     late: int  # the late step

@@ -1,4 +1,4 @@
-"""What an event costs the loop: creating it, and each watcher on top, while nobody reads."""
+"""Cost of an event to the loop: creating it, and each watcher on top, while nobody reads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Watchers = list[Client | EventRing | Encoder]
 
 
 class Effort(NamedTuple):
-    """How much is measured: so many events in each of so many rounds."""
+    """Number of events in each round, and of rounds."""
 
     events: int
     rounds: int

@@ -1,4 +1,4 @@
-"""How much the product costs over a bare loop (`benchmarks.children.floor`), both measured in one run on one machine.
+"""Cost of the product over a bare loop (`benchmarks.children.floor`), both measured in one run on one machine.
 
 It takes about three minutes; --quick makes fewer runs and steps, and leaves out the 2,000 steps.
 
@@ -104,7 +104,7 @@ def parallel_tools(bench: Bench, steps: int) -> Iterator[Row]:
 
 
 class Effort(NamedTuple):
-    """How much is measured."""
+    """Number of measurements."""
 
     starts: int
     steps: int

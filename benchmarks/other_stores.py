@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class StoreCost(NamedTuple):
-    """What one way to keep a session cost: milliseconds of each step, bytes written in all."""
+    """Cost of one way to keep a session: milliseconds of each step, bytes written in all."""
 
     times: list[float]
     written: int

@@ -1,4 +1,4 @@
-"""What a decision of the policy costs: paths, URLs, shell lines, long lists, the first one, and lines made to be slow.
+"""Cost of a policy decision: paths, URLs, shell lines, long lists, the first one, and lines made to be slow.
 
 It takes about a minute; --quick leaves out the longest lists and tries one in forty of the lines made to be slow.
 Machines differ: every figure also stands as a multiple of one fixed piece of work that is measured in the same run.

@@ -1,4 +1,4 @@
-"""What a command prints, through the whole host: a session's process that runs one command and keeps its output."""
+"""Cost of a command's output through the whole host: a session's process that runs one command and keeps its output."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def start_child(name: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def output_of_child(name: str, *arguments: str) -> bytes:
-    """What a child printed; `CalledProcessError` where it failed."""
+    """Return the output of a child. Raises CalledProcessError if it fails."""
     argv = child(name, *arguments)
     return subprocess.run(argv, env=child_environment(), stdout=subprocess.PIPE, check=True).stdout
 
@@ -53,7 +53,7 @@ def bare_interpreter_ms() -> float:
 
 
 def program_ms(*argv: str) -> float:
-    """How long a program takes; `CalledProcessError` where it fails."""
+    """Time a program. Raises CalledProcessError if it fails."""
     return milliseconds(lambda: subprocess.run(argv, check=True, stdout=subprocess.DEVNULL))
 
 

@@ -1,5 +1,5 @@
-"""What it costs to look for secrets: megabytes a second of code and of hostile text, whether four times the text is
-four times the work, and what an event's line costs."""
+"""Cost of searching for secrets: megabytes a second of code and of hostile text, whether four times the text is four
+times the work, and the cost of an event's line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOSTILE = {
 
 
 class Effort(NamedTuple):
-    """How much is measured: the shorter text's bytes, the rounds, and the lines of a round."""
+    """Size of the measurement: the shorter text's bytes, the rounds, and the lines of a round."""
 
     size: int
     rounds: int

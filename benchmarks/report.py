@@ -34,7 +34,7 @@ def medians(rows: Iterable[Sequence[float]]) -> tuple[float, ...]:
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """How long `work` takes this once."""
+    """Time one run of `work`."""
     began = time.perf_counter_ns()
     work()
     return (time.perf_counter_ns() - began) / 1e6

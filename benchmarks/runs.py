@@ -140,7 +140,7 @@ class Bench:
         return [*({"text": "Again.", "tool_calls": [call]} for call in calls), {"text": "Done."}]
 
     def log_bytes(self) -> int:
-        """What the last run of ours has in its log of events."""
+        """Size of the event log of our last run."""
         return sum(
             os.path.getsize(os.path.join(at, "events.jsonl"))
             for at, _, names in os.walk(self.state_dir)

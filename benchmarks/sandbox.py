@@ -1,4 +1,4 @@
-"""What holding a command costs: its start, a step of a session, a connection that is judged, a job with many files, the
+"""Cost of sandboxing a command: its start, a step of a session, a connection that is judged, a job with many files, the
 import.
 
 Starts of `bash -c true` are interleaved, plain and held, and the least of each is compared: what else the machine does
@@ -111,7 +111,7 @@ class Bed:
         self.scopes["landlock, 200 rules"] = self.scopes["landlock, 200 rules"]._replace(hidden=hidden)
 
     def levels(self) -> list[str]:
-        """What is compared with a plain start."""
+        """Levels to compare with a plain start."""
         works = [level for level, of in LEVELS.items() if sandbox.look(of).works]
         for level in works:
             runtime = RuntimeSettings(
@@ -121,7 +121,7 @@ class Bed:
         return works
 
     async def run(self, level: str, argv: Sequence[str]) -> tuple[float, str]:
-        """How many milliseconds a command takes, and what it prints. What fails ends the program."""
+        """Return the milliseconds that a command takes, and its output. A failure ends the program."""
         params = CommandParams(
             list(argv),
             self.workspace,
@@ -207,8 +207,8 @@ async def many_files(bed: Bed, levels: Sequence[str], rounds: int) -> list[Row]:
 
 
 def steps(folder: str, levels: Sequence[str], count: int, rounds: int) -> Iterator[Row]:
-    """What a level adds to a step, with a state directory among few files and among many, and where the model answers
-    at once, so that nothing could be made ready."""
+    """Overhead of a level per step: with a state directory among few files and among many, and with a model that
+    answers at once, so that nothing could be prepared."""
     many = os.path.join(folder, "many")
     os.mkdir(many)
     for number in range(BESIDE):
@@ -266,7 +266,7 @@ async def take_turns(pipes: Mapping[str, Sequence[io.FileIO]], rounds: int) -> d
 
 
 def import_ms(rounds: int) -> float:
-    """What the first command that is held imports besides what the loop and every command need."""
+    """Time the imports of the first sandboxed command that the loop and other commands do not need."""
     code = (
         "import time, agent_host.loop.task; from tool_runtime.families import commands;"
         "from tool_runtime.sandbox import levels; began = time.perf_counter();"

@@ -1,4 +1,4 @@
-"""What the Backend Tool Service adds to a call of a tool, with one worker and with two.
+"""Overhead of the Backend Tool Service per tool call, with one worker and with two.
 
 A query on SQLite is run by the tool itself, and by the service over HTTP on loopback: what a call takes beyond the tool
 is the service's own. It is split by leaving parts out: a request that only answers, one that looks at token and grant,
@@ -40,7 +40,7 @@ CLIENTS = 4
 
 
 class Effort(NamedTuple):
-    """How many calls are measured, behind some that are not."""
+    """Number of measured calls, and of calls before them that are not measured."""
 
     calls: int
     before: int
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row | str]:
-    """What is printed."""
+    """Yield the printed rows."""
     effort = Effort(150, 20) if chosen.quick else Effort(2000, 200)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
@@ -84,7 +84,7 @@ def tool_ms(path: str, effort: Effort) -> float:
 
 
 def one_worker(folder: Path, file: Mapping[str, Any], tool: float, effort: Effort) -> Iterator[Row | str]:
-    """Where the time of a call goes."""
+    """Split the time of a call into its parts."""
     with process(folder, file) as service:
         client = Client(service.url)
         answer = client.median(lambda _: client.get("/healthz"), effort)

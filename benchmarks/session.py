@@ -166,7 +166,7 @@ def latency_of(lines: list[bytes]) -> Latency:
 
 
 def piece_of_text(folder: str, pieces: int, rounds: int) -> Iterator[Row]:
-    """What the host adds to a piece's way from the gateway to the client, at 500 pieces a second."""
+    """The host's delay of a piece between the gateway and the client, at 500 pieces a second."""
     floors, ours = [], []
     with ticking(pieces, 1, 0.002) as url:
         serve = Serve(folder, url)

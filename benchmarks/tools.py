@@ -58,7 +58,7 @@ GOALS = {("with rg", "rg"): 1.3, ("without rg", "rg"): 12.0}
 
 
 class Effort(NamedTuple):
-    """How much is measured."""
+    """Number of measurements."""
 
     calls: int  # of each small tool
     entries: int  # of a directory that is listed in pages
@@ -88,20 +88,20 @@ QUICK = Effort(
 
 
 async def took_ms(work: Awaitable[object]) -> float:
-    """How long `work` takes this once."""
+    """Time one run of `work`."""
     began = time.perf_counter_ns()
     await work
     return (time.perf_counter_ns() - began) / 1e6
 
 
 def run_ms(argv: list[str]) -> float:
-    """How long a program takes to be started and to print everything; `CalledProcessError`."""
+    """Time a program from its start to the end of its output. Raises CalledProcessError."""
     return milliseconds(lambda: subprocess.run(argv, stdout=subprocess.PIPE, check=True))
 
 
 async def awaited_ms(argv: list[str], stdin: bytes | None = None) -> float:
-    """How long a program takes to be started, to take `stdin` and to print everything, for a host that runs its tools
-    as programs from its event loop. Raises CalledProcessError."""
+    """Time a program from its start to the end of its output, with `stdin`, for a host that runs its tools as programs
+    from its event loop. Raises CalledProcessError."""
     began = time.perf_counter_ns()
     pipe = asyncio.subprocess.PIPE
     program = await asyncio.create_subprocess_exec(*argv, stdin=pipe if stdin is not None else None, stdout=pipe)
@@ -237,14 +237,14 @@ def search_path(folders: list[str]) -> Iterator[None]:
 
 
 class Tree(NamedTuple):
-    """What is searched: the root, the files with a match, and the folders of PATH by the name of the way to search."""
+    """The tree to search: root, files with a match, and the folders of PATH by the name of the way to search."""
 
     root: str
     planted: list[str]
     ways: dict[str, list[str]]
 
     async def tool_ms(self, calls: Calls, way: str) -> float:
-        """How long the tool takes. It ends the program where it has missed a file."""
+        """Time the tool. Ends the program if the tool missed a file."""
         with search_path(self.ways[way]):
             began = time.perf_counter()
             text = await calls.call("Grep", pattern=PATTERN, path=self.root)

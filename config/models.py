@@ -85,4 +85,4 @@ class _ModelTable:
 
 
 TABLE: Shape = _ModelTable()
-"""What `[models]` may hold."""
+"""Shape of `[models]`."""

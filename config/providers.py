@@ -148,7 +148,7 @@ class _Table:
 
 
 TABLE: Shape = _Table()
-"""What `[providers]` may hold."""
+"""Shape of `[providers]`."""
 
 
 class NoSuchProvider(LookupError):

@@ -111,7 +111,7 @@ MOCK_PREFIX = "mock:"
 """Before the file of a scripted gateway, in `llm.gateway`."""
 
 STRONGER = {"none": ("landlock", "namespace", "auto"), "landlock": ("namespace",), "auto": ("namespace",)}
-"""What a workspace may make of a level of the sandbox: `auto` may be anything, so that a name may be less than it."""
+"""Sandbox levels that a workspace may choose instead of each level: `auto` may be anything, so a name may be weaker."""
 
 SETTINGS: dict[str, Setting] = {}
 """Every key with its setting: filled by the sections below, each of whose lines is the one home of its key."""

@@ -86,7 +86,7 @@ class Leaf:
 
 _SCALARS = frozenset((str, int, bool, type(None)))
 _MISSING = object()
-"""What no shape fits."""
+"""A value that fits no shape."""
 
 TEXT = Leaf("a string", lambda value: type(value) is str, kind=str)
 OBJECT = Leaf("an object", lambda value: type(value) is dict, kind=dict)

@@ -9,7 +9,7 @@ ANY_DEPTH = "**"
 ELSEWHERE = "?*"
 """Stands for a name that a loop has found in another directory."""
 _UNCLEAR = ("[:", "[=", "[.", "\\")
-"""What a shell reads in another way than `fnmatch` does."""
+"""Syntax that a shell reads differently from `fnmatch`."""
 _EXTENSION = re.compile(r".*\.[a-z0-9_]+")
 _STEERS_GIT = "config.worktree"
 

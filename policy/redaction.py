@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from policy.secret_detectors import Detector
 
 PLACEHOLDER = r"\[redacted:[A-Za-z0-9_.-]{1,64}:[0-9a-f]{6}\]"
-"""What stands in the place of a value, as a regular expression."""
+"""Regular expression for the placeholder of a value."""
 # Compiled when first used, by the cache of `re`: a start is not to wait for them.
 _PLACEHOLDER_BYTES = PLACEHOLDER.encode()
 

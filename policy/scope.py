@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, get_args
 from config.lean_typing import NamedTuple
 
 SandboxLevel = Literal["none", "landlock", "namespace"]
-"""How commands are held: not at all, by rules of the kernel (Landlock, seccomp), or by namespaces as well."""
+"""Sandbox of commands: none, kernel rules (Landlock, seccomp), or namespaces as well."""
 LEVELS: Final[tuple[SandboxLevel, ...]] = get_args(SandboxLevel)
 """From the weakest to the strongest."""
 STRONGEST: Final = "auto"

@@ -145,7 +145,7 @@ class Detector(NamedTuple):
 
 
 _EDGE = r"(?:\b|\\[nrtbf])"
-"""Where a word begins, also behind the escaped end of a line."""
+"""The start of a word, also after an escaped end of line."""
 
 
 def _is_key(_match: bytes, secret: bytes, _behind: bytes) -> bool:
@@ -357,7 +357,7 @@ _SETS = r"(?:\\{0,7}[\"']|[:=]| [:=])[:=\s\"'\\]{0,12}"
 """The same, where nothing else stands behind the name."""
 _SLASHES = r"(?://|\\{1,7}/\\{1,7}/)"
 _PARAMETER = r"(?:[?&]|\\{1,7}u0026|&amp;)"
-"""What stands before a parameter of a URL; `&` is also met as JSON for web pages and XML have it."""
+"""Separator before a parameter of a URL; `&` may also be escaped as in JSON for web pages and in XML."""
 _TO_QUOTE = r"(?P<secret>[^\s\"'\\`]{3,})"
 _IN_LINE = r"(?:[^\n;|]|\\\n)*?"
 
@@ -386,7 +386,7 @@ _COMMANDS = {
     "sshpass": rf"{_EDGE}sshpass\s{{1,4}}-p\s?",
     "redis-cli": rf"{_EDGE}redis-cli\b{_IN_LINE}\s-a\s{{1,4}}",
 }
-"""What stands before the secret in a command line, by its anchor."""
+"""Text before the secret in a command line, by its anchor."""
 
 _TELLING_PLACES: tuple[Detector, ...] = (
     Detector(

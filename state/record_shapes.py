@@ -147,7 +147,7 @@ class MessageShape:
 _ANY = MessageShape(*ROLES)
 _MAY_NEST = frozenset(("toolCalls", "blocks", "contentBlob", "editedArguments", "images"))
 RESULT = MessageShape("tool")
-"""What a call came to."""
+"""The result of a call."""
 
 
 def message_of(data: bytes, spoken: MessageShape = _ANY) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ENDED = "SESSION_COMPLETED"
 SNAPSHOT_LIMIT_BYTES = 256 * 1024 * 1024
-"""What a snapshot may have where nothing else is said; the messages above 16 KiB lie in blobs and do not count."""
+"""Default limit for a snapshot; messages above 16 KiB are in blobs and do not count."""
 # Fields of a record that are the store's own.
 KIND, MESSAGE, BLOBS, SNAPSHOT, DURABLE = "kind", "message", "blobs", "snapshot", "durable"
 # The kind of a journal's first record, which changes nothing.

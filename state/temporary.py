@@ -28,7 +28,7 @@ if sys.platform != "win32":
 _HASH_DIGITS = 8
 _OF_A_SESSION = f"{APP_NAME}-"
 _SCRATCH = f"{_OF_A_SESSION}~"
-"""How the names of other directories begin, which are no session's: no id has that sign. There is one more in
+"""Prefix of directories that belong to no session: no id contains `~`. There is one more in
 `tool_runtime.sandbox.probe`."""
 _WINDOWS = bool(sys.platform == "win32")
 _VARIABLES: tuple[str, ...] = ("TMP", "TEMP") if _WINDOWS else ("TMPDIR",)

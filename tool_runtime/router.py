@@ -56,7 +56,7 @@ class LocalToolRouter:
         self._running: set[asyncio.Task[Any]] = set()
         self._judges: dict[str, tuple[Mapping[str, Any], Judge]] = {}
         self.unusable: dict[str, str] = {}
-        """What is wrong with the schema of each tool that was left out of the list, by the tool's name."""
+        """Schema problems of the tools that were left out of the list, by the tool's name."""
 
     def add_remote(self, provider: RemoteProvider) -> None:
         """The same for tools from elsewhere, and ask for them."""

@@ -148,7 +148,7 @@ AtOnce = Callable[[CallContext], "ToolOutput | None"]
 
 
 Outcome = Callable[[CallContext], Awaitable["ToolOutput | None"]]
-"""What became of a call whose host died before it had the answer; None where nobody can say. Nothing is run for it.
+"""Look up the result of a call whose host died before it had the answer; None if unknown. Nothing is run for it.
 Raises ToolFault for a call that is known to have failed, or not to have begun."""
 
 

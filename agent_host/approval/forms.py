@@ -41,8 +41,8 @@ class UnusableForm(Exception):
 
 
 class FormField(NamedTuple):
-    """One thing that is asked for. `choices` are the values to choose from, each with its words; `limits` are the
-    bounds, as JSON Schema names them. `default` counts only where it fits."""
+    """One field of a form. `choices` are the values to choose from, each with its label; `limits` are the bounds, as
+    JSON Schema names them. `default` counts only if it fits."""
 
     name: str
     kind: Kind
@@ -56,7 +56,7 @@ class FormField(NamedTuple):
 
     @property
     def has_answer(self) -> bool:
-        """True if any answer is within the limits: where none is, a person would be asked without end."""
+        """True if any answer is within the limits; otherwise the person would be asked forever."""
         low: float = self.limits.get("minimum", -math.inf)
         high: float = self.limits.get("maximum", math.inf)
         if self.kind == "integer" and math.isfinite(low) and math.isfinite(high):
@@ -91,7 +91,7 @@ class FormField(NamedTuple):
         return None if wrong is None else wrong.sentence
 
     def to_json(self) -> dict[str, Any]:
-        """As a property of a JSON Schema, with nothing in it that was not read."""
+        """Return it as a property of a JSON Schema, with only the parts that were read."""
         said: dict[str, Any] = {"title": self.title, "description": self.description, "format": self.format}
         said = {name: text for name, text in said.items() if text}
         labelled = [{"const": value, "title": words} for value, words in self.choices]
@@ -105,8 +105,8 @@ class FormField(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A question of `source`, fit to be shown. `url` is a page that the person is to open themselves, of the host
-    `host`; such a question has no fields."""
+    """A question of `source`, safe to show. `url` is a page of the host `host` for the person to open; such a question
+    has no fields."""
 
     source: str
     message: str

@@ -27,14 +27,13 @@ _MAX_RISKS = 20
 
 
 class ApprovalRequest(NamedTuple):
-    """One call that waits for a person. `rule_id` names the bundle's rule, None where the capability has none.
+    """One call that waits for a person. `rule_id` names the bundle's rule, None if the capability has none.
 
-    `summary` and `details` are what `agent_host.approval.details` makes of the call: safe to show, bounded, without
-    the secrets of this process. All other text is shown as it is escaped and bounded in `to_payload`. `by_name`: only
-    the name of the tool approves it in advance. `timeout_s` is how long the bundle has it wait, None where it says
-    nothing. With a `form` it is no call that waits but a question of an MCP server in the middle of one: nothing
-    answers it in advance, and an approval brings the answers as its `arguments`. `replay` is how the call can be
-    approved later if nobody answers now (`replay_of`), empty for a form.
+    `summary` and `details` come from `agent_host.approval.details`: safe to show, bounded, without the secrets of this
+    process. All other text is escaped and bounded by `to_payload`. `by_name`: only the name of the tool approves it in
+    advance. `timeout_s` is the bundle's timeout, None if it has none. With a `form` the request is a question of an MCP
+    server in the middle of a call: nothing answers it in advance, and an approval has the answers as its `arguments`.
+    `replay` says how the call can be approved later if nobody answers now (`replay_of`); it is empty for a form.
     """
 
     approval_id: str
@@ -77,12 +76,12 @@ class ApprovalRequest(NamedTuple):
 
 
 class ApprovalAnswer(NamedTuple):
-    """`approved`, and why not where it is not. `unattended` marks a denial because nobody could be asked, `timed_out`
-    one because nobody answered in time.
+    """The answer to a request: `approved`, and the reason of a denial. `unattended` marks a denial because nobody could
+    be asked, `timed_out` one because nobody answered in time.
 
-    `scope` says how far an approval reaches: this call, the same call again in this task, or in this session.
-    `arguments` are what the person wrote in place of the model's, None where they were approved as they are; of a form
-    they are its fields. `answered_by` is the face that the person used, None where nobody was asked or answered.
+    `scope` is the range of an approval: this call, the same call again in this task, or in this session. `arguments`
+    are the person's edited arguments, None if the model's were approved unchanged; for a form they are its fields.
+    `answered_by` is the interface that the person used, None if nobody was asked or answered.
     """
 
     approved: bool
@@ -95,11 +94,11 @@ class ApprovalAnswer(NamedTuple):
 
     @property
     def is_denial(self) -> bool:
-        """True when somebody denied it, and not only nobody was there to approve it."""
+        """True if a person denied it, not only that nobody was there to approve it."""
         return not (self.approved or self.unattended or self.timed_out)
 
     def to_record(self, call_id: str, approval_id: str, bound_to: str | None = None) -> ApprovalAnswered:
-        """The record of the answer to this call; `bound_to` is what an approval holds for (`exact_call`)."""
+        """Return the record of the answer to this call; `bound_to` is what an approval is bound to (`exact_call`)."""
         arguments = None if self.arguments is None else dict(self.arguments)
         return ApprovalAnswered(
             call_id,
@@ -116,7 +115,7 @@ class ApprovalAnswer(NamedTuple):
 
     @classmethod
     def from_record(cls, record: ApprovalAnswered) -> Self:
-        """The answer that `to_record` put on record."""
+        """Return the answer that `to_record` recorded."""
         scope, answered_by = cast("Scope", record.scope), cast("AnsweredBy | None", record.answered_by)
         said = (record.approved, record.reason, record.unattended, scope, record.timed_out, record.arguments)
         return cls(*said, answered_by)

@@ -58,9 +58,9 @@ class Budget:
         self._jobs = jobs
         self._held = dict(spent)
         self._before: dict[str, float] = {}
-        """What a session held before its last grant."""
+        """Amount that a session held before its last grant."""
         self._too_little: dict[str, float] = {}
-        """What was left of a session's grant when that did not cover its next call."""
+        """Remainder of a session's grant when that did not cover its next call."""
 
     @property
     def left(self) -> float:

@@ -60,7 +60,7 @@ _SETTINGS: Final = (
 _UNUSABLE: Final = (
     OSError, shutil.Error, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, RecursionError,
 )  # fmt: skip
-"""What copying or unpacking raises for a directory or an archive that is damaged or odd."""
+"""Exceptions of copying or unpacking a directory or an archive that is damaged or odd."""
 
 
 class WorkspaceUnavailable(Exception):
@@ -175,7 +175,7 @@ def _setting(directory: str, name: str) -> str:
 
 
 def _git(directory: str, *arguments: str) -> str:
-    """What git prints. Raises WorkspaceUnavailable with the line that says what went wrong."""
+    """Return git's output. Raises WorkspaceUnavailable with the line that says what went wrong."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
     words = [word for setting in _SETTINGS for word in ("-c", setting)]
     program = find_program("git", os.environ.get("PATH", os.defpath), (directory,))

@@ -1,5 +1,5 @@
-"""What a session does at the moment, from its events, and the live lines that show it below everything that is printed:
-what grows, what runs, what waits. Bounded in height; drawn by the console."""
+"""A session's current activity, from its events, and the live lines that show it below the printed output: text that
+grows, calls that run, questions that wait. Bounded in height; drawn by the console."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GAP: Final = re.compile(r"^\[\.\.\. \d+ bytes left out \.\.\.\]$", re.MULTILINE
 
 
 class CommandOutput:
-    """What a call prints, bounded: its last lines and, as long as that is not much and all of it came, all of it."""
+    """Bounded output of a call: its last lines, and all of it as long as it is short and complete."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -68,7 +68,7 @@ class CommandOutput:
 
     @property
     def hidden(self) -> str:
-        """What of it is not among the last lines, in words; empty for nothing."""
+        """The number of lines above the last ones, in words; empty for none."""
         number = self.count - len(self._lines)
         if number <= 0:
             return ""
@@ -227,7 +227,7 @@ class Activity:
 
 
 def subject_of(arguments: Mapping[str, Any], summary: str, workspace: str) -> str:
-    """What a call acts on, in one line; a path of the workspace is relative to it."""
+    """The subject of a call in one line; a path of the workspace is relative to it."""
     found = next((arguments[name] for name in ("command", "path", "url", "pattern") if name in arguments), summary)
     text = one_line(str(found), _SUBJECT_BYTES)
     inside = workspace.rstrip("/\\") + "/"

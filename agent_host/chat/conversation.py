@@ -643,7 +643,7 @@ class Conversation:
 
 
 def compaction_in_words(payload: Mapping[str, Any]) -> str:
-    """What requests no longer show."""
+    """The parts of the conversation that requests no longer contain."""
     parts = [f"{payload['droppedMessages']} messages are left out"] if payload.get("droppedMessages") else []
     if payload.get("clearedMessages"):
         parts.append(f"large results of the first {payload['clearedMessages']} messages are not shown")

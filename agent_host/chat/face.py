@@ -78,7 +78,7 @@ class FrameWriter:
         self.has_failed = False
         """True if the terminal is gone."""
         self.took_s = 0.0
-        """How long the last frame took."""
+        """Duration of the last frame."""
         self._thread = threading.Thread(target=self._run, name="terminal", daemon=True)
         self._thread.start()
 

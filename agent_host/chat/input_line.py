@@ -1,4 +1,4 @@
-"""What helps with the input line: completion of commands and of paths of the workspace, and the prompts of all
+"""Help for the input line: completion of commands and of workspace paths, and the history of prompts of all
 conversations. A path is only named: the model reads it, under policy."""
 
 from __future__ import annotations

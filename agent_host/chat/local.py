@@ -1,4 +1,4 @@
-"""What a conversation needs of this machine besides sessions: what is on record, the policy, files of a step."""
+"""A conversation's local sources besides sessions: records, the policy, the files of a step."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SessionRow(NamedTuple):
 
 
 class Undone(NamedTuple):
-    """What an undo did, in lines for the person, and the note that the model gets, empty if nothing was done."""
+    """Result of an undo: lines for the person, and a note for the model, empty if nothing was done."""
 
     lines: list[str]
     note: str

@@ -1,4 +1,4 @@
-"""What a session says as lines for the scrollback of a terminal. Pure.
+"""Lines of a session for the scrollback of a terminal. Pure.
 
 Whatever a model, a tool or a file wrote begins in the third column, however it is wrapped; what begins in the first is
 the host's own. So no text can pass for a question or a notice. All of it is escaped: it steers nothing.
@@ -43,7 +43,7 @@ _HUNK: Final = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _DIVIDER: Final = " │ "
 _MOST_PAIRED: Final = 2000
 _RENDERED_CHARS: Final = 8192
-"""What is longer is not laid out: keys would wait for it."""
+"""Longer text is not rendered, because keys would wait for it."""
 
 
 class Paper:
@@ -65,7 +65,7 @@ class Paper:
         return f"{colour}{text}{PLAIN}" if self.styled and text else text
 
     def prompt(self, text: str, *, steers: bool = False) -> str:
-        """What the person said."""
+        """The person's prompt."""
         mark = ("you (to the running task): " if steers else "you: ") if self.plain else ("» " if steers else "› ")
         return "\n" + self._hanging(mark, escape(text.strip("\n")), BOLD)
 

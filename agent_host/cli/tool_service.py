@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _PACKAGES: Final = ("starlette", "uvicorn", "httptools", "psycopg", "psycopg_pool", "prometheus_client", "boto3")
-"""What the extra brings, by module."""
+"""Modules of the extra."""
 
 
 def tool_service(namespace: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
 _PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
-"""What the extra brings, by module."""
+"""Modules of the extra."""
 
 
 def view(namespace: argparse.Namespace) -> int:

@@ -1,2 +1,2 @@
-"""What every face of the host stands on: session processes that are there at once, and many of them on one connection
-each."""
+"""Clients of session processes, shared by all user interfaces: processes that start at once, many of them, each on one
+connection."""

@@ -30,8 +30,8 @@ MOST_WAITING_BYTES: Final = 8 * 1024 * 1024
 
 
 class SessionSpec(NamedTuple):
-    """What a session's process gets: options of `serve`, its environment and directory; and who asks. `opening` are
-    more parameters of CreateSession and of every ResumeSession."""
+    """Launch parameters of a session's process: options of `serve`, environment, directory, client. `opening` are extra
+    parameters of CreateSession and of every ResumeSession."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]

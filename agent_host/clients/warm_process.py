@@ -91,7 +91,7 @@ def import_all() -> None:
 
 
 class Order(dict[str, Any]):
-    """What a process is to be: `arguments` of `agent-host`, `environment`, `directory`, `umask`, `limits` by name."""
+    """The process to become: `arguments` of `agent-host`, `environment`, `directory`, `umask`, `limits` by name."""
 
     def encode(self) -> bytes:
         """Return it as it goes over the control stream."""

@@ -40,7 +40,7 @@ _AS_THEY_ARE = frozenset(
     }
 )
 AUDIT_EVENTS = _AS_THEY_ARE | {EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED, EventType.ARTIFACT_UPLOADED}
-"""What an audit record is made from, or is."""
+"""Events that are audit records or that audit records are made from."""
 
 # What a record takes from the request: a hash and a summary of the arguments, and not these.
 _ASKED = ("capability", "riskLevel", "summary", "argumentsSha256", "decision", "rule", "grantedBy")

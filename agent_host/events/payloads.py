@@ -43,7 +43,7 @@ _WHY = PayloadField("reason", "string", "in the words of the person or program t
 _ANSWERED_BY = PayloadField(
     "answeredBy",
     "string",
-    "`client`, `command`, `chat`, `acp` or `view`; nothing where nobody was asked, or nobody answered",
+    "`client`, `command`, `chat`, `acp` or `view`; missing if nobody was asked, or nobody answered",
     optional=True,
     telemetry=True,
 )
@@ -57,13 +57,13 @@ _APPROVAL = PayloadField("approvalId", "string", "the request", telemetry=True)
 _REPLAY = PayloadField(
     "replay",
     "object",
-    "unless somebody answers: how a resume approves exactly this call, {approve, id?, command?, request?}",
+    "if nobody answers: how a resume approves exactly this call, {approve, id?, command?, request?}",
     optional=True,
 )
 _QUESTION = PayloadField(
     "isQuestion",
     "true",
-    "it is a question of an MCP server in the middle of the call: details has {source, question} with {form}, the JSON "
+    "a question of an MCP server in the middle of the call: details has {source, question} with {form}, the JSON "
     "Schema of the answers, or {url, host}; the answers are the `arguments` of ApproveAction",
     optional=True,
     telemetry=True,
@@ -71,17 +71,15 @@ _QUESTION = PayloadField(
 _RISK = PayloadField("riskLevel", "string", "`low`, `medium` or `high`", telemetry=True)
 _CODE = PayloadField("code", "string", "name of the error", telemetry=True)
 
-_ITEM = PayloadField(
-    "itemId", "string", "where more was cut: the item of GetTranscript that has all of it", optional=True
-)
-_ATTEMPT = PayloadField("attempt", "integer", "the try of the model call that it is of, from 1", telemetry=True)
+_ITEM = PayloadField("itemId", "string", "if more was cut: the item of GetTranscript that has all of it", optional=True)
+_ATTEMPT = PayloadField("attempt", "integer", "the attempt of the model call, from 1", telemetry=True)
 _PIECE = PayloadField("text", "string", "a piece of it")
 
 _ARTIFACT = PayloadField("artifactName", "string", "its name")
-_REF = PayloadField("storageRef", "string", "where it is kept on this machine, below the session's folder")
+_REF = PayloadField("storageRef", "string", "its path on this machine, below the session's folder")
 _SOURCE = (
     PayloadField("source", "string", "`mcp:NAME`, or `backend`"),
-    PayloadField("toolCount", "integer", "how many tools it has", telemetry=True),
+    PayloadField("toolCount", "integer", "number of its tools", telemetry=True),
     _MESSAGE,
 )
 
@@ -93,7 +91,7 @@ def _optional(field: PayloadField) -> PayloadField:
 _VERDICT = (
     PayloadField("verdict", "string", "completed, failed, cancelled, paused, denied or interrupted", telemetry=True),
     PayloadField("endedBy", "string", "model, policy, limit, infrastructure or person", telemetry=True),
-    PayloadField("retryable", "boolean", "whether a retry of the task can help", telemetry=True),
+    PayloadField("retryable", "boolean", "true if a retry of the task can help", telemetry=True),
 )
 _ENDED = (_STEP_COUNT, _TOTAL_TOKENS, *_VERDICT)
 _ENDED_BADLY = (*_ENDED, _optional(_REASON), _optional(_MESSAGE))
@@ -101,9 +99,9 @@ _ENDED_BADLY = (*_ENDED, _optional(_REASON), _optional(_MESSAGE))
 _SANDBOX = PayloadField(
     "sandbox",
     "object",
-    "how commands are held: {level, wanted, why? (what keeps a stronger level from working), scope? (what a command "
-    "may read, write and reach, in `unheld` each rule that the level cannot hold, and in `withheld` what it refuses "
-    "although the scope gives it)}",
+    "the sandbox of commands: {level, wanted, why? (why a stronger level does not work), scope? (what a command may "
+    "read, write and reach, in `unheld` each rule that the level cannot enforce, and in `withheld` what it denies "
+    "although the scope allows it)}",
     optional=True,
 )
 
@@ -115,36 +113,34 @@ PAYLOADS: dict[EventType, EventShape] = {
             PayloadField("workspace", "string", "the project directory"),
             _MODEL,
             _SANDBOX,
-            PayloadField(
-                "message", "string", "why every write in the workspace is denied, where that is so", optional=True
-            ),
+            PayloadField("message", "string", "the reason, if every write in the workspace is denied", optional=True),
         ),
     ),
     EventType.SESSION_RESUMED: EventShape(
-        "a task goes on, in another process or after a pause",
-        (PayloadField("resumedFromStep", "integer", "steps that were committed", telemetry=True), _SANDBOX),
+        "a task continues, in another process or after a pause",
+        (PayloadField("resumedFromStep", "integer", "committed steps", telemetry=True), _SANDBOX),
     ),
-    EventType.SESSION_PAUSED: EventShape("the task stopped where a resume can go on", _ENDED_BADLY),
+    EventType.SESSION_PAUSED: EventShape("the task stopped, and a resume can continue it", _ENDED_BADLY),
     EventType.SESSION_COMPLETED: EventShape(
         "the session ended cleanly", (_TASK_COUNT, _TOTAL_TOKENS, _DURATION, _optional(_WHY))
     ),
-    EventType.SESSION_FAILED: EventShape("the session cannot go on", (_REASON, _MESSAGE)),
+    EventType.SESSION_FAILED: EventShape("the session cannot continue", (_REASON, _MESSAGE)),
     EventType.SESSION_CANCELLED: EventShape(
         "the session was ended while a task was open, or in a pause", (_WHY, _TASK_COUNT, _TOTAL_TOKENS, _DURATION)
     ),
     EventType.TASK_QUEUED: EventShape(
-        "a prompt was taken that follows the task that is open",
+        "a prompt was accepted that follows the open task",
         (PayloadField("position", "integer", "its place in the queue, from 1", telemetry=True), _MAX_STEPS),
     ),
     EventType.TASK_STEERED: EventShape(
-        "a person said something to the task that is open: the model reads it before its next turn",
+        "a person sent text to the open task: the model reads it before its next turn",
         (
-            PayloadField("text", "string", "what was said"),
-            PayloadField("position", "integer", "its place among what waits, from 1", telemetry=True),
+            PayloadField("text", "string", "the text"),
+            PayloadField("position", "integer", "its place among the waiting texts, from 1", telemetry=True),
         ),
     ),
     EventType.MODE_CHANGED: EventShape(
-        "a client set options of the session: those that are not as at the launch",
+        "a client changed options of the session: those that differ from the launch",
         (
             PayloadField("policy", "string", "the built-in or the file that narrows the launch bundle", optional=True),
             PayloadField("model", "string", "the model of requests", optional=True, telemetry=True),
@@ -154,9 +150,9 @@ PAYLOADS: dict[EventType, EventShape] = {
             PayloadField("approvalMode", "string", "the approval mode of the session", optional=True, telemetry=True),
         ),
     ),
-    EventType.TASK_STARTED: EventShape("a prompt was taken", (_MAX_STEPS,)),
+    EventType.TASK_STARTED: EventShape("a prompt was accepted", (_MAX_STEPS,)),
     EventType.TASK_COMPLETED: EventShape("the model is done", _ENDED),
-    EventType.TASK_FAILED: EventShape("the task cannot go on", _ENDED_BADLY),
+    EventType.TASK_FAILED: EventShape("the task cannot continue", _ENDED_BADLY),
     EventType.TASK_CANCELLED: EventShape("the task was cancelled", _ENDED_BADLY),
     EventType.STEP_STARTED: EventShape(
         "before each model call",
@@ -175,7 +171,7 @@ PAYLOADS: dict[EventType, EventShape] = {
         "thinking of the model, as it comes; redacted thinking has no text and no event", (_PIECE, _ATTEMPT)
     ),
     EventType.TOOL_OUTPUT_CHUNK: EventShape(
-        "output of a tool, as it comes; what a background command prints is read with CommandOutput and not streamed",
+        "output of a tool, as it comes; output of a background command is read with CommandOutput, not streamed",
         (
             _CALL,
             PayloadField("stream", "string", "`stdout` or `stderr`", telemetry=True),
@@ -183,20 +179,16 @@ PAYLOADS: dict[EventType, EventShape] = {
         ),
     ),
     EventType.LLM_DIALECT_CHOSEN: EventShape(
-        "`--dialect auto` has found what the gateway speaks, told with the first request of a process",
+        "`--dialect auto` has found the gateway's dialect; with the first request of a process",
         (PayloadField("dialect", "string", "`anthropic`, `openai` or `responses`", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_SERVER_READ: EventShape(
-        "what a local server says of its model was taken over, or the first request leaves little room in the model's "
+        "a local server's data about its model were adopted, or the first request leaves little room in the model's "
         "window; with the first request of a process",
         (
             _MODEL,
-            PayloadField(
-                "estimatedInputTokens", "integer", "what the first request is expected to have", telemetry=True
-            ),
-            PayloadField(
-                "contextTokens", "integer", "the model's window, where it is known", optional=True, telemetry=True
-            ),
+            PayloadField("estimatedInputTokens", "integer", "expected size of the first request", telemetry=True),
+            PayloadField("contextTokens", "integer", "the model's window, if known", optional=True, telemetry=True),
             _MESSAGE,
         ),
     ),
@@ -204,24 +196,22 @@ PAYLOADS: dict[EventType, EventShape] = {
         "before a request to the gateway; again in a step whose request was cut, or goes to another model",
         (
             _MODEL,
-            PayloadField("estimatedInputTokens", "integer", "what the request is expected to cost", telemetry=True),
-            PayloadField("maxOutputTokens", "integer", "the most that the model may answer", telemetry=True),
+            PayloadField("estimatedInputTokens", "integer", "expected size of the request", telemetry=True),
+            PayloadField("maxOutputTokens", "integer", "limit of the answer", telemetry=True),
         ),
     ),
     EventType.LLM_REQUEST_COMPLETED: EventShape(
-        "the whole answer is there",
+        "the answer is complete",
         (
             _MODEL,
             PayloadField("inputTokens", "integer", "tokens sent, those from the cache included", telemetry=True),
-            PayloadField("outputTokens", "integer", "tokens answered", telemetry=True),
+            PayloadField("outputTokens", "integer", "tokens of the answer", telemetry=True),
             PayloadField("cachedInputTokens", "integer", "the part of the input read from the cache", telemetry=True),
             PayloadField("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
             PayloadField(
-                "cacheWrite1hTokens", "integer", "of these the part kept for an hour, if any", True, telemetry=True
+                "cacheWrite1hTokens", "integer", "the part of these kept for an hour, if any", True, telemetry=True
             ),
-            PayloadField(
-                "cost", "number", "by the prices of the configuration; missing where the model has none", True
-            ),
+            PayloadField("cost", "number", "by the prices of the configuration; missing if the model has none", True),
             PayloadField("costCurrency", "string", "the currency of `cost`", True),
             PayloadField("stopReason", "string", "why the model stopped", telemetry=True),
             PayloadField("stopDetail", "string", "which limit cut the answer, or why the model refused", optional=True),
@@ -235,19 +225,21 @@ PAYLOADS: dict[EventType, EventShape] = {
         ),
     ),
     EventType.CONTEXT_COMPACTED: EventShape(
-        "requests show less of the conversation from now on; the record keeps it whole",
+        "requests contain less of the conversation from now on; the record keeps all of it",
         (
             PayloadField("strategy", "string", "`drop_oldest`, `clear_tool_results` or `summarize`", telemetry=True),
-            PayloadField("summary", "string", "the model's notes, where they stand in place of what is left out", True),
-            PayloadField("droppedMessages", "integer", "messages that requests leave out", telemetry=True),
-            PayloadField("clearedMessages", "integer", "the first so many show no large results", telemetry=True),
+            PayloadField("summary", "string", "the model's notes, if they replace the omitted part", True),
+            PayloadField("droppedMessages", "integer", "messages that requests omit", telemetry=True),
+            PayloadField(
+                "clearedMessages", "integer", "number of first messages without large results", telemetry=True
+            ),
             PayloadField(
                 "estimatedBefore",
                 "integer",
-                "what the request was expected to cost before, as `estimatedInputTokens` of `llm_request_started`",
+                "expected size of the request before, as `estimatedInputTokens` of `llm_request_started`",
                 telemetry=True,
             ),
-            PayloadField("estimatedAfter", "integer", "and behind it", telemetry=True),
+            PayloadField("estimatedAfter", "integer", "the same after it", telemetry=True),
             PayloadField(
                 "inputTokens", "integer", "tokens sent for the summary, those from the cache included", telemetry=True
             ),
@@ -257,51 +249,51 @@ PAYLOADS: dict[EventType, EventShape] = {
         ),
     ),
     EventType.LLM_ANSWER_REPAIRED: EventShape(
-        "the answer held halves of characters (lone surrogates), reported once an answer",
-        (PayloadField("count", "integer", "how many; each is replaced by U+FFFD", telemetry=True), _MESSAGE),
+        "the answer contained halves of characters (lone surrogates); once an answer",
+        (PayloadField("count", "integer", "number of halves; each is replaced by U+FFFD", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_COUNT_ODD: EventShape(
-        "the gateway counts over four times what is estimated, reported once a process; its count stands",
+        "the gateway counts more than four times the estimate; once a process; its count is used",
         (
             _MODEL,
             PayloadField("countedTokens", "integer", "tokens of the request or of the answer", telemetry=True),
-            PayloadField("estimatedTokens", "integer", "what was expected", telemetry=True),
+            PayloadField("estimatedTokens", "integer", "the estimate", telemetry=True),
             _MESSAGE,
         ),
     ),
     EventType.LLM_BLOCK_DROPPED: EventShape(
         "blocks of an answer that only its provider reads, such as signed reasoning, cannot be sent back unchanged",
-        (PayloadField("count", "integer", "how many are left out of the conversation", telemetry=True), _MESSAGE),
+        (PayloadField("count", "integer", "number of blocks omitted from the conversation", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_RETRY: EventShape(
-        "the gateway failed in a way that may pass: the text and thinking of this attempt are taken back",
+        "the gateway had a temporary failure: discard the text and thinking of this attempt",
         (
-            _ATTEMPT._replace(meaning="the try that failed, from 1; the next one has the next number"),
-            PayloadField("waitMs", "integer", "until it follows", telemetry=True),
+            _ATTEMPT._replace(meaning="the attempt that failed, from 1; the next one has the next number"),
+            PayloadField("waitMs", "integer", "wait before the next attempt", telemetry=True),
             _MESSAGE,
         ),
     ),
     EventType.CONTEXT_SUMMARY_RETRY: EventShape(
-        "the gateway failed in a way that may pass when it was asked for a summary; no text is taken back",
+        "the gateway had a temporary failure when it was asked for a summary; no text is discarded",
         (
-            PayloadField("waitMs", "integer", "until it is asked again", telemetry=True),
+            PayloadField("waitMs", "integer", "wait before the next request", telemetry=True),
             _MESSAGE,
         ),
     ),
     EventType.LLM_WINDOW_CUT: EventShape(
-        "the oldest messages are left out of requests from here on, since the model does not take that much",
-        (PayloadField("droppedMessages", "integer", "how many went this time", telemetry=True), _MESSAGE),
+        "requests omit the oldest messages from now on, because they do not fit the model",
+        (PayloadField("droppedMessages", "integer", "number of messages omitted this time", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_FALLBACK: EventShape(
-        "another model of `llm.fallback_models` is asked from here on to the end of the task",
+        "another model of `llm.fallback_models` is used from now on to the end of the task",
         (
-            _MODEL._replace(meaning="the one that is overloaded"),
-            PayloadField("fallbackModel", "string", "the next", telemetry=True),
+            _MODEL._replace(meaning="the overloaded model"),
+            PayloadField("fallbackModel", "string", "the next model", telemetry=True),
             _MESSAGE,
         ),
     ),
     EventType.TOOL_REQUESTED: EventShape(
-        "policy has judged a call, before anything is done; again for one whose arguments were edited",
+        "policy has judged a call, before it runs; again if its arguments were edited",
         (
             _CALL,
             _TOOL,
@@ -311,17 +303,19 @@ PAYLOADS: dict[EventType, EventShape] = {
             PayloadField(
                 "summary",
                 "string",
-                "on what it acts, as its arguments say it, with the method that a request names; cut",
+                "its subject, as in its arguments, with the method of a request; cut",
                 optional=True,
             ),
             PayloadField(
                 "argumentsSha256",
                 "string",
-                "of the arguments as JSON, without secrets; missing where they are none",
+                "of the arguments as JSON, without secrets; missing if they are not JSON",
                 optional=True,
             ),
             PayloadField("arguments", "object", "without secrets, up to 8 KiB as JSON", optional=True),
-            PayloadField("argumentsHead", "string", "in place of longer ones: the start of their JSON", optional=True),
+            PayloadField(
+                "argumentsHead", "string", "instead of longer arguments: the start of their JSON", optional=True
+            ),
             _ITEM,
             PayloadField("decision", "string", "`ALLOWED`, `DENIED` or `APPROVAL_REQUIRED`", True, telemetry=True),
             PayloadField("rule", "string", "the entry of the bundle that decided", optional=True),
@@ -343,19 +337,17 @@ PAYLOADS: dict[EventType, EventShape] = {
             PayloadField(
                 "exitCode",
                 "integer",
-                "of a command or script; a command that ends with another than 0 has `succeeded` as a call",
+                "of a command or script; a call of a command with an exit code other than 0 has `succeeded`",
                 True,
                 telemetry=True,
             ),
             _COMMAND._replace(meaning="of a command that the call left running in the background", optional=True),
             PayloadField("skill", "string", "the skill that the call has loaded, by its name", optional=True),
             PayloadField(
-                "denials", "list of strings", "what a sandbox refused to its programs, a line each", optional=True
+                "denials", "list of strings", "the sandbox's denials to its programs, a line each", optional=True
             ),
             PayloadField("pathsChanged", "list of strings", "files that it is known to have changed", optional=True),
-            PayloadField(
-                "changesUnseen", "string", "of a command: why not all that it changed is known", optional=True
-            ),
+            PayloadField("changesUnseen", "string", "of a command: why some of its changes are unknown", optional=True),
             PayloadField("output", "string", "what the model reads, up to 8 KiB of it"),
             PayloadField(
                 "images", "list of strings", "pictures beside it: media type, pixels, bytes of each", optional=True
@@ -364,24 +356,22 @@ PAYLOADS: dict[EventType, EventShape] = {
             PayloadField(
                 "startedAt", "string", "when it began to run, RFC 3339; missing if it did not", True, telemetry=True
             ),
-            PayloadField("artifactUris", "list of strings", "what was stored of it by then", optional=True),
+            PayloadField("artifactUris", "list of strings", "URIs of the parts stored so far", optional=True),
             PayloadField(
-                "storageRefs", "list of strings", "what is kept of it below the session's folder", optional=True
+                "storageRefs", "list of strings", "parts of it that are kept below the session's folder", optional=True
             ),
-            PayloadField("storedSha256", "object", "the hash of each of these, by its reference", optional=True),
+            PayloadField("storedSha256", "object", "hash of each of these, by its reference", optional=True),
             PayloadField(
-                "storedParts", "object", "which of these is which output: `stdout`, `stderr`, `body`", optional=True
+                "storedParts", "object", "the output of each of these: `stdout`, `stderr`, `body`", optional=True
             ),
-            PayloadField(
-                "stderr", "string", "of a command or script: the first 1 KiB that it wrote there", optional=True
-            ),
+            PayloadField("stderr", "string", "of a command or script: the first 1 KiB of it", optional=True),
             PayloadField("outputBytes", "integer", "size of what the model reads", telemetry=True),
             PayloadField("outputSha256", "string", "of what the model reads"),
             PayloadField("latencyMs", "integer", "from the request, waits included", telemetry=True),
         ),
     ),
     EventType.COMMAND_ENDED: EventShape(
-        "a background command is over; without an id: what else commands had left running was ended with the session",
+        "a background command ended; without an id: processes that commands left were terminated with the session",
         (
             _optional(_COMMAND),
             _CALL._replace(meaning="the call that started it", optional=True),
@@ -391,36 +381,40 @@ PAYLOADS: dict[EventType, EventShape] = {
                 "`exited`, `timed_out`, `stopped` (by StopCommand), `session_ended`, or `interrupted` by a crash",
                 telemetry=True,
             ),
-            PayloadField("exitCode", "integer", "where it was seen", optional=True, telemetry=True),
+            PayloadField("exitCode", "integer", "if known", optional=True, telemetry=True),
             PayloadField(
-                "processesLeft", "integer", "how many processes of it still run", optional=True, telemetry=True
+                "processesLeft", "integer", "number of its processes that still run", optional=True, telemetry=True
             ),
             PayloadField(
-                "processesEnded", "integer", "without an id: how many were ended", optional=True, telemetry=True
+                "processesEnded",
+                "integer",
+                "without an id: number of terminated processes",
+                optional=True,
+                telemetry=True,
             ),
         ),
     ),
     EventType.TOOLS_LISTED: EventShape(
-        "an MCP server or the backend service has said which tools it has, beside the session",
+        "an MCP server or the backend service has listed its tools while the session ran",
         (
             *_SOURCE,
-            PayloadField("rejected", "list of strings", "tools that cannot be used, as it says", optional=True),
+            PayloadField("rejected", "list of strings", "tools that cannot be used, with the reason", optional=True),
         ),
     ),
     EventType.TOOLS_CHANGED: EventShape(
-        "a task begins whose tools of a source are not those of the task before, in whichever session",
+        "a task starts, and the tools of a source differ from those of the task before, in any session",
         (
             *_SOURCE,
             PayloadField("added", "list of strings", "their names", optional=True),
             PayloadField("removed", "list of strings", "their names", optional=True),
-            PayloadField("changed", "list of strings", "those that need an approval as they are now", optional=True),
+            PayloadField("changed", "list of strings", "tools whose new definition needs an approval", optional=True),
         ),
     ),
     EventType.TOOLS_HIDDEN: EventShape(
         "policy admits none of the tools of a source; the message has the line that would admit them", _SOURCE
     ),
     EventType.TOOLS_UNAVAILABLE: EventShape(
-        "a source does not say which tools it has: what is known of it is used, and calls may fail", _SOURCE
+        "a source does not list its tools: the stored list is used, and calls may fail", _SOURCE
     ),
     EventType.APPROVAL_REQUESTED: EventShape(
         "a call waits for a person",
@@ -431,21 +425,21 @@ PAYLOADS: dict[EventType, EventShape] = {
             PayloadField("description", "string", "of the rule, or why policy asks"),
             PayloadField("actionSummary", "string", "the call in one line, cut"),
             _RISK,
-            PayloadField("risks", "list of strings", "why the risk is what it is"),
+            PayloadField("risks", "list of strings", "reasons for the risk"),
             PayloadField("details", "object", "{toolName, capability, ...}: what will happen, by the kind of tool"),
             _REPLAY,
             _QUESTION,
         ),
     ),
     EventType.APPROVAL_RESOLVED: EventShape(
-        "the answer is on record",
+        "the answer is recorded",
         (
             _APPROVAL,
             _CALL,
             PayloadField("decision", "string", "`approved` or `denied`", telemetry=True),
             PayloadField("scope", "string", "`once`, `task` or `session`", telemetry=True),
             PayloadField("reason", "string", "in words"),
-            PayloadField("latencyMs", "integer", "the wait; 0 when the answer was on record already", telemetry=True),
+            PayloadField("latencyMs", "integer", "the wait; 0 if the answer was recorded already", telemetry=True),
             _ANSWERED_BY,
             _EDITED,
             _REPLAY,
@@ -456,7 +450,7 @@ PAYLOADS: dict[EventType, EventShape] = {
         "nobody answered in time",
         (_APPROVAL, PayloadField("waitedMs", "integer", "the wait", telemetry=True)),
     ),
-    EventType.POLICY_EXPIRED: EventShape("the bundle's time is over", (_optional(_CALL),)),
+    EventType.POLICY_EXPIRED: EventShape("the bundle has expired", (_optional(_CALL),)),
     EventType.ARTIFACT_UPLOADED: EventShape(
         "the Workspace Service has an artifact, or the history of the session",
         (_ARTIFACT, PayloadField("artifactUri", "string", "where it is"), _optional(_REF), _optional(_CALL)),
@@ -466,7 +460,7 @@ PAYLOADS: dict[EventType, EventShape] = {
         (_ARTIFACT, _MESSAGE, _optional(_REF), _optional(_CALL)),
     ),
     EventType.CHECKPOINT_FAILED: EventShape("the disk did not take a record", (_MESSAGE, _CODE)),
-    EventType.STORAGE_LIMIT_REACHED: EventShape("the session may keep no more", (_MESSAGE,)),
+    EventType.STORAGE_LIMIT_REACHED: EventShape("the session has reached its limit of stored data", (_MESSAGE,)),
 }
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # do not say how much they take.
 
 PATIENCE_S = 30.0
-"""How long a reader may take nothing before the end of the program is more important."""
+"""Maximum wait for a stalled reader when the program ends."""
 
 # A pipe that is ready takes this much without making the writer wait (POSIX).
 _AT_ONCE = getattr(select, "PIPE_BUF", 512)

@@ -40,7 +40,7 @@ _MAX_RESUMES = 5
 _SCRIPTS = (b"/tool_runtime/sandbox/launcher.py", b"/tool_runtime/processes/orphan_reaper.py")
 _PATIENCE_S = 10.0
 _ROOM = 4
-"""How many more there may be in the second half of a session than in the first: one ends while another begins."""
+"""Allowed increase from the first half of a session to the second: one ends while another begins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ _BASICS: Final = (
     *("SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "USERPROFILE", "USERNAME", "HOMEDRIVE", "HOMEPATH", "APPDATA"),
     *("LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
 )
-"""What a program does not start without, or finds its files by."""
+"""Variables that programs need to start or to find their files."""
 
 
 def secret_values(settings: Settings, of_bundle: Iterable[McpServer], state_dir: str) -> list[str]:

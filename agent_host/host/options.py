@@ -62,19 +62,18 @@ _WATCHED = frozenset(("tools.disabled", "tools.allowed", "mcp.enabled", "mcp.ser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """Options to start or resume a session with; None leaves a question to the configuration, or to the session on
-    record.
+    """Options to start or resume a session with; None means the value of the configuration, or of the resumed session.
 
     `policy` is a built-in's name or a bundle file, `gateway` a URL or `mock:FILE`, `provider` a provider of the
-    configuration or a known one in its place, `dialect` the wire of the gateway. `sandbox` is the level at which
-    commands are held, and `toolsets` are the families of tools that the model sees. `max_cost` is what the session may
-    cost, in the currency of the configuration's prices. `token` is the gateway's, `services_token` the backend
-    services' and `tools_token` the Backend Tool Service's; `grant_key`, in hex, signs capability grants for the latter.
-    None is taken from the environment. `settings` are others of config/defaults.toml, by `section.name`. `approvals`
-    are what is approved in advance: rule ids, tool and capability names; for a resume also the ids of denied calls,
-    which are then run (`deniedApprovals` of a result has them). `guard_processes` ends what commands started also when
-    this process is killed; one session at a time may ask for it, and it takes every child of this process for its own.
-    `tools` are functions of this program, made with `agent_host.tool`; a resume needs them again.
+    configuration or a known one instead, `dialect` the wire format of the gateway. `sandbox` is the sandbox level of
+    commands, and `toolsets` are the families of tools that the model sees. `max_cost` limits the cost of the session,
+    in the currency of the configuration's prices. `token` is the gateway's, `services_token` the backend services' and
+    `tools_token` the Backend Tool Service's; `grant_key`, in hex, signs capability grants for the latter. They are
+    never read from the environment. `settings` are others of config/defaults.toml, by `section.name`. `approvals` are
+    approvals in advance: rule ids, tool and capability names; for a resume also the ids of denied calls, which are then
+    run (`deniedApprovals` of a result has them). `guard_processes` terminates processes that commands started even if
+    this process is killed; only one session at a time may request it, and it treats every child of this process as a
+    command's. `tools` are functions of this program, made with `agent_host.tool`; a resume needs them again.
     """
 
     workspace: str | os.PathLike[str] | None = None
@@ -101,7 +100,7 @@ class SessionOptions:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The settings that are given, by key; paths in them are absolute. Raises UsageError."""
+        """The given settings by key, with absolute paths. Raises UsageError."""
         self._refuse_wrong_types()
         if self.max_cost is not None and not self.max_cost > 0:
             raise UsageError(f"SessionOptions.max_cost: give an amount above 0, not {self.max_cost}")
@@ -241,7 +240,7 @@ class LayeredOptions:
         self._flags = options.flags
         self._workspace = None if options.workspace is None else os.fspath(options.workspace)
         self.approvals = tuple(name for name in options.approvals if not name.startswith(REPLAY_PREFIX))
-        """What is approved in advance, without the ids of denied calls."""
+        """Approvals in advance, without the ids of denied calls."""
         self._replays = frozenset(options.approvals) - frozenset(self.approvals)
         self.moved: str | None = None
         """The workspace of a resumed session where it is another one than that on record."""

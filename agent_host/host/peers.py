@@ -1,5 +1,5 @@
-"""Who may come to a session's sockets: any process of the same user but those of sessions, so that no model answers its
-own question or takes the place of a client that is away.
+"""Access to a session's sockets: any process of the same user but those of sessions, so that no model answers its own
+question or takes the place of a disconnected client.
 
 Commands of a session descend from its process, which adopts those that lose their parents, and carry the mark of their
 call. So a peer is refused that has a session's process among its ancestors or such a mark in its environment or theirs,

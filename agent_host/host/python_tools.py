@@ -44,9 +44,9 @@ def tool(
 
     The model reads `name`, by default the function's own, and `description`, by default its docstring. Its parameters
     need annotations: pydantic makes the input schema from them, and checks the arguments of each call. A coroutine
-    function runs on the session's event loop, any other in a thread. What it returns goes to the model, text as it is
-    and anything else as JSON; what it raises fails the call, with the message. A call may take `timeout_s` seconds.
-    With `side_effects=False` a call that a crash interrupted is run again: it must change nothing.
+    function runs on the session's event loop, any other in a thread. Its return value goes to the model, text unchanged
+    and anything else as JSON; an exception fails the call, with its message. A call may take `timeout_s` seconds. With
+    `side_effects=False` a call that a crash interrupted is run again: it must change nothing.
 
     Policy judges each call by Tool.Invoke. Raises TypeError for a function that cannot be a tool.
     """

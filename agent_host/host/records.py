@@ -159,9 +159,9 @@ def state_of_list(state_dir: str) -> tuple[object, ...]:
 
 
 def read_transcript(session_id: str, state_dir: str | None = None) -> Transcript:
-    """Read the transcript of a session on record: live, resumable or ended. `session_id` is an id, the start of one, or
-    `latest`; `state_dir` is $AGENT_HOST_STATE_DIR or the platform's place unless given. Nothing is written. Raises
-    SessionNotFound, CheckpointUnreadable, UsageError."""
+    """Read the transcript of a recorded session: live, resumable or ended. `session_id` is an id, the start of one, or
+    `latest`; `state_dir` defaults to $AGENT_HOST_STATE_DIR, else to the platform's directory. Nothing is written.
+    Raises SessionNotFound, CheckpointUnreadable, UsageError."""
     where = state_dir_from(state_dir)
     return stored_sessions(where).record(session_id_of(where, session_id)).transcript()
 
@@ -246,10 +246,10 @@ def remove_session(state_dir: str, session_id: str, *, resumable: bool = False) 
 @dataclass(frozen=True, slots=True)
 class Result:
     """The end of a task. `status` is TASK_COMPLETED, TASK_FAILED, TASK_CANCELLED or SESSION_PAUSED, `reason` a
-    documented name where it is not completed, `message` one line about it for a person, `text` the model's last answer.
-    `details` is the whole result object of the command line, `records` the folder of what stays of the session.
-    `unfinished`: the task is still open on record. `resumable`: `resume_task` can go on with it, or approve what was
-    denied because nobody was there."""
+    documented name if it is not completed, `message` one line about it for a person, `text` the model's last answer.
+    `details` is the whole result object of the command line, `records` the folder of the session's records.
+    `unfinished`: the task is still open. `resumable`: `resume_task` can continue it, or approve calls that were denied
+    because nobody could approve them."""
 
     session_id: str
     task_id: str

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 
 class Closing(NamedTuple):
-    """The leftovers of a session's end. `result_file` is where the result is kept, None where it is not; `problem` what
-    the disk refused, in one line, and `resumable` whether the session can be resumed for that; `undelivered` is one
-    line for each observer that did not get all events."""
+    """The leftovers of a session's end. `result_file` is the file with the result, None if there is none; `problem` is
+    what failed on the disk, in one line; `resumable` is True if the session can be resumed because of that;
+    `undelivered` has one line for each observer that did not get all events."""
 
     result_file: str | None
     problem: str | None
@@ -74,30 +74,30 @@ class Session:
 
     @property
     def unfinished(self) -> str | None:
-        """The prompt of the task that `go_on` goes on with, None where there is none."""
+        """The prompt of the task that `go_on` continues, None if there is none."""
         task = self._session.incomplete_task
         return None if task is None else str(task["prompt"])
 
     @property
     def resumed_notice(self) -> str:
-        """The session that is resumed, in one line: its id, its directory, and the step and prompt of its task."""
+        """The resumed session in one line: its id, its directory, and the step and prompt of its task."""
         task = self._session.incomplete_task
         of_task = "" if task is None else f" at step {task['stepCount'] + 1}: {title_of(task['prompt'])}"
         return f"resuming {self.id} in {self._resolved.workspace}{of_task}"
 
     @property
     def found_on_disk(self) -> tuple[str, ...]:
-        """Problems in the files of a resumed session that were put right, one line each."""
+        """Problems that were repaired in the files of a resumed session, one line each."""
         return tuple(_found(self._session.report))
 
     @property
     def unknown_approvals(self) -> tuple[str, ...]:
-        """Those `approvals` of a resumed session that its policy does not know: no rule, no tool, no capability."""
+        """Entries of `approvals` that name no rule, tool or capability of the resumed session's policy."""
         return tuple(self._session.unknown_approvals(self._resolved.approvals))
 
     @property
     def provider_notice(self) -> str | None:
-        """The provider, its model and where requests go, in one line; None for a gateway."""
+        """The provider, its model and URL, in one line; None for a gateway."""
         provider = self._resolved.settings.provider
         if provider is None:
             return None
@@ -105,32 +105,33 @@ class Session:
 
     @property
     def policy_notice(self) -> str | None:
-        """A note on what a bundle that is none of the built-ins allows beyond what it names, in one line; None if there
-        is nothing to say."""
+        """A note on what a bundle of your own allows beyond what it names, in one line; None if there is nothing to
+        report."""
         return self._session.policy_notice()
 
     @property
     def sandbox_notice(self) -> str | None:
-        """That nothing holds commands to the policy, and why, in one line; None where something does, or nobody asked
-        for it."""
+        """A warning that commands run without a sandbox, and why, in one line; None with a sandbox, or if none was
+        requested."""
         return self._session.sandbox_notice()
 
     @property
     def closing(self) -> Closing:
-        """The leftovers of its end; complete once the session has ended."""
+        """Its `Closing`; complete once the session has ended."""
         ending = self._session.ending
         return Closing(ending.kept_at, ending.unkept, ending.stays, tuple(self._session.delivery_problems))
 
     async def run(self, prompt: str, *, max_steps: int | None = None, model: str | None = None) -> Result:
-        """Run a task to its end, with `model` in place of the session's. Raises UsageError for one that the policy does
-        not allow, TaskAlreadyRunning, SessionNotReady, CheckpointWriteFailed. Cancelling stops
-        the task and leaves it open on record."""
+        """Run a task to its end, with `model` in place of the session's. Raises UsageError for a model that the policy
+        does not allow, TaskAlreadyRunning, SessionNotReady, CheckpointWriteFailed. Cancelling stops the task and leaves
+        it open."""
         self._session.start_task(self._session.new_id("task"), check_prompt(prompt), max_steps=max_steps, model=model)
         return await self._ended()
 
     async def go_on(self) -> Result:
-        """Go on with the unfinished task, to its end; see `run`. Denied calls that `approvals` name are run first, and
-        for them a task goes on that had ended. Raises NoActiveTask where there is none, UsageError for no such call."""
+        """Continue the unfinished task, to its end; see `run`. Denied calls that `approvals` name are run first; for
+        them, a task that had ended is continued as well. Raises NoActiveTask if there is no task, UsageError if there
+        is no such call."""
         if self._session.incomplete_task is None and not self._replays:
             raise NoActiveTask(f"session {self.id} has no unfinished task")
         self._session.go_on(max_steps=self._resolved.max_steps, replay_ids=self._replays)
@@ -138,8 +139,8 @@ class Session:
         return await self._ended()
 
     async def events(self) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield the events from now on, as `on_event` gets them, until the session is over. An iterator that is behind
-        by more than 10,000 loses the oldest; `droppedEvents` of the next one says how many. Raises UsageError in a
+        """Yield the events from now on, as `on_event` gets them, until the session is over. An iterator that lags more
+        than 10,000 events loses the oldest; `droppedEvents` of the next one has their number. Raises UsageError in a
         process that shows the events itself."""
         if self._events is None:
             raise UsageError("this session's events go to the process that runs it")
@@ -148,36 +149,35 @@ class Session:
             yield event
 
     def cancel(self, *, force: bool = False) -> None:
-        """Cancel the running task for good. It stops when its running tools are done; `force` ends them at once. Does
-        nothing where no task runs."""
+        """Cancel the running task for good. It stops when its running tools are done; `force` terminates them at once.
+        Does nothing if no task runs."""
         task = self._session.incomplete_task
         if task is not None and self._session.tasks.busy:
             self._session.tasks.cancel(task["taskId"], force=force)
 
     def interrupt(self) -> None:
-        """Stop the running task when its running tools are done, and leave it open on record."""
+        """Stop the running task when its running tools are done, and leave it open."""
         self._session.interrupt()
 
     def end_by_time(self, words: str) -> None:
-        """Stop the running task at once since the time of its run is over, as `words` say, and leave it open on
-        record."""
+        """Stop the running task at once because its time is over, as `words` say, and leave it open."""
         self._session.end_by_time(words)
 
     def cut_off(self) -> Result:
-        """The result of the running task as this process leaves it, which was ended by force."""
+        """Return the result of the running task for a process that is ended by force."""
         return self._result(self._session.cut_off())
 
     def patch(self, task_id: str | None = None) -> str:
-        """The changes of the session in its workspace so far, or of one of its tasks, as a unified diff."""
+        """Return the changes of the session in its workspace so far, or of one of its tasks, as a unified diff."""
         return self._session.patch(task_id)
 
     def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
-        """All changes of the session as `git apply` takes them in another copy of its workspace, without the files at
-        the real paths of `without`."""
+        """Return all changes of the session in a form that `git apply` accepts in another copy of its workspace,
+        without the files at the real paths of `without`."""
         return self._session.whole_patch(without)
 
     def transcript(self, task_id: str) -> list[Item]:
-        """The items of one of its tasks so far, as `agent-host show --output json` has them."""
+        """Return the items of one of its tasks so far, as in `agent-host show --output json`."""
         self._session.flush()
         return stored_sessions(self._resolved.state_dir).record(self.id).items(task_id)
 
@@ -203,8 +203,8 @@ class Session:
 async def open_session(
     options: SessionOptions | None = None, *, approve: Approve | None = None, on_event: OnEvent | None = None
 ) -> AsyncIterator[Session]:
-    """A new session, which ends with the block: cleanly where the block does, else it stays resumable. Raises
-    AgentHostError for what keeps it from starting."""
+    """Open a new session, which ends with the block: cleanly if the block does, else it stays resumable. Raises
+    AgentHostError if it cannot start."""
     async with open_recorded(options or SessionOptions(), approve, on_event, None) as session:
         yield session
 
@@ -230,7 +230,7 @@ async def resume_session(
     approve: Approve | None = None,
     on_event: OnEvent | None = None,
 ) -> AsyncIterator[Session]:
-    """A session that another process left, as it was started, with `options` over it; see `open_session`."""
+    """Resume a session that another process left, with its own options overridden by `options`; see `open_session`."""
     options = options or SessionOptions()
     resolved, events = LayeredOptions(options).resolve_resume(session_id), _Events(on_event)
     opened = await _opener(resolved, options, approve, events).resume(session_id, cursor=None)
@@ -301,9 +301,10 @@ def _found(report: LoadReport) -> Iterator[str]:
 
 Decision = bool | ApprovalAnswer
 Approve = Callable[[ApprovalRequest], Decision | Awaitable[Decision]]
-"""Answers one request for approval, as long as it takes. True approves this call once."""
+"""Answers an approval request, taking as long as it needs. True approves this call once."""
 OnEvent = Callable[[Mapping[str, Any]], object]
-"""Takes one event as docs/events.md has it, without secrets. It is called from the event loop and never waited for."""
+"""Takes one event in the form of docs/events.md, without secrets. It is called from the event loop, and nothing waits
+for it."""
 
 
 def gate_of(resolved: ResolvedOptions, approve: Approve | None, on_asked: OnAsked | None = None) -> ApprovalGate:
@@ -380,7 +381,7 @@ _MOST_BEHIND = 10_000
 OnOpen = Callable[[Session], object]
 """Takes the session of a task once it is open, before the task begins."""
 OnResult = Callable[[Result], object]
-"""Takes the result while the session is still on record: a process that ends before that resumes to the same result."""
+"""Takes the result before the session ends: if the process dies before it returns, a resume gives the same result."""
 
 
 async def run_task(
@@ -394,10 +395,9 @@ async def run_task(
 ) -> Result:
     """Start a session, run one task in it to its end, and end the session.
 
-    Without `approve` nobody is there to be asked: what needs an approval that `options` do not give is denied.
-    `on_open` gets the session, which can be interrupted or cancelled, and `on_result` the result while the session is
-    still on record. Cancelling leaves the session resumable. Raises AgentHostError for what keeps the session from
-    starting; everything later is in the result.
+    Without `approve`, calls that need an approval are denied unless `options` give it. `on_open` gets the session,
+    which can be interrupted or cancelled, and `on_result` the result before the session ends. Cancelling leaves the
+    session resumable. Raises AgentHostError if the session cannot start; later problems are in the result.
     """
     options = options or SessionOptions()
     resolved = LayeredOptions(options).new()
@@ -414,9 +414,9 @@ async def resume_task(
     on_open: OnOpen | None = None,
     on_result: OnResult | None = None,
 ) -> Result:
-    """Go on with the task of a session that another process left, to its end; see `run_task`. With `prompt` go on with
-    a session whose last task is over, one that has ended included: it is the next task. Raises SessionNotFound,
-    SessionHeld, CheckpointUnreadable and what `run_task` raises."""
+    """Continue the task of a session that another process left, to its end; see `run_task`. `prompt` is the next task
+    of a session whose last task is over, also of a session that has ended. Raises SessionNotFound, SessionHeld,
+    CheckpointUnreadable and what `run_task` raises."""
     options = options or SessionOptions()
     source = LayeredOptions(options)
     if prompt is not None:

@@ -24,7 +24,7 @@ class Environment(NamedTuple):
     os_family: OsFamily
     shell: ShellName
     environment: Mapping[str, str] | None = None
-    """What a command is given for its environment; None where nobody says."""
+    """The environment of commands; None if not specified."""
 
     def absolute(self, path: str) -> str:
         """A path as a call spells it, made absolute: `~` is the home, and what is relative lies in the workspace. Links

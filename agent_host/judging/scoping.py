@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from policy.scope import CommandScope, SandboxLevel, Widening
 
 _STARTING = (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)
-"""What starts programs."""
+"""Capabilities that start programs."""
 
 
 def nothing_withheld(_scope: CommandScope, _level: SandboxLevel) -> tuple[str, ...]:
@@ -194,13 +194,13 @@ _DEVICES = (
     "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts",
     "/dev/shm",  # noqa: S108  the one that the platform has
 )  # fmt: skip
-"""What programs open to write, or to talk to a terminal; /dev/shm is where they keep semaphores and shared memory."""
+"""Devices that programs write to or use as a terminal; /dev/shm holds semaphores and shared memory."""
 _SECRETS = (
     "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
     "/etc/ssl/private", "/etc/krb5.keytab", "/etc/security", "/etc/kubernetes", "/etc/wireguard",
     "/etc/NetworkManager",
 )  # fmt: skip
-"""What only some users may read: to a host that runs as root it is open."""
+"""Files that only some users may read; a host that runs as root can read them."""
 _HOMES = {
     "CARGO_HOME": ".cargo", "RUSTUP_HOME": ".rustup", "NVM_DIR": ".nvm", "PYENV_ROOT": ".pyenv", "RBENV_ROOT": ".rbenv",
     "NODENV_ROOT": ".nodenv", "GOENV_ROOT": ".goenv", "VOLTA_HOME": ".volta", "FNM_DIR": ".local/share/fnm",
@@ -211,11 +211,10 @@ _HOMES = {
     "POETRY_HOME": ".local/share/pypoetry", "GHCUP_INSTALL_BASE_PREFIX": ".ghcup",
     "ELAN_HOME": ".elan", "JULIAUP_DEPOT_PATH": ".juliaup", "VIRTUAL_ENV": ".venv",
 }  # fmt: skip
-"""Where version managers and tools keep their programs: the variable that says it, and the place in the home directory
-where it is not set."""
+"""Program directories of version managers and tools: the variable that names one, and the default below the home."""
 _BESIDE = (".local/bin", ".local/lib", ".local/share/virtualenvs", "bin", ".npm-global", ".yarn/bin", ".ghcup/bin")
 _USER_FILES = (".gitconfig", ".config/git/config", ".config/git/ignore", ".config/git/attributes")
-"""What git needs to know of its user to commit."""
+"""git's user configuration, which commits need."""
 _TOOLCHAIN_SECRETS = (
     ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials", ".m2/settings.xml",
     ".m2/settings-security.xml", ".config/git/credentials",

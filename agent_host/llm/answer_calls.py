@@ -26,7 +26,7 @@ _TOO_DEEP = "the arguments are nested too deep"
 # Gateways refuse longer ones, and such with other characters.
 _SEVERAL = re.compile(r"\}\s*\{")
 _TAKEN_OTHERWISE = re.compile(r':(?:null|""|\{\})|\.0')
-"""What a tool may take in another way than it is written (`ToolRouter.usable_arguments`)."""
+"""Values that a tool may read differently from how they are written (`ToolRouter.usable_arguments`)."""
 _USABLE_ID = r"[A-Za-z0-9_.:-]{1,64}"
 
 

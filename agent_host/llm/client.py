@@ -459,7 +459,7 @@ def _is_visible_character(piece: bytes) -> bool:
 # nobody who counts bytes can count them before they exist.
 
 ACCEPTED = "gzip, deflate"
-"""What a request may say in its accept-encoding."""
+"""The accept-encoding of requests."""
 
 _PIECE_BYTES = 64 * 1024
 _GZIP = 16 + zlib.MAX_WBITS

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from agent_host.llm.event_stream import GatewayTimeouts
 
 LATE = httpcore.TimeoutException
-"""What `post` and the body of an answer raise where the gateway takes too long."""
+"""Raised by `post` and the body of an answer if the gateway takes too long."""
 FAILED = (httpcore.NetworkError, httpcore.ProtocolError)
-"""What they raise where it is not reached, or breaks off."""
+"""Raised by them if the gateway is not reached or breaks off."""
 _OF_CLIENTS = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
 _KEPT_S = 5.0  # how long an idle connection is used again: httpx's default
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Meaning = Literal[
     "complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated", "bad_answer"
 ]
-"""What the end of an answer means for a turn without calls (AH 4.4), as its dialect says: the model is done; it paused
+"""The meaning of an answer's end for a turn without calls (AH 4.4), as its dialect says: the model is done; it paused
 and wants to go on; the answer was cut at a limit; the model's context window was full; the model or the gateway
 refused; the dialect does not know the word; it says that there are calls, and has none. With calls all but `blocked`
 run them and go on. The client cuts an answer that repeats itself (`repeated`), and the loop finds calls that are
@@ -28,7 +28,7 @@ MAX_DETAIL = 500
 
 
 CacheTtl = Literal["5m", "1h"]
-"""How long a provider is to keep the beginning of a request in its cache, where a dialect can say so."""
+"""Lifetime of a request's prefix in the provider's cache, for dialects that can set it."""
 
 
 def key_headers(token: str | None, header: str, *, only: bool) -> dict[str, str]:

@@ -100,7 +100,7 @@ class Conversation:
         self.steps_without_summary = 0
         """For how many more steps that need room the model is not asked for a summary."""
         self.full_windows = 0
-        """How many turns in a row ended because the model's context window was full."""
+        """Number of consecutive turns that ended because the model's context window was full."""
         self.has_odd_count = False
         """True once a gateway's count far above the estimate was reported."""
         self.models = models

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from state.store import OpenSession
 
 SHOWN_BYTES = 8 * 1024
-"""What events carry of a call's arguments, and of its output. What is longer is in the transcript."""
+"""Maximum size of a call's arguments, and of its output, in events. The transcript has longer ones."""
 STDERR_SHOWN_BYTES: Final = 1024
-"""What events carry of a program's standard error (NT)."""
+"""Maximum size of a program's standard error in events (NT)."""
 _MAX_WHY_CHARS = 1000
 _COLOUR: Final = re.compile("\x1b\\[[0-9;:]*m")
 _NOTHING_CHANGED: Final = CommandChanges()

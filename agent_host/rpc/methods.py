@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     Serve = Callable[["Served", Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 PROTOCOL_VERSIONS: Final = ("1.0",)
-"""What this host speaks, the highest last."""
+"""The protocol versions of this host, the highest last."""
 DEFAULT_REASON: Final = "shutdown"
 _MAX_TEXT: Final = 16 * 1024 * 1024
 _MAX_STEER: Final = 64 * 1024
@@ -127,7 +127,7 @@ _OPENED: Final = {
     "status": "`ready`",
     "compatibilityStatus": "the answer of the Session Service, `compatible` without one",
     "featureFlags": "flags of the Session Service by name",
-    "protocolVersion": "the version of the protocol that both speak",
+    "protocolVersion": "the version of the protocol that both support",
 }
 _OPENING_ERRORS: Final = (
     OutOfOrder,
@@ -227,8 +227,8 @@ async def create_session(served: Served, params: Mapping[str, Any]) -> dict[str,
     errors=(*_RUNNING_ERRORS, TaskAlreadyRunning, CheckpointWriteFailed),
 )
 async def start_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Start a task, or queue it; the reply comes at once. Pictures are put into the session's temporary directory, and
-    the prompt names them."""
+    """Start a task, or queue it; the reply comes at once. Pictures are written to the session's temporary directory,
+    and the prompt names them."""
     session = served.host.running_session(params["sessionId"])
     prompt = params["prompt"]
     if not prompt.strip():
@@ -268,7 +268,7 @@ async def cancel_task(served: Served, params: Mapping[str, Any]) -> dict[str, An
     errors=(*_RUNNING_ERRORS, NoActiveTask, CheckpointWriteFailed),
 )
 async def steer_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Say something to the running task: the model reads it before its next turn."""
+    """Send text to the running task: the model reads it before its next turn."""
     served.host.running_session(params["sessionId"]).tasks.steer(params["taskId"], params["text"])
     return {"taskId": params["taskId"], "status": "accepted"}
 
@@ -293,9 +293,9 @@ async def steer_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any
     errors=(*_RUNNING_ERRORS, PolicyBundleInvalid, PolicyExpired, CheckpointWriteFailed),
 )
 async def set_mode(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Set options of the session from its next decision on. A mode only narrows: a call is decided under the launch
-    bundle and under the mode's, and the stricter decision counts; the sandbox is at or above the level of the launch,
-    the model one that the launch bundle allows. `launch` goes back to the option of the launch."""
+    """Set options of the session from its next decision on. A mode can only narrow: a call is decided under the launch
+    bundle and under the mode's, and the stricter decision counts; the sandbox is never weaker than at the launch, and
+    the model is one that the launch bundle allows. `launch` restores the option of the launch."""
     if "plan" in params:
         raise InvalidParams("plan: is not available yet; set policy to read-only instead")
     changes = {key: value for key, value in params.items() if key in ("policy", "model", "sandbox", "approvalMode")}
@@ -315,8 +315,8 @@ async def set_mode(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     errors=(*_OPENING_ERRORS, SessionNotFound, SessionHeld, CheckpointUnreadable),
 )
 async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Resume a session of a former process, also one that has ended, for its next task; or the paused session of this
-    one. With `replay` its items and its open questions follow the reply, before any event."""
+    """Resume a session of an earlier process, also one that has ended, for its next task; or the paused session of
+    this one. With `replay` its items and its open questions follow the reply, before any event."""
     is_here = served.host.session is not None
     opened = await served.host.resume(
         params["sessionId"], cursor=params.get("checkpointCursor"), servers=_servers_in(params)
@@ -340,7 +340,7 @@ async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str,
 
 
 async def _replay(host: SessionHost, session: LiveSession) -> list[Notification]:
-    """The session so far, as notifications: its items, the questions that wait, and that this is all."""
+    """Return the session so far as notifications: its items, its open questions, and the end of the replay."""
     items = (await host.transcript(session.session_id, None)).items
     questions = session.state()["pendingApprovals"]
     envelope = {"sessionId": session.session_id, "replayed": True}
@@ -366,10 +366,10 @@ async def _replay(host: SessionHost, session: LiveSession) -> list[Notification]
         "verdict": "the outcome of its last task",
         "endedBy?": "who ended it",
         "retryable?": "true if another try can help",
-        "task?": "the open task, or the one that was asked for",
+        "task?": "the open task, or the requested one",
         "tokenUsage": "{inputTokens, outputTokens, totalTokens, remaining, maxSessionTokens, cachedInputTokens?, "
         "cacheWriteTokens?, cacheWrite1hTokens?, cost?, costCurrency?, maxCost?} ([costs.md](costs.md))",
-        "pendingApprovals": "approvals that wait for an answer",
+        "pendingApprovals": "open approvals",
         "grants?": "[{tool, scope, since, beforeRestart}], the approvals for the task or the session that count; "
         "`beforeRestart`: given to an earlier process",
         "mode?": "{policy?, model?, sandbox?, approvalMode?}, the options that SetMode has changed",
@@ -423,7 +423,7 @@ async def get_patch_preview(served: Served, params: Mapping[str, Any]) -> dict[s
     },
     result={
         "approvalId": "the approval",
-        "decision": "the decision, as it was given",
+        "decision": "the given decision",
         "status": "`delivered` or `not_found`",
     },
     errors=(SessionNotReady,),
@@ -449,7 +449,7 @@ async def approve_action(served: Served, params: Mapping[str, Any]) -> dict[str,
     {"sessionId": _ID, "sinceId": whole(0, _MAX_EVENT_ID)},
     result={
         "events": "[events](events.md) after `sinceId`",
-        "gapDetected": "true if some are not kept any more",
+        "gapDetected": "true if some are no longer kept",
         "latestId": "`eventId` of the latest event",
     },
     errors=_RUNNING_ERRORS,
@@ -499,7 +499,7 @@ async def list_sessions(served: Served, params: Mapping[str, Any]) -> dict[str, 
     errors=(SessionNotFound, SessionHeld, CheckpointUnreadable),
 )
 async def delete_session(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove a session that has ended, with all that is its own."""
+    """Remove a session that has ended, with all its files."""
     await served.host.delete(params["sessionId"], _owner_in(params))
     return {"sessionId": params["sessionId"], "status": "deleted"}
 
@@ -566,7 +566,7 @@ async def shutdown(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _servers_in(params: Mapping[str, Any]) -> tuple[ClientServer, ...]:
-    """The MCP servers that a client names for its session."""
+    """The MCP servers that a client configures for its session."""
     return tuple(
         ClientServer(one["name"], one["command"], tuple(one.get("args", ())), one.get("env", {}))
         for one in params.get("clientServers", ())
@@ -592,8 +592,8 @@ def _events_that_fit(events: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _common_version(offered: Sequence[str] | None) -> str:
-    """The highest version of the protocol that the client speaks as well; the host's highest where it does not say.
-    Raises Incompatible where there is none."""
+    """The highest version of the protocol that the client supports too; the host's highest if it does not say.
+    Raises Incompatible if there is none."""
     common = [version for version in PROTOCOL_VERSIONS if offered is None or version in offered]
     if not common:
         raise Incompatible(

@@ -58,7 +58,7 @@ class GivenAnswer(Protocol):
 
 
 class Desk(Protocol):
-    """Where the questions of a session wait (`agent_host.approval.gate.PendingApprovals`)."""
+    """The open questions of a session (`agent_host.approval.gate.PendingApprovals`)."""
 
     def rows(self) -> list[dict[str, Any]]:
         """The questions."""
@@ -290,7 +290,7 @@ def _exchange(path: str, line: bytes) -> bytes:
 
 
 def _pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """What comes until the end of a line. Raises Unanswered for a line without end."""
+    """Yield what is read up to the end of a line. Raises Unanswered for a line without end."""
     size = 0
     while True:
         try:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from state.blobs import BlobFolder
 
 INLINE_BYTES = 1024 * 1024
-"""What is larger is read, written and encoded beside the event loop."""
+"""Larger artifacts are read, written and encoded in a thread."""
 _REFERENCES = "artifacts/"
 _INDEX = "index.jsonl"
 _RETRY_S = (0.5, 10.0)  # the first wait for a service that is away, and the longest

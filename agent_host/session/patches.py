@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_PREVIEW_CHARS: Final = 64 * 1024 * 1024
 """The diffs of one preview. Files behind that are listed without one; `filePaths` has them shown."""
 _MAX_RENAMED_BYTES: Final = 64 * 1024 * 1024
-"""What is read to find renames; files behind that are shown as deleted and added."""
+"""Limit for what is read to find renames; files beyond it are shown as deleted and added."""
 
 
 class FilePatch(NamedTuple):

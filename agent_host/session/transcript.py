@@ -111,14 +111,14 @@ MARK_WORDS: Final[Mapping[str, str]] = {
     "session_failed": "session failed",
     "session_cancelled": "session cancelled",
 }
-"""What each mark says to a person."""
+"""The text of each mark."""
 
 WaitFor = Literal["model", "tool", "person", "slot", "service", "process"]
 
 
 class Item(TypedDict, total=False):
     """An item of a transcript; all have `itemId`, `kind` and `timestamp`. `branch` and `parentId`, the message before,
-    are as on record; `step` counts the turns of the model over the session, from 1.
+    are the recorded ones; `step` counts the turns of the model over the session, from 1.
 
     - `message`: {role `user` or `assistant`, text, tokenCount}
     - `call`: {toolName, arguments, status `succeeded`, `failed`, `denied` or `open`, code?, exitCode?, message?,
@@ -126,8 +126,8 @@ class Item(TypedDict, total=False):
       capability?, decision?, rule?, riskLevel?, sandboxLevel?, approval?{approvalId, decision, scope, reason,
       answeredBy?, waitedMs, replay?}, questions?[{approvalId, title, decision?, waitedMs?}], editedArguments?,
       diffRef?}; its id is the call's
-    - `mark`: {mark, reason?, message?, verdict?, endedBy?, retryable?}: where the session stopped, crashed, went on or
-      ended, where requests began to show less, where something was tried again, and what was not stored
+    - `mark`: {mark, reason?, message?, verdict?, endedBy?, retryable?}: the session stopped, crashed, continued or
+      ended, requests began to contain less, something was retried, or something was not stored
     """
 
     itemId: str
@@ -191,8 +191,8 @@ class Item(TypedDict, total=False):
 
 
 class Wait(NamedTuple):
-    """Time between two moments in RFC 3339 in which `on` was waited for; `ended_at` is None as long as it is, and where
-    the process died in it. `what` names the model or the tool. `process`: no process had the session."""
+    """A wait for `on` between two times in RFC 3339; `ended_at` is None while it lasts, and if the process died in it.
+    `what` names the model or the tool. `process`: no process had the session."""
 
     on: WaitFor
     started_at: str
@@ -209,7 +209,7 @@ class Wait(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """A statement that the record cannot prove, in words; `item_id` is the item that it is about."""
+    """A statement that the record cannot prove, in words; `item_id` is its item."""
 
     kind: Literal["interrupted", "not_stored", "not_delivered", "not_seen"]
     message: str
@@ -235,10 +235,10 @@ class Picture(NamedTuple):
 
 
 class Transcript(NamedTuple):
-    """One session as it can be shown. `row` is its row in lists; `sandbox` how its commands are held now. `questions`
-    wait for a person now, as `approval_requested` had them. `pictures` yields those of all results, oldest first,
-    `diff` gives the text of a `diffRef`, None where it was not kept, and `files` what the session has changed, as
-    GetPatchPreview has it; it raises UsageError where that was not kept."""
+    """One session in a form for display. `row` is its row in lists; `sandbox` is the current sandbox of its commands.
+    `questions` are the open questions, with the payload of `approval_requested`. `pictures` yields those of all
+    results, oldest first, `diff` returns the text of a `diffRef`, None if it was not kept, and `files` the changes of
+    the session, as in GetPatchPreview; it raises UsageError if they were not kept."""
 
     row: StoredSession
     items: list[Item]
@@ -477,7 +477,7 @@ def steps_of(items: Iterable[Item], log: CallsOfRunLog) -> list[dict[str, Any]]:
 
 
 def doubts_of(row: StoredSession, items: Iterable[Item], log: CallsOfRunLog) -> list[Doubt]:
-    """What the record of a session does not prove."""
+    """List what the record of a session does not prove."""
     found = []
     for item in items:
         if item["kind"] == "call" and item.get("code") == ErrorCode.TOOL_INTERRUPTED:

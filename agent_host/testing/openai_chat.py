@@ -186,7 +186,7 @@ def add_comments(events: list[bytes], pings: int) -> list[bytes]:
 # message of the user, as they do in the Messages dialect, and the system message as none.
 
 ERROR_MARK = "[error] "
-"""What the text of a tool message begins with where the call failed: the wire has no field for it."""
+"""Prefix of a tool message for a failed call: the wire has no field for it."""
 REASONING = ("reasoning_content", "reasoning_details")
 """Fields of the gateway's own answers that have to come back beside tool calls."""
 

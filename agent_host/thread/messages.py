@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agent_host.ids import Outside
 
 GO_ON: Final = "[Your answer was cut at the output limit. Go on where it stopped.]"
-"""What the host says behind an answer that is not whole."""
+"""The host's note after an incomplete answer."""
 GO_ON_IN_A_NEW_WINDOW: Final = (
     "[Your answer ended where your context was full. The oldest part of the conversation is left out now. "
     "Go on where it stopped.]"

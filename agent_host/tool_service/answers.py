@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 KEPT_S: Final = 3600.0
-"""How long an answer is kept after it was given: far longer than a host tries again."""
+"""Lifetime of an answer after it was given: far longer than a host retries."""
 _MAX_BYTES: Final = 128 * 1024 * 1024
 _MAX_PLACES: Final = 200_000
 

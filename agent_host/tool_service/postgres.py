@@ -48,8 +48,8 @@ SILENT_FOR_LONG: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-"""What ends a connection whose other side says nothing any more, within half a minute and not within the kernel's
-quarter of an hour: all calls of a worker wait for it."""
+"""Settings that end a dead connection within half a minute, not within the kernel's quarter of an hour: all calls of a
+worker wait for it."""
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS agent_host_invocations (
     tenant text NOT NULL, session text NOT NULL, tool text NOT NULL, key text NOT NULL,

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from agent_host.tool_service.tool import BackendTool
 
 _OPTIONS: Final = "AGENT_HOST_TOOL_SERVICE_OPTIONS"
-"""How the options reach workers, which are processes of their own; there is nothing secret in them."""
+"""The variable that passes the options to the worker processes; it contains no secrets."""
 _LAST_EVENTS_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 30.0
 """Between two tries to start a worker."""

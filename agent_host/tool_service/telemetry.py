@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _COMPONENT: Final = "BackendToolService"
 CAPABILITY: Final = "BackendTool.Invoke"
 METRICS_DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""Where the numbers of several workers come together; prometheus_client reads the variable."""
+"""The variable for the directory in which several workers combine their metrics; prometheus_client reads it."""
 _WANTED: Final = frozenset({EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED})
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 

@@ -56,7 +56,7 @@ def hash_of(asset: str) -> str:
 
 
 def assets() -> dict[str, Any]:
-    """What a file of its own needs beside its content: style, script, and the policy that names them."""
+    """Parts that a standalone file needs besides its content: style, script, and the policy that names them."""
     style, script = read_asset("page.css"), read_asset("page.js")
     policy = (
         f"default-src 'none'; style-src {hash_of(style)}; script-src {hash_of(script)}; img-src data:; "

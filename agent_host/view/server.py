@@ -227,7 +227,7 @@ class View:
 
 
 def _or_none(read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """What `read` gives, None for what cannot be read now, as while a session ends: the next look tries again."""
+    """Return the result of `read`, or None if it fails now, as while a session ends; the next poll retries."""
     with contextlib.suppress(AgentHostError, OSError):
         return read()
     return None

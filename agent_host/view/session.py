@@ -87,7 +87,7 @@ def session_body(transcript: Transcript, *, state_dir: str, can_approve: bool = 
 def session_values(
     transcript: Transcript, *, state_dir: str, full: bool = False, can_approve: bool = False
 ) -> dict[str, Any]:
-    """What the template of a session gets."""
+    """The context of the session template."""
     row, items = transcript.row, transcript.items
     ids = _ids_of(items)
     budget = Budget(full=full)
@@ -212,7 +212,7 @@ def _arguments_text(arguments: Any) -> str:
 def _show_item(
     item: Item, element: str, texts: _Texts, pictures: Mapping[str, list[dict[str, Any]]]
 ) -> SimpleNamespace:
-    """What the template gets of an item: an object, whose members a template finds five times as fast as a dict's."""
+    """An item for the template: an object, because templates find its members five times as fast as a dict's."""
     return SimpleNamespace(**_fields_of_item(item, element, texts, pictures))
 
 
@@ -364,7 +364,7 @@ def _ended_by(row: StoredSession) -> str:
 
 
 def _last_words(items: Sequence[Item], texts: _Texts, links: Mapping[str, str]) -> tuple[Shown | None, str] | None:
-    """What the model said last, and the link to it; None where it said nothing in its last turns."""
+    """The model's last text and the link to it; None if its last turns have no text."""
     for item in reversed(items[-12:]):
         if item["kind"] == "message" and item["role"] == "assistant" and item["text"].strip():
             return texts.of(item, "text"), links[item["itemId"]]
@@ -414,7 +414,7 @@ def _tiles(transcript: Transcript, files: Sequence[Mapping[str, Any]]) -> list[t
 def _needs(
     transcript: Transcript, links: Mapping[str, str], option: str, budget: Budget, *, can_approve: bool
 ) -> list[Notice]:
-    """What waits for a person, the most urgent first."""
+    """List what waits for a person, the most urgent first."""
     row = transcript.row
     found = [_question(asked, links, option, budget, can_approve=can_approve) for asked in transcript.questions]
     if row.resumable and row.verdict != "running":

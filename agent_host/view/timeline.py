@@ -307,8 +307,8 @@ def cost_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
 
 
 def spread_chart(title: str, values: Sequence[float | None], words: Callable[[float], str]) -> Chart | None:
-    """How values are spread: so many in each of some ranges; None for fewer than two. Ranges grow by the same factor,
-    since one session may cost a thousand times as much as another."""
+    """A histogram of values; None for fewer than two. Ranges grow by the same factor, because one session may cost a
+    thousand times as much as another."""
     known = sorted(value for value in values if value is not None and value > 0)
     if len(known) < 2:
         return None

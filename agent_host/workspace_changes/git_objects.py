@@ -29,7 +29,7 @@ _NAMES_AT: Final = _FANOUT_AT + 1024
 SHA1_BYTES: Final = 20
 _HASH_NAMES: Final = {SHA1_BYTES: "sha1", 32: "sha256"}
 NAME_BYTES: Final = tuple(_HASH_NAMES)
-"""How many bytes the names of a repository's objects may have."""
+"""Possible sizes of a repository's object names, in bytes."""
 _BLOB, _OFFSET_DELTA, _NAMED_DELTA = 3, 6, 7
 
 

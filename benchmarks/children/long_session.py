@@ -33,7 +33,7 @@ def memory() -> tuple[int, int]:
 
 
 def forget_peak() -> None:
-    """What the imports needed for a moment is not the session's."""
+    """Reset the peak of memory, so that the imports' temporary memory does not count."""
     gc.collect()
     if sys.platform == "linux":
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_LIFETIME_S = 24 * 3600
 _SANDBOXED, _LINES_ASK = "sandboxed", "linesAsk"
 OF_TEMPLATES = frozenset({"expiresInS", _SANDBOXED})
-"""What a template has and no bundle."""
+"""Fields of templates that bundles do not have."""
 PLACEHOLDERS = ("workspace", "home", "tmp", "stepFiles")
 """Those that a file may use; the shipped lists of places know `${stateDir}` as well."""
 _OPTIONAL = ("tmp", "stepFiles")
@@ -34,9 +34,9 @@ _OPTIONAL = ("tmp", "stepFiles")
 GROUP_NAMES = ("credentials", "steering")
 """Groups that a file's blockedPaths may name: the lists of config/policies/places.json."""
 PROGRAMS_BELOW = "${workspace}/"
-"""How an entry of allowedCommands begins that means programs of the workspace."""
+"""Prefix of an allowedCommands entry for programs of the workspace."""
 STARS = ("/**", "/*")
-"""How such an entry ends: everything below a directory, and what lies directly in it."""
+"""Suffixes of such an entry: everything below a directory, and only its direct entries."""
 _CONFIGURED = "@configured"
 """In allowedToolNames: the tools that the user's configuration names."""
 _LISTS = ("allowedPaths", "blockedPaths")

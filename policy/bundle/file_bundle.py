@@ -222,9 +222,9 @@ def _blocks(blocked: str, value: str, field: str, places: PlaceholderValues) -> 
 # What is wrong with the forms that only a bundle given by file may have: `${workspace}`, `@credentials`, `src`.
 
 _SHELL_PLACES = re.compile(r"~|\$|%")
-"""How a shell begins what is no path yet: `~/x`, `$HOME/x`, `%USERPROFILE%`."""
+"""Text that a shell would expand into a path: `~/x`, `$HOME/x`, `%USERPROFILE%`."""
 _NEITHER = re.compile(r"\\|[A-Za-z]:")
-"""How a path begins that Windows reads as neither relative nor absolute: `\\x`, `C:x`."""
+"""Prefixes of paths that Windows reads as neither relative nor absolute: `\\x`, `C:x`."""
 
 _NESTED = re.compile(r"(?:[^*]*/)?\*\*/\*?[^*/\\]+")
 """A blocked path that stands for whatever has a name, at any depth."""

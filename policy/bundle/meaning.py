@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 RFC3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 SESSION_ID = r"[A-Za-z0-9_-]{1,128}"
-"""What a session may be called: it names files (AH 9)."""
+"""Valid ids of a session; they name files (AH 9)."""
 APPROVAL_TIMEOUT_S = (0.01, 604_800)
 """The shortest and the longest time that an approval may be waited for, in seconds."""
 SERVER_NAME = r"[A-Za-z0-9_.-]{1,64}"
-"""What an MCP server may be called: its tools are `server/tool`."""
+"""Valid names of an MCP server; its tools are `server/tool`."""
 _TOKENS = dict.fromkeys(("maxInputTokens", "maxOutputTokens", "maxSessionTokens"), 1)
 _SERVER_NEEDS = {"stdio": ("command", "url"), "http": ("url", "command")}
 """By transport: the field that says where the server is, and the one of the other transport."""
@@ -184,7 +184,7 @@ SCOPES: dict[str, frozenset[str]] = {
     Name.TOOL_INVOKE: words("allowedToolNames toolPolicies"),
     Name.LLM_CALL: frozenset(),
 }
-"""Which lists restrict a capability. Another list would look like a limit and be none."""
+"""The lists that restrict each capability. Any other list would look like a limit and be none."""
 SCOPE_FIELDS: tuple[str, ...] = tuple(one for one in json_names(Capability) if any(one in it for it in SCOPES.values()))
 """All of those lists, in the order of the class."""
 SENT_ELSEWHERE: tuple[str, ...] = (
@@ -203,7 +203,7 @@ HARMLESS_EMPTY = words(
 
 VARIABLE_NAME = "[A-Za-z_][A-Za-z0-9_]*"
 CONTROLS = r"\x00-\x1f\x7f-\x9f"
-"""What no path and no program is named with, for a class of characters."""
+"""Characters that no name of a path or program may have, for use in a regex class."""
 NO_PROGRAM = "*?;|&<>$`\"'(){}"
 """Characters that mean something to a shell, or to those who hope for a pattern."""
 CONTROL = re.compile(f"[{CONTROLS}]")

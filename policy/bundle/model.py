@@ -156,7 +156,7 @@ class PolicyBundle(_Content):
     longer than `approval_timeout_s` for an approval."""
 
     real_places: Mapping[str, dict[str, str]] = MappingProxyType({})
-    """Where entries of path lists that are links, or behind links, really lead: a fact, see `set_real_places`."""
+    """Real paths of path-list entries that are links or below links: a fact, see `set_real_places`."""
     by_groups: frozenset[str] = frozenset()
     """Blocked paths that a group names (`@steering`), and that no entry of a list spells out."""
     held: bool = False

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Place = tuple[int | str, ...]
-    """Where a value stands: names of fields and numbers of items, from the top."""
+    """Path of a value: names of fields and numbers of items, from the top."""
     Read = Callable[[Any, Place, list[BundleProblem]], Any]
     """(JSON value, its place, problems, to be added to) → the value; _WRONG where it is none of the type."""
 
@@ -61,7 +61,7 @@ _EXAMPLES = {
     "command": '"git"',
     "index": "0",
 }
-"""What a required field may look like, by its name."""
+"""Examples of required fields, by name."""
 _TEMPLATE = "`agent-host policy show NAME` prints a bundle to start from"
 
 

@@ -26,8 +26,8 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 Starts = Literal["", "behind", "somewhere", "language", "shell", "unread shell", "code", "files"]
-"""How a program starts others: not at all; the one that stands behind its own words; one somewhere in its arguments,
-where nobody looks; what its own commands say; what it is given as shell text or as code; what `what` says."""
+"""The way in which a program starts others: not at all; the program after its own words; one at an unknown place in its
+arguments; as its own commands say; from shell text or code that it is given; as `what` says."""
 
 
 class Program(NamedTuple):

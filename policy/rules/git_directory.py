@@ -259,7 +259,7 @@ _NAMED = frozenset({
 """The keys that have a name between section and key: `remote.origin.url`."""
 _ADDRESSES = frozenset({("remote", "url"), ("submodule", "url"), ("branch", "remote")})
 _STARTS_A_HELPER = r"-|[^/]*::|\w*!"
-"""How an address begins that is an option, or that a program `git-remote-NAME` serves."""
+"""Prefixes of an address that is an option, or that a program `git-remote-NAME` serves."""
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
 
 

@@ -32,7 +32,7 @@ _ARGUMENT: Final = r"[\w\-./@=+:,]*"
 _PLACES: Final = ("/bin", "/usr/bin")
 _WITHOUT_FILES: Final = words("echo pwd sleep")
 _WINDOWS_ENDINGS: Final = (".exe", ".com")
-"""What else Windows starts, it starts by a shell or another program."""
+"""Windows starts everything else through a shell or another program."""
 
 
 def _entries(name: str, most: int) -> Iterator[CommandPolicy]:

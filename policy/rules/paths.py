@@ -172,8 +172,8 @@ def readable_too(case: Case) -> Decision | str | None:
 # directory where the answer is the same for all that is in it. Pure.
 
 Below = Literal["all", "none", "named", "each"]
-"""What holds for everything below a directory: all of it is admitted, or nothing, or all but what is called by a name
-that means something (`is_named`), or each path has to be asked for."""
+"""The answer for everything below a directory: all of it is admitted, or nothing, or all but names with a meaning
+(`is_named`), or each path must be checked."""
 _OF_SESSIONS = "agent-host-"
 
 

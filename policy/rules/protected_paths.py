@@ -107,7 +107,7 @@ def _repository_place(path: str, os: OsFamily) -> str | None:
 
 _OF_SESSIONS = "agent-host-"
 _SESSION_FOLDER = re.compile(_OF_SESSIONS + r"[A-Za-z0-9_-]+-[0-9a-f]{8}")
-"""How the temporary directory of a session is named: by its id and the state directory."""
+"""Name of a session's temporary directory: made from its id and the state directory."""
 _TEMPORARY_FOLDERS = frozenset({
     "/tmp", "/var/tmp", "/private/tmp", "/private/var/tmp", "c:\\windows\\temp",  # noqa: S108  names to compare with
 })  # fmt: skip

@@ -27,11 +27,11 @@ _MAX_REASON = 2_000
 _ROOTS = {"posix": ("/",), "windows": ()}
 _CONFIG = "config"
 _STEERED_BY = ("hooks", _CONFIG, "config.worktree", "info", "objects/info/alternates")
-"""What of a repository's directory decides which programs git runs, or which other places it reads; what a command
-leaves of all else in it is judged (`git_directory`)."""
+"""Parts of a repository's directory that decide which programs git runs or which other places it reads; changes to all
+other parts are judged after the command (`git_directory`)."""
 _SECRET_OF_KEYRING = ("private-keys-v1.d", "openpgp-revocs.d", "secring.gpg", "random_seed", "sshcontrol")
 _OF_LINKED = ("commondir", "gitdir", "config.worktree")
-"""What of a linked working tree's directory does."""
+"""The same parts of a linked working tree's directory."""
 NO_WIDENING = Widening()
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from policy.rules.case import Case
 
 ALWAYS: Final = words("load_skill ReadOutput")
-"""What a skill takes from nobody: reading another skill, and what calls have stored."""
+"""Tools that a skill never takes away: reading another skill, and stored outputs of calls."""
 _PUBLIC: Final = {
     "Read": words("ReadFile read_file cp__read_file"),
     "Write": words("WriteFile write_file cp__write_file"),

@@ -100,7 +100,7 @@ def _check_list(value: Any) -> Sequence[Any]:
 # Pure.
 
 MAX_FIRST_LINE_BYTES: Final = 255
-"""What Linux reads of a first line."""
+"""Maximum length of the `#!` line that Linux reads."""
 _BY_ENDING: Final[Mapping[str, tuple[str, ...]]] = {
     ".py": ("python3",),
     ".sh": ("sh",),

@@ -147,7 +147,7 @@ _ESCAPED_BACKQUOTE = b"\\`"
 EVERYWHERE = 1 << 62
 """A place behind all text."""
 _AT_ONCE = re.compile(rb"(?<![&>|<])&(?![&>0-9-])|[<>]\(|\bcoproc\b")
-"""What runs beside what follows it."""
+"""Syntax for parts that run concurrently with what follows."""
 
 
 @cache

@@ -53,7 +53,7 @@ class Redirection:
     mode: Literal["read", "write"]
     directories: tuple[str, ...] = ("",)
     pattern: str | None = None
-    """Where the path is a directory: what it is that a loop has found there."""
+    """If the path is a directory: the pattern of the names that a loop found in it."""
     step: int = 0
     """After how many commands of the line it is opened."""
 

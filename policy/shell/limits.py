@@ -37,8 +37,8 @@ _BEYOND_THE_TABLE = re.compile(r"(?<=[{0-9.])[^\x00-\xff]")
 _QUOTED = re.compile(r"""\\.|'[^']*'|"[^"\\$`]*"|(?<![^\s;&|()])#[^\n]*""", re.DOTALL)
 
 _windows: list[bytearray] = []
-"""What the parser is handed text in. It never lets go of what it was handed, so that is used again; one for each thread
-that is parsing."""
+"""Buffers in which the parser gets its text, one per parsing thread. They are reused, because the parser never releases
+a buffer."""
 
 
 class TooMuch(Exception):

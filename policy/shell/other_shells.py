@@ -71,7 +71,7 @@ ALIASES = {
 }  # fmt: skip
 """PowerShell's own names for its commands, so that a block list meets them under either."""
 _SINGLE = re.compile(r"""(\\.|"(?:\\.|[^"\\$`]|\$(?!\())*"|"[\s\S]*)|'[^']*'""", re.DOTALL)
-"""What is kept, or a single-quoted text. Behind double quotes with a substitution in them everything is kept."""
+"""Text to keep, or a single-quoted text. Everything after double quotes with a substitution in them is kept."""
 _EXPANDS_IN_STRING = re.compile(r"\\.|\$\w*[^\w\s]?", re.DOTALL)
 """Expansions in a double-quoted text without substitutions, each with the character that decides how."""
 _SAME = re.compile(

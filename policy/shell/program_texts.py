@@ -25,9 +25,9 @@ _ADDRESSED = _ADDRESS_FIRST | words("remote submodule")
 _ADDRESS = re.compile(
     r"(?:--repo?=)?(?!(?:https?|ftps?|file|git|ssh|git\+ssh|ssh\+git)://)[A-Za-z0-9][A-Za-z0-9+.-]*:(?::|//)"
 )
-"""How an address starts that is handed to the program `git-remote-NAME`."""
+"""Prefix of an address that git passes to the program `git-remote-NAME`."""
 _ADDRESS_BEGINS = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9+.-]*(?::/?)?)?")
-"""What may become such an address if something unknown follows."""
+"""Text that may become such an address if something unknown follows."""
 _CONFIG_READS = frozenset({"--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"})
 _CONFIG_CHANGES = words("--add --unset --unset-all --replace-all set unset")
 _CONFIG_SCOPES = frozenset({"--global", "--local", "--system", "--show-origin", "--show-scope", "-z", "--null"})
@@ -192,7 +192,7 @@ WRITES = words("-fprint -fprint0 -fprintf -fls")
 _BEGINS = re.compile(r"-|\(|!|\Z")
 _LEADING = words("-H -L -P")
 _FOLLOWS = words("-L -follow")
-"""What finds is then behind links."""
+"""Options by which find follows links."""
 _ACTIONS = words("-delete -exec -execdir -ok -okdir") | WRITES
 _ALTERNATIVES = words("-o -or ,")
 _ALONE = words(

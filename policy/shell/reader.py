@@ -33,7 +33,7 @@ _DESCRIPTOR, _DESCRIPTOR_OR_MOVED = re.compile(r"[0-9]+|-"), re.compile(r"[0-9]+
 """Targets of `>&` and `<&` that are no files; to zsh `1-` is one."""
 _HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
 _AT_ONCE = re.compile(r"(?<![&>|<])[&|](?![&|>0-9-])|[<>]\(|\bcoproc\b")
-"""What runs beside what stands in front of it."""
+"""Syntax for parts that run concurrently with what precedes them."""
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
 
 

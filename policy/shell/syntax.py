@@ -90,7 +90,7 @@ _HOLD_TESTS = words(
     "test_command binary_expression unary_expression parenthesized_expression expansion case_item "
     "arithmetic_expansion c_style_for_statement ternary_expression postfix_expression subscript"
 )
-"""Where these stand. Anywhere else the grammar takes words of a command for a test."""
+"""Nodes that may contain `_OF_TESTS`. Anywhere else the grammar mistakes words of a command for a test."""
 _EXPORTS = re.compile(r"-[A-Za-z]*x[A-Za-z]*")
 _INHERITED = frozenset({"TMPDIR"})
 """Variables that a command of a session has, so that its programs see each assignment."""

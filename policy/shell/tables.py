@@ -52,7 +52,7 @@ POISONING_BUILTINS = words(
 """Builtins that change what later words mean."""
 RUNS_TEXT = words("eval trap")
 SIGNALS = words("EXIT 0 INT 2 TERM 15 HUP 1 QUIT 3 PIPE SIGINT SIGTERM SIGHUP SIGQUIT")
-"""When a trap runs its text, other than at commands of the line itself."""
+"""Trap conditions that do not fire at commands of the line itself."""
 READS_FILES = words("source .")
 HARMLESS_SHOPT = words("-s -u -q -p globstar nullglob failglob inherit_errexit lastpipe nocaseglob nocasematch")
 SAFE_SET = re.compile(r"[-+][efux]+|[-+][efux]*o|pipefail|errexit|nounset|noglob|xtrace")
@@ -61,7 +61,7 @@ NAMING_BUILTINS = words(
 )
 """Builtins that take names of variables: a name may carry a subscript, and a subscript is evaluated."""
 DECLARING_FLAGS = re.compile(r"-[aAfFglprux]+")
-"""What `declare` and its like may be given: not -n, by which a name stands for another, and not -i, which evaluates."""
+"""Permitted flags of `declare` and its like: not -n, which makes a name refer to another, nor -i, which evaluates."""
 NAMING_FLAGS: dict[str, re.Pattern[str]] = {
     "read": re.compile(r"-[rsenitudpaN]+[0-9.]*"),
     **dict.fromkeys(("mapfile", "readarray"), re.compile(r"-[tdnsuO]+[0-9]*")),
@@ -85,4 +85,4 @@ OPTIONS_FOLLOW = words("sh bash dash ash rbash")
 SHELL_OPTIONS = words("pipefail errexit nounset noglob xtrace")
 """Names behind `-o` that leave the meaning of a line as it is."""
 GRAMMAR_OF: dict[str, Grammar] = {"bash": "bash", "rbash": "bash", "zsh": "zsh"}
-"""Which grammar a shell's text is read by; the others know POSIX's for certain."""
+"""The grammar for each shell's text; all others certainly know POSIX's."""

@@ -20,7 +20,7 @@ _HEAD = """\
 # The public API
 
 Made from the signatures and docstrings of what `agent_host.__all__` names, by `python -m tests.support.api_page`.
-[embedding.md](embedding.md) has an example and what goes for all of it.
+[embedding.md](embedding.md) has an example and the general rules.
 """
 _PARTS: Final = (
     ("Sessions and tasks", ("agent_host.host.sessions", "agent_host.host.options", "agent_host.host.records")),

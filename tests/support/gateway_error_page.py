@@ -35,12 +35,11 @@ _OTHERS: Final = (("other 4xx, 2xx and 3xx", 418), ("other 5xx", 500))
 _HEAD = """\
 # Errors of the gateway
 
-Made from `agent_host/llm/errors.py` and `agent_host/llm/errors.py` by
-`python -m tests.support.gateway_error_page`.
+Made from `agent_host/llm/errors.py` by `python -m tests.support.gateway_error_page`.
 
-An error is read by what it means: first by its HTTP status, which says what the body may mean, then by the types and
-codes in the body, then by its words. The same holds for an error inside the stream, which has no status but one that it
-may name, and for an error in the JSON body of a success. The tables are the same for every dialect.
+An error is classified by its meaning: first by its HTTP status, which limits the possible meanings of the body, then by
+the types and codes in the body, then by its words. The same applies to an error inside the stream, which has a status
+only if it names one, and to an error in the JSON body of a success. The tables are the same for every dialect.
 
 ## What follows
 
@@ -48,30 +47,30 @@ may name, and for an error in the JSON body of a success. The tables are the sam
 | --- | --- | --- | --- | --- |
 """
 _AFTER = """
-A task that is paused or can be resumed keeps its session: `agent-host resume` goes on with it. What to do stands in the
-message as well.
+A task that is paused or can be resumed keeps its session: `agent-host resume` continues it. The message also says what
+to do.
 
-**Too long.** The oldest half of the conversation is left out of requests, or as much as brings it below half of what
-the model takes where the error says how much that is (`llm_window_cut`). The request is sent once more, and the new
-window is on record. The same is done for a model that ends its turn since its context is full: it goes on where it
-stopped, at most three times in a row.
+**Too long.** Requests omit the oldest half of the conversation, or, if the error gives the model's limit, as much as
+brings the rest below half of that limit (`llm_window_cut`). The request is sent once more, and the new window is
+recorded. The same is done if a model ends its turn because its context is full: it continues where it stopped, at most
+three times in a row.
 
 **Overloaded.** When the retries are used up, the next model of `llm.fallback_models` is asked (`llm_fallback`), each
-once a step. It gets the conversation without what only the model before it can read. The rest of the task stays with
-it, after a resume too; the next task begins with its own model. Each name has to be in `llmPolicy.allowedModels`;
+once a step. It gets the conversation without the data that only the previous model can read. The rest of the task uses
+it, after a resume too; the next task starts with its own model. Each name must be in `llmPolicy.allowedModels`;
 built-in policies allow those of your configuration.
 
-**Waiting.** A server that loads its model, or answers 503 or 529, is asked again for up to `llm.max_wait_s` (120 s),
-however many tries that takes; each wait is reported (`llm_retry`). With `llm.max_retries = 0` nothing is waited for. If
-a model of `llm.fallback_models` is left, that one is asked after the usual retries instead.
+**Waiting.** If a server is loading its model, or answers 503 or 529, the request is retried for up to `llm.max_wait_s`
+(120 s), with any number of attempts; each wait is reported (`llm_retry`). With `llm.max_retries = 0` there is no wait.
+If a model of `llm.fallback_models` is left, that one is asked after the usual retries instead.
 
-**Retries.** Other passing errors are retried `llm.max_retries` times, with back-off, or after the wait that the answer
-asks for: `retry-after-ms`, or `Retry-After` in seconds or as a date, at most 120 s. `x-should-retry: true` has every
-error retried except a request that is too long. With `x-should-retry: false` nothing is retried: what would be pauses
-the session at once.
+**Retries.** Other temporary errors are retried `llm.max_retries` times, with back-off, or after the wait that the
+answer asks for: `retry-after-ms`, or `Retry-After` in seconds or as a date, at most 120 s. With `x-should-retry: true`
+every error is retried except a request that is too long. With `x-should-retry: false` nothing is retried: an error that
+would be retried pauses the session at once.
 
-**A success without a stream.** An error in a JSON body is judged as one. A whole answer in JSON is read as its stream
-would be; what is neither is refused, and the message names `--dialect`.
+**A success without a stream.** An error in a JSON body counts as an error. A complete answer in JSON is read like its
+stream; anything else is rejected, and the message names `--dialect`.
 
 ## By status
 
@@ -79,11 +78,12 @@ would be; what is neither is refused, and the message names `--dialect`.
 | --- | --- | --- |
 """
 _NAMES = """
-Inside a stream, and in the body of a success, everything may be said. What says nothing known passes, and is retried.
+Inside a stream, and in the body of a success, any meaning is possible. An unknown error counts as temporary, and is
+retried.
 
 ## By type or code
 
-Letter case does not matter. The names of the last two rows count after words, since they say little.
+Letter case does not matter. The names of the last two rows count after words, because they are unspecific.
 
 | error | types and codes |
 | --- | --- |
@@ -91,8 +91,7 @@ Letter case does not matter. The names of the last two rows count after words, s
 _WORDS = """
 ## By words
 
-Patterns are RE2's, letter case does not matter. They are looked for in the order in which the row of the status names
-the errors.
+Patterns are RE2's, letter case does not matter. They are searched in the order of the errors in the row of the status.
 
 | error | who words it so | pattern |
 | --- | --- | --- |

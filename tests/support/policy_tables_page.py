@@ -19,8 +19,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "policy-tables.md"
 _PLACES = Path(__file__).resolve().parents[2] / "config" / "policies" / "places.json"
 _INTRO = """# What policy knows
 
-Made from the tables of the program by `python -m tests.support.policy_tables_page`. What they mean is in
-[policy.md](policy.md). Without a sandbox a list guides and does not hold.
+Made from the tables of the program by `python -m tests.support.policy_tables_page`; [policy.md](policy.md) explains
+them. Without a sandbox a list is guidance, not enforcement.
 """
 
 
@@ -38,17 +38,17 @@ def page() -> str:
         _INTRO,
         "## The programs of `ci`\n\n" + _listed(ci["allowedCommands"]),
         (
-            "## What starts more than the line shows\n\nWho lists one of these consents to what it starts, and "
-            "who lists a program that is not on this page, too: it may start anything."
+            "## What starts more than the line shows\n\nAllowing one of these also allows whatever it starts. "
+            "A program that is not on this page counts as one that may start anything."
         ),
-        "Shells, and what a file of theirs says: "
+        "Shells, and the content of their files: "
         + _listed([*starts.pop("shell"), *starts.pop("unread shell"), *tables.READS_FILES]),
         "Interpreters, and any code: " + _listed(starts.pop("code")),
         "Programs with commands of their own: " + _listed(starts.pop("language")),
         *(f"{what[0].upper()}{what[1:]}: {_listed(names)}" for what, names in sorted(starts.items()) if " " in what),
-        "## What is seen through\n\nThe program that stands behind one of these is judged, too.",
+        "## What is seen through\n\nThe program that follows one of these is judged, too.",
         _listed([*starts["behind"], "find -exec", "gdb -batch", *runners]),
-        "## What is not followed\n\nThese start a program that their arguments name: denied where a list decides.",
+        "## What is not followed\n\nThese start a program that their arguments name, and are denied if a list decides.",
         _listed(starts["somewhere"]),
         "## Programs whose operands are judged as files\n\n"
         + _listed(name for name, row in PROGRAMS.items() if row.operands and row.starts != "behind"),

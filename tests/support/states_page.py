@@ -17,22 +17,22 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 
 _INTRO = """# States
 
-A session is a machine of two levels (AH 3.3): its own life, and its current task. Both are tables in
-`agent_host/states.py`, and this page is made from them: `python -m tests.support.states_page`. What has no row cannot
-happen.
+A session is a state machine of two levels (AH 3.3): its own life, and its current task. Both are tables in
+`agent_host/states.py`; `python -m tests.support.states_page` generates this page from them. A transition without a row
+cannot happen.
 """
 _SESSION = """
 ## The session
 
-`sessionStatus` in GetSessionState. A process that ends in RUNNING or PAUSED leaves the session resumable, also where
-it was killed; the other three ends take the checkpoint away, except FAILED, which leaves what is on record.
+`sessionStatus` in GetSessionState. A process that ends in RUNNING or PAUSED leaves the session resumable, also if it
+was killed; COMPLETED and CANCELLED remove the checkpoint, FAILED keeps the records.
 """
 _TASK = """
 ## The task
 
-`task.status` in GetSessionState. IDLE is never shown: without a running task the last one's end is, and TASK_RUNNING
-for one that is suspended. Calls of one turn run at once: the task waits for approval as long as any of them does, while
-the others go on.
+`task.status` in GetSessionState. IDLE is never shown: without a running task it is the end of the last one, and
+TASK_RUNNING for a suspended one. Calls of one turn run at once: the task waits for approval as long as any of them
+does, while the others continue.
 """
 
 

@@ -34,8 +34,8 @@ class Shown(NamedTuple):
 
 
 _OTHERS = Detail("otherArguments", "string", "the arguments that no other field shows, as JSON", optional=True)
-_PATH = Detail("path", "string", "the file, where it really is")
-_REQUESTED = Detail("requestedPath", "string", "as the call spells it, where that is another path", optional=True)
+_PATH = Detail("path", "string", "the real path of the file")
+_REQUESTED = Detail("requestedPath", "string", "the path in the call, if that is another one", optional=True)
 _BINARY = Detail("binary", "true", "the content is not text and is not shown", optional=True)
 
 SHOWN: Final[Mapping[Display, Shown]] = {
@@ -49,18 +49,18 @@ SHOWN: Final[Mapping[Display, Shown]] = {
             Detail(
                 "segments",
                 "list of objects",
-                "every program that would start: {program, arguments, dynamic}; null stands for what is only known "
-                "when it runs, and `dynamic` is true where there is such a part",
+                "every program that would start: {program, arguments, dynamic}; null stands for a part that is only "
+                "known when it runs, and `dynamic` is true if there is one",
             ),
-            Detail("segmentsNotShown", "integer", "how many more programs there are", optional=True),
+            Detail("segmentsNotShown", "integer", "number of further programs", optional=True),
             Detail("writes", "list of strings", "the files that it writes; null: only known when it runs"),
             Detail("deletes", "list of strings", "the files that it deletes; null as above"),
             Detail("reads", "list of strings", "the files that it reads; null as above"),
-            Detail("hosts", "list of strings", "the hosts of URLs among its words, and those of places by ssh"),
-            Detail("dynamic", "boolean", "whether a part of it is only known when it runs"),
-            Detail("doubts", "list of strings", "what could not be read, in words"),
+            Detail("hosts", "list of strings", "the hosts of URLs and of ssh addresses in it"),
+            Detail("dynamic", "boolean", "true if a part of it is only known when it runs"),
+            Detail("doubts", "list of strings", "parts that could not be parsed, in words"),
             Detail("skill", "string", "of a skill's script: the name of the skill", optional=True),
-            Detail("script", "string", "of a skill's script: the file, where it really is", optional=True),
+            Detail("script", "string", "of a skill's script: the real path of the file", optional=True),
             Detail("scriptSha256", "string", "of a skill's script: the SHA-256 of its content", optional=True),
             Detail("stdinBytes", "integer", "size of the standard input", optional=True),
             Detail("stdin", "string", "up to 8 KiB of the standard input", optional=True),
@@ -76,11 +76,11 @@ SHOWN: Final[Mapping[Display, Shown]] = {
             Detail("action", "string", "`create` or `overwrite`"),
             Detail("sizeBefore", "integer", "in bytes; null for a file that is created"),
             Detail("sizeAfter", "integer", "in bytes; null for edits that do not fit the file"),
-            Detail("additions", "integer", "lines added; missing where there is a `note`", optional=True),
-            Detail("deletions", "integer", "lines removed; missing where there is a `note`", optional=True),
+            Detail("additions", "integer", "lines added; missing if there is a `note`", optional=True),
+            Detail("deletions", "integer", "lines removed; missing if there is a `note`", optional=True),
             Detail("diff", "string", "unified diff, up to 64 KiB of it", optional=True),
             _BINARY,
-            Detail("note", "string", "in place of `diff`: why there is none", optional=True),
+            Detail("note", "string", "instead of `diff`: why there is none", optional=True),
             _OTHERS,
         ),
     ),
@@ -90,8 +90,8 @@ SHOWN: Final[Mapping[Display, Shown]] = {
         (
             _PATH,
             _REQUESTED,
-            Detail("exists", "boolean", "whether there is such a file"),
-            Detail("sizeBytes", "integer", "its size; null where there is none"),
+            Detail("exists", "boolean", "true if there is such a file"),
+            Detail("sizeBytes", "integer", "its size; null if there is none"),
             _OTHERS,
         ),
     ),
@@ -101,16 +101,16 @@ SHOWN: Final[Mapping[Display, Shown]] = {
         (
             _PATH,
             _REQUESTED,
-            Detail("newPath", "string", "where the file goes, links resolved"),
-            Detail("exists", "boolean", "whether something is there already, so that the call would fail"),
-            Detail("sizeBytes", "integer", "size of the file; null where there is none"),
+            Detail("newPath", "string", "the new path, links resolved"),
+            Detail("exists", "boolean", "true if the new path exists already, so that the call would fail"),
+            Detail("sizeBytes", "integer", "size of the file; null if there is none"),
             _OTHERS,
         ),
     ),
     "read": Shown(
         "A read",
         "Read: {path}",
-        (_PATH, _REQUESTED, Detail("sizeBytes", "integer", "its size; null where there is none"), _OTHERS),
+        (_PATH, _REQUESTED, Detail("sizeBytes", "integer", "its size; null if there is none"), _OTHERS),
     ),
     "request": Shown(
         "A request",
@@ -118,19 +118,19 @@ SHOWN: Final[Mapping[Display, Shown]] = {
         (
             Detail("method", "string", "in upper case"),
             Detail("url", "string", "up to 8 KiB of it"),
-            Detail("host", "string", "the host that it goes to, in one spelling", optional=True),
-            Detail("note", "string", "in place of `host`: why the URL has none", optional=True),
-            Detail("bodyFile", "string", "the file that is sent, where it really is", optional=True),
-            Detail("saveTo", "string", "the file that the response is saved to, where it really is", optional=True),
-            Detail("saveToExists", "boolean", "whether something is there already", optional=True),
+            Detail("host", "string", "the host, in one spelling", optional=True),
+            Detail("note", "string", "instead of `host`: why the URL has none", optional=True),
+            Detail("bodyFile", "string", "the real path of the file that is sent", optional=True),
+            Detail("saveTo", "string", "the real path of the file that the response is saved to", optional=True),
+            Detail("saveToExists", "boolean", "true if that file exists already", optional=True),
             Detail(
                 "headers",
                 "list of objects",
-                "up to 50 of {name, value?}; without the value where the name says that it may be a secret",
+                "up to 50 of {name, value?}; without the value if the name indicates a secret",
                 optional=True,
             ),
-            Detail("headersNotShown", "integer", "how many more there are", optional=True),
-            Detail("bodyBytes", "integer", "size of the body; missing where there is no such file", optional=True),
+            Detail("headersNotShown", "integer", "number of further headers", optional=True),
+            Detail("bodyBytes", "integer", "size of the body; missing if there is no such file", optional=True),
             Detail("body", "string", "up to 8 KiB of it", optional=True),
             _BINARY,
             _OTHERS,
@@ -140,7 +140,7 @@ SHOWN: Final[Mapping[Display, Shown]] = {
         "An upload",
         "Upload: {path or name}",
         (
-            _PATH._replace(optional=True, meaning="the file, where it really is; missing for text of the model"),
+            _PATH._replace(optional=True, meaning="the real path of the file; missing for text of the model"),
             _REQUESTED,
             Detail("sizeBytes", "integer", "size of the content"),
             Detail("start", "string", "the first 4 KiB", optional=True),
@@ -156,46 +156,46 @@ _HEAD = """\
 
 Made from the specifications of the tools by `python -m tests.support.tool_page`.
 
-What the model can call, and what a person is shown who decides about a call. A session offers those tools that its
-policy could allow: `agent-host policy tools` lists them. The arguments of a call are in `tool_requested`, the outcome
-is in `tool_completed` ([events.md](events.md)), the codes of failures are in [errors.md](errors.md#calls-of-tools).
+The tools that the model can call, and the content of an approval request. A session offers the tools that its policy
+could allow: `agent-host policy tools` lists them. The arguments of a call are in `tool_requested`, the outcome is in
+`tool_completed` ([events.md](events.md)), the codes of failures are in [errors.md](errors.md#calls-of-tools).
 
-The model reads each description, and the arguments as a JSON Schema without the rules below: each request pays for it,
-and the error of a call that breaks a rule names it. An argument with `?` may be left out; one that is not listed is
-refused. Paths are absolute, or relative to the workspace. `path` of ReadFile may also be a `storage_ref`. Arguments
-that a client edits (`ApproveAction`) are held against the same schema.
+The model reads each description, and the arguments as a JSON Schema without the rules below, because every request pays
+for them; the error of a call that breaks a rule names it. An argument with `?` is optional; one that is not listed is
+rejected. Paths are absolute, or relative to the workspace. `path` of ReadFile may also be a `storage_ref`. Arguments
+that a client edits (`ApproveAction`) are checked by the same schema.
 """
 _NATIVE = """
 ## The slim family
 
-`--toolset slim` has six of these tools in short definitions, for models with small windows: ReadFile, WriteFile,
-EditFile, ListDirectory, Grep and RunCommand. Names, capabilities and arguments are the same, but for `background`.
-The first request has about 850 tokens, where that of the desktop family has about 1,750. What was cut of a result is
-read on by ReadFile. It is the default where no toolset was chosen and the model's window is known to be below 16,000
-tokens, and stays with the session.
+`--toolset slim` has six of these tools with short definitions, for models with small windows: ReadFile, WriteFile,
+EditFile, ListDirectory, Grep and RunCommand. Names, capabilities and arguments are the same, except `background`.
+The first request has about 850 tokens; that of the desktop family has about 1,750. ReadFile reads the rest of a cut
+result. The slim family is the default if no toolset was chosen and the model's window is known to be below 16,000
+tokens; a session keeps it.
 
 ## The native family
 
-`--toolset native` chooses it, in place of the desktop family or, with `--toolset desktop` as well, beside it. Its tools
-act in the process of the host, and the text of an answer is a JSON object. What would not fit in a result is cut, and a
-field says so. They keep to `native.root_dir` of the user's configuration, by default the workspace, and to
-`native.additional_roots`. Arguments lower the limits and never raise them.
+`--toolset native` selects it instead of the desktop family, or together with it if `--toolset desktop` is given as
+well. Its tools run in the process of the host, and the text of an answer is a JSON object. Content that does not fit in
+a result is cut, and a field says so. The tools are limited to `native.root_dir` of the user's configuration, by default
+the workspace, and `native.additional_roots`. Arguments can only lower the limits.
 
-An answer has at most `tools.max_output_bytes` (100 KiB) of JSON, so the model reads less than a file or a body may
-have: of what `cp__read_file` takes (1 MiB) and `cp__fetch` receives (2 MiB) it gets the first four fifths and the last
-fifth of what fits, with a line between them that says how many bytes are missing. `truncated` or `body_truncated` is
-true then, `note` names where all of it is stored, and `ReadOutput` reads it from there.
+An answer has at most `tools.max_output_bytes` (100 KiB) of JSON, less than a file of `cp__read_file` (1 MiB) or a body
+of `cp__fetch` (2 MiB) may have. If one does not fit, four fifths of the answer are its beginning and one fifth its end,
+with a line between them that gives the number of missing bytes. `truncated` or `body_truncated` is then true, `note`
+names the stored full text, and `ReadOutput` reads it.
 
-An error begins with one of InvalidArgument, PermissionDenied, FileNotFound, CommandNotAllowed, DeadlineExceeded and
-Internal for the model. Events and results have the host's codes, as for any other tool: `tool_requested` has the id of
-the call and the command, or the method and the URL, without secrets; `tool_completed` the exit code, the first 1 KiB of
-stderr and what is kept of each stream. With the extra `otel`, `cp_tool_success_total` and `cp_tool_error_total` count
-the calls of each tool ([opentelemetry.md](opentelemetry.md)).
+For the model an error begins with InvalidArgument, PermissionDenied, FileNotFound, CommandNotAllowed, DeadlineExceeded
+or Internal. Events and results have the host's codes, as for any other tool: `tool_requested` has the id of the call
+and the command, or the method and the URL, without secrets; `tool_completed` the exit code, the first 1 KiB of stderr
+and the stored part of each stream. With the extra `otel`, `cp_tool_success_total` and `cp_tool_error_total` count the
+calls of each tool ([opentelemetry.md](opentelemetry.md)).
 
 `cp__exec` starts `ls`, `pwd`, `cat`, `grep`, `find`, `head`, `tail`, `echo`, `stat`, `wc` and `sleep` of `/bin` and
-`/usr/bin`, with at most 12 arguments of letters, digits and `_-./@=+:,`; what they name lies in the roots, links
-followed. Options that start programs, change files or follow links (`find -delete`, `find -exec`, `grep -f`,
-`grep -R`) are refused. Without a sandbox this list guides and does not hold. Entries of `[[native.exec]]` in the
+`/usr/bin`, with at most 12 arguments of letters, digits and `_-./@=+:,`; paths in them must be in the roots, with links
+resolved. Options that start programs, change files or follow links (`find -delete`, `find -exec`, `grep -f`,
+`grep -R`) are denied. Without a sandbox this list is guidance, not enforcement. Entries of `[[native.exec]]` in the
 user's configuration add programs:
 
 ```toml
@@ -205,37 +205,37 @@ arguments = [{ index = 0, enum = ["status", "log", "diff"] }, { index = 1, patte
 maxArguments = 2              # additionalArguments = false: no argument without a rule
 ```
 
-Shell.Exec of the bundle judges the same call, as the line that would start it: both have to admit it.
+Shell.Exec of the bundle also judges the call, as the line that would start it: both must allow it.
 """
 _SKILLS = """
 ## The skills family
 
-`--toolset skills` chooses it, alone or beside others. The text of an answer is a JSON object. Of what is long it holds
-an excerpt, and a field names where all of it is stored: `ReadOutput` reads that. `list_dir` and `grep` pass over files
-whose names say that they hold secrets (`skills.hidden_files`) and count them.
+`--toolset skills` selects it, alone or with others. The text of an answer is a JSON object. It has an excerpt of long
+content, and a field names the stored full text for `ReadOutput`. `list_dir` and `grep` skip and count files whose names
+indicate secrets (`skills.hidden_files`).
 
 `run_script`, `write_file`, `delete_file` and `network_request` are off until `skills.enabled_tools` of the user's
-configuration names them; a workspace can only take away. Each call of them needs an approval, whatever the policy
+configuration names them; a workspace can only remove some. Each call of them needs an approval, whatever the policy
 grants: from a person, for this call, the task or the session, or in advance by `--approve` with the name of the tool.
 `--approve-all`, and the name of a rule or a capability, do not cover them.
 
-`run_script` runs files of the folder `scripts` of a skill, wherever links lead. The first line of the script (`#!`)
-says which program runs it, else the ending of its name; policy judges this program with its arguments as a command of
-Shell.Exec, and an approval holds for the script as it is. It gets PATH, HOME, USER, LANG and LC_ALL, and starts in an
-empty directory of its own in the session's folder, or in the skill's folder. Six run in a task
-(`skills.max_script_runs`), each for 30 seconds at most (`skills.script_timeout_s`).
+`run_script` runs files of a skill's folder `scripts`, with links resolved. The first line of the script (`#!`), else
+its file extension, selects the program that runs it; policy judges this program with its arguments as a command of
+Shell.Exec, and an approval applies to the current content of the script. The script gets PATH, HOME, USER, LANG and
+LC_ALL, and starts in an empty directory of its own in the session's folder, or in the skill's folder. A task may run
+six (`skills.max_script_runs`), each for 30 seconds at most (`skills.script_timeout_s`).
 
-An error begins with one of ToolNotAllowed, ApprovalRequired, ApprovalDenied, PathTraversalBlocked, FileTooLarge,
-Timeout, ExitNonZero and IOError for the model; wrong arguments are INVALID_REQUEST, and what a crash cut off is
+For the model an error begins with ToolNotAllowed, ApprovalRequired, ApprovalDenied, PathTraversalBlocked, FileTooLarge,
+Timeout, ExitNonZero or IOError; wrong arguments are INVALID_REQUEST, and a call that a crash interrupted is
 TOOL_INTERRUPTED. Events and results have the host's codes.
 """
 _APPROVALS = """
 ## What an approval shows
 
 `details` of `approval_requested` and of each of `pendingApprovals` in `GetSessionState` is {toolName, capability,
-toolCallId, ...}: what follows depends on the tool. `actionSummary` is the call in one line, with paths relative to the
-workspace. All of it is made to be shown: secrets of the process are taken out, control and bidirectional characters
-are escaped, and the whole stays below 140 KiB. What is cut says so: a line ends with `…`, a longer text with a line
+toolCallId, ...}; the other fields depend on the tool. `actionSummary` is the call in one line, with paths relative to
+the workspace. All of it is safe to show: secrets of the process are redacted, control and bidirectional characters are
+escaped, and the total is below 140 KiB. Cut text is marked: a line ends with `…`, a longer text with a line
 `[… N more characters are not shown]`, a list with an entry `[… N more]`. A field with `?` may be missing.
 """
 

@@ -1,4 +1,4 @@
-"""What the tools of all families do: operations on files here, on trees, programs and requests beside this file.
+"""Operations shared by the tools of all families: on files here, on trees, programs and requests beside this file.
 
 A family gives them names, limits and the form of its answers. Those on files block.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tool_runtime.web.http import HttpClient, HttpOutcome
 
     Written = tuple[writing.WriteOutcome, dict[str, Any]]
-    """What was done, and fields of the output."""
+    """The outcome of a write, and fields of the output."""
 
 T = TypeVar("T")
 

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from tool_runtime.settings import RuntimeSettings
 
 NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,63}"
-"""What a tool may be called."""
+"""Valid names of a tool."""
 TIMEOUT_S: Final = 60.0
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class PythonTool:
-    """A function as a tool. Called, it is the function: nothing of a session comes in between.
+    """A function as a tool. A call of it is a plain call of the function, without a session.
 
-    `name` and `description` are what the model reads, `timeout_s` is how long a call may take; `side_effects` False
-    says that running a call twice changes nothing, and after a crash it is run again. Raises TypeError for a function
-    that cannot be called by the names of its parameters or has one without an annotation.
+    The model reads `name` and `description`; `timeout_s` limits a call. `side_effects` False says that running a call
+    twice changes nothing, so after a crash it is run again. Raises TypeError for a function that cannot be called by
+    the names of its parameters or has one without an annotation.
     """
 
     def __init__(
@@ -58,8 +58,7 @@ class PythonTool:
 
     @functools.cached_property
     def signature(self) -> Signature:
-        """The signature: its arguments and its result. Raises TypeError for annotations that pydantic has no schema
-        for."""
+        """The signature: arguments and result. Raises TypeError for annotations that pydantic has no schema for."""
         return Signature.read(self._function, self.name)
 
     @functools.cached_property

@@ -76,7 +76,7 @@ def mapping(description: str = "") -> Mapping[str, Any]:
 
 
 def content_of_write(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | None:
-    """What a write of the argument `content` leaves in its file, see `ToolSpec.after`."""
+    """The file's content after a write of the argument `content`, see `ToolSpec.after`."""
     content = arguments.get("content")
     return content.encode("utf-8", "replace") if isinstance(content, str) else None
 

@@ -78,7 +78,7 @@ ERROR_NAMES: Final[Mapping[str, str]] = {
     ErrorCode.TOOL_EXECUTION_FAILED: "IOError",
     ErrorCode.INTERNAL_ERROR: "IOError",
 }
-"""What SK has no name for keeps the host's: INVALID_REQUEST, TOOL_INTERRUPTED."""
+"""Codes without a name in SK keep the host's: INVALID_REQUEST, TOOL_INTERRUPTED."""
 FAULT_NAMES: Final[Mapping[FaultKind, str]] = {
     FaultKind.ACCESS_DENIED: "IOError",
     FaultKind.EXIT_NONZERO: "ExitNonZero",

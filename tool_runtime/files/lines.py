@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
 
 MAX_LINE_CHARS: Final = 2_000
-"""What is shown of a longer line."""
+"""Longer lines are cut to this length."""
 
 
 class WantedLines(NamedTuple):

@@ -63,7 +63,7 @@ class ListedEntry(NamedTuple):
 
 
 _made: Callable[[tuple[str, Kind, str | None, int | None]], ListedEntry] = functools.partial(tuple.__new__, ListedEntry)
-"""What Listed's own constructor makes, in half the time: a page has hundreds."""
+"""Build a ListedEntry in half the time of its own constructor: a page has hundreds."""
 
 
 class Listing(NamedTuple):

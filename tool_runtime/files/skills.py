@@ -35,7 +35,7 @@ MAX_RESOURCE_BYTES: Final = 2_000_000
 MAX_EXCERPT_CHARS: Final = 12_000
 _MAX_FILE_BYTES: Final = 1024 * 1024
 _MAX_FIELDS_BYTES: Final = 64 * 1024
-"""What is read of a file to know what skill it is."""
+"""Limit for reading the fields of a skill's file."""
 _MAX_SKILLS: Final = 1000
 _MAX_RESOURCES: Final = 200
 _FIELDS: Final = ("name", "description", "allowed-tools")
@@ -137,7 +137,7 @@ class SkillIndex:
 
 
 def _misnamed(folder: str) -> str | None:
-    """What is wrong with a folder whose file has not quite the name that it has to have; None if there is none."""
+    """Describe the problem of a folder whose file is misnamed; None if there is no such file."""
     try:
         names = os.listdir(folder)
     except OSError:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from agent_host.contracts import Spooled
 
 BUFFER_BYTES: Final = 256 * 1024
-"""What is held of a stream in memory, unless the settings say otherwise."""
+"""Memory limit for a stream, unless the settings say otherwise."""
 PIECE_BYTES: Final = 1024 * 1024
-"""What is read of a file at a time."""
+"""Bytes of a file per read."""
 _LONGEST_CHARACTER: Final = 4
 
 

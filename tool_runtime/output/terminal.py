@@ -411,9 +411,9 @@ def _count_text(line: str, returns: int) -> int | None:
 # a long stream only the ends are read: what lies between is counted.
 
 FIRST_BYTES: Final = 16 * 1024 * 1024
-"""What is drawn of a stream as it comes."""
+"""Maximum part of a stream that is rendered as it comes."""
 LAST_BYTES: Final = 1024 * 1024
-"""What is drawn of the end of a longer one."""
+"""Size of the rendered end of a longer stream."""
 
 
 class ShownEnds:

@@ -238,7 +238,7 @@ _NOREPLACE: Final = 1  # of Linux's renameat2
 _EXCL: Final = 4  # of macOS' renameatx_np
 _CURRENT: Final = -100 if sys.platform == "linux" else -2
 _UNKNOWN: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""What a kernel or a file system answers that does not know the call or its flag."""
+"""Errors of a kernel or a file system that does not support the call or its flag."""
 
 
 def move_new(source: int | None, name: str, target: int | None, new_name: str) -> None:

@@ -48,9 +48,9 @@ _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/u
 _TERMINALS: Final = "/dev/pts"
 _DEVICE_FOLDER: Final = "/dev"
 _ACCELERATORS: Final = ("accel", "dri", "dxg", "kfd", "kvm", "nvidia")
-"""How the names of devices begin that compute: who may write everywhere has them as well."""
+"""Prefixes of compute devices' names: a scope that may write everywhere includes them."""
 _OF_THE_KERNEL: Final = ("/proc/", "/sys/")
-"""What is written there changes the machine: how it runs programs, for one."""
+"""Writing there changes the machine, for example how it runs programs."""
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory of programs are there, by POSIX
 NO_TERMINALS: Final = f"no terminals of their own can be made (pty), since {_TERMINALS} has those of other programs"
 

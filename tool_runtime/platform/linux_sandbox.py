@@ -25,7 +25,7 @@ NOT_BY_ANY: Final = (
     "how much memory, processor time and disk space is used",
     "datagrams, where any host is open, of a program that exchanges its sockets while it is asked about one",
 )
-"""What no level holds, in words for people."""
+"""Gaps of every level, in words for people."""
 _OF_PROCESSES: Final = (
     "names, arguments and numbers of open files of other processes",
     "priorities and processors of other processes of the user",
@@ -37,7 +37,7 @@ NOT_BY_LANDLOCK: Final = (
     "devices that have a place outside of /dev",
     *_OF_PROCESSES,
 )
-"""What no version of Landlock holds, in words for people."""
+"""Gaps of every version of Landlock, in words for people."""
 _BELOW_6: Final = ("signals to other processes", "sockets with abstract names")
 _WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where any host is open",)
 

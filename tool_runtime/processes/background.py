@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tool_runtime.threads import DaemonPool
 
 GRACE_AT_END_S: Final = 1.0
-"""What commands have at the end of the session between SIGTERM and SIGKILL: a desktop waits ten seconds for all."""
+"""Time between SIGTERM and SIGKILL at the end of the session: a desktop waits ten seconds for everything."""
 
 OnEnd = Callable[[CommandEnd], None]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tool_runtime.platform.posix import ProcessEntry
 
 TICK_S: Final = 0.25
-"""How old what the watcher knows may be; a process that lived for a second is known."""
+"""Maximum age of the watcher's view; a process that lived for a second is known."""
 _REAPER: Final = os.path.join(os.path.dirname(__file__), "orphan_reaper.py")
 _PATIENCE_S: Final = 1.0
 _MAX_MARKS: Final = 64

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import subprocess
 
 READ_BYTES: Final = 128 * 1024
-"""What is read at once: as much as the usual programs write."""
+"""Bytes of one read: as much as the usual programs write."""
 _PIPE_BYTES: Final = 256 * 1024
-"""What fits into a pipe. With the system's 64 KiB a program that prints much waits for its reader at every write."""
+"""Capacity of a pipe. With the system's 64 KiB a program that prints much waits for its reader at every write."""
 _F_SETPIPE_SZ: Final = 1031
 _AT_ONCE: Final = 4
 """Pieces that are read before others on the loop have their turn, as long as there are whole ones."""

@@ -386,7 +386,7 @@ def _untold(_number: int, _wait_s: float, _error: ServiceUnavailable) -> None:
 # once by the id of each call, and asked after a crash what became of one (AH 7.6).
 
 NAME: Final = "backend"
-"""How records and people know the source."""
+"""The name of the source in records and messages."""
 
 
 class BackendSource:

@@ -55,7 +55,7 @@ _NAME: Final = r"[A-Za-z0-9_.:/@+-]+"
 _HIDDEN_CHARACTERS: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
 )
-"""What nobody sees in a description and a model reads: controls, directions, tags."""
+"""Characters of a description that a model reads and nobody sees: controls, directions, tags."""
 
 
 class Definition(NamedTuple):

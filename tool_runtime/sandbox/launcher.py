@@ -39,8 +39,8 @@ CLONE_PARENT = 0x8000
 NEW_MOUNTS, NEW_QUEUES, NEW_USERS, NEW_PROCESSES = 0x20000, 0x8000000, 0x10000000, 0x20000000
 FAILED = 127
 TAKEN, OUTDATED, AGAIN = b"t", b"o", b"a"
-"""What a process says that was ready: it has taken a request and becomes its program; the mounts have changed; it has
-taken a request and has it made again."""
+"""Replies of a ready process: it has taken a request and becomes its program; the mounts have changed; it has taken a
+request and asks for it to be made again."""
 INTEGER = struct.Struct("i")
 DESCRIPTORS = 5  # the reply, the three standard streams, the request
 HIGHEST = 256  # this process has fewer descriptors

@@ -31,8 +31,8 @@ _PATIENCE_S: Final = 10.0
 
 _SHELL: Final = "/bin/sh"
 _NONE_HERE: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
-"""How landlock, seccomp, unshare and mount answer where there is no such level, or this process may not have it. What
-else goes wrong is the trial's own: a machine whose disk is full is not one without a sandbox."""
+"""Errors of landlock, seccomp, unshare and mount if the level does not exist or this process may not use it. Any other
+error is a failure of the trial: a machine whose disk is full still has a sandbox."""
 _NO_NAMESPACES: Final = _NONE_HERE | {errno.EINVAL, errno.ENOSPC}
 """unshare answers so, too: a kernel made without them, or a limit of none. Landlock holds commands then."""
 _NO_LISTENER: Final = _NONE_HERE | {errno.EINVAL, errno.EBUSY}

@@ -220,7 +220,7 @@ class Sandbox:
         self._running: set[HeldCommand] = set()
         self._has_looked = False
         self.late: list[Denial] = []
-        """What programs that outlived their command had changed: for the next result."""
+        """Changes by programs that outlived their command, for the next result."""
         self._with_programs: set[HeldCommand] = set()
         self._agents = _agent_sockets(os.environ)
         self._proxies: set[DomainProxy] = set()

@@ -41,7 +41,7 @@ _OURS: Final = frozenset(
 )
 """Headers that frame the message or choose where it goes; never the model's."""
 _HARMLESS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
-"""What still goes along when a redirect leaves the origin: any other header may be a credential."""
+"""Headers that are kept when a redirect leaves the origin: any other may be a credential."""
 _MAX_POOLS: Final = 32
 
 

@@ -44,7 +44,7 @@ _LOCK_MS: Final = 2000
 _POOL_SIZE: Final = 16
 _IDLE_S: Final = 60.0
 _BATCH_BYTES: Final = 4 * 1024 * 1024
-"""What the fields of one batch have at most, or the one row that is larger; and what of a plan is read at most."""
+"""Limit for the fields of one batch, unless a single row is larger, and for the text of a plan."""
 _OVERHEAD_BYTES: Final = 1024 * 1024
 _MOST_A_BATCH: Final = 500
 _AS_SUBQUERY: Final = frozenset({"select", "with", "values", "table"})
@@ -274,7 +274,7 @@ def _fault(error: psycopg.Error) -> ToolFault:
 # refused.
 
 _MAX_NAME_BYTES: Final = 63
-"""What PostgreSQL cuts names to."""
+"""PostgreSQL truncates names to this length."""
 _SPACE: Final = re.compile(r"[ \t\n\r\f\v]+")
 _LINE_COMMENT: Final = re.compile(r"--[^\n\r]*")
 _WORD: Final = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")

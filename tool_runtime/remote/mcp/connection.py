@@ -67,7 +67,7 @@ _FAULTS: Final = (
     RuntimeError,
     ToolFault,
 )
-"""What may come out of the SDK, and out of what is below it."""
+"""Exceptions that the SDK and the layers below it may raise."""
 _MAX_SAID: Final = 500
 _GOODBYE_S: Final = 2.0
 _UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
