@@ -333,6 +333,7 @@ def test_a_session_that_is_resumed_says_nothing_again(host: Host, editors: list[
     assert [one["role"] for one in model.bodies[-1]["messages"]] == ["user", "assistant", "user"]
 
 
+@pytest.mark.slow
 def test_without_a_provider_a_person_is_sent_to_set_one_up(host: Host, editors: list[Editor]) -> None:
     editor = Editor(host)
     editors.append(editor)
@@ -439,6 +440,7 @@ def test_an_agent_whose_tools_show_no_pictures_offers_to_take_none(host: Host, e
         editor.leave()
 
 
+@pytest.mark.slow
 def test_a_wrong_message_is_answered_and_the_agent_lives_on(host: Host, editors: list[Editor]) -> None:
     with gateway(say("Here.")) as model:
         editor = Editor(host, "--gateway", model.url)
@@ -558,6 +560,7 @@ def test_a_turn_says_why_it_stopped(host: Host, editors: list[Editor], turn: dic
         editor.leave()
 
 
+@pytest.mark.slow
 def test_a_person_changes_policy_model_and_sandbox(host: Host, editors: list[Editor]) -> None:
     turns = [
         use(call("WriteFile", path="a.txt", content="x")),

@@ -89,6 +89,7 @@ def test_each_task_is_a_session_and_the_same_command_asks_nothing_again(host: Ho
     assert one["sessionId"] in out(host, "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_line_can_only_narrow(host: Host) -> None:
     narrow = host.policy()
     text = json.loads(narrow.read_text())
@@ -113,6 +114,7 @@ def test_a_line_can_only_narrow(host: Host) -> None:
     assert written == {"narrow": False, "wider": True, "steps": True}
 
 
+@pytest.mark.slow
 def test_a_lines_own_policy_decides_after_a_kill_too(host: Host) -> None:
     files = {"allowedPaths": ["${workspace}", str(host.root)]}
     grants = {"Shell.Exec": {"allowedCommands": ["echo", "sleep", "["]}, "File.Read": files, "File.Write": files}
@@ -132,6 +134,7 @@ def test_a_lines_own_policy_decides_after_a_kill_too(host: Host) -> None:
     assert written == {"narrow": False, "launch": True}
 
 
+@pytest.mark.slow
 def test_a_directory_that_holds_the_batch_and_its_sessions_is_copied_without_them(host: Host) -> None:
     tasks(host, {"id": "one", "workspace": "."}, {"id": "two", "workspace": "."})
     assert host.root.resolve() in host.state.resolve().parents, "the state lies in the workspace"
@@ -174,6 +177,7 @@ def test_setup_and_check_pass_the_policy(host: Host) -> None:
     assert not any((path / "made").exists() for path in workspaces(host))
 
 
+@pytest.mark.slow
 def test_a_failed_setup_is_no_failure_of_the_model(host: Host) -> None:
     tasks(host, {"id": "failed", "setup": "exit 3"}, {"id": "quoted", "setup": 'printf "%s" "${HOME:+a\\b}" > out'})
     with gateway(say("Done.")) as model:
@@ -206,6 +210,7 @@ def test_mistakes_run_nothing(host: Host) -> None:
     assert host.run("batch", str(path)).code == 2
 
 
+@pytest.mark.slow
 def test_control_c_leaves_sessions_that_the_same_command_goes_on_with(host: Host) -> None:
     tasks(host, {"id": "one"}, {"id": "two"})
     wait = "echo begun >> begun; while [ ! -e ../../go ]; do sleep 0.02; done; " + EFFECT
@@ -224,6 +229,7 @@ def test_control_c_leaves_sessions_that_the_same_command_goes_on_with(host: Host
     assert [(path / "begun").read_text() for path in workspaces(host)] == ["begun\n"] * 2
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_killed_leaves_no_session_that_goes_on(host: Host) -> None:
     tasks(host, {"id": "one"}, {"id": "two"})
     wait = "echo $$ > shell; while [ ! -e ../../go ]; do sleep 0.02; done; " + EFFECT
@@ -241,6 +247,7 @@ def test_a_batch_that_is_killed_leaves_no_session_that_goes_on(host: Host) -> No
     assert {row["status"] for row in rows(host).values()} == {"TASK_COMPLETED"}
 
 
+@pytest.mark.slow
 def test_what_a_gateway_cannot_answer_is_tried_again_as_its_result_says(host: Host) -> None:
     host.configure(max_retries=0)
     tasks(host, {"id": "one"})
@@ -258,6 +265,7 @@ def test_what_a_gateway_cannot_answer_is_tried_again_as_its_result_says(host: Ho
 PRICES = '[models."*"]\nprice_input = 10\nprice_output = 100\nprice_cache_read = 1\nprice_cache_write = 10\n'
 
 
+@pytest.mark.slow
 def test_what_asked_the_model_nothing_takes_nothing_of_the_spending_limit(host: Host) -> None:
     with (host.root / "user.toml").open("a") as file:
         file.write(PRICES)
@@ -272,6 +280,7 @@ def test_what_asked_the_model_nothing_takes_nothing_of_the_spending_limit(host: 
     assert outcome.result["costCurrency"] == found["asks"]["costCurrency"]
 
 
+@pytest.mark.slow
 def test_a_session_goes_on_with_further_slices_of_what_the_batch_may_cost(host: Host) -> None:
     """The first slices do not even cover the first call; a task's own limit is its end."""
     with (host.root / "user.toml").open("a") as file:
@@ -285,6 +294,7 @@ def test_a_session_goes_on_with_further_slices_of_what_the_batch_may_cost(host: 
     assert (own["reason"], own["endedBy"], own["retryable"]) == ("LLM_BUDGET_EXCEEDED", "limit", False)
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_killed_knows_what_its_sessions_have_cost(host: Host) -> None:
     with (host.root / "user.toml").open("a") as file:
         file.write(PRICES)
@@ -303,6 +313,7 @@ def test_a_batch_that_was_killed_knows_what_its_sessions_have_cost(host: Host) -
     assert rows(host)["one"]["status"] == "TASK_COMPLETED"
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_no_failure_of_the_model_and_ends_no_other_task(host: Host) -> None:
     tasks(host, {"id": "one"}, {"id": "two"})
     out(host, "work").mkdir(parents=True)

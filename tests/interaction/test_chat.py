@@ -76,6 +76,7 @@ def unwrapped(terminal: Tmux, bar: str) -> str:
     return terminal.screen.replace(f"\n{bar}{'':13}", " ")
 
 
+@pytest.mark.slow
 def test_a_prompt_waits_and_the_running_task_is_told(host: Host) -> None:
     (host.workspace / "gate").touch()
     wait = shell("while [ -e gate ]; do sleep 0.05; done")
@@ -98,6 +99,7 @@ def test_a_prompt_waits_and_the_running_task_is_told(host: Host) -> None:
     assert screen.index("First.") < screen.index("› And then this.") < screen.index("Second.")
 
 
+@pytest.mark.slow
 def test_an_escape_stops_the_task_and_a_second_one_its_tools(host: Host) -> None:
     turns = [use(shell("echo begun > begun; sleep 3; echo done > done")), use(shell("sleep 60")), say("Third.")]
     with gateway(*turns) as model, at_tmux(host) as terminal:
@@ -120,6 +122,7 @@ def test_an_escape_stops_the_task_and_a_second_one_its_tools(host: Host) -> None
         terminal.shows("  Third.")
 
 
+@pytest.mark.slow
 def test_an_escape_in_a_question_stops_the_task(host: Host) -> None:
     with gateway(use(shell("echo x > effects")), say("Next.")) as model, at_tmux(host) as terminal:
         terminal.chat(*options(host, model, **ASKS))
@@ -357,6 +360,7 @@ def test_suspend_and_resize_at_any_time(host: Host) -> None:
     assert screen.count("Enter queues") == 0
 
 
+@pytest.mark.slow
 def test_lines_only_for_a_screen_reader(host: Host) -> None:
     with (
         gateway(use(shell("echo x > effects"), text="I **run** it."), say("Done.")) as model,

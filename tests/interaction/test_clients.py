@@ -159,6 +159,7 @@ def test_a_replay_comes_before_any_event(host: Host) -> None:
         supervised(test)
 
 
+@pytest.mark.slow
 def test_what_keeps_a_session_from_starting(host: Host) -> None:
     async def test(supervisor: Supervisor) -> None:
         with pytest.raises(SessionGone) as gone:
@@ -177,6 +178,7 @@ def test_what_keeps_a_session_from_starting(host: Host) -> None:
     supervised(test, most_sessions=1)
 
 
+@pytest.mark.slow
 def test_a_listener_that_is_slow_holds_up_nobody_and_gets_what_fits_joined(host: Host) -> None:
     """25,000 pieces of text for a listener that takes none of them: beyond the bound they stay in the process of the
     session, which joins them. The task goes on meanwhile, and so does another session."""

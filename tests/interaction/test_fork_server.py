@@ -172,6 +172,7 @@ def test_random_state_is_fresh_and_nothing_of_one_is_in_the_next() -> None:
     assert forking(test, "serve") == []
 
 
+@pytest.mark.slow
 def test_how_it_ends_is_passed_on() -> None:
     async def test(server: ForkServer) -> None:
         for how, number, code in [
@@ -212,6 +213,7 @@ def test_what_the_program_ends_with(host: Host) -> None:
         assert forking(test) == []
 
 
+@pytest.mark.slow
 def test_events_and_records_are_those_of_a_process_of_its_own(host: Host) -> None:
     """The same task twice: what is heard and every file that is left, but for ids, times and measures."""
 
@@ -264,6 +266,7 @@ def memory_of(pid: int) -> bytes:
     return b"".join(found)
 
 
+@pytest.mark.slow
 def test_no_secret_is_in_the_server_nor_in_the_process_table(host: Host) -> None:
     secret = SECRET[::-1]  # this process has the other in its own code
 
@@ -328,6 +331,7 @@ sys.exit(main(sys.argv[1:]))
 # Guards
 
 
+@pytest.mark.slow
 def test_a_server_with_a_thread_is_not_forked() -> None:
     async def test(server: ForkServer) -> None:
         for _ in range(2):
@@ -338,6 +342,7 @@ def test_a_server_with_a_thread_is_not_forked() -> None:
     assert line.endswith("it refuses to fork: it has 2 threads")
 
 
+@pytest.mark.slow
 def test_a_server_with_a_descriptor_too_many_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     send = socket.send_fds
 
@@ -384,6 +389,7 @@ def test_what_only_a_start_reads_cannot_be_given_to_a_fork(environment: dict[str
     assert can_be_given(environment) is can
 
 
+@pytest.mark.slow
 def test_an_interpreter_is_started_for_what_cannot_be_given() -> None:
     async def test(server: ForkServer) -> None:
         assert await parent_of_next(server, PYTHONPATH="/x") == os.getpid()
@@ -395,6 +401,7 @@ def test_an_interpreter_is_started_for_what_cannot_be_given() -> None:
 # Ends
 
 
+@pytest.mark.slow
 def test_sessions_outlive_the_server_and_the_next_start_makes_another(host: Host) -> None:
     async def test(server: ForkServer) -> None:
         async with supervising(server) as supervisor:
@@ -463,6 +470,7 @@ def test_a_session_and_the_server_end_with_their_client(way: str, host: Host) ->
     assert effects(host) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 @pytest.mark.parametrize("changed", ["agent_host/cli/doctor.py", "config/defaults.toml"], ids=["not-imported", "data"])
 def test_a_server_ends_when_the_installed_files_change(changed: str, tmp_path: Path) -> None:
@@ -516,6 +524,7 @@ def test_many_at_once_with_large_environments() -> None:
 # Where there is no fork
 
 
+@pytest.mark.slow
 def test_a_spare_process_is_there_before_it_is_needed(host: Host) -> None:
     async def run() -> None:
         starter = SpareStarter()

@@ -39,6 +39,7 @@ async def ask(*turns: dict[str, Any], messages: list[MessageParam] | None = None
     return message, streamed, kinds
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(3)
 @pytest.mark.parametrize("extra", [{}, {"split_bytes": 1}, {"split_bytes": 13}, {"chunk_chars": 1}, {"pings": 9}])
 async def test_text_thinking_and_several_tools(extra: dict[str, int]) -> None:

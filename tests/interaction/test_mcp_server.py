@@ -193,6 +193,7 @@ def test_what_is_no_answer_is_a_denial(host: Host) -> None:
     assert effects(host) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 @pytest.mark.parametrize("mode", ERAS)
 def test_what_nobody_can_be_asked_about_is_denied(host: Host, mode: str) -> None:
@@ -248,6 +249,7 @@ def test_a_server_of_the_task_asks_the_person_behind_the_client(host: Host, mode
     assert page.requested_schema == {"type": "object", "properties": {}}
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 def test_a_client_that_may_approve_has_a_tool_for_it(host: Host) -> None:
     async def scenario(model: Gateway) -> None:
@@ -285,6 +287,7 @@ def test_a_client_that_may_approve_answers_a_server_of_the_task(host: Host) -> N
         assert "accept name='Ada'" in model.results(1)[0].text
 
 
+@pytest.mark.slow
 def test_a_client_need_not_wait(host: Host) -> None:
     async def scenario(model: Gateway) -> None:
         os.mkfifo(host.workspace / "hold")
@@ -301,6 +304,7 @@ def test_a_client_need_not_wait(host: Host) -> None:
         asyncio.run(scenario(model))
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 @pytest.mark.parametrize(("mode", "left"), [(ERAS[0], "model\n"), (ERAS[1], "model\n"), (ERAS[1], "")])
 def test_who_follows_a_task_is_asked_on_the_way(host: Host, mode: str, left: str) -> None:
@@ -354,6 +358,7 @@ def test_a_cancelled_call_cancels_its_task(host: Host) -> None:
         asyncio.run(scenario(model))
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line(host: Host) -> None:
     async def scenario(model: Gateway) -> None:
         async with client_of(host, model) as client:

@@ -95,6 +95,7 @@ def user(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
     return host.root / "policies" / "workspace-own.json"
 
 
+@pytest.mark.slow
 def test_a_line_is_offered_for_programs_that_start_no_others_and_for_none_else(host: Host, user: Path) -> None:
     del user
     (host.workspace / "a").touch()

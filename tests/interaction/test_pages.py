@@ -63,6 +63,7 @@ def test_a_page_is_one_file_that_asks_for_nothing(host: Host) -> None:
     assert page.count("<script>") == 1
 
 
+@pytest.mark.slow
 def test_what_needs_a_person_stands_on_top_with_its_command(host: Host) -> None:
     page_sessions.denied(host)
     text = text_in(written(host, "denied"))
@@ -306,6 +307,7 @@ STRUCTURES = json.loads((Path(__file__).parent / "page_checks" / "structures.jso
 """What was seen on a screenshot of each kind of session when it was looked at."""
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 @pytest.mark.parametrize("kind", STRUCTURES)
 def test_each_kind_of_session_reads_well_in_a_browser(host: Host, browser: Browser, kind: str) -> None:

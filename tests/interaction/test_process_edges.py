@@ -42,6 +42,7 @@ def hang_up_counts(host: Host) -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hang_up_counts")
 def test_a_terminal_that_closes_is_a_stop(host: Host) -> None:
     """The kernel and the shell both send the signal; the second one is no impatience."""
@@ -88,6 +89,7 @@ def test_no_home_at_all(tmp_path: Path, command: list[str]) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_no_home_is_needed_where_the_state_directory_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()

@@ -46,6 +46,7 @@ def test_what_is_said_while_a_tool_runs_is_read_with_its_result(servers: Servers
         serve.ended_well()
 
 
+@pytest.mark.slow
 def test_a_task_that_is_done_takes_one_more_turn(servers: Servers) -> None:
     with gateway(say("Done.", delay_ms=1500), say("Now it is done.")) as model:
         serve, client = servers.session(model.url)

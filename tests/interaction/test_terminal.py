@@ -96,6 +96,7 @@ def test_the_end_of_input_approves_nothing(host: Host) -> None:
     assert (code, effects(host), terminal.shown.count(QUESTION)) == (0, "", 1)
 
 
+@pytest.mark.slow
 def test_control_c_approves_nothing_and_leaves_the_question_open(host: Host) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
         terminal = run(host, model, "--session-id", "s")
@@ -172,6 +173,7 @@ def test_a_question_that_is_not_answered_in_time_approves_nothing(host: Host) ->
     assert "approval_timeout" in [event["eventType"] for event in host.event_log("s")]
 
 
+@pytest.mark.slow
 def test_a_key_without_its_enter_from_before_the_question_is_no_answer(host: Host) -> None:
     """Ctrl-D hands over what stands in the line without ending it; the Enter behind the question must not approve."""
     with gateway(use(EFFECT), {**use(EFFECT), "delay_ms": 500}, say("Done.")) as model:

@@ -102,6 +102,7 @@ def test_it_writes_nothing(host: Host) -> None:
     assert rows == ["interrupted", "denied", "ended"], "what waits for a person comes first"
 
 
+@pytest.mark.slow
 def test_naming_what_would_allow_a_denied_call_writes_nothing(host: Host) -> None:
     with gateway(use(shell("cat notes")), say("I could not.")) as model:
         assert host.task(model.url, "--session-id", "s", policy="read-only").code == 0
@@ -121,6 +122,7 @@ def test_the_list_has_metadata_alone(host: Host) -> None:
         assert "/nowhere" not in parts.text
 
 
+@pytest.mark.slow
 def test_a_kill_and_a_resume_are_on_the_page(host: Host) -> None:
     work = (use(shell("until test -e go; do sleep 0.02; done; kill -9 $PPID; sleep 60")), say("All is done."))
     with gateway(*work) as model, viewing(host) as view:

@@ -200,6 +200,7 @@ def test_a_script_of_a_skill_is_run_by_an_interpreter_from_outside(host: Host) -
     assert ran(planted) == []
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 @pytest.mark.parametrize(("command", "is_started"), [("server", False), ("./bin/server", False), ("absolute", True)])
 def test_a_server_of_the_user_is_no_file_of_the_workspace_unless_it_is_named_whole(

@@ -327,6 +327,7 @@ OVER, RECORDS = records()
 RECORD_PLACES = [place for place in places([list(row) for row in RECORDS]) if len(place) > 1]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(place=st.sampled_from(RECORD_PLACES), value=st.sampled_from(WRONG))
 def test_any_change_of_a_record_loads_or_is_damage_before_which_all_is_whole(

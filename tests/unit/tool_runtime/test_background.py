@@ -282,6 +282,7 @@ async def test_a_shell_that_is_not_there_starts_nothing(make_router: MakeRouter)
     assert "there are: none" in error_of(await session.call("CommandOutput", id="cmd_1"))[1]
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 @pytest.mark.parametrize("guarded", [False, True])
 async def test_the_end_of_the_session_ends_and_counts_what_is_left(

@@ -46,6 +46,7 @@ def call(number: int, output: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["x" * MOST_OF_ONE, '"' * MOST_OF_ONE, "\x1b" * MOST_OF_ONE, "漢" * 2000, "<&'" * 200])
 def test_a_page_of_2000_steps_has_at_most_4_mb(text: str) -> None:
     items = [call(number, text, arguments={"command": text}) for number in range(1, 2001)]

@@ -136,6 +136,7 @@ def server() -> Iterator[int]:
 _FETCH = "python3 -c \"import urllib.request as u; print(u.urlopen('http://{host}:{port}/').read())\""
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(2)
 async def test_allowed_hosts_are_reached_by_the_proxy_and_no_others(
     make_router: MakeRouter, scope: CommandScope, server: int, level: Any, monkeypatch: pytest.MonkeyPatch
