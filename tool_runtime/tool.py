@@ -304,6 +304,14 @@ class ToolFault(Exception):
         self.code = code
 
 
+def encode(text: str, argument: str) -> bytes:
+    """The text of an argument in UTF-8. Raises ToolFault(INVALID_ARGUMENT)."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.{argument}: holds a lone surrogate") from error
+
+
 _KIND_OF_ERRNO = {
     errno.ENOENT: FaultKind.NOT_FOUND,
     errno.ENOTDIR: FaultKind.NOT_FOUND,
