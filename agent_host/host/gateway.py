@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import Message
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
-    from state.checkpoint import Checkpoint
-    from state.records import ContextStrategy
+    from state.checkpoint import Checkpoint, ContextStrategy
 
 # A provider may count so many times the tokens that the estimate gives (`loop.limits`).
 _LOW_ESTIMATE = 1.5

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from agent_host.loop.journal import Journal
     from agent_host.workspace_changes.watch import Changes, Watch, WatchWindow
     from policy.facts import ActionFacts
-    from state.checkpoint import Checkpoint
-    from state.records import CommandRow
+    from state.checkpoint import Checkpoint, CommandRow
 
 _TOOL, _CAPABILITY = "RunCommand", "Shell.Exec"
 _MAX_NAMED = 20

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from agent_host.loop.artifacts import LeftArtifact
     from agent_host.loop.context import LoopContext
     from agent_host.services.workspace import ArtifactHome
-    from state.checkpoint import Checkpoint, OpenCall
-    from state.records import ReplayRow, UsedSkill
+    from state.checkpoint import Checkpoint, OpenCall, ReplayRow, UsedSkill
     from state.store import OpenSession
 
 SHOWN_BYTES = 8 * 1024

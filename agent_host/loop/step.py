@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from agent_host.loop.limits import ModelRequest
     from agent_host.retrying import RetryPolicy
     from agent_host.thread.messages import ToolCall
-    from state.checkpoint import OpenStep
-    from state.records import RequestWindow, TaskStatus
+    from state.checkpoint import OpenStep, RequestWindow, TaskStatus
 
 # What a step that ends its task puts on record about it.
 _END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from agent_host.loop.context import EndStatus, LoopContext, Replay
     from agent_host.session.new_task import NewTask
     from agent_host.states import Machine, SessionStatus
-    from state.checkpoint import Checkpoint
-    from state.records import TaskStatus
+    from state.checkpoint import Checkpoint, TaskStatus
 
 _END_EVENTS: dict[EndStatus, EventType] = {
     "completed": EventType.TASK_COMPLETED,

@@ -15,11 +15,12 @@ from agent_host.thread.messages import Role
 from policy.rules.case import ApprovalMode, TaskOptions
 from state import record_shapes, records
 from state import record_shapes as message_shapes
+from state.checkpoint import TaskStatus
 from state.errors import Damaged
 from state.journal import frame, parse
 from state.loading import change_of, fields_of_line
 from state.record_shapes import record_problems
-from state.records import TaskStatus, fields_of
+from state.records import fields_of
 from tests.support.rows import each_row
 from tests.unit.state.helpers import USAGE, message
 
