@@ -434,6 +434,11 @@ def _policy(commands: Any) -> None:
     _setting_option(test, "host.policy")
     _setting_option(test, "sandbox.level")
     _state_dir(test)
+    _policy_lists(verbs)
+
+
+def _policy_lists(verbs: Any) -> None:
+    """The verbs that print a list or a bundle."""
     tools = _add(verbs, "tools", "policy:tools", "which tools the model would be shown, and why not the others")
     tools.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
     tools.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")

@@ -87,7 +87,7 @@ async def make_context(
     local = _local_tools(
         resolved, parts, store, live_output, journal, emitter, outputs, surroundings, owns_process=owns_process
     )
-    router, scripts = local.runtime, local.scripts
+    router = local.runtime
     phase = task_machine()
 
     def client() -> LlmClient:
@@ -100,19 +100,7 @@ async def make_context(
 
     ctx = LoopContext(
         journal=journal,
-        judge=Judge(
-            parts.bundle,
-            parts.machine.environment,
-            Registry(await router.tools()),
-            limits_of(settings) | (limits_of_family(settings) if scripts is not None else NO_LIMITS),
-            surroundings.outside.now,
-            outputs=outputs.maker_of,
-            approved=local.approved,
-            native=native_list(settings, resolved.workspace) if has_native(settings) else None,
-            scripts=scripts,
-            script_runs=lambda: script_runs(store.state),
-            scoping=_scoping(parts, scripts),
-        ),
+        judge=_judge(resolved, parts, store, local, Registry(await router.tools()), outputs, surroundings),
         conversation=make_conversation(settings, parts, store.state, secrets.scrubber, client),
         router=router,
         gate=WatchedGate(gate, phase),
@@ -188,6 +176,31 @@ def _local_tools(
         runtime.add(ProjectTools(of_runtime, runtime.run_program))
         approved = ApprovedTools(resolved.state_dir, resolved.workspace)
     return _LocalTools(runtime, of_runtime, scripts, approved)
+
+
+def _judge(
+    resolved: ResolvedOptions,
+    parts: Parts,
+    store: FileSession,
+    local: _LocalTools,
+    tools: Registry,
+    outputs: RecordedResults,
+    surroundings: Surroundings,
+) -> Judge:
+    settings, scripts = resolved.settings, local.scripts
+    return Judge(
+        parts.bundle,
+        parts.machine.environment,
+        tools,
+        limits_of(settings) | (limits_of_family(settings) if scripts is not None else NO_LIMITS),
+        surroundings.outside.now,
+        outputs=outputs.maker_of,
+        approved=local.approved,
+        native=native_list(settings, resolved.workspace) if has_native(settings) else None,
+        scripts=scripts,
+        script_runs=lambda: script_runs(store.state),
+        scoping=_scoping(parts, scripts),
+    )
 
 
 def _scoping(parts: Parts, scripts: SkillScripts | None) -> Scoping | None:

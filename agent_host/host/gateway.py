@@ -293,7 +293,7 @@ async def ask_gateway(
     learned when it began (`recorded`), and nothing that was asked within the last hour by the clock
     `time`, unless `anew`. Raises
     UsageError for a URL or a token that no request could carry."""
-    from agent_host.llm.local_server import LLAMA_PAGE, ServerFacts, is_local  # a scripted gateway does without
+    from agent_host.llm.local_server import ServerFacts, is_local  # a scripted gateway does without
     from state.remembered import server_key
 
     url, asked = settings.llm.gateway, "" if may_choose else model
@@ -310,19 +310,24 @@ async def ask_gateway(
     learned = {key: None if facts is None else facts._asdict()}
     if facts is None:
         return Informed(settings, learned=learned)
+    return _complete(settings, facts, model, may_choose=may_choose)._replace(learned=learned)
+
+
+def _complete(settings: Settings, facts: ServerFacts, model: str, *, may_choose: bool) -> Informed:
+    """The settings with what the server has said."""
     words = []
     if may_choose and model not in facts.models and len(facts.models) == 1:
         model = facts.models[0]
         settings = settings.over({"llm.model": model})
         words.append(f"it serves the model {model}")
-    if facts.page == LLAMA_PAGE:  # it takes no form of an answer beside tools
+    if not facts.takes_forms:
         settings = settings.over({"llm.structured_answers": "never"})
     is_configured = KnownModels(settings.models).is_configured(model, "context_tokens")
     if facts.context_tokens is not None and not is_configured:
         entry = {"context_tokens": facts.context_tokens}
         settings = settings.over({MODELS: {**settings.models, model: {**settings.models.get(model, {}), **entry}}})
         words.append(f"its window is {facts.context_tokens:,} tokens ({facts.page})")
-    return Informed(settings, facts, GATEWAY_SAYS + "; ".join(words) if words else "", learned)
+    return Informed(settings, facts, GATEWAY_SAYS + "; ".join(words) if words else "")
 
 
 async def refuse_unknown_host(settings: Settings) -> None:

@@ -324,20 +324,25 @@ async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, att
     )
     ctx.phase.fire("answered")
     turn = count_usage(ctx, step_id, turn, needed=needed, sent=request.estimated, shown="".join(shown))
+    _emit_answer(ctx, step_id, turn, ctx.outside.ms_since(started))
+    return turn
+
+
+def _emit_answer(ctx: LoopContext, step_id: str, turn: ModelTurn, latency_ms: int) -> None:
+    models, model = ctx.conversation.models, ctx.conversation.model
     ctx.emit(
         EventType.LLM_REQUEST_COMPLETED,
         step_id,
-        model=talk.model,
+        model=model,
         **turn.usage.to_wire(),
         stopReason=turn.stop_reason,
-        latencyMs=ctx.outside.ms_since(started),
+        latencyMs=latency_ms,
         **_names_of_answer(ctx, turn),
-        **cost_of(talk.models, turn.usage, talk.model),
+        **cost_of(models, turn.usage, model),
     )
     if turn.replaced:
         message = f"the model's answer held halves of characters: U+FFFD stands in {turn.replaced} place(s)"
         ctx.emit(EventType.LLM_ANSWER_REPAIRED, step_id, count=turn.replaced, message=message)
-    return turn
 
 
 def _names_of_answer(ctx: LoopContext, turn: ModelTurn) -> dict[str, str]:
