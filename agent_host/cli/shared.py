@@ -27,6 +27,7 @@ from agent_host.host.options import (
     state_dir_from,
 )
 from config import json_text
+from config.load import read_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -233,7 +234,6 @@ def _schema_of(namespace: argparse.Namespace) -> dict[str, str]:
     if path is None:
         return {}
     from agent_host.host.gateway import schema_text
-    from config.load import read_regular_file
 
     try:
         return {"host.answer_schema": schema_text(read_regular_file(path))}

@@ -28,7 +28,7 @@ from agent_host.loop.background import CommandLog, CommandWatch
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import refuse_uncounted
-from agent_host.loop.elicitation import ElicitationQueue
+from agent_host.loop.elicitation import ElicitationQueue, ask_person
 from agent_host.loop.journal import Journal
 from agent_host.loop.progress import Progress
 from agent_host.loop.results import RecordedResults
@@ -37,6 +37,7 @@ from config.lean_typing import NamedTuple
 from policy.rules.case import NO_LIMITS
 from policy.rules.toolset import delegated_capabilities
 from state.locations import SessionPaths
+from tool_runtime.families.python_tools import PythonTools
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 
@@ -227,7 +228,6 @@ def _add_servers(
 ) -> None:
     """Their tools come with the first task: nothing waits for them here."""
     from agent_host.host.mcp_servers import add_servers
-    from agent_host.loop.elicitation import ask_person
 
     judge = ctx.judge
     add_servers(
@@ -327,7 +327,5 @@ def providers_of(parts: Parts, settings: RuntimeSettings, index: SkillIndex | No
 
         providers.append(SkillLoading(index, settings))
     if parts.tools:
-        from tool_runtime.families.python_tools import PythonTools
-
         providers.append(PythonTools(parts.tools, settings))
     return providers

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agent_host.display_text import one_line
 from agent_host.errors import ContextTooLong, ErrorCode, GatewayUnavailable, ModelOverloaded
 from agent_host.events.kinds import EventType
+from agent_host.llm.dialects import meaning_of_old_record
 from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import clear_all_results, make_room
 from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION
@@ -144,8 +145,6 @@ def reopen(ctx: LoopContext) -> Step:
 def _meaning_on_record(step: OpenStep) -> Meaning:
     if step.meaning is not None:
         return cast("Meaning", step.meaning)
-    from agent_host.llm.dialects import meaning_of_old_record
-
     return meaning_of_old_record(step.stop_reason)
 
 
