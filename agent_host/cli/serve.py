@@ -64,10 +64,7 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
     gc.freeze()
     gc.enable()
     try:
-        if socket is None:
-            await _run_on_streams(server)
-        else:
-            await _run_on_socket(server, socket, source.state_dir)
+        await (_run_on_streams(server) if socket is None else _run_on_socket(server, socket, source.state_dir))
     except asyncio.CancelledError:
         if len(signals) < 2:
             raise
