@@ -6,7 +6,7 @@ import functools
 import os
 from typing import TYPE_CHECKING
 
-from agent_host.approval.gate import WatchedGate
+from agent_host.approval.gate import ElicitationQueue, WatchedGate
 from agent_host.events.kinds import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.host.environment import (
@@ -24,11 +24,11 @@ from agent_host.host.secrets import redaction_of
 from agent_host.host.skills import has_skills, hidden_files, limits_of_family, script_runs, skill_index, skill_scripts
 from agent_host.judging.environment import Registry
 from agent_host.judging.judge import Judge
-from agent_host.loop.background import CommandLog, CommandWatch
+from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
-from agent_host.loop.context import ArtifactPlaces, LoopContext
+from agent_host.loop.context import ArtifactPlaces, CommandWatch, LoopContext
 from agent_host.loop.conversation import refuse_uncounted
-from agent_host.loop.elicitation import ElicitationQueue, ask_person
+from agent_host.loop.elicitation import ask_person
 from agent_host.loop.journal import Journal
 from agent_host.loop.progress import Progress
 from agent_host.loop.results import RecordedResults

@@ -24,7 +24,7 @@ from agent_host.loop.limits import (
     room_for_conversation,
 )
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
-from agent_host.loop.progress import NOTES, meaning_without_calls
+from agent_host.loop.progress import NOTES
 from agent_host.retrying import call_with_retries
 from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, holds_arguments
 from agent_host.thread.tokens import message_tokens
@@ -285,7 +285,7 @@ def _meaning(ctx: LoopContext, turn: ModelTurn) -> Meaning:
     """AH 4.4: with calls the turn goes on whatever the stop reason, unless the model refused."""
     if turn.tool_calls and turn.meaning != "blocked":
         return "continue"
-    return meaning_without_calls(ctx, turn.meaning, turn.text)
+    return ctx.progress.meaning_without_calls(turn.meaning, turn.text, ctx.judge.tools, ctx.router)
 
 
 async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, attempts: Attempts) -> ModelTurn:

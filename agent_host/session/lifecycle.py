@@ -36,7 +36,6 @@ from agent_host.errors import (
 )
 from agent_host.events.kinds import EventType
 from agent_host.loop.background import take_up_commands
-from agent_host.loop.context import TaskEnd
 from agent_host.loop.conversation import refuse_unpriced
 from agent_host.session.attachments import keep_pictures
 from agent_host.session.ending import SessionEnd
@@ -46,7 +45,7 @@ from agent_host.session.opening import refuse_foreign_cursor, temporary_of
 from agent_host.session.reports import replays_approved, session_state
 from agent_host.session.task_runner import TaskRunner
 from agent_host.session.tasks import first_versions
-from agent_host.states import SessionStatus, session_machine
+from agent_host.states import SessionStatus, TaskEnd, session_machine
 from agent_host.thread.prompt import writes_blocked_by
 from config.lean_typing import NamedTuple
 from config.policies import is_built_in

@@ -16,7 +16,8 @@ from state.blobs import NOT_KEPT, mode_and_blob
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from agent_host.loop.context import EndStatus, LoopContext, TaskEnd
+    from agent_host.loop.context import LoopContext
+    from agent_host.states import EndStatus, TaskEnd
     from agent_host.thread.messages import ToolCall
     from state.checkpoint import Checkpoint, Task, TaskStatus
     from state.records import ApprovalAnswered
