@@ -228,7 +228,7 @@ class Progress:
 
 
 def is_wait(state: Checkpoint, call: ToolCall, duration_ms: int | None) -> bool:
-    """True for a call that took over 5 s, or that looked at what a running command prints."""
+    """True if the call took over 5 s, or looked at what a running command prints."""
     if (duration_ms or 0) > _SLOW_MS:
         return True
     command_id = call.arguments.get("id")
