@@ -7,10 +7,14 @@ row cannot happen: `Machine.fire` raises. docs/states.md is generated from these
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+
+from config import lean_typing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+EndStatus = Literal["completed", "failed", "cancelled", "paused"]
 
 
 class SessionStatus(StrEnum):
@@ -40,6 +44,17 @@ class TaskPhase(StrEnum):
 
 
 State = TypeVar("State", bound=StrEnum)
+
+
+class TaskEnd(lean_typing.NamedTuple):
+    """The end of a task. `reason` is a documented name, `message` one line for a person, `text` the model's last.
+    `resumable`: the task is still open in the checkpoint."""
+
+    status: EndStatus
+    reason: str | None = None
+    message: str | None = None
+    text: str = ""
+    resumable: bool = False
 
 
 class Transition(NamedTuple, Generic[State]):

@@ -1,35 +1,118 @@
 """The recoverable state of a session.
 
-Records change it, live and after a crash in the same way (`state.records`). A
-message is kept as the bytes that it was encoded to, and these are put into journal, snapshot and history as they are;
-only parts too large for a snapshot are taken out of it (`state.blobs`).
+Records change it, live and after a crash in the same way (`state.records`). A message is kept as the bytes that it was
+encoded to, and these are put into journal, snapshot and history as they are; only parts too large for a snapshot are
+taken out of it (`state.blobs`). Rows are typed dictionaries: they are the JSON itself, in records and in snapshots.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
 import orjson
 
 from config.lean_typing import NamedTuple
-from state.blobs import mode_and_blob
+from state.blobs import PLAIN_FILE, add_mode, mode_and_blob
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from state.records import (
-        ApprovalAnswered,
-        ApprovalGranted,
-        CommandRow,
-        Intent,
-        ModeRow,
-        ReplayRow,
-        TaskQueued,
-        TaskStatus,
-    )
+    from state.records import ApprovalAnswered, ApprovalGranted, TaskQueued
     from state.usage import TokenUsage
+
+_EARLIER_PROMPT_CHARS = 200
+"""The start of an earlier task's prompt, for listings; its whole prompt stands in the thread."""
+_MAX_SEEN = 256
+
+TaskStatus = Literal["running", "completed", "failed", "cancelled"]
+CommandReason = Literal["exited", "timed_out", "stopped", "session_ended", "interrupted"]
+ContextStrategy = Literal["drop_oldest", "clear_tool_results", "summarize"]
+ExitCode = Annotated[int, "any whole number"]
+
+FirstVersions = Mapping[str, str | None]
+"""Blobs of what files held before they were first written, by path; None for a file that did not exist."""
+
+
+class Target(TypedDict):
+    """The path that a file is about to be moved to, and the SHA-256 of what is there before, None for no file."""
+
+    path: str
+    before: str | None
+
+
+class Intent(TypedDict):
+    """The effect that a call is about to have on one file: its path and the SHA-256 before and after. None stands for
+    no file, "unavailable" for a hash that cannot be said. `kept` names the blob of what it finds, without secrets: the
+    version that would take the call back; "unavailable" where that is not kept. `target`: the file is moved there."""
+
+    path: str
+    before: str | None
+    after: str | None
+    kept: NotRequired[str]
+    target: NotRequired[Target]
+
+
+class CallRow(TypedDict):
+    """One call in the record of its turn. `gated`: an approval decides about it, under `approvalId`."""
+
+    callId: str
+    sideEffects: bool
+    intent: NotRequired[Annotated[Intent, "or null"]]
+    gated: NotRequired[bool]
+    approvalId: NotRequired[str]
+
+
+class RequestWindow(TypedDict):
+    """The part of the thread that a request had: how many messages were left out, and its estimated input tokens."""
+
+    dropped: int
+    estimated: int
+
+
+class ReplayRow(TypedDict):
+    """The means to approve a denied call after all: the call, what approves its kind, and where it would have acted."""
+
+    callId: str
+    approve: str
+    place: NotRequired[str]
+
+
+class EndRow(TypedDict):
+    """The end of a background command; fields as in CommandEnded."""
+
+    reason: CommandReason
+    exitCode: NotRequired[ExitCode]
+    left: NotRequired[int]
+
+
+class CommandRow(TypedDict):
+    """A background command: the call that started it, and the start of its line. `ended` stands there from its end on
+    until the model has been told."""
+
+    callId: str
+    taskId: str
+    stepId: str
+    line: str
+    ended: NotRequired[EndRow]
+
+
+class ModeRow(TypedDict):
+    """The options that a client has set for a session since its launch; one that is as at the launch is left out."""
+
+    policy: NotRequired[str]
+    model: NotRequired[str]
+    sandbox: NotRequired[str]
+    approvalMode: NotRequired[str]
+
+
+class UsedSkill(TypedDict):
+    """A skill that holds until its task ends; `allowedTools` are the only tools that it leaves, None for all."""
+
+    name: str
+    allowedTools: list[str] | None
 
 
 class SessionIdentity(NamedTuple):
@@ -70,6 +153,16 @@ class Task:
     skills: dict[str, list[str] | None] = field(default_factory=dict)
     usage_by_model: dict[str, TokenUsage] = field(default_factory=dict)
 
+    def add_call(self, call: OpenCall) -> None:
+        """Add a call that has its result."""
+        if call.exit_code is not None:
+            self.exit_codes[len(self.finished_calls)] = call.exit_code
+        if call.duration_ms is not None:
+            self.tool_ms[call.tool_name] = self.tool_ms.get(call.tool_name, 0) + call.duration_ms
+        self.finished_calls.append((call.tool_name, call.status or "failed", call.code))
+        if call.replay is not None:
+            self.denied.append({"toolName": call.tool_name, "replay": call.replay})
+
 
 class EarlierTask(NamedTuple):
     """A task that another one followed on the same thread; its `prompt` is cut to 200 characters."""
@@ -80,6 +173,12 @@ class EarlierTask(NamedTuple):
     reason: str | None
     step_count: int
     baselines: dict[str, str | None]
+
+    @classmethod
+    def of(cls, task: Task) -> EarlierTask:
+        """The part of the task that stays when the next one begins."""
+        prompt = task.prompt[:_EARLIER_PROMPT_CHARS]
+        return cls(task.task_id, prompt, task.status, task.reason, task.step_count, task.baselines)
 
 
 @dataclass(slots=True, repr=False)
@@ -238,6 +337,74 @@ class Checkpoint:
             if call.call_id == call_id:
                 return call
         raise KeyError(call_id)
+
+    def require_task(self) -> Task:
+        """The current task. Raises KeyError if there is none."""
+        if self.task is None:
+            raise KeyError("no task")
+        return self.task
+
+    def show(self, dropped: int, cleared: int | None = None, summary: str | None = None) -> None:
+        """Set the part of the conversation that requests show from now on; None for `cleared` keeps the cleared
+        messages and the summary."""
+        before = (self.dropped_messages, self.cleared_messages, self.summary)
+        if cleared is None:
+            cleared, summary = self.cleared_messages, self.summary
+        if (dropped, cleared, summary) != before:
+            self.dropped_messages, self.cleared_messages, self.summary = dropped, cleared, summary
+            self.flattened_messages = len(self.thread) - 1  # the system prompt is none
+
+    def add_usage(self, usage: TokenUsage, model: str | None) -> None:
+        """Count what a model used, for the task and for the session."""
+        for owner in (self, self.require_task()):
+            owner.usage = owner.usage.plus(usage)
+            if model is not None:
+                owner.usage_by_model[model] = owner.usage_by_model.get(model, NO_TOKENS).plus(usage)
+
+    def add_baselines(self, baselines: FirstVersions) -> None:
+        """Add first versions that a task finds; a path that an earlier task has written has none."""
+        if baselines:
+            task = self.require_task()
+            for path, version in baselines.items():
+                for known in (self.baselines, task.baselines):
+                    known[path] = _copy_mode(known[path], version) if path in known else version
+
+    def see_files(self, seen: Mapping[str, str | None]) -> None:
+        """Keep files as a call read or wrote them; None for one that is not there any more."""
+        for path, mark in seen.items():
+            self.seen.pop(path, None)  # the ones that were seen last stand last
+            if mark is not None:
+                self.seen[path] = mark
+        for path in list(self.seen)[:-_MAX_SEEN]:
+            del self.seen[path]
+
+    def see_changes(self, changed: FirstVersions, unseen: str | None) -> None:
+        """Add the versions before changes that commands made, and why not all of these are known."""
+        self.add_baselines(changed)
+        if unseen is not None:
+            self.unseen.setdefault(self.require_task().task_id, unseen)
+
+    def add_artifact(self, row: dict[str, Any]) -> None:
+        """An artifact of a call of the open step: stored (`uri`), not to be stored (`why`), or still to be uploaded."""
+        task, step = self.require_task(), self.open_step
+        if "uri" in row:
+            self.artifact_uris.setdefault(row["callId"], []).append(row["uri"])
+        elif "why" in row:
+            task.not_uploaded.append(row)
+        else:
+            step_id = None if step is None else step.step_id
+            self.uploads[row["id"]] = {**row, "taskId": task.task_id, "stepId": step_id}
+
+
+def _copy_mode(first: str | None, later: str | None) -> str | None:
+    """A first version with the mode that a later call found, where none had changed it until then. One that was gone
+    for a while without a mode on record was a plain file's."""
+    if first is None or mode_and_blob(first)[0] is not None:
+        return first
+    if later is None:
+        return add_mode(PLAIN_FILE, first)
+    mode = mode_and_blob(later)[0]
+    return first if mode is None else add_mode(mode, first)
 
 
 def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:

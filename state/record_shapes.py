@@ -42,7 +42,8 @@ from config.shapes import (
     one_of,
     whole,
 )
-from state.records import CommandRow, FileEffect, Intent, ModeRow, ReplayRow, TaskQueued, names_of, types_of
+from state.checkpoint import CommandRow, Intent, ModeRow, ReplayRow
+from state.records import FileEffect, TaskQueued, names_of, types_of
 from state.usage import TokenUsage
 
 if TYPE_CHECKING:

@@ -25,18 +25,32 @@ Rules of a fold:
   snapshot keeps is lost at the next compaction.
 
 Traps: `ApprovalAsked` and `ApprovalAnswered` share the kind "approval" and are told apart by `approved`. `CallStarted`
-holds a `FileEffect`, whose two fields stand in the file as the record's own. Rows inside a record are typed
-dictionaries: they are the JSON itself, and stand like this in snapshots too.
+holds a `FileEffect`, whose two fields stand in the file as the record's own. Rows inside a record are those
+of `state.checkpoint`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 from config.lean_typing import NamedTuple
-from state.blobs import PLAIN_FILE, add_mode, mode_and_blob
-from state.checkpoint import EarlierTask, Task, open_step_from
+from state.checkpoint import (
+    CallRow,
+    CommandReason,
+    ContextStrategy,
+    EarlierTask,
+    EndRow,
+    ExitCode,
+    Intent,
+    ModeRow,
+    ReplayRow,
+    RequestWindow,
+    Task,
+    TaskStatus,
+    UsedSkill,
+    open_step_from,
+)
 from state.errors import Damaged, UnknownVersion
 from state.usage import NO_TOKENS, TokenUsage
 
@@ -45,20 +59,12 @@ if TYPE_CHECKING:
 
     from state.checkpoint import Checkpoint
 
-# The start of an earlier task's prompt, for listings; its whole prompt stands in the thread.
-_EARLIER_PROMPT_CHARS = 200
 # The start of a background command's line, for the note about its end.
 _LINE_CHARS = 80
 _BY_THE_MODEL = "stopped"
-_MAX_SEEN = 256
-
-TaskStatus = Literal["running", "completed", "failed", "cancelled"]
-CommandReason = Literal["exited", "timed_out", "stopped", "session_ended", "interrupted"]
-ContextStrategy = Literal["drop_oldest", "clear_tool_results", "summarize"]
 
 # Types of fields whose shape is more, or less, than their type.
 OptionalText = Annotated[str | None, "or null"]
-ExitCode = Annotated[int, "any whole number"]
 ArtifactRow = Annotated[Mapping[str, Any], "artifact"]
 EditedArguments = Annotated[dict[str, Any], "arguments"]
 SessionStatus = Annotated[str, "session status"]
@@ -70,72 +76,6 @@ SystemMessage = Annotated[bytes, "system"]
 UserMessage = Annotated[bytes, "user"]
 AssistantMessage = Annotated[bytes, "assistant"]
 ToolMessage = Annotated[bytes, "tool"]
-
-FirstVersions = Mapping[str, str | None]
-"""Blobs of what files held before they were first written, by path; None for a file that did not exist."""
-
-
-class Target(TypedDict):
-    """The path that a file is about to be moved to, and the SHA-256 of what is there before, None for no file."""
-
-    path: str
-    before: str | None
-
-
-class Intent(TypedDict):
-    """The effect that a call is about to have on one file: its path and the SHA-256 before and after. None stands for
-    no file, "unavailable" for a hash that cannot be said. `kept` names the blob of what it finds, without secrets: the
-    version that would take the call back; "unavailable" where that is not kept. `target`: the file is moved there."""
-
-    path: str
-    before: str | None
-    after: str | None
-    kept: NotRequired[str]
-    target: NotRequired[Target]
-
-
-class CallRow(TypedDict):
-    """One call in the record of its turn. `gated`: an approval decides about it, under `approvalId`."""
-
-    callId: str
-    sideEffects: bool
-    intent: NotRequired[Annotated[Intent, "or null"]]
-    gated: NotRequired[bool]
-    approvalId: NotRequired[str]
-
-
-class RequestWindow(TypedDict):
-    """The part of the thread that a request had: how many messages were left out, and its estimated input tokens."""
-
-    dropped: int
-    estimated: int
-
-
-class ReplayRow(TypedDict):
-    """The means to approve a denied call after all: the call, what approves its kind, and where it would have acted."""
-
-    callId: str
-    approve: str
-    place: NotRequired[str]
-
-
-class EndRow(TypedDict):
-    """The end of a background command; fields as in CommandEnded."""
-
-    reason: CommandReason
-    exitCode: NotRequired[ExitCode]
-    left: NotRequired[int]
-
-
-class CommandRow(TypedDict):
-    """A background command: the call that started it, and the start of its line. `ended` stands there from its end on
-    until the model has been told."""
-
-    callId: str
-    taskId: str
-    stepId: str
-    line: str
-    ended: NotRequired[EndRow]
 
 
 class JournalRecord(Protocol):
@@ -190,7 +130,7 @@ class TaskStarted(NamedTuple):
         if state.open_step is not None:
             raise KeyError("a task follows when the step before it is over")
         if state.task is not None:
-            state.earlier_tasks.append(_make_earlier(state.task))
+            state.earlier_tasks.append(EarlierTask.of(state.task))
         state.queue = [queued for queued in state.queue if queued.task_id != self.task_id]
         state.steers = []
         state.task = Task(self.task_id, self.prompt, self.max_steps, options=dict(self.options))
@@ -209,7 +149,7 @@ class TaskReopened(NamedTuple):
 
     def fold(self, state: Checkpoint) -> None:
         """See Record."""
-        task = _task(state)
+        task = state.require_task()
         if task.status == "running":
             raise KeyError("only a task that is over is opened again")
         task.status, task.reason, task.max_steps = "running", None, self.max_steps
@@ -244,15 +184,6 @@ class TaskSteered(NamedTuple):
             state.steers.remove(self.text)
         else:
             state.steers.append(self.text)
-
-
-class ModeRow(TypedDict):
-    """The options that a client has set for a session since its launch; one that is as at the launch is left out."""
-
-    policy: NotRequired[str]
-    model: NotRequired[str]
-    sandbox: NotRequired[str]
-    approvalMode: NotRequired[str]
 
 
 @_record("mode_changed")
@@ -306,17 +237,17 @@ class TurnTaken(NamedTuple):
 
     def fold(self, state: Checkpoint) -> None:
         """See Record."""
-        task = _task(state)
+        task = state.require_task()
         if state.open_step is not None:
             raise KeyError("a turn needs a step before it that is over")
         step = open_step_from({**fields_of(self), "position": len(state.thread)}, self.message)
         if self.window is not None:
-            _show(state, self.window["dropped"])
+            state.show(self.window["dropped"])
         state.thread.append(self.message)
         # Calls that this turn makes good for; rows of earlier versions do not say which call they are about.
         task.denied = [row for row in task.denied if row["replay"].get("callId") not in self.settled]
-        _add_usage(state, self.usage, self.model)
-        _add_baselines(state, self.baselines)
+        state.add_usage(self.usage, self.model)
+        state.add_baselines(self.baselines)
         if self.window is not None:
             state.tokens_known = (self.usage.input_tokens, self.window["estimated"])
             state.tokens_known_of = self.model
@@ -395,14 +326,7 @@ class CallStarted(NamedTuple):
         call.started = True
         if self.effect is not None:
             call.intent = self.effect.intent
-            _add_baselines(state, self.effect.baselines)
-
-
-class UsedSkill(TypedDict):
-    """A skill that holds until its task ends; `allowedTools` are the only tools that it leaves, None for all."""
-
-    name: str
-    allowedTools: list[str] | None
+            state.add_baselines(self.effect.baselines)
 
 
 @_record("call_finished")
@@ -439,16 +363,11 @@ class CallFinished(NamedTuple):
         if self.uris:
             state.artifact_uris.setdefault(self.call_id, []).extend(self.uris)
         for row in self.artifacts:
-            _add_artifact(state, {**row, "callId": self.call_id})
-        _see_changes(state, self)
+            state.add_artifact({**row, "callId": self.call_id})
+        state.see_changes(self.changed, self.unseen)
         if self.skill is not None:
-            _task(state).skills[self.skill["name"]] = self.skill["allowedTools"]
-        for path, seen in self.seen.items():
-            state.seen.pop(path, None)  # the ones that were seen last stand last
-            if seen is not None:
-                state.seen[path] = seen
-        for path in list(state.seen)[:-_MAX_SEEN]:
-            del state.seen[path]
+            state.require_task().skills[self.skill["name"]] = self.skill["allowedTools"]
+        state.see_files(self.seen)
 
 
 @_record("artifact_uploaded")
@@ -474,7 +393,7 @@ class ArtifactGivenUp(NamedTuple):
     def fold(self, state: Checkpoint) -> None:
         """See Record."""
         row = state.uploads.pop(self.id)
-        task = _task(state)
+        task = state.require_task()
         if task.task_id == row["taskId"]:  # the result of an earlier task is out
             task.not_uploaded.append({**row, "why": self.why})
 
@@ -495,7 +414,7 @@ class CommandStarted(NamedTuple):
         line = " ".join(str(arguments.get("command", "")).split())[:_LINE_CHARS]
         state.commands[self.id] = {
             "callId": self.call_id,
-            "taskId": _task(state).task_id,
+            "taskId": state.require_task().task_id,
             "stepId": step.step_id,
             "line": line,
         }
@@ -535,7 +454,7 @@ class ChangesSeen(NamedTuple):
 
     def fold(self, state: Checkpoint) -> None:
         """See Record."""
-        _see_changes(state, self)
+        state.see_changes(self.changed, self.unseen)
 
 
 @_record("step_committed")
@@ -551,19 +470,13 @@ class StepCommitted(NamedTuple):
 
     def fold(self, state: Checkpoint) -> None:
         """See Record."""
-        task, step = _task(state), state.open_step
+        task, step = state.require_task(), state.open_step
         if step is None or any(call.result is None for call in step.calls):
             raise KeyError("a step is committed when it is open and all its calls are answered")
         for call in step.calls:
             if call.result is not None:
                 state.thread.append(call.result)
-            if call.exit_code is not None:
-                task.exit_codes[len(task.finished_calls)] = call.exit_code
-            if call.duration_ms is not None:
-                task.tool_ms[call.tool_name] = task.tool_ms.get(call.tool_name, 0) + call.duration_ms
-            task.finished_calls.append((call.tool_name, call.status or "failed", call.code))
-            if call.replay is not None:
-                task.denied.append({"toolName": call.tool_name, "replay": call.replay})
+            task.add_call(call)
         if self.message is not None:
             state.thread.append(self.message)
         task.step_count = self.step_count
@@ -571,7 +484,7 @@ class StepCommitted(NamedTuple):
         task.status = self.task_status or task.status
         task.reason = self.task_reason or task.reason
         if self.dropped is not None:
-            _show(state, self.dropped)
+            state.show(self.dropped)
         state.step_cursor = step.step_id
         state.open_step = None
 
@@ -605,7 +518,7 @@ class TaskEnded(NamedTuple):
 
     def fold(self, state: Checkpoint) -> None:
         """See Record."""
-        task = _task(state)
+        task = state.require_task()
         task.status, task.reason = self.status, self.reason
 
 
@@ -624,8 +537,8 @@ class ContextCompacted(NamedTuple):
 
     def fold(self, state: Checkpoint) -> None:
         """See Record."""
-        _show(state, self.dropped, self.cleared, self.summary)
-        _add_usage(state, self.usage, self.model)
+        state.show(self.dropped, self.cleared, self.summary)
+        state.add_usage(self.usage, self.model)
 
 
 @_record("session_status")
@@ -726,70 +639,3 @@ def _set_fields(record: JournalRecord) -> Iterator[tuple[str, Any]]:
         value = getattr(record, attribute)
         if attribute not in defaults or value != defaults[attribute]:
             yield name, value
-
-
-def _make_earlier(task: Task) -> EarlierTask:
-    prompt = task.prompt[:_EARLIER_PROMPT_CHARS]
-    return EarlierTask(task.task_id, prompt, task.status, task.reason, task.step_count, task.baselines)
-
-
-def _task(state: Checkpoint) -> Task:
-    if state.task is None:
-        raise KeyError("no task")
-    return state.task
-
-
-def _show(state: Checkpoint, dropped: int, cleared: int | None = None, summary: str | None = None) -> None:
-    """Set the part of the conversation that requests show from now on; None for `cleared` keeps the cleared messages
-    and the summary."""
-    before = (state.dropped_messages, state.cleared_messages, state.summary)
-    if cleared is None:
-        cleared, summary = state.cleared_messages, state.summary
-    if (dropped, cleared, summary) != before:
-        state.dropped_messages, state.cleared_messages, state.summary = dropped, cleared, summary
-        state.flattened_messages = len(state.thread) - 1  # the system prompt is none
-
-
-def _add_usage(state: Checkpoint, usage: TokenUsage, model: str | None) -> None:
-    """Count what a model used, for the task and for the session."""
-    for owner in (state, _task(state)):
-        owner.usage = owner.usage.plus(usage)
-        if model is not None:
-            owner.usage_by_model[model] = owner.usage_by_model.get(model, NO_TOKENS).plus(usage)
-
-
-def _add_baselines(state: Checkpoint, baselines: FirstVersions) -> None:
-    """Add first versions that a task finds; a path that an earlier task has written has none."""
-    if baselines:
-        task = _task(state)
-        for path, version in baselines.items():
-            for known in (state.baselines, task.baselines):
-                known[path] = _copy_mode(known[path], version) if path in known else version
-
-
-def _copy_mode(first: str | None, later: str | None) -> str | None:
-    """A first version with the mode that a later call found, where none had changed it until then. One that was gone
-    for a while without a mode on record was a plain file's."""
-    if first is None or mode_and_blob(first)[0] is not None:
-        return first
-    if later is None:
-        return add_mode(PLAIN_FILE, first)
-    mode = mode_and_blob(later)[0]
-    return first if mode is None else add_mode(mode, first)
-
-
-def _see_changes(state: Checkpoint, record: CallFinished | ChangesSeen) -> None:
-    _add_baselines(state, record.changed)
-    if record.unseen is not None:
-        state.unseen.setdefault(_task(state).task_id, record.unseen)
-
-
-def _add_artifact(state: Checkpoint, row: dict[str, Any]) -> None:
-    """An artifact of a call of the open step: stored (`uri`), not to be stored (`why`), or still to be uploaded."""
-    task, step = _task(state), state.open_step
-    if "uri" in row:
-        state.artifact_uris.setdefault(row["callId"], []).append(row["uri"])
-    elif "why" in row:
-        task.not_uploaded.append(row)
-    else:
-        state.uploads[row["id"]] = {**row, "taskId": task.task_id, "stepId": None if step is None else step.step_id}

@@ -104,7 +104,7 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
 
 
 def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
-    """See `tool_runtime.schema.mend_schema`."""
+    """See `tool_runtime.tool.mend_schema`."""
     if not isinstance(schema, dict | bool | None) or schema is False:
         raise UnusableSchema("is not an object")
     read: dict[str, Any] = schema if isinstance(schema, dict) else {}

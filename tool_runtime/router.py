@@ -15,10 +15,10 @@ from tool_runtime.families.catalogue import NATIVE, ROWS, SKILLS, desktop_specs
 from tool_runtime.families.desktop.programs import set_timeouts
 from tool_runtime.families.family import Family
 from tool_runtime.families.usable_arguments import drop_grant, usable_arguments
-from tool_runtime.schema import UnusableSchema, judge_of
+from tool_runtime.schema import UnusableSchema
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, FaultKind, ToolFault, mark_of, place_to_keep
+from tool_runtime.tool import CallContext, FaultKind, ToolFault, judge_of, mark_of, place_to_keep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,5 @@
 """Judges arguments of tools: by the subset of JSON Schema that our own definitions use, read into shapes once for each
-tool. A schema that another program brings goes to a library (`tool_runtime.foreign_schema`).
+tool. A schema that another program brings goes to a library (`tool_runtime.foreign_schema`); `tool.judge_of` chooses.
 
 Known keywords: type (one or several), required, properties, additionalProperties, enum and const (scalars), anyOf,
 minimum, maximum, minLength, maxLength, pattern (RE2's syntax), items, minItems, maxItems. description, title, default
@@ -97,16 +97,8 @@ class UnusableSchema(ValueError):
     """A tool's schema by which no arguments can be judged; the message says what is wrong, and where."""
 
 
-def judge_of(schema: Mapping[str, Any], *, foreign: bool = False) -> Judge:
-    """Return the judge of arguments by `schema`; `foreign` is a schema that another program brings.
-
-    Raises:
-        UnusableSchema: one of ours has a keyword that is not known here, or the library cannot use a foreign one.
-    """
-    if foreign:
-        from tool_runtime.foreign_schema import foreign_judge  # a library of 15 MB, for those who need it
-
-        return foreign_judge(schema)
+def own_judge(schema: Mapping[str, Any]) -> Judge:
+    """Return the judge of arguments by a schema of ours. Raises UnusableSchema for a keyword that is not known here."""
     shape = shape_of(schema)
 
     def judge(arguments: Mapping[str, Any]) -> str | None:
@@ -114,15 +106,6 @@ def judge_of(schema: Mapping[str, Any], *, foreign: bool = False) -> Judge:
         return None if shape.fits(given) else list_problems(list(shape.problems(given, _ROOT)), MAX_LISTED)
 
     return judge
-
-
-def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
-    """A schema that another program brings, as it is if it can be used, else as it is plainly meant: left out or true
-    for anything, null for a keyword that is left out, the booleans of draft 4. `of_object`: it is that of arguments,
-    which are always an object, also where it does not say so. Raises UnusableSchema."""
-    from tool_runtime import foreign_schema  # as above
-
-    return foreign_schema.mend_schema(schema, of_object=of_object)
 
 
 def target_of(root: Mapping[str, Any], reference: Any) -> Any:

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent_host.contracts import Leftovers
 from config.lean_typing import NamedTuple
 from tool_runtime.output.truncate import truncate_text
+from tool_runtime.schema import own_judge
 
 if TYPE_CHECKING:
     from agent_host.contracts import Artifact, Denial, Image, LoadedSkill, ToolRequest, ToolSpec
     from agent_host.errors import ErrorCode
+    from tool_runtime.schema import Judge
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
@@ -302,6 +304,36 @@ class ToolFault(Exception):
         self.kind = kind
         self.partial = partial
         self.code = code
+
+
+def judge_of(schema: Mapping[str, Any], *, foreign: bool = False) -> Judge:
+    """Return the judge of arguments by `schema`; `foreign` is a schema that another program brings.
+
+    Raises:
+        UnusableSchema: one of ours has a keyword that is not known here, or the library cannot use a foreign one.
+    """
+    if not foreign:
+        return own_judge(schema)
+    from tool_runtime.foreign_schema import foreign_judge  # a library of 15 MB, for those who need it
+
+    return foreign_judge(schema)
+
+
+def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
+    """A schema that another program brings, as it is if it can be used, else as it is plainly meant: left out or true
+    for anything, null for a keyword that is left out, the booleans of draft 4. `of_object`: it is that of arguments,
+    which are always an object, also where it does not say so. Raises UnusableSchema."""
+    from tool_runtime import foreign_schema  # as above
+
+    return foreign_schema.mend_schema(schema, of_object=of_object)
+
+
+def encode(text: str, argument: str) -> bytes:
+    """The text of an argument in UTF-8. Raises ToolFault(INVALID_ARGUMENT)."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.{argument}: holds a lone surrogate") from error
 
 
 _KIND_OF_ERRNO = {

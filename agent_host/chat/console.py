@@ -39,7 +39,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from agent_host.chat.activity import LiveArea
-from agent_host.chat.face import FrameWriter
+from agent_host.chat.face import Frame, FrameWriter
 from agent_host.chat.input_line import ChatCompleter, named_picture
 from agent_host.terminal.style import cells, cut, wrap
 
@@ -78,33 +78,6 @@ _STYLE: Final = {
     "completion-menu.meta.completion.current": "reverse",
 }
 _USUAL_TITLE: Final = "agent-host"
-
-
-class _Frame:
-    """Standard output as prompt_toolkit sees it: what it writes is part of the next frame."""
-
-    encoding = "utf-8"
-
-    def __init__(self, fd: int, done: Callable[[str], None]) -> None:
-        self._fd = fd
-        self._done = done
-        self._parts: list[str] = []
-        self.is_open = False
-
-    def fileno(self) -> int:
-        """The descriptor of the terminal."""
-        return self._fd
-
-    def write(self, text: str) -> int:
-        """Add to the frame."""
-        self._parts.append(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Hand the frame over, unless more of it comes."""
-        if not self.is_open:
-            text, self._parts = "".join(self._parts), []
-            self._done(text)
 
 
 class _Asked:
@@ -167,7 +140,7 @@ class Console:
         self._title = ""
         self._is_leaving = False
         self._writer = FrameWriter(fd, self._loop, self._on_idle)
-        self._frame = _Frame(fd, self._writer.write)
+        self._frame = Frame(fd, self._writer.write)
         self._output = Vt100_Output(
             cast("TextIO", self._frame),  # all of one that is used
             self._size,

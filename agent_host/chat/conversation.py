@@ -46,7 +46,7 @@ from agent_host.chat import asking
 from agent_host.chat.activity import Activity, RunningCall, subject_of
 from agent_host.chat.answer import BEGINS_AGAIN, AnswerText, print_item
 from agent_host.chat.commands import run_command
-from agent_host.chat.paper import end_in_words, result_line
+from agent_host.chat.paper import compaction_in_words, end_in_words, result_line
 from agent_host.clients.connection import RpcFailure, SessionGone
 from agent_host.clients.supervisor import TooManySessions
 from agent_host.display_text import one_line
@@ -640,15 +640,3 @@ class Conversation:
         "context_compacted": _compacted,
         "mode_changed": _mode_changed,
     }
-
-
-def compaction_in_words(payload: Mapping[str, Any]) -> str:
-    """The parts of the conversation that requests no longer contain."""
-    parts = [f"{payload['droppedMessages']} messages are left out"] if payload.get("droppedMessages") else []
-    if payload.get("clearedMessages"):
-        parts.append(f"large results of the first {payload['clearedMessages']} messages are not shown")
-    before, after = payload.get("estimatedBefore"), payload.get("estimatedAfter")
-    if before is not None and after is not None:
-        parts.append(f"about {before:,} tokens became {after:,}")
-    said = f"requests show less of the conversation ({'; '.join(parts)}); the record keeps all of it"
-    return f"{said}\n{payload['summary']}" if payload.get("summary") else said

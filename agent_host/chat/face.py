@@ -65,6 +65,33 @@ class Face(Protocol):
 _PIECE_BYTES: Final = 4096
 
 
+class Frame:
+    """Standard output as prompt_toolkit sees it: what it writes is part of the next frame."""
+
+    encoding = "utf-8"
+
+    def __init__(self, fd: int, done: Callable[[str], None]) -> None:
+        self._fd = fd
+        self._done = done
+        self._parts: list[str] = []
+        self.is_open = False
+
+    def fileno(self) -> int:
+        """The descriptor of the terminal."""
+        return self._fd
+
+    def write(self, text: str) -> int:
+        """Add to the frame."""
+        self._parts.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand the frame over, unless more of it comes."""
+        if not self.is_open:
+            text, self._parts = "".join(self._parts), []
+            self._done(text)
+
+
 class FrameWriter:
     """Writes to the descriptor `fd`; `on_idle` is called on the event loop after each frame."""
 

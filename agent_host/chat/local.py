@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.host.own_policy import Proposal
-    from agent_host.session.stored import StoredSession
+    from agent_host.session.reports import StoredSession
     from agent_host.session.transcript import Item, Transcript
 
 _REFERENCE: Final = re.compile(r"artifacts/[A-Za-z0-9_]{1,64}")

@@ -189,6 +189,18 @@ def result_line(payload: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def compaction_in_words(payload: Mapping[str, Any]) -> str:
+    """The parts of the conversation that requests no longer contain."""
+    parts = [f"{payload['droppedMessages']} messages are left out"] if payload.get("droppedMessages") else []
+    if payload.get("clearedMessages"):
+        parts.append(f"large results of the first {payload['clearedMessages']} messages are not shown")
+    before, after = payload.get("estimatedBefore"), payload.get("estimatedAfter")
+    if before is not None and after is not None:
+        parts.append(f"about {before:,} tokens became {after:,}")
+    said = f"requests show less of the conversation ({'; '.join(parts)}); the record keeps all of it"
+    return f"{said}\n{payload['summary']}" if payload.get("summary") else said
+
+
 def end_in_words(kind: str, payload: Mapping[str, Any]) -> str:
     """The end of a task that was not completed, or of the session, in one line."""
     what = kind.partition("_")[2] if kind != "session_failed" else "the session failed"

@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_host.cli import exit_codes
 from agent_host.cli.ask import Terminal, agrees, can_ask
@@ -222,8 +222,8 @@ def _drive(line: CommandLine, resolved: ResolvedOptions, prompt: str | None, *, 
     asks = can_ask(no_input=line.no_input)
     host = resolved.settings.host
     display = Display(host.output, verbose=host.verbose, asks=asks, answer_only=bool(host.answer_schema))
-    stopped_by: list[int] = []
-    result = asyncio.run(_run(line, resolved, prompt, display, stopped_by, resumes=resumes))
+    running = _HeadlessRun(line, resolved, prompt, display, resumes=resumes)
+    result, stopped_by = asyncio.run(running.run()), running.stopped_by
     display.close()
     if result is None and line.time_limit.is_over:
         return exit_codes.PAUSED
@@ -239,85 +239,90 @@ def _code_of(result: Result, stopped_by: Sequence[int]) -> int:
     return exit_codes.BY_SIGTERM if code == exit_codes.BY_SIGINT and list(stopped_by) == [signal.SIGTERM] else code
 
 
-async def _run(
-    line: CommandLine,
-    resolved: ResolvedOptions,
-    prompt: str | None,
-    display: Display,
-    stopped_by: list[int],
-    *,
-    resumes: bool,
-) -> Result | None:
-    """None when a second signal ended it by force after its result was shown; else its result then says how the task
-    stands, and the session is as after a crash."""
-    # What runs a session is the most of the start, and a result that is only repeated does without.
-    from agent_host.host.sessions import run_to_end
+class _HeadlessRun:
+    """One run as the terminal sees it. `stopped_by` are the signals that came meanwhile."""
 
-    main_task = asyncio.current_task()
-    sessions: list[Session] = []
+    def __init__(
+        self, line: CommandLine, resolved: ResolvedOptions, prompt: str | None, display: Display, *, resumes: bool
+    ) -> None:
+        self._line = line
+        self._resolved = resolved
+        self._prompt = prompt
+        self._display = display
+        self._resumes = resumes
+        self._sessions: list[Session] = []
+        self._shown: list[Result] = []
+        self._task: asyncio.Task[Any] | None = None
+        self.stopped_by: list[int] = []
 
-    def stop(number: int) -> None:
-        if stopped_by and main_task is not None:
-            main_task.cancel()
+    async def run(self) -> Result | None:
+        """None when a second signal ended it by force after its result was shown; else its result then says how the
+        task stands, and the session is as after a crash."""
+        # What runs a session is the most of the start, and a result that is only repeated does without.
+        from agent_host.host.sessions import run_to_end
+
+        self._task = asyncio.current_task()
+        line, resolved, display = self._line, self._resolved, self._display
+        approve = Terminal(resolved.settings.approvals.timeout_s).approve if display.asks else None
+        questions = SessionQuestions(resolved.state_dir, display.notice)
+        try:
+            result = await run_to_end(
+                resolved,
+                self._prompt,
+                resumes=self._resumes,
+                sinks=display.sinks,
+                on_open=self._on_open,
+                on_result=self._on_result,
+                approve=approve,
+                on_asked=questions.open,
+                mode=line.mode,
+            )
+        except asyncio.CancelledError:
+            if not self.stopped_by and not line.time_limit.is_over:
+                raise
+            if self._shown:
+                return None
+            self._on_result(self._sessions[0].cut_off())
+            return self._shown[0]
+        finally:
+            await questions.close()
+            display.stop()
+        session = self._sessions[0]
+        _show_what_was_lost(session, display, line.resume_command(session.id))
+        return result
+
+    def _stop(self, number: int) -> None:
+        if self.stopped_by and self._task is not None:
+            self._task.cancel()
             return
-        stopped_by.append(number)
-        sessions[0].interrupt()
-        display.notice("stopping once the running tools are done; the same signal again ends them")
+        self.stopped_by.append(number)
+        self._sessions[0].interrupt()
+        self._display.notice("stopping once the running tools are done; the same signal again ends them")
 
-    def on_open(session: Session) -> None:
-        sessions.append(session)
+    def _on_open(self, session: Session) -> None:
+        self._sessions.append(session)
         gc.freeze()
         gc.enable()
-        if resumes and prompt is None:
+        if self._resumes and self._prompt is None:
             notice(session.resumed_notice)
-        _show_what_was_found(session, policy=prompt is not None and display.is_text)
-        on_signals(stop)
-        line.end_with_input(lambda: stop(signal.SIGTERM))
-        _watch_time(line.time_limit, session, display)
+        _show_what_was_found(session, policy=self._prompt is not None and self._display.is_text)
+        on_signals(self._stop)
+        self._line.end_with_input(lambda: self._stop(signal.SIGTERM))
+        _watch_time(self._line.time_limit, session, self._display)
 
-    shown: list[Result] = []
-
-    def on_result(result: Result) -> None:
-        session, command = sessions[0], _how_to_resume(line, resolved, result)
-        if line.outputs:
-            items, code = session.transcript(result.task_id), _code_of(result, stopped_by)
-            result, is_whole = take_away(line.outputs, result, items, session.whole_patch, code=code, resume=command)
+    def _on_result(self, result: Result) -> None:
+        session, display, outputs = self._sessions[0], self._display, self._line.outputs
+        command = _how_to_resume(self._line, self._resolved, result)
+        if outputs:
+            items, code = session.transcript(result.task_id), _code_of(result, self.stopped_by)
+            result, is_whole = take_away(outputs, result, items, session.whole_patch, code=code, resume=command)
             display.note_lost_file(is_whole=is_whole)
-        shown.append(result)
+        self._shown.append(result)
         display.end(result, command, session.patch(result.task_id) if display.is_text else "")
         if display.marks is not None:
-            code = _code_of(result, stopped_by)
+            code = _code_of(result, self.stopped_by)
             taken = functools.partial(session.transcript, result.task_id)
-            display.marks.annotate(result, taken, resolved.workspace, code=code, resume=command)
-
-    approve = None
-    if display.asks:
-        approve = Terminal(resolved.settings.approvals.timeout_s).approve
-    questions = SessionQuestions(resolved.state_dir, display.notice)
-    try:
-        result = await run_to_end(
-            resolved,
-            prompt,
-            resumes=resumes,
-            sinks=display.sinks,
-            on_open=on_open,
-            on_result=on_result,
-            approve=approve,
-            on_asked=questions.open,
-            mode=line.mode,
-        )
-    except asyncio.CancelledError:
-        if not stopped_by and not line.time_limit.is_over:
-            raise
-        if shown:
-            return None
-        on_result(sessions[0].cut_off())
-        return shown[0]
-    finally:
-        await questions.close()
-        display.stop()
-    _show_what_was_lost(sessions[0], display, line.resume_command(sessions[0].id))
-    return result
+            display.marks.annotate(result, taken, self._resolved.workspace, code=code, resume=command)
 
 
 def _watch_time(limit: TimeLimit, session: Session, display: Display) -> None:

@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 
-from agent_host.cli.streams import is_for_a_runner, patient_stream
+from agent_host.cli.streams import flush, is_for_a_runner, notice, patient_stream, put
 from agent_host.version import __version__
 
 TYPE_CHECKING = False  # type checkers take the name for true; importing it from typing is a third of `--version`
@@ -68,8 +68,6 @@ def _prepare_streams() -> None:
 
 
 def _print_version() -> int:
-    from agent_host.cli.streams import put
-
     refused = put(sys.stdout, f"agent-host {__version__}\n")
     return 0 if refused is None else _INTERNAL
 
@@ -88,15 +86,12 @@ def _call(chosen: argparse.Namespace) -> int:
 
 
 def _flush() -> None:
-    from agent_host.cli.streams import flush
-
     for stream in (sys.stdout, sys.stderr):
         flush(stream)
 
 
 def _report(error: Exception) -> int:
     from agent_host.cli import exit_codes
-    from agent_host.cli.streams import notice
     from agent_host.errors import AgentHostError, OutputRefused
 
     if isinstance(error, OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # nobody wants to know

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from agent_host.cli.shared import SETTING_OPTIONS
+from agent_host.cli.shared import SETTING_OPTIONS, number_or_nan, whole_number
 from agent_host.cli.streams import notice
 from agent_host.version import __version__
 from config.shapes import hint_at
@@ -229,16 +230,6 @@ def _bounds(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _timeout(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= 604_800:
-        raise argparse.ArgumentTypeError(f"give seconds above 0, up to 604,800, not {text}")
-    return number
-
-
 def _output_files(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("files for a pipeline: whole or not there, however the task ends")
     for option, text in (
@@ -276,13 +267,6 @@ def _batch(commands: Any) -> None:
     batch.add_argument("--no-input", action="store_true", help=argparse.SUPPRESS)  # of `run`; a batch never asks
     _session_options(batch, without=("--workspace", "--verbose"))
     batch.set_defaults(workspace=None)
-
-
-def _jobs(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= number <= 10_000:
-        raise argparse.ArgumentTypeError(f"give a whole number from 1 to 10,000, not {text}")
-    return number
 
 
 def _serve(commands: Any) -> None:
@@ -450,6 +434,11 @@ def _policy(commands: Any) -> None:
     _setting_option(test, "host.policy")
     _setting_option(test, "sandbox.level")
     _state_dir(test)
+    _policy_lists(verbs)
+
+
+def _policy_lists(verbs: Any) -> None:
+    """The verbs that print a list or a bundle."""
     tools = _add(verbs, "tools", "policy:tools", "which tools the model would be shown, and why not the others")
     tools.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
     tools.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
@@ -501,11 +490,7 @@ def _cost_check(commands: Any) -> None:
 
 
 def _percent(text: str) -> float:
-    try:
-        number = float(text.removesuffix("%"))
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 1000:
+    if not 0 <= (number := number_or_nan(text.removesuffix("%"))) <= 1000:
         raise argparse.ArgumentTypeError(f"give a percentage from 0 to 1000, such as 2%, not {text}")
     return number / 100
 
@@ -634,34 +619,22 @@ def _state_dir(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def _timeout(text: str) -> float:
+    if not 0 < (number := number_or_nan(text)) <= 604_800:
+        raise argparse.ArgumentTypeError(f"give seconds above 0, up to 604,800, not {text}")
+    return number
+
+
 def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 86_400:
+    if not 0 <= (number := number_or_nan(text)) <= 86_400:
         raise argparse.ArgumentTypeError(f"give seconds from 0 to 86,400, not {text}")
     return number
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"give a whole number from 0, not {text}")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else -1
-    if not 0 <= number < 65536:
-        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text}")
-    return number
-
-
-def _workers(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else -1
-    if not 1 <= number <= 128:
-        raise argparse.ArgumentTypeError(f"give 1 to 128 workers, not {text}")
-    return number
+_count = whole_number(0, math.inf, "give a whole number from 0")
+_jobs = whole_number(1, 10_000, "give a whole number from 1 to 10,000")
+_port = whole_number(0, 65_535, "a port is a number from 0 to 65535")
+_workers = whole_number(1, 128, "give 1 to 128 workers")
 
 
 def _add(commands: Any, name: str, command: str, text: str) -> argparse.ArgumentParser:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.events.emitter import Sink
+    from agent_host.rpc.process import Server
 
 # The sender of a signal waits for the end of the process, and not for that of a request.
 _ANSWERS_S = 1.0
@@ -40,7 +41,6 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
     from agent_host.host.serve import session_host
     from agent_host.rpc.process import Server
     from agent_host.rpc.server import Feed
-    from agent_host.rpc.streams import StreamChannel
 
     feed = Feed()
 
@@ -64,19 +64,7 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
     gc.freeze()
     gc.enable()
     try:
-        if socket is None:
-            channel = StreamChannel(*protocol_streams())
-            receiver = server.accept(channel)
-            if receiver is None:
-                raise RuntimeError("the first client is always accepted")
-            channel.start(receiver)
-            await server.run()
-        else:
-            from agent_host.rpc.sockets import listening
-
-            path = anchor(socket) if sys.platform != "win32" else socket
-            async with listening(path, server.accept, peer_check(source.state_dir)):
-                await server.run()
+        await (_run_on_streams(server) if socket is None else _run_on_socket(server, socket, source.state_dir))
     except asyncio.CancelledError:
         if len(signals) < 2:
             raise
@@ -85,9 +73,33 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
         await questions.close()
     if server.gave_up:
         notice(f"no client began a session within {begin_s:g} s (serve.begin_timeout_s)")
-    for line in () if host.session is None else host.session.delivery_problems:
+    return _say_end(() if host.session is None else host.session.delivery_problems, host.failure)
+
+
+async def _run_on_streams(server: Server) -> None:
+    from agent_host.rpc.streams import StreamChannel
+
+    channel = StreamChannel(*protocol_streams())
+    receiver = server.accept(channel)
+    if receiver is None:
+        raise RuntimeError("the first client is always accepted")
+    channel.start(receiver)
+    await server.run()
+
+
+async def _run_on_socket(server: Server, socket: str, state_dir: str) -> None:
+    from agent_host.rpc.sockets import listening
+
+    path = anchor(socket) if sys.platform != "win32" else socket
+    async with listening(path, server.accept, peer_check(state_dir)):
+        await server.run()
+
+
+def _say_end(problems: Sequence[str], failure: BaseException | None) -> int:
+    """Say what went wrong; return the exit code."""
+    for line in problems:
         notice(line)
-    if host.failure is not None:
-        notice(f"error: internal error: {type(host.failure).__name__}: {host.failure}; the session stays resumable")
+    if failure is not None:
+        notice(f"error: internal error: {type(failure).__name__}: {failure}; the session stays resumable")
         return exit_codes.FAILED
     return exit_codes.COMPLETED

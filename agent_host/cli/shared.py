@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from agent_host.host.options import (
     state_dir_from,
 )
 from config import json_text
+from config.load import read_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,12 +45,29 @@ def _whole(text: str) -> int:
         raise argparse.ArgumentTypeError(f"give a whole number, not {text!r}") from None
 
 
+def whole_number(least: int, most: float, asks: str) -> Callable[[str], int]:
+    """Return what reads a whole number; `asks` says for which."""
+
+    def read(text: str) -> int:
+        number = int(text) if text.isascii() and text.isdigit() else -1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{asks}, not {text}")
+        return number
+
+    return read
+
+
+def number_or_nan(text: str) -> float:
+    """The number of an option; NaN, which is in no bounds, for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def _cost(text: str) -> float:
     """A limit of costs; 0 would mean that there is none. Raises ArgumentTypeError."""
-    try:
-        cost = float(text)
-    except ValueError:
-        cost = 0
+    cost = number_or_nan(text)
     if not cost > 0:
         raise argparse.ArgumentTypeError(f"give an amount above 0, not {text}")
     return cost
@@ -215,7 +234,6 @@ def _schema_of(namespace: argparse.Namespace) -> dict[str, str]:
     if path is None:
         return {}
     from agent_host.host.gateway import schema_text
-    from config.load import read_regular_file
 
     try:
         return {"host.answer_schema": schema_text(read_regular_file(path))}

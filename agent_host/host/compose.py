@@ -6,7 +6,7 @@ import functools
 import os
 from typing import TYPE_CHECKING
 
-from agent_host.approval.gate import WatchedGate
+from agent_host.approval.gate import ElicitationQueue, WatchedGate
 from agent_host.events.kinds import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.host.environment import (
@@ -24,11 +24,11 @@ from agent_host.host.secrets import redaction_of
 from agent_host.host.skills import has_skills, hidden_files, limits_of_family, script_runs, skill_index, skill_scripts
 from agent_host.judging.environment import Registry
 from agent_host.judging.judge import Judge
-from agent_host.loop.background import CommandLog, CommandWatch
+from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
-from agent_host.loop.context import ArtifactPlaces, LoopContext
+from agent_host.loop.context import ArtifactPlaces, CommandWatch, LoopContext
 from agent_host.loop.conversation import refuse_uncounted
-from agent_host.loop.elicitation import ElicitationQueue
+from agent_host.loop.elicitation import ask_person
 from agent_host.loop.journal import Journal
 from agent_host.loop.progress import Progress
 from agent_host.loop.results import RecordedResults
@@ -37,6 +37,7 @@ from config.lean_typing import NamedTuple
 from policy.rules.case import NO_LIMITS
 from policy.rules.toolset import delegated_capabilities
 from state.locations import SessionPaths
+from tool_runtime.families.python_tools import PythonTools
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 
@@ -87,7 +88,7 @@ async def make_context(
     local = _local_tools(
         resolved, parts, store, live_output, journal, emitter, outputs, surroundings, owns_process=owns_process
     )
-    router, scripts = local.runtime, local.scripts
+    router = local.runtime
     phase = task_machine()
 
     def client() -> LlmClient:
@@ -100,19 +101,7 @@ async def make_context(
 
     ctx = LoopContext(
         journal=journal,
-        judge=Judge(
-            parts.bundle,
-            parts.machine.environment,
-            Registry(await router.tools()),
-            limits_of(settings) | (limits_of_family(settings) if scripts is not None else NO_LIMITS),
-            surroundings.outside.now,
-            outputs=outputs.maker_of,
-            approved=local.approved,
-            native=native_list(settings, resolved.workspace) if has_native(settings) else None,
-            scripts=scripts,
-            script_runs=lambda: script_runs(store.state),
-            scoping=_scoping(parts, scripts),
-        ),
+        judge=_judge(resolved, parts, store, local, Registry(await router.tools()), outputs, surroundings),
         conversation=make_conversation(settings, parts, store.state, secrets.scrubber, client),
         router=router,
         gate=WatchedGate(gate, phase),
@@ -190,6 +179,31 @@ def _local_tools(
     return _LocalTools(runtime, of_runtime, scripts, approved)
 
 
+def _judge(
+    resolved: ResolvedOptions,
+    parts: Parts,
+    store: FileSession,
+    local: _LocalTools,
+    tools: Registry,
+    outputs: RecordedResults,
+    surroundings: Surroundings,
+) -> Judge:
+    settings, scripts = resolved.settings, local.scripts
+    return Judge(
+        parts.bundle,
+        parts.machine.environment,
+        tools,
+        limits_of(settings) | (limits_of_family(settings) if scripts is not None else NO_LIMITS),
+        surroundings.outside.now,
+        outputs=outputs.maker_of,
+        approved=local.approved,
+        native=native_list(settings, resolved.workspace) if has_native(settings) else None,
+        scripts=scripts,
+        script_runs=lambda: script_runs(store.state),
+        scoping=_scoping(parts, scripts),
+    )
+
+
 def _scoping(parts: Parts, scripts: SkillScripts | None) -> Scoping | None:
     if parts.scoping is not None and scripts is not None:
         parts.scoping.scripts = scripts.sandbox
@@ -214,7 +228,6 @@ def _add_servers(
 ) -> None:
     """Their tools come with the first task: nothing waits for them here."""
     from agent_host.host.mcp_servers import add_servers
-    from agent_host.loop.elicitation import ask_person
 
     judge = ctx.judge
     add_servers(
@@ -314,7 +327,5 @@ def providers_of(parts: Parts, settings: RuntimeSettings, index: SkillIndex | No
 
         providers.append(SkillLoading(index, settings))
     if parts.tools:
-        from tool_runtime.families.python_tools import PythonTools
-
         providers.append(PythonTools(parts.tools, settings))
     return providers

@@ -41,6 +41,8 @@ from tool_runtime.tool import FaultKind, ToolFault
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mcp.shared.auth import AuthorizationCodeResult
+
     from agent_host.llm.errors import Kind
     from agent_host.llm.stream import Dialect, ModelTurn
     from config.settings import Settings
@@ -262,27 +264,49 @@ async def _check_server(
     return server.name, True, f"{place} answers, {count_noun(len(listed.definitions), 'tool')}{listed.note}"
 
 
-async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
-    from mcp.shared.auth import AuthorizationCodeResult
+class _Redirect:
+    """The page on this machine to which an authorization server sends the browser with its answer."""
 
-    from tool_runtime.remote.mcp.oauth import DEFAULT_PORT, Browser
+    def __init__(self) -> None:
+        self._answered: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
 
-    answered: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
+    async def listen(self) -> asyncio.Server:
+        """Serve the page at the usual port; one that registers with the server again gets any other."""
+        from tool_runtime.remote.mcp.oauth import DEFAULT_PORT
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            return await asyncio.start_server(self._serve, "127.0.0.1", DEFAULT_PORT)
+        except OSError:  # another program has it
+            return await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    async def answer(self) -> AuthorizationCodeResult:
+        """Wait for the answer. Raises ToolFault for one that says no, and TimeoutError."""
+        async with asyncio.timeout(_AUTHORIZE_S):
+            return await self._answered
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = (await reader.readline()).decode("ascii", "replace").split()
-        said = parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {}
-        if "error" in said and not answered.done():
-            why = "; ".join(said.get(name, [""])[0] for name in ("error", "error_description") if name in said)
-            answered.set_exception(
-                ToolFault(FaultKind.ACCESS_DENIED, f"the authorization server says: {one_line(why)}")
-            )
-        elif "code" in said and not answered.done():
-            first = {name: values[0] for name, values in said.items() if name in ("code", "state", "iss")}
-            answered.set_result(AuthorizationCodeResult.model_validate(first))
+        self._take(parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {})
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nYou can close this.\n")
         await writer.drain()
         writer.close()
+
+    def _take(self, said: Mapping[str, list[str]]) -> None:
+        from mcp.shared.auth import AuthorizationCodeResult
+
+        if self._answered.done():
+            return
+        if "error" in said:
+            why = "; ".join(said.get(name, [""])[0] for name in ("error", "error_description") if name in said)
+            fault = ToolFault(FaultKind.ACCESS_DENIED, f"the authorization server says: {one_line(why)}")
+            self._answered.set_exception(fault)
+        elif "code" in said:
+            first = {name: values[0] for name, values in said.items() if name in ("code", "state", "iss")}
+            self._answered.set_result(AuthorizationCodeResult.model_validate(first))
+
+
+async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
+    from tool_runtime.remote.mcp.oauth import Browser
 
     async def send_to(url: str) -> None:
         say(f"authorize agent-host at {url}")
@@ -290,14 +314,8 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
         os.environ["PATH"] = path_to_trust(os.environ.get("PATH", os.defpath), (os.getcwd(),))
         await asyncio.to_thread(webbrowser.open, url)
 
-    async def await_redirect() -> AuthorizationCodeResult:
-        async with asyncio.timeout(_AUTHORIZE_S):
-            return await answered
-
-    try:
-        listening = await asyncio.start_server(answer, "127.0.0.1", DEFAULT_PORT)
-    except OSError:  # another program has it: one that registers with the server again gets any other
-        listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    redirect = _Redirect()
+    listening = await redirect.listen()
     port = listening.sockets[0].getsockname()[1]
     runtime = RuntimeSettings(os.getcwd(), MACHINE)
     router = LocalToolRouter(runtime, start_here)
@@ -305,7 +323,7 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
         server._replace(connect_timeout_s=_AUTHORIZE_S),
         runtime,
         router.start_program,
-        browser=Browser(send_to, await_redirect, port),
+        browser=Browser(send_to, redirect.answer, port),
     )
     async with listening:
         try:

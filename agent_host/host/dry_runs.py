@@ -48,6 +48,7 @@ from policy.rules.bundle_summary import ends_commits, summarize
 from policy.rules.case import NO_LIMITS, deny
 from policy.rules.named_tools import entry_for_tool
 from policy.rules.sandbox import NO_WIDENING
+from policy.rules.skills import skill_tools
 from policy.rules.toolset import DEFAULT_RISK, order, risk_of_guarded, why_not_offered, withheld_by
 from policy.scope import LEVELS, STRONGEST, Widening
 from state.temporary import session_directory
@@ -171,8 +172,6 @@ class Tried(NamedTuple):
 
     def skill_limits(self, names: Sequence[str]) -> list[SkillTools]:
         """The limits that each of these skills sets on the tools. Raises UsageError for one that cannot be used."""
-        from policy.rules.skills import skill_tools
-
         known = self.session_tools.names
         found = []
         for name in names:

@@ -14,8 +14,9 @@ from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIA
 from config.lean_typing import NamedTuple
 from config.load import user_skills
 from config.settings import ALL_TOOLS
+from policy.bundle.model import BundleProblems
 from policy.decision import RISK_LEVELS
-from policy.rules.case import ToolLimit
+from policy.rules.case import NativeExec, ToolLimit
 from state.disk import LOCAL_DISK, ThreadJob
 from tool_runtime.families.catalogue import NATIVE
 from tool_runtime.platform import OS_FAMILY, current
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
     from policy.facts import ShellName
-    from policy.rules.case import Limits, NativeExec
+    from policy.rules.case import Limits
     from state.disk import Beside, Disk
     from tool_runtime.processes.command import CommandParams, RunningCommand, StartCommand
     from tool_runtime.processes.guard import ProcessGuard
@@ -197,9 +198,7 @@ def native_roots(settings: Settings, workspace: str) -> tuple[str, ...]:
 
 def native_list(settings: Settings, workspace: str) -> NativeExec:
     """The programs that native tools start. Raises UsageError with every problem of the entries."""
-    from policy.bundle.model import BundleProblems
     from policy.bundle.validate import command_policies
-    from policy.rules.case import NativeExec
     from policy.rules.native_exec import DEFAULT, entry_problem
 
     try:

@@ -16,9 +16,9 @@ import orjson
 from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.host.secrets import token_name
-from agent_host.http import displayable_url, is_loopback
+from agent_host.http import TlsContext, displayable_url, is_loopback
 from agent_host.llm.deferred import DeferredClient, KnownModels
-from agent_host.llm.urls import check_url, gateway_name, is_by_proxy, place_of
+from agent_host.llm.urls import check_headers, check_token, check_url, gateway_name, is_by_proxy, place_of
 from agent_host.loop.conversation import Compaction, Conversation, ForModel, ModelView
 from agent_host.loop.journal import clean_message
 from agent_host.loop.progress import AnswerForm, instruction_on
@@ -29,15 +29,16 @@ from config import json_text
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX, MODELS
 from state.errors import WriteFailed
+from state.remembered import LocalServers, server_key
 from tool_runtime.families.catalogue import SLIM
 from tool_runtime.families.schemas import definition_of
+from tool_runtime.schema import UnusableSchema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.events.emitter import Emitter
     from agent_host.host.parts import Parts
-    from agent_host.http import TlsContext
     from agent_host.judging.judge import Judge
     from agent_host.llm.client import LlmClient
     from agent_host.llm.local_server import ServerFacts
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import Message
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
-    from state.checkpoint import Checkpoint
-    from state.records import ContextStrategy
+    from state.checkpoint import Checkpoint, ContextStrategy
 
 # A provider may count so many times the tokens that the estimate gives (`loop.limits`).
 _LOW_ESTIMATE = 1.5
@@ -177,7 +177,6 @@ def answer_form(settings: Settings) -> AnswerForm | None:
     if not schema:
         return None
     from tool_runtime.foreign_schema import foreign_judge  # for the runs that have a schema
-    from tool_runtime.schema import UnusableSchema
 
     try:
         return AnswerForm(schema, foreign_judge(json_text.loads(schema.encode())))
@@ -189,7 +188,6 @@ def schema_text(data: bytes) -> str:
     """The setting `host.answer_schema` for the content of a file. Raises UsageError for what is no JSON Schema that can
     be used by itself: nothing is fetched."""
     from tool_runtime.foreign_schema import foreign_judge
-    from tool_runtime.schema import UnusableSchema
 
     try:
         schema = json_text.loads(data.removeprefix(BOM_UTF8))
@@ -294,8 +292,7 @@ async def ask_gateway(
     learned when it began (`recorded`), and nothing that was asked within the last hour by the clock
     `time`, unless `anew`. Raises
     UsageError for a URL or a token that no request could carry."""
-    from agent_host.llm.local_server import LLAMA_PAGE, ServerFacts, is_local  # a scripted gateway does without
-    from state.remembered import server_key
+    from agent_host.llm.local_server import ServerFacts, is_local  # a scripted gateway does without
 
     url, asked = settings.llm.gateway, "" if may_choose else model
     if not url or url.startswith(MOCK_PREFIX):
@@ -311,19 +308,24 @@ async def ask_gateway(
     learned = {key: None if facts is None else facts._asdict()}
     if facts is None:
         return Informed(settings, learned=learned)
+    return _complete(settings, facts, model, may_choose=may_choose)._replace(learned=learned)
+
+
+def _complete(settings: Settings, facts: ServerFacts, model: str, *, may_choose: bool) -> Informed:
+    """The settings with what the server has said."""
     words = []
     if may_choose and model not in facts.models and len(facts.models) == 1:
         model = facts.models[0]
         settings = settings.over({"llm.model": model})
         words.append(f"it serves the model {model}")
-    if facts.page == LLAMA_PAGE:  # it takes no form of an answer beside tools
+    if not facts.takes_forms:
         settings = settings.over({"llm.structured_answers": "never"})
     is_configured = KnownModels(settings.models).is_configured(model, "context_tokens")
     if facts.context_tokens is not None and not is_configured:
         entry = {"context_tokens": facts.context_tokens}
         settings = settings.over({MODELS: {**settings.models, model: {**settings.models.get(model, {}), **entry}}})
         words.append(f"its window is {facts.context_tokens:,} tokens ({facts.page})")
-    return Informed(settings, facts, GATEWAY_SAYS + "; ".join(words) if words else "", learned)
+    return Informed(settings, facts, GATEWAY_SAYS + "; ".join(words) if words else "")
 
 
 async def refuse_unknown_host(settings: Settings) -> None:
@@ -389,10 +391,7 @@ async def _facts(
     *,
     anew: bool,
 ) -> ServerFacts | None:
-    from agent_host.http import TlsContext
     from agent_host.llm.local_server import ServerFacts, ask_server
-    from agent_host.llm.urls import check_headers, check_token
-    from state.remembered import LocalServers
 
     kept = LocalServers(state_dir, time)
     known = None if anew else kept.find(url, model)

@@ -11,7 +11,7 @@ from policy.names import CapabilityName
 from tool_runtime.families.catalogue import FAMILIES, SPECS, specs_of
 from tool_runtime.families.desktop.files import UPLOAD_ARTIFACT, upload_problem
 from tool_runtime.families.usable_arguments import usable_arguments
-from tool_runtime.schema import judge_of
+from tool_runtime.tool import judge_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

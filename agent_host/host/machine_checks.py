@@ -17,8 +17,9 @@ from agent_host import import_isolation
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.display_text import one_line
 from agent_host.errors import PolicyError, UsageError
+from agent_host.host import connection_checks
 from agent_host.host.backends import NO_GATEWAY
-from agent_host.host.connection_checks import model_of, try_gateway, try_tool_call
+from agent_host.host.connection_checks import check_servers, model_of, try_gateway, try_tool_call
 from agent_host.host.dry_runs import first_request_tokens, policy_to_try
 from agent_host.host.environment import families_of, host_shell, secret_variables
 from agent_host.host.first_provider import local_servers
@@ -90,8 +91,6 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str, *, deep: bool = Fal
 
 def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable[[str], None]) -> str:
     """Have a person authorize this program at an MCP server of the configuration; see `mcp_check.authorize`."""
-    from agent_host.host import connection_checks
-
     return connection_checks.authorize(settings_from(flags, workspace=None), state_dir, name, say)
 
 
@@ -222,8 +221,6 @@ def _mcp_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -
     """Those of the configuration: each is started or connected to, and asked for its tools."""
     if not settings.mcp.servers:
         return []
-    from agent_host.host.connection_checks import check_servers
-
     try:
         servers = check_servers(flags, settings, state_dir)
         return [Check(f"mcp {name}", ok, one_line(found, _MAX_SERVER_BYTES)) for name, ok, found in servers]

@@ -108,8 +108,6 @@ def _load(names: Sequence[str]) -> Iterator[PythonTool]:
         return
     from importlib.metadata import entry_points
 
-    from tool_runtime.families.python_tools import PythonTool
-
     for name in names:
         found = entry_points(group=ENTRY_POINTS, name=name)
         if not found:

@@ -139,15 +139,9 @@ async def replay_session(
     existing_directory(root)
     messages = [decode(data) for data in record.messages]
     prompts = [message.content for message in messages if message.role == "user"]
-    if not prompts:
-        raise UsageError(f"session {session_id} has no prompt on record: there is nothing to run")
     moved = _Moved(record.workspace, root)
     log = read_run_log(paths.events)
-    if any(mark["mark"] == EventType.MODE_CHANGED for mark in log.marks):
-        raise UsageError(
-            f"session {session_id} had more than one mode (SetMode), which a replay has not: its decisions cannot be "
-            "compared; `agent-host policy rejudge` judges its calls by a bundle"
-        )
+    _refuse_unplayable(session_id, prompts, log)
     before, now = _read_calls(paths, messages, moved, log), _Run({}, [])
     script = Script.from_turns(_turns(messages, moved), name=session_id, count_tokens=on_counted is not None)
     approvals = _Approvals(paths, record, messages, moved)
@@ -172,6 +166,17 @@ async def replay_session(
         now=now.sandboxes[-1] if now.sandboxes else None,
         refusals=_refusals(before, now.calls),
     )
+
+
+def _refuse_unplayable(session_id: str, prompts: Sequence[str], log: CallsOfRunLog) -> None:
+    """Raise UsageError for a session of which no decision could be compared."""
+    if not prompts:
+        raise UsageError(f"session {session_id} has no prompt on record: there is nothing to run")
+    if any(mark["mark"] == EventType.MODE_CHANGED for mark in log.marks):
+        raise UsageError(
+            f"session {session_id} had more than one mode (SetMode), which a replay has not: its decisions cannot be "
+            "compared; `agent-host policy rejudge` judges its calls by a bundle"
+        )
 
 
 def _take_along(state_dir: str, scratch: str) -> None:

@@ -8,7 +8,9 @@ from agent_host.approval.gate import InAdvance, PendingApprovals
 from agent_host.host.opening import SessionOpener
 from agent_host.host.sandboxing import look_ahead
 from agent_host.host.secrets import Tokens
+from agent_host.llm.deferred import import_client
 from agent_host.session.host import SessionHost
+from agent_host.session.task_runner import import_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,8 +59,5 @@ def get_ready(settings: Settings, state_dir: str) -> None:
     """For a process that runs one task: where the levels of the sandbox are to be tried, which another process takes
     its time for, import meanwhile what the first request needs."""
     if look_ahead(settings, state_dir):
-        from agent_host.llm.deferred import import_client
-        from agent_host.session.task_runner import import_loop
-
         import_client()
         import_loop()

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Event, Sink
     from agent_host.host.environment import Surroundings
     from agent_host.host.remote_tools import RecordedToolService
-    from agent_host.loop.context import TaskEnd
     from agent_host.session.lifecycle import LiveSession
     from agent_host.session.lifecycle import LiveSession as OpenSession
     from agent_host.session.opening import ResolvedOptions
     from agent_host.session.patches import WholePatch
     from agent_host.session.transcript import Item
+    from agent_host.states import TaskEnd
     from policy.rules.case import TaskOptions
     from state.store import LoadReport
     from tool_runtime.families.python_tools import PythonTool

@@ -11,6 +11,7 @@ from agent_host.host.environment import command_environment, skill_folders
 from policy.rules.toolset import only_enabled
 from state.locations import SessionPaths
 from tool_runtime.families.catalogue import SKILLS
+from tool_runtime.tool import ToolFault
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -50,7 +51,6 @@ def skill_index(workspace: str) -> SkillIndex | None:
 def skill_called(index: SkillIndex | None, name: str) -> Skill:
     """The skill of this name. Raises UsageError."""
     from tool_runtime.files.skills import SkillIndex
-    from tool_runtime.tool import ToolFault
 
     try:
         return (index or SkillIndex(())).find(name)

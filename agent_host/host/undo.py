@@ -1,9 +1,9 @@
 """Take back the files of a session's last step: each gets the content that it had before, if it is still what the step
 left. Whatever cannot be taken back is named.
 
-The journal says what each call found and left (`state.records.Intent`, `CallFinished.changed`). What a command left has
-no hash on record: such a file counts as unchanged since if it was written no later than the command's result. A version
-that is kept without a secret is none to put back.
+The journal says what each call found and left (`state.checkpoint.Intent`, `CallFinished.changed`). What a command left
+has no hash on record: such a file counts as unchanged since if it was written no later than the command's result. A
+version that is kept without a secret is none to put back.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from policy.decide import decide as decide_call
 from policy.decision import is_of_place, strictest
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT
-from policy.rules.case import CallTerms
+from policy.rules.case import CallTerms, NativeExec
 from policy.rules.narrowing import apply_risk_ceiling, apply_task_options
+from policy.rules.native_exec import DEFAULT
 from policy.rules.sandbox import NO_WIDENING, add_own_places, apply_widening, is_hidden, widening_of
 from policy.rules.toolset import withheld_by
 from policy.scope import Widening
@@ -151,9 +152,6 @@ def _terms(judge: Judge, spec: ToolSpec) -> CallTerms:
 
 
 def _add_programs(judge: Judge, terms: CallTerms) -> CallTerms:
-    from policy.rules.case import NativeExec
-    from policy.rules.native_exec import DEFAULT
-
     return terms._replace(
         programs=judge.native or NativeExec(DEFAULT, (judge.environment.workspace,)),
         script_runs=judge.script_runs(),

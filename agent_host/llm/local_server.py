@@ -28,7 +28,7 @@ PATIENCE_S: Final = 1.0
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_MODELS = 1000
 _OK = 200
-LLAMA_PAGE: Final = "/props"
+_LLAMA_PAGE: Final = "/props"
 """The page that llama.cpp's server has, by which it is known."""
 _LENGTHS = ("max_model_len", "loaded_context_length", "context_length", "context_window", "max_context_length")
 _LOCAL_NAME = r"(?:[^.]+|.+\.(?:localhost|local|lan|internal|home\.arpa))\.?"
@@ -49,6 +49,11 @@ class ServerFacts(NamedTuple):
     def read_row(cls, row: Mapping[str, Any]) -> ServerFacts | None:
         """The facts of a row that was kept; None for one that another version wrote."""
         return None if row.keys() != set(cls._fields) else cls(**{**row, "models": tuple(row["models"])})
+
+    @property
+    def takes_forms(self) -> bool:
+        """True unless it is known to take no form of an answer beside tools."""
+        return self.page != _LLAMA_PAGE
 
 
 def is_local(url: str) -> bool:
@@ -145,7 +150,7 @@ def _read_props(props: Any) -> tuple[int | None, str]:
     settings = props.get("default_generation_settings")
     inner = settings if isinstance(settings, dict) else {}
     found = _tokens(inner.get("n_ctx")) or _tokens(props.get("n_ctx"))
-    return (found, LLAMA_PAGE) if found else (None, "")
+    return (found, _LLAMA_PAGE) if found else (None, "")
 
 
 def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from state.blobs import UNAVAILABLE, add_mode, mode_and_blob
 from state.records import ChangesSeen, CommandEnded, CommandStarted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator
 
     from agent_host.contracts import ToolSpec
     from agent_host.events.emitter import Emitter
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from agent_host.loop.journal import Journal
     from agent_host.workspace_changes.watch import Changes, Watch, WatchWindow
     from policy.facts import ActionFacts
-    from state.checkpoint import Checkpoint
-    from state.records import CommandRow
+    from state.checkpoint import Checkpoint, CommandRow
 
 _TOOL, _CAPABILITY = "RunCommand", "Shell.Exec"
 _MAX_NAMED = 20
@@ -112,25 +111,6 @@ class CommandChanges:
         self.files: dict[str, str | None] = {}
         self.unseen = unseen
         self.runs_on = False
-
-
-class CommandWatch:
-    """The looks around the commands of one session, at a workspace of this real path. `excluded` are folders of the
-    host itself, which are left out. `behind` is the look since which commands run in the background, None for none."""
-
-    def __init__(self, workspace: str, excluded: Collection[str] = ()) -> None:
-        self._workspace = workspace
-        self._excluded = tuple(excluded)
-        self._watch: Watch | None = None
-        self.behind: WatchWindow | None = None
-
-    def watch(self) -> Watch:
-        """The watch, made with the first command."""
-        if self._watch is None:
-            from agent_host.workspace_changes.watch import Watch
-
-            self._watch = Watch(self._workspace, self._excluded)
-        return self._watch
 
 
 def is_watched(ctx: LoopContext, spec: ToolSpec | None, facts: ActionFacts | None = None) -> bool:

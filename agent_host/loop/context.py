@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from agent_host.judging.environment import Registry
 from agent_host.thread.messages import encode
@@ -11,28 +11,25 @@ from config.lean_typing import NamedTuple
 from policy.rules.case import TaskOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from agent_host.approval.gate import ApprovalGate
+    from agent_host.approval.gate import ApprovalGate, ElicitationQueue
     from agent_host.contracts import Category, LoadedSkill, ToolRouter
     from agent_host.events.emitter import Emitter
     from agent_host.events.kinds import EventType
     from agent_host.events.live_output import LiveOutput
     from agent_host.ids import Outside
     from agent_host.judging.judge import Judge
-    from agent_host.loop.background import CommandWatch
     from agent_host.loop.cancellation import Cancellation
     from agent_host.loop.conversation import Conversation
-    from agent_host.loop.elicitation import ElicitationQueue
     from agent_host.loop.journal import Journal
     from agent_host.loop.progress import Progress
     from agent_host.redaction import Scrubber
     from agent_host.services.workspace import ArtifactHome, UploadQueue
     from agent_host.states import Machine, TaskPhase
     from agent_host.thread.messages import Message, ToolCall
+    from agent_host.workspace_changes.watch import Watch, WatchWindow
     from state.checkpoint import Checkpoint, Task
-
-EndStatus = Literal["completed", "failed", "cancelled", "paused"]
 
 
 class ResumeNote(NamedTuple):
@@ -60,17 +57,6 @@ LISTS_OPTION = "tool_lists"
 _OF_ITS_CALLS = frozenset((MODEL_OPTION, MAX_COST_OPTION, LISTS_OPTION))
 
 
-class TaskEnd(NamedTuple):
-    """The end of a task. `reason` is a documented name, `message` one line for a person, `text` the model's last.
-    `resumable`: the task is still open in the checkpoint."""
-
-    status: EndStatus
-    reason: str | None = None
-    message: str | None = None
-    text: str = ""
-    resumable: bool = False
-
-
 class ArtifactPlaces:
     """Destinations of artifacts: `home` keeps them on this disk, and `queue` uploads them if the Workspace Service is
     another place (`elsewhere`). The lock `one_large` is held while a large one is kept."""
@@ -82,6 +68,25 @@ class ArtifactPlaces:
         self.queue = queue
         self.elsewhere = elsewhere
         self.one_large = asyncio.Lock()
+
+
+class CommandWatch:
+    """The looks around the commands of one session, at a workspace of this real path. `excluded` are folders of the
+    host itself, which are left out. `behind` is the look since which commands run in the background, None for none."""
+
+    def __init__(self, workspace: str, excluded: Collection[str] = ()) -> None:
+        self._workspace = workspace
+        self._excluded = tuple(excluded)
+        self._watch: Watch | None = None
+        self.behind: WatchWindow | None = None
+
+    def watch(self) -> Watch:
+        """The watch, made with the first command."""
+        if self._watch is None:
+            from agent_host.workspace_changes.watch import Watch
+
+            self._watch = Watch(self._workspace, self._excluded)
+        return self._watch
 
 
 class LoopContext(NamedTuple):

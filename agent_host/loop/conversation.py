@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from agent_host.llm.models import ModelFacts
     from agent_host.retrying import RetryPolicy
     from agent_host.thread.thread import Thread
-    from state.checkpoint import Checkpoint, Task
-    from state.records import ContextStrategy
+    from state.checkpoint import Checkpoint, ContextStrategy, Task
 
 
 class ForModel(NamedTuple):

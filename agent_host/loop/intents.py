@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import ToolSpec
     from policy.facts import ActionFacts
-    from state.records import Intent
+    from state.checkpoint import Intent
 
 Held = tuple[str | None, bytes | str | None]
 """SHA-256 and content of what a path will hold: both None for no file, UNAVAILABLE for what cannot be said."""

@@ -16,7 +16,7 @@ from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
     from agent_host.loop.context import LoopContext
-    from state.records import ContextStrategy
+    from state.checkpoint import ContextStrategy
     from state.usage import TokenUsage
 
 _WARN_AT = 0.8

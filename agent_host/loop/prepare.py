@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from agent_host.loop.intents import Held
     from agent_host.thread.messages import ToolCall
     from policy.facts import ActionFacts
-    from state.checkpoint import OpenCall
-    from state.records import CallRow, FirstVersions
+    from state.checkpoint import CallRow, FirstVersions, OpenCall
 
 
 def prepare_calls(

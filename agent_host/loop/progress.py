@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from agent_host.errors import ErrorCode
-from agent_host.loop.context import TaskEnd
+from agent_host.states import TaskEnd
 from agent_host.thread.messages import NOTHING_SAID
 from config.lean_typing import NamedTuple
 from state.blobs import sha256_hex
@@ -23,9 +23,11 @@ from state.blobs import sha256_hex
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from agent_host.contracts import ToolRouter
+    from agent_host.judging.environment import Registry
     from agent_host.llm.stream import Meaning
-    from agent_host.loop.context import LoopContext
     from agent_host.thread.messages import ToolCall
+    from state.checkpoint import Checkpoint
 
 _EMPTY: Final = (
     "[Your answer had no text and no tool call, so nothing was done. If the task is not done, call the next tool now; "
@@ -74,20 +76,6 @@ _MAX_NAMED: Final = 8
 _READS_RUNNING: Final = "CommandOutput"
 
 
-def meaning_without_calls(ctx: LoopContext, meaning: Meaning, text: str) -> Meaning:
-    """The meaning of a turn that has no calls, where its dialect says `meaning`: a model that says nothing, or that
-    writes its call as text, is not done. A small model repeats what it reads as its own empty answer."""
-    if meaning == "complete":
-        if text.strip() in ("", NOTHING_SAID):
-            return "empty"
-        if has_call_as_text(ctx, text):
-            return "call_as_text"
-        form = ctx.progress.form
-        if form is not None and form.read(text).problem is not None:
-            return "bad_answer"
-    return meaning
-
-
 class FinalAnswer(NamedTuple):
     """A final answer: its JSON, or what is wrong with it."""
 
@@ -127,7 +115,7 @@ class AnswerForm:
         return f"{_BAD_ANSWER[:-1]} What is wrong with it: {self.read(text).problem}]"
 
 
-def has_call_as_text(ctx: LoopContext, text: str) -> bool:
+def _has_call_as_text(text: str, tools: Registry, router: ToolRouter) -> bool:
     """True if the text as a whole, in a fence or not, is a call: one in the marks of a model's template, or one JSON
     object with the exact name of a tool and arguments that fit it."""
     text = text.strip()
@@ -135,7 +123,7 @@ def has_call_as_text(ctx: LoopContext, text: str) -> bool:
     body = text if fenced is None else fenced[1].strip()
     if _MARKS.match(body):
         return True
-    return any(_fits(ctx, name, arguments) for name, arguments in _calls_in(body))
+    return any(_fits(name, arguments, tools, router) for name, arguments in _calls_in(body))
 
 
 def _calls_in(body: str) -> Iterator[tuple[str, Any]]:
@@ -157,15 +145,15 @@ def _calls_in(body: str) -> Iterator[tuple[str, Any]]:
                 yield name, arguments
 
 
-def _fits(ctx: LoopContext, name: str, arguments: Any) -> bool:
+def _fits(name: str, arguments: Any, tools: Registry, router: ToolRouter) -> bool:
     if isinstance(arguments, str):
         try:
             arguments = orjson.loads(arguments)
         except orjson.JSONDecodeError:
             return False
-    if ctx.judge.tools.get(name) is None or not isinstance(arguments, dict):
+    if tools.get(name) is None or not isinstance(arguments, dict):
         return False
-    return ctx.router.argument_problem(name, ctx.router.usable_arguments(name, arguments)) is None
+    return router.argument_problem(name, router.usable_arguments(name, arguments)) is None
 
 
 class Progress:
@@ -187,6 +175,18 @@ class Progress:
         self._noise = 0
         self.forget_calls()
 
+    def meaning_without_calls(self, meaning: Meaning, text: str, tools: Registry, router: ToolRouter) -> Meaning:
+        """The meaning of a turn that has no calls, where its dialect says `meaning`: a model that says nothing, or that
+        writes its call as text, is not done. A small model repeats what it reads as its own empty answer."""
+        if meaning == "complete":
+            if text.strip() in ("", NOTHING_SAID):
+                return "empty"
+            if _has_call_as_text(text, tools, router):
+                return "call_as_text"
+            if self.form is not None and self.form.read(text).problem is not None:
+                return "bad_answer"
+        return meaning
+
     def end_of_noise(self, meaning: Meaning, text: str) -> TaskEnd | None:
         """Count a turn with this text; returns how it ends the task, None if the task goes on."""
         if meaning not in NOTES:
@@ -204,14 +204,9 @@ class Progress:
         """Begin a new row of calls, since something changed meanwhile."""
         self._in_a_row, self._last, self._told_in = 0, None, None
 
-    def note_of_call(self, ctx: LoopContext, step_id: str, call: ToolCall, text: str, duration_ms: int | None) -> str:
+    def note_of_call(self, step_id: str, call: ToolCall, text: str, tools: Registry) -> str:
         """Count a call of a step with the text of its result; returns a note for the model where the call is repeated
-        without any effect, "" where there is none. A call that took over 5 s is a wait and does not count, and neither
-        does a look at what a running command prints."""
-        if (duration_ms or 0) > _SLOW_MS or (
-            call.name == _READS_RUNNING and _is_running(ctx, call.arguments.get("id"))
-        ):
-            return ""
+        without any effect, "" where there is none."""
         key = (call.name, call.arguments_json, sha256_hex(text.encode("utf-8", "replace")))
         if key != self._last:
             self.forget_calls()
@@ -220,7 +215,7 @@ class Progress:
         if not self._note_at or self._in_a_row < self._note_at or self._told_in is not None:
             return ""
         self._told_in = step_id
-        return _repeat_note(ctx, call.name, self._in_a_row)
+        return _repeat_note(call.name, self._in_a_row, tools)
 
     def end_of_circle(self, step_id: str) -> TaskEnd | None:
         """The end of a task that repeats a call although its model has read the note; None if the task goes on."""
@@ -232,13 +227,17 @@ class Progress:
         return TaskEnd("failed", ErrorCode.LLM_REPEATED_CALL, message, resumable=True)
 
 
-def _is_running(ctx: LoopContext, command_id: object) -> bool:
-    row = ctx.state.commands.get(command_id) if isinstance(command_id, str) else None
+def is_wait(state: Checkpoint, call: ToolCall, duration_ms: int | None) -> bool:
+    """True if the call took over 5 s, or looked at what a running command prints."""
+    if (duration_ms or 0) > _SLOW_MS:
+        return True
+    command_id = call.arguments.get("id")
+    row = state.commands.get(command_id) if call.name == _READS_RUNNING and isinstance(command_id, str) else None
     return row is not None and "ended" not in row
 
 
-def _repeat_note(ctx: LoopContext, name: str, times: int) -> str:
-    others = [spec.name for spec in ctx.judge.tools if spec.name != name][:_MAX_NAMED]
+def _repeat_note(name: str, times: int, tools: Registry) -> str:
+    others = [spec.name for spec in tools if spec.name != name][:_MAX_NAMED]
     return (
         f"\n[You have called {name} {times} times in a row with the same arguments, and the result was the same each "
         f"time; once more changes nothing. Use other arguments or another tool ({', '.join(others)}), or, if the task "

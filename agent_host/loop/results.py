@@ -15,6 +15,7 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.artifacts import add_references, hand_over, keep_artifacts, parts_of, reference_note
 from agent_host.loop.background import CommandChanges
 from agent_host.loop.context import note_on
+from agent_host.loop.progress import is_wait
 from agent_host.thread.messages import Message, ToolCall, decode, encodable
 from agent_host.thread.thread import RESULTS
 from agent_host.thread.tokens import image_tokens, message_tokens
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from agent_host.loop.artifacts import LeftArtifact
     from agent_host.loop.context import LoopContext
     from agent_host.services.workspace import ArtifactHome
-    from state.checkpoint import Checkpoint, OpenCall
-    from state.records import ReplayRow, UsedSkill
+    from state.checkpoint import Checkpoint, OpenCall, ReplayRow, UsedSkill
     from state.store import OpenSession
 
 SHOWN_BYTES = 8 * 1024
@@ -120,7 +120,8 @@ def _message_of(
     text = _rename_code(spec, result.error, clean)
     if prepared.edited:
         text = add_note(spec, text, ctx.scrubber.text(encodable(note_of_edit(ctx, call))), first=True)
-    text = add_note(spec, text, ctx.progress.note_of_call(ctx, step_id, call, text, duration_ms))
+    if not is_wait(ctx.state, call, duration_ms):
+        text = add_note(spec, text, ctx.progress.note_of_call(step_id, call, text, ctx.judge.tools))
     message = Message(
         "tool",
         text,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agent_host.display_text import one_line
 from agent_host.errors import ContextTooLong, ErrorCode, GatewayUnavailable, ModelOverloaded
 from agent_host.events.kinds import EventType
+from agent_host.llm.dialects import meaning_of_old_record
 from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import clear_all_results, make_room
 from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION
@@ -23,7 +24,7 @@ from agent_host.loop.limits import (
     room_for_conversation,
 )
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
-from agent_host.loop.progress import NOTES, meaning_without_calls
+from agent_host.loop.progress import NOTES
 from agent_host.retrying import call_with_retries
 from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, holds_arguments
 from agent_host.thread.tokens import message_tokens
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
     from agent_host.loop.limits import ModelRequest
     from agent_host.retrying import RetryPolicy
     from agent_host.thread.messages import ToolCall
-    from state.checkpoint import OpenStep
-    from state.records import RequestWindow, TaskStatus
+    from state.checkpoint import OpenStep, RequestWindow, TaskStatus
 
 # What a step that ends its task puts on record about it.
 _END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {
@@ -145,8 +145,6 @@ def reopen(ctx: LoopContext) -> Step:
 def _meaning_on_record(step: OpenStep) -> Meaning:
     if step.meaning is not None:
         return cast("Meaning", step.meaning)
-    from agent_host.llm.dialects import meaning_of_old_record
-
     return meaning_of_old_record(step.stop_reason)
 
 
@@ -287,7 +285,7 @@ def _meaning(ctx: LoopContext, turn: ModelTurn) -> Meaning:
     """AH 4.4: with calls the turn goes on whatever the stop reason, unless the model refused."""
     if turn.tool_calls and turn.meaning != "blocked":
         return "continue"
-    return meaning_without_calls(ctx, turn.meaning, turn.text)
+    return ctx.progress.meaning_without_calls(turn.meaning, turn.text, ctx.judge.tools, ctx.router)
 
 
 async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, attempts: Attempts) -> ModelTurn:
@@ -325,20 +323,25 @@ async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, att
     )
     ctx.phase.fire("answered")
     turn = count_usage(ctx, step_id, turn, needed=needed, sent=request.estimated, shown="".join(shown))
+    _emit_answer(ctx, step_id, turn, ctx.outside.ms_since(started))
+    return turn
+
+
+def _emit_answer(ctx: LoopContext, step_id: str, turn: ModelTurn, latency_ms: int) -> None:
+    models, model = ctx.conversation.models, ctx.conversation.model
     ctx.emit(
         EventType.LLM_REQUEST_COMPLETED,
         step_id,
-        model=talk.model,
+        model=model,
         **turn.usage.to_wire(),
         stopReason=turn.stop_reason,
-        latencyMs=ctx.outside.ms_since(started),
+        latencyMs=latency_ms,
         **_names_of_answer(ctx, turn),
-        **cost_of(talk.models, turn.usage, talk.model),
+        **cost_of(models, turn.usage, model),
     )
     if turn.replaced:
         message = f"the model's answer held halves of characters: U+FFFD stands in {turn.replaced} place(s)"
         ctx.emit(EventType.LLM_ANSWER_REPAIRED, step_id, count=turn.replaced, message=message)
-    return turn
 
 
 def _names_of_answer(ctx: LoopContext, turn: ModelTurn) -> dict[str, str]:

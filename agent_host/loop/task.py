@@ -53,18 +53,20 @@ from agent_host.errors import (
 from agent_host.loop.background import see_background_changes
 from agent_host.loop.calls import run_calls
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.context import MODEL_OPTION, TaskEnd
+from agent_host.loop.context import MODEL_OPTION
 from agent_host.loop.limits import warn_of_step_limit
 from agent_host.loop.recovery import take_replay
 from agent_host.loop.step import add_note, commit, reopen, report_commands, report_damage, report_steers, take_turn
+from agent_host.states import TaskEnd
 from agent_host.thread.messages import last_answer
 from state.records import SessionStatusChanged, TaskEnded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent_host.loop.context import EndStatus, LoopContext, Replay, ResumeNote
+    from agent_host.loop.context import LoopContext, Replay, ResumeNote
     from agent_host.loop.step import Step
+    from agent_host.states import EndStatus
 
 MAX_FULL_WINDOWS = 3
 """So many turns in a row may end in a full context window, each followed by a cut."""

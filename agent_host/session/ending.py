@@ -25,10 +25,10 @@ from state.records import SessionStatusChanged
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
-    from agent_host.loop.context import LoopContext, TaskEnd
+    from agent_host.loop.context import LoopContext
     from agent_host.services.session import SessionService
     from agent_host.session.task_runner import TaskRunner
-    from agent_host.states import Machine
+    from agent_host.states import Machine, TaskEnd
     from state.locations import SessionPaths
 
 _OBSERVERS_S = 1.0

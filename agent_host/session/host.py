@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.errors import OutOfOrder, SessionHeld, SessionNotFound, SessionNotReady, UsageError
-from agent_host.session.opening import ClientServer, Owner
+from agent_host.session.reports import Owner
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from agent_host.errors import AgentHostError
     from agent_host.services.session import NewSession
     from agent_host.session.lifecycle import LiveSession
+    from agent_host.session.opening import ClientServer
     from agent_host.session.patches import FilePatch
-    from agent_host.session.stored import SessionRecord, StoredSession, StoredSessions
+    from agent_host.session.reports import StoredSession
+    from agent_host.session.stored import SessionRecord, StoredSessions
     from agent_host.session.transcript import Item, Transcript
 
 

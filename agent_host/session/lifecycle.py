@@ -12,7 +12,7 @@ object checks the move, and the parts do the work.
 - `ending` is the end: the result file, the history, the archive, the service, in an order that a crash cannot spoil.
 
 Rules: what a client was told is on record first. An end is one function, whoever asks for it, and everybody waits for
-the same one. A session belongs to one process (`state.lock`), and to one user and tenant (`opening.Owner`): nobody else
+the same one. A session belongs to one process (`state.lock`), and to one user and tenant (`reports.Owner`): nobody else
 reads it. A policy bundle that expires pauses the session; a new one is taken by a resume.
 
 Traps: a client may ask while the session is still opening, while it ends, or after it: `session.host` answers these by
@@ -36,7 +36,6 @@ from agent_host.errors import (
 )
 from agent_host.events.kinds import EventType
 from agent_host.loop.background import take_up_commands
-from agent_host.loop.context import TaskEnd
 from agent_host.loop.conversation import refuse_unpriced
 from agent_host.session.attachments import keep_pictures
 from agent_host.session.ending import SessionEnd
@@ -46,7 +45,7 @@ from agent_host.session.opening import refuse_foreign_cursor, temporary_of
 from agent_host.session.reports import replays_approved, session_state
 from agent_host.session.task_runner import TaskRunner
 from agent_host.session.tasks import first_versions
-from agent_host.states import SessionStatus, session_machine
+from agent_host.states import SessionStatus, TaskEnd, session_machine
 from agent_host.thread.prompt import writes_blocked_by
 from config.lean_typing import NamedTuple
 from config.policies import is_built_in
@@ -70,9 +69,8 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.redaction import Redaction
     from policy.rules.case import TaskOptions
-    from state.checkpoint import SessionIdentity
+    from state.checkpoint import ModeRow, SessionIdentity
     from state.locations import SessionPaths
-    from state.records import ModeRow
     from state.store import LoadReport
 
 # Shutdown within the desktop's patience of ten seconds (AH 3.4): for the step, then for tools that are ended by force,

@@ -65,13 +65,6 @@ class ClientServer(NamedTuple):
     environment: Mapping[str, str] = {}
 
 
-class Owner(NamedTuple):
-    """The owner of a session."""
-
-    tenant_id: str
-    user_id: str
-
-
 class ResolvedOptions(NamedTuple):
     """Options that a session is started with: those of a client, the configuration below them, and for a resume what is
     on record. Paths are absolute.

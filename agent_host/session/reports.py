@@ -1,4 +1,4 @@
-"""Reports on a session: its state, and the result object of a task that ended."""
+"""Reports on a session: its row in a list, its state, and the result object of a task that ended."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from agent_host.errors import CANCELLED, INTERRUPTED, ErrorCode, UsageError, end
 from agent_host.loop.context import Replay
 from agent_host.states import SessionStatus, TaskPhase
 from agent_host.thread.messages import decode
+from config.lean_typing import NamedTuple
 from state.blobs import NOT_KEPT, mode_and_blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from agent_host.loop.context import EndStatus, LoopContext, TaskEnd
+    from agent_host.loop.context import LoopContext
+    from agent_host.states import EndStatus, TaskEnd
     from agent_host.thread.messages import ToolCall
-    from state.checkpoint import Checkpoint, Task
-    from state.records import ApprovalAnswered, TaskStatus
+    from state.checkpoint import Checkpoint, Task, TaskStatus
+    from state.records import ApprovalAnswered
 
 _END_NAMES: dict[EndStatus, str] = {
     "completed": TaskPhase.COMPLETED,
@@ -33,7 +35,73 @@ ON_RECORD: dict[TaskStatus, TaskPhase] = {
     "cancelled": TaskPhase.CANCELLED,
 }
 
+UNREADABLE = "UNREADABLE"
+"""In place of the status of a session whose record cannot be read."""
 _WAITS = "not uploaded yet: this process goes on with it, else a resume of the session"
+
+
+class Owner(NamedTuple):
+    """The owner of a session."""
+
+    tenant_id: str
+    user_id: str
+
+
+class StoredSession(NamedTuple):
+    """A session in a list. `prompt` is that of the last task, `title` the first line of the first one, cut to 80
+    characters; of one that cannot be read both say why. `pid` is that of the live process that holds it (0: unknown).
+    `updated_at` is in RFC 3339. `owner` is None where that is not known. `usage` are the tokens of all its tasks as
+    JSON has them, with `cost` and `costCurrency` where that is known; None where an earlier version did not keep
+    them. `ending` has the verdict, and of what has ended by whom and whether a retry can help; `reason` is why, where
+    it is not completed. `duration_ms` is how long the last task of one that has ended took."""
+
+    session_id: str
+    status: str
+    title: str
+    prompt: str
+    step_count: int
+    total_tokens: int | None
+    updated_at: str
+    workspace: str
+    owner: Owner | None
+    pid: int | None = None
+    resumable: bool = False
+    usage: dict[str, Any] | None = None
+    ending: Mapping[str, Any] = {"verdict": "interrupted"}
+    reason: str | None = None
+    duration_ms: int | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in one word, the same everywhere."""
+        return str(self.ending["verdict"])
+
+    @property
+    def description(self) -> str:
+        """The verdict, why, and who ended it: `failed: UNAUTHORIZED, by infrastructure`."""
+        if self.status == UNREADABLE:
+            return UNREADABLE
+        why = f": {self.reason}" if self.reason not in (None, self.verdict) else ""
+        by = f", by {self.ending['endedBy']}" if self.verdict in ("failed", "paused", "denied") else ""
+        return f"{self.verdict}{why}{by}"
+
+    def to_wire(self) -> dict[str, Any]:
+        """The session as lists show it."""
+        return {
+            "sessionId": self.session_id,
+            "status": self.status,
+            **self.ending,
+            "reason": self.reason,
+            "resumable": self.resumable,
+            "pid": self.pid,
+            "title": self.title,
+            "prompt": self.prompt,
+            "stepCount": self.step_count,
+            "totalTokens": self.total_tokens,
+            "updatedAt": self.updated_at,
+            "workspace": self.workspace,
+            **({} if self.usage is None else {"usage": self.usage}),
+        }
 
 
 def is_result(kept: dict[str, Any]) -> bool:

@@ -13,8 +13,16 @@ import orjson
 from agent_host.errors import INTERRUPTED, CheckpointUnreadable, ErrorCode, SessionNotFound, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.session.new_task import title_of
-from agent_host.session.opening import Owner, state_errors_translated
-from agent_host.session.reports import ON_RECORD, verdict, verdict_in_result, verdict_on_record
+from agent_host.session.opening import state_errors_translated
+from agent_host.session.reports import (
+    ON_RECORD,
+    UNREADABLE,
+    Owner,
+    StoredSession,
+    verdict,
+    verdict_in_result,
+    verdict_on_record,
+)
 from agent_host.session.tasks import first_versions, workspaces
 from agent_host.session.transcript import (
     Transcript,
@@ -43,68 +51,9 @@ if TYPE_CHECKING:
 
     Cleaner = Callable[[Checkpoint], Callable[[bytes], bytes] | None]
 
-UNREADABLE = "UNREADABLE"
 _MAX_DIFF_BYTES: Final = 1024 * 1024
 # What a row takes from a result.
 _KEPT = {"status": str, "prompt": str, "stepCount": int, "endedAt": str, "workspace": str}
-
-
-class StoredSession(NamedTuple):
-    """A session in a list. `prompt` is that of the last task, `title` the first line of the first one, cut to 80
-    characters; of one that cannot be read both say why. `pid` is that of the live process that holds it (0: unknown).
-    `updated_at` is in RFC 3339. `owner` is None where that is not known. `usage` are the tokens of all its tasks as
-    JSON has them, with `cost` and `costCurrency` where that is known; None where an earlier version did not keep
-    them. `ending` has the verdict, and of what has ended by whom and whether a retry can help
-    (`agent_host.session.reports`); `reason` is why, where it is not completed. `duration_ms` is how long the last task
-    of one that has ended took."""
-
-    session_id: str
-    status: str
-    title: str
-    prompt: str
-    step_count: int
-    total_tokens: int | None
-    updated_at: str
-    workspace: str
-    owner: Owner | None
-    pid: int | None = None
-    resumable: bool = False
-    usage: dict[str, Any] | None = None
-    ending: Mapping[str, Any] = {"verdict": "interrupted"}
-    reason: str | None = None
-    duration_ms: int | None = None
-
-    @property
-    def verdict(self) -> str:
-        """The verdict in one word, the same everywhere."""
-        return str(self.ending["verdict"])
-
-    @property
-    def description(self) -> str:
-        """The verdict, why, and who ended it: `failed: UNAUTHORIZED, by infrastructure`."""
-        if self.status == UNREADABLE:
-            return UNREADABLE
-        why = f": {self.reason}" if self.reason not in (None, self.verdict) else ""
-        by = f", by {self.ending['endedBy']}" if self.verdict in ("failed", "paused", "denied") else ""
-        return f"{self.verdict}{why}{by}"
-
-    def to_wire(self) -> dict[str, Any]:
-        """The session as lists show it."""
-        return {
-            "sessionId": self.session_id,
-            "status": self.status,
-            **self.ending,
-            "reason": self.reason,
-            "resumable": self.resumable,
-            "pid": self.pid,
-            "title": self.title,
-            "prompt": self.prompt,
-            "stepCount": self.step_count,
-            "totalTokens": self.total_tokens,
-            "updatedAt": self.updated_at,
-            "workspace": self.workspace,
-            **({} if self.usage is None else {"usage": self.usage}),
-        }
 
 
 class StoredSessions:

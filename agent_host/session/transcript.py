@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from agent_host.session.patches import FilePatch
-    from agent_host.session.stored import StoredSession
+    from agent_host.session.reports import StoredSession
 
 _MARKS = frozenset(
     (

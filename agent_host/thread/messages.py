@@ -142,7 +142,21 @@ def encode(
         "content": orjson.Fragment(message.content_json),
         "timestamp": outside.stamp(),
         "tokenCount": message.tokens,
+        **_optional_fields(message),
     }
+    if task_id is not None:
+        wire["taskId"] = task_id
+    if step_id is not None:
+        wire["stepId"] = step_id
+    if parent is not None:
+        wire["parentId"] = message_id(parent)
+    wire["branch"] = BRANCH
+    return copy_to_keep(orjson.dumps(wire))
+
+
+def _optional_fields(message: Message) -> dict[str, Any]:
+    """The fields that the message has beside those of every message."""
+    wire: dict[str, Any] = {}
     if message.tool_calls:
         wire["toolCalls"] = [
             {"id": call.call_id, "name": call.name, "arguments": orjson.Fragment(call.arguments_json)}
@@ -168,14 +182,7 @@ def encode(
         wire["goesOn"] = True
     if message.workspace is not None:
         wire["workspace"] = message.workspace
-    if task_id is not None:
-        wire["taskId"] = task_id
-    if step_id is not None:
-        wire["stepId"] = step_id
-    if parent is not None:
-        wire["parentId"] = message_id(parent)
-    wire["branch"] = BRANCH
-    return copy_to_keep(orjson.dumps(wire))
+    return wire
 
 
 def message_id(data: bytes) -> str:

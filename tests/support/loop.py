@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agent_host.approval.gate import UnattendedGate, WatchedGate
+from agent_host.approval.gate import ElicitationQueue, UnattendedGate, WatchedGate
 from agent_host.events.live_output import LiveOutput
 from agent_host.host.local_tools import BUILT_IN
 from agent_host.ids import MACHINE
@@ -27,7 +27,6 @@ from agent_host.llm.deferred import KnownModels
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation, ForModel
-from agent_host.loop.elicitation import ElicitationQueue
 from agent_host.loop.journal import Journal
 from agent_host.loop.progress import Progress
 from agent_host.loop.task import run_task
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import Category
     from agent_host.events.kinds import EventType
     from agent_host.faults.disk import SimulatedDisk
-    from agent_host.loop.context import TaskEnd
+    from agent_host.states import TaskEnd
     from policy.bundle.model import PolicyBundle
     from policy.rules.case import Limits, TaskOptions
     from state.store import CheckpointStore

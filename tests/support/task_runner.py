@@ -11,7 +11,7 @@ from agent_host.states import session_machine
 from policy.rules.case import AS_THE_BUNDLE_SAYS, TaskOptions
 
 if TYPE_CHECKING:
-    from agent_host.loop.context import TaskEnd
+    from agent_host.states import TaskEnd
     from tests.support.loop import Loop
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.contracts import Leftovers
 from tool_runtime.families.answers import fit_texts
-from tool_runtime.families.family import encode
 from tool_runtime.files.paths import Scope, resolve
 from tool_runtime.output import artifacts
 from tool_runtime.output.terminal import keep_colours, reduce, strip_controls
@@ -24,13 +23,12 @@ from tool_runtime.processes.background import BackgroundCommands
 from tool_runtime.processes.command import CommandParams, end_leftovers, run_command
 from tool_runtime.processes.guard import ProcessGuard
 from tool_runtime.processes.server import ServerProcess
-from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, mark_of
+from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, encode, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from agent_host.contracts import Artifact, CommandEnd, ToolRequest
-    from tool_runtime.families.operations import Operations
     from tool_runtime.output.truncate import HeadTail
     from tool_runtime.processes.background import BackgroundCommand, OutputPiece
     from tool_runtime.processes.command import Captured, CommandOutcome, StartCommand
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
 
     RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
     """See LocalToolRouter.run_program."""
+    Directory = Callable[[CallContext, str | None], str]
 
 _TOLD_BYTES: Final = 4096
 _CUT: Final = {"stdout": "stdout_truncated", "stderr": "stderr_truncated"}
@@ -133,9 +132,9 @@ class Commands:
         outcome = await self.run_program(params)
         return FinishedProgram(call, outcome, self._settings.outside.ms_since(began), timeout_s)
 
-    async def run_command(self, operations: Operations, call: CallContext) -> ToolOutput:
-        """Run a line of the shell, or have it run on. Raises ToolFault."""
-        params = self._command(operations, call)
+    async def run_command(self, call: CallContext, directory: Directory) -> ToolOutput:
+        """Run a line of the shell, or have it run on; `directory` is as in Operations. Raises ToolFault."""
+        params = self._command(call, directory)
         if call.request.arguments.get("background"):
             return self._start(call, params)
         outcome = await self.run_program(params)
@@ -144,7 +143,7 @@ class Commands:
         _refuse_late(outcome, output, f"Command timed out after {timeout_s:g} seconds")
         return output
 
-    def _command(self, operations: Operations, call: CallContext) -> CommandParams:
+    def _command(self, call: CallContext, directory: Directory) -> CommandParams:
         settings, arguments = self._settings, call.request.arguments
         command: str = arguments["command"]
         if not command.strip() or "\0" in command:
@@ -153,7 +152,7 @@ class Commands:
         timeout_s = arguments.get("timeout", settings.default_command_s)
         if timeout_s > settings.command_timeout_max_s:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.timeout: at most {settings.command_timeout_max_s}")
-        cwd = operations.directory(call, arguments.get("cwd"))
+        cwd = directory(call, arguments.get("cwd"))
         return command_params(
             call.request,
             settings,

@@ -103,11 +103,3 @@ def given(call: CallContext, *names: str, **fields: str) -> dict[str, Any]:
     wanted = {**dict(zip(names, names, strict=True)), **fields}
     arguments = call.request.arguments
     return {field: arguments[name] for field, name in wanted.items() if name in arguments}
-
-
-def encode(text: str, argument: str) -> bytes:
-    """The text in UTF-8. Raises ToolFault(INVALID_ARGUMENT)."""
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.{argument}: holds a lone surrogate") from error

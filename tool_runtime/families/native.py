@@ -13,7 +13,7 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import name_for_json
 from agent_host.errors import ErrorCode
 from tool_runtime.families.answers import answer, body_text, cut_line, fit_texts, fitting
-from tool_runtime.families.family import Family, ToolRow, encode, given, name_errors
+from tool_runtime.families.family import Family, ToolRow, given, name_errors
 from tool_runtime.families.schemas import (
     DELETES,
     FETCHES,
@@ -29,7 +29,7 @@ from tool_runtime.families.schemas import (
     text,
 )
 from tool_runtime.output.text import decode_body
-from tool_runtime.tool import FaultKind, ToolFault
+from tool_runtime.tool import FaultKind, ToolFault, encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,6 @@ from agent_host.contracts import Image
 from policy.names import CapabilityName
 from policy.paths import is_under, normalize
 from policy.patterns import compile_pattern, problem_of
-from tool_runtime.families.family import encode
 from tool_runtime.files import notebooks, pdf
 from tool_runtime.files import write as writing
 from tool_runtime.files.edits import edits_from, is_notebook
@@ -24,7 +23,7 @@ from tool_runtime.files.paths import Scope, home_directory, narrow_scope, resolv
 from tool_runtime.files.read import FileStamp, ReadOutcome, ReadParams, WholeFile, read_file, whole_file
 from tool_runtime.output.artifacts import file_diff, make_diff, size_note
 from tool_runtime.platform import OS_FAMILY
-from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, mark_of, os_faults, place_to_keep, smallest
+from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, encode, mark_of, os_faults, place_to_keep, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -79,7 +78,7 @@ class Operations:
         """Listings and searches."""
         from tool_runtime.families.trees import Trees
 
-        return Trees(self)
+        return Trees(self.settings, self.scope)
 
     @functools.cached_property
     def web(self) -> Web:
@@ -100,6 +99,10 @@ class Operations:
         """The real path of the directory that a program is to start in, by default the workspace. Raises ToolFault."""
         workspace = self.settings.workspace
         return resolve(normalize(asked or workspace, OS_FAMILY, workspace, home_directory()), self.scope(call.request))
+
+    async def run_command(self, call: CallContext) -> ToolOutput:
+        """Run a line of the shell, or have it run on. Raises ToolFault."""
+        return await self.commands.run_command(call, self.directory)
 
     def read_whole(self, call: CallContext, path: str, max_bytes: int | None) -> WholeFile:
         """All of a file of `max_bytes` at most. Raises ToolFault, and NeedsThread."""

@@ -28,9 +28,9 @@ from tool_runtime.output.text import decode_output
 from tool_runtime.output.truncate import truncate_text
 from tool_runtime.platform import current
 from tool_runtime.processes.command import end_leftovers
-from tool_runtime.schema import UnusableSchema, judge_of
+from tool_runtime.schema import UnusableSchema
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import Abandoned, CallContext, FaultKind, Tool, ToolFault, ToolOutput, mark_of
+from tool_runtime.tool import Abandoned, CallContext, FaultKind, Tool, ToolFault, ToolOutput, judge_of, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import name_for_json
 from agent_host.errors import ErrorCode
 from tool_runtime.families.answers import answer, body_text, cut_line, excerpt, fitting
-from tool_runtime.families.family import Family, ToolRow, encode, given, name_errors
+from tool_runtime.families.family import Family, ToolRow, given, name_errors
 from tool_runtime.families.schemas import (
     DELETES,
     FETCHES,
@@ -36,7 +36,7 @@ from tool_runtime.output.text import decode_body
 from tool_runtime.output.truncate import truncate_characters
 from tool_runtime.platform import WINDOWS
 from tool_runtime.platform.environment import path_to_trust
-from tool_runtime.tool import FaultKind, ToolFault, os_faults
+from tool_runtime.tool import FaultKind, ToolFault, encode, os_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

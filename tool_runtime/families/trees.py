@@ -26,10 +26,12 @@ from tool_runtime.tool import NeedsThread, smallest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tool_runtime.families.operations import Operations
+    from agent_host.contracts import ToolRequest
     from tool_runtime.files.globs import HiddenNames
     from tool_runtime.files.grep import GrepOutcome, Ripgrep
     from tool_runtime.files.listing import Listing, Page
+    from tool_runtime.files.paths import Scope
+    from tool_runtime.settings import RuntimeSettings
     from tool_runtime.tool import CallContext
 
 _LISTED_AT_ONCE: Final = 200
@@ -41,9 +43,9 @@ _MAX_NAMES: Final = 2_000_000
 class Trees:
     """Each operation takes more fields of its parameters by name, and raises ToolFault and NeedsThread."""
 
-    def __init__(self, operations: Operations) -> None:
-        self._settings = operations.settings
-        self._scope = operations.scope
+    def __init__(self, settings: RuntimeSettings, scope: Callable[[ToolRequest], Scope]) -> None:
+        self._settings = settings
+        self._scope = scope
         self._pager = Pager()
 
     @functools.cached_property

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from config.lean_typing import NamedTuple
 from config.shapes import meant_name
 from tool_runtime.files.paths import Scope, open_below, open_parent, open_regular
+from tool_runtime.files.read import whole_file
 from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
@@ -163,8 +164,6 @@ def _enter(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None,
 def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
     """The text of a skill, cut to 500 lines and 40,000 characters, and the names of its other files. Raises
     ToolFault."""
-    from tool_runtime.files.read import whole_file  # what reads files comes with the first that is read
-
     raw = whole_file(os.path.join(skill.folder, FILE), _scope_of(skill, scope), _MAX_FILE_BYTES, abandoned).data
     body = _read(raw).body.strip("\n")
     lines = body.split("\n")
@@ -180,8 +179,6 @@ def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
 
 def resource_of(skill: Skill, path: str, offset: int, scope: Scope, abandoned: Abandoned) -> str:
     """12,000 characters of a text file of the skill, from the character `offset` on. Raises ToolFault."""
-    from tool_runtime.files.read import whole_file
-
     spelled = os.path.normpath(os.path.join(skill.folder, path))
     data = whole_file(spelled, _scope_of(skill, scope), MAX_RESOURCE_BYTES, abandoned).data
     try:

@@ -38,8 +38,8 @@ import orjson
 from agent_host.contracts import Leftovers, SourceNotice, Subject, ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.families.answers import ELSEWHERE
-from tool_runtime.schema import UnusableSchema, mend_schema
-from tool_runtime.tool import CallContext, Tool, ToolFault, ToolOutput, add_timeout, cap
+from tool_runtime.schema import UnusableSchema
+from tool_runtime.tool import CallContext, Tool, ToolFault, ToolOutput, add_timeout, cap, mend_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

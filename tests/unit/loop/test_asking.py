@@ -23,7 +23,7 @@ from tests.support.loop_parts import MODEL, TASK, bundle, calls, says, shell
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.loop.context import TaskEnd
+    from agent_host.states import TaskEnd
 
 TOO_LONG = ContextTooLong("the request is too long for the model")
 BUSY = ModelOverloaded("the gateway is overloaded")

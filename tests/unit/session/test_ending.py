@@ -14,7 +14,7 @@ from agent_host.errors import ServiceUnavailable
 from agent_host.events.kinds import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults
-from agent_host.loop.context import TaskEnd
+from agent_host.states import TaskEnd
 from tests.support.loop_parts import NOW, Artifacts, says
 from tests.support.sessions import Opened
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.judging.judge import Judge
-    from agent_host.loop.context import TaskEnd
+    from agent_host.states import TaskEnd
 
 
 DOWN = GatewayUnavailable("down")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import ToolRequest, ToolResult
-    from agent_host.loop.context import TaskEnd
+    from agent_host.states import TaskEnd
 
 DOWN = GatewayUnavailable("down")
 

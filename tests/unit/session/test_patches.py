@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.session.patches import find_renames, preview, render_text
+from agent_host.session.patches import preview, render_text
 from agent_host.session.tasks import FirstVersions
+from agent_host.text_diff import find_renames
 from state.blobs import PLAIN_FILE, PROGRAM, UNAVAILABLE, add_mode, sha256_hex
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.loop.context import TaskEnd
 from agent_host.session.reports import result_object, session_state
-from agent_host.states import SessionStatus
+from agent_host.states import SessionStatus, TaskEnd
 from state.records import record_of
 from state.usage import TokenUsage
 from tests.support.loop import Loop
@@ -18,7 +17,7 @@ from tests.support.loop_parts import Person, bundle, call, calls, says, settled,
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.loop.context import EndStatus
+    from agent_host.states import EndStatus
 
 
 def test_a_session_without_a_task(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.session.stored import StoredSession
+from agent_host.session.reports import StoredSession
 from agent_host.session.transcript import doubts_of, items_of, pictures_of, read_run_log, steps_of
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from state.checkpoint import Checkpoint, EarlierTask, OpenCall, OpenStep, SessionIdentity, Task
+from state.checkpoint import Checkpoint, EarlierTask, Intent, OpenCall, OpenStep, ReplayRow, SessionIdentity, Task
 from state.disk import LOCAL_DISK, LocalDisk
 from state.errors import Damaged, NoSuchSession, UnknownVersion, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import JournalContent, JournalFile, frame, parse
-from state.records import ApprovalAnswered, ApprovalGranted, Intent, ReplayRow, TaskQueued, record_of
+from state.records import ApprovalAnswered, ApprovalGranted, TaskQueued, record_of
 from state.snapshot import call_to_json, decode_snapshot, encode_snapshot, read_open_step
 from state.usage import TokenUsage
 from tests.support.rows import each_row

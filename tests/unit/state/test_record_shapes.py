@@ -15,11 +15,12 @@ from agent_host.thread.messages import Role
 from policy.rules.case import ApprovalMode, TaskOptions
 from state import record_shapes, records
 from state import record_shapes as message_shapes
+from state.checkpoint import CommandReason, TaskStatus
 from state.errors import Damaged
 from state.journal import frame, parse
 from state.loading import change_of, fields_of_line
 from state.record_shapes import record_problems
-from state.records import TaskStatus, fields_of
+from state.records import fields_of
 from tests.support.rows import each_row
 from tests.unit.state.helpers import USAGE, message
 
@@ -36,7 +37,7 @@ from tests.unit.state.helpers import USAGE, message
         (record_shapes.SCOPES, get_args(Scope)),
         (record_shapes.ANSWERERS, get_args(AnsweredBy)),
         (record_shapes.APPROVAL_MODES, get_args(ApprovalMode)),
-        (get_args(records.CommandReason), get_args(contracts.CommandReason)),
+        (get_args(CommandReason), get_args(contracts.CommandReason)),
     ],
 )
 def test_files_and_program_know_the_same_words(words: tuple[str, ...], own: tuple[str, ...]) -> None:

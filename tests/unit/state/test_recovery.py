@@ -21,7 +21,7 @@ from tests.support.rows import each_row
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state.records import Intent
+    from state.checkpoint import Intent
 
 INTENT: Intent = {"path": "/f", "before": None, "after": "h"}
 

@@ -14,7 +14,7 @@ from state.recovery import CallOutcome, ResumeVerdict, compare, judge
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:
-    from state.records import Intent
+    from state.checkpoint import Intent
 
 PATH = "/f"
 RUNS, DENIED, FAILS, FAILS_LATE = "runs", "denied", "fails", "fails after its effect"

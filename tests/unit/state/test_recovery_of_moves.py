@@ -12,7 +12,7 @@ from state.recovery import CallOutcome, compare, paths_of
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:
-    from state.records import Intent
+    from state.checkpoint import Intent
 
 PATHS = ("/a", "/b", "/c")
 Files = dict[str, str | None]

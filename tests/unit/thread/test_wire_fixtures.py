@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from agent_host.thread.messages import Order
-    from state.records import CallRow
+    from state.checkpoint import CallRow
 
 WIRES = Path(__file__).parents[2] / "fixtures" / "wires"
 STREAMS = sorted(WIRES.glob("*/*.sse"))

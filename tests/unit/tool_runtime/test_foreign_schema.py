@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.rows import each_row
-from tool_runtime.schema import UnusableSchema, judge_of
+from tool_runtime.schema import UnusableSchema
+from tool_runtime.tool import judge_of
 
 
 def wrong(schema: dict[str, Any], arguments: dict[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from tests.support.rows import each_row
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.native import MAX_FILE_BYTES, SPECS
-from tool_runtime.schema import judge_of
+from tool_runtime.tool import judge_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

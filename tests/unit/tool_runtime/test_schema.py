@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.rows import each_row
 from tests.support.tools import TOOLS
-from tool_runtime.schema import UnusableSchema, judge_of, shape_of
+from tool_runtime.schema import UnusableSchema, shape_of
+from tool_runtime.tool import judge_of
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

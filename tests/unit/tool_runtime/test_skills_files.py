@@ -20,7 +20,7 @@ from tests.unit.tool_runtime.test_http import response, serving
 from tool_runtime.families import skills as specs
 from tool_runtime.families.skills import SPECS
 from tool_runtime.files.globs import BadGlob, HiddenNames
-from tool_runtime.schema import judge_of
+from tool_runtime.tool import judge_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

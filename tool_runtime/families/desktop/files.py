@@ -8,9 +8,9 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Need, Subject, ToolSpec
-from tool_runtime.families.family import ToolRow, encode
+from tool_runtime.families.family import ToolRow
 from tool_runtime.families.schemas import DELETES, READS, WRITES, content_of_write, flag, integer, parameters, text
-from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, smallest
+from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, encode, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from agent_host.contracts import Need, Subject, ToolSpec
 from policy.names import CapabilityName
-from tool_runtime.families.family import ToolRow, encode
+from tool_runtime.families.family import ToolRow
 from tool_runtime.families.schemas import FETCHES, RUNS, flag, integer, mapping, parameters, text
 from tool_runtime.output import artifacts
 from tool_runtime.output.text import charset_of, decode_body
 from tool_runtime.output.truncate import truncate_text
-from tool_runtime.tool import FaultKind, ToolFault, ToolOutput
+from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, encode
 
 if TYPE_CHECKING:
     from agent_host.contracts import Artifact, ToolRequest
@@ -151,7 +151,7 @@ def set_timeouts(spec: ToolSpec, settings: RuntimeSettings) -> ToolSpec:
 
 
 ROWS: Final = (
-    ToolRow(RUN_COMMAND, run=lambda operations, call: operations.commands.run_command(operations, call)),
+    ToolRow(RUN_COMMAND, run=lambda operations, call: operations.run_command(call)),
     ToolRow(COMMAND_OUTPUT, run=lambda operations, call: operations.commands.read_output(call)),
     ToolRow(STOP_COMMAND, run=lambda operations, call: operations.commands.stop(call)),
     ToolRow(HTTP_REQUEST, run=_request, leftover=_remove_download),

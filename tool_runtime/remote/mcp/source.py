@@ -25,8 +25,8 @@ from config.shapes import display
 from tool_runtime.files.images import check_image
 from tool_runtime.remote.lists import MAX_TOOLS, Definition, usable
 from tool_runtime.remote.mcp.servers import Asking, Http, NotSent
-from tool_runtime.schema import UnusableSchema, judge_of
-from tool_runtime.tool import FaultKind, ToolFault, ToolOutput
+from tool_runtime.schema import UnusableSchema
+from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, judge_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
