@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -26,6 +27,8 @@ Kind = Literal["directory", "archive", "git"]
 _MOST_BYTES: Final = 256 * 1024**2
 _MOST_TASKS: Final = 100_000
 _ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_FOLDS_CASE: Final = sys.platform in ("win32", "darwin")
+"""There two ids that differ in case alone would share the file of a patch."""
 _ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@^~{}-]{0,199}")
@@ -114,11 +117,12 @@ def _checked(rows: Iterable[tuple[int, Any]], base: str) -> tuple[list[BatchTask
     for line, row in rows:
         wrong = [row] if isinstance(row, str) else [one.sentence for one in all_problems(_SHAPE, row)]
         task = None if wrong else _task(row, base, wrong)
-        if task is not None and task.id in lines:
-            wrong.append(f"id {task.id} is that of line {lines[task.id]} as well")
+        name = "" if task is None else task.id.casefold() if _FOLDS_CASE else task.id
+        if name in lines:
+            wrong.append(f"id {name} is that of line {lines[name]} as well")
         problems += (f"line {line}: {one}" for one in wrong)
         if task is not None and not wrong:
-            lines[task.id] = line
+            lines[name] = line
             tasks.append(task)
     return tasks, problems
 

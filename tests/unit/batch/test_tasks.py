@@ -107,6 +107,16 @@ def test_an_id_twice_no_json_and_nothing_at_all(folder: Path) -> None:
         read_tasks(str(folder / "none.jsonl"))
 
 
+@pytest.mark.parametrize("folds", [False, True])
+def test_ids_that_differ_in_case_alone(folder: Path, folds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_host.batch.tasks._FOLDS_CASE", folds)
+    rows = {**GOOD, "id": "Task"}, {**GOOD, "id": "task"}
+    if folds:
+        assert "line 2: id task is that of line 1 as well" in refusal(folder, *rows)
+    else:
+        assert [task.id for task in read_tasks(written(folder, *rows))] == ["Task", "task"]
+
+
 NAMES = ("id", "prompt", "workspace", "setup", "check", "model", "limits")
 
 
