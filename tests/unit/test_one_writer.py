@@ -29,7 +29,7 @@ ELSEWHERE = {
     "agent_host/cli/mcp.py": "the ends of a pipe",
     "agent_host/clients/fork_server.py": "the pipe to a session's process",
     "agent_host/clients/warm_process.py": "standard streams",
-    "agent_host/cli/report.py": "the folder of pages that the user asks for",
+    "agent_host/cli/show.py": "the folder of pages that the user asks for",
     "agent_host/cli/outputs.py": "the files that the user names, opened before a session begins",
     "agent_host/cli/runner_marks.py": "the summary and the outputs of a pipeline's step, which its runner names",
     "agent_host/cli/streams.py": "the null device",

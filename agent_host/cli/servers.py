@@ -1,17 +1,23 @@
-"""`agent-host mock-gateway`: the scripted gateway on its own, for CI; its URL is the first line on stdout."""
+"""Commands that serve until a signal comes; the URL is the first line on stdout.
+
+`agent-host mock-gateway` is the scripted gateway on its own, for CI, `agent-host tool-service` the Backend Tool Service
+(BT), `agent-host view` the sessions of a state directory as a live page. Each imports its server when it is chosen.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import importlib.util
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.cli import exit_codes
+from agent_host.cli.shared import state_dir_of
 from agent_host.cli.streams import answer, put
 from agent_host.errors import UsageError
-from agent_host.testing.gateway import ScriptError, serve_forever
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +26,8 @@ if TYPE_CHECKING:
 
 def mock_gateway(namespace: argparse.Namespace) -> int:
     """Serve the script until a signal comes; what a request lacked is written to stderr, and makes the exit code 1."""
+    from agent_host.testing.gateway import ScriptError
+
     gc.enable()
     if namespace.record is not None:
         return _record(namespace)
@@ -62,6 +70,8 @@ def _record(namespace: argparse.Namespace) -> int:
 
 
 async def _serve(namespace: argparse.Namespace, workspace: str) -> int:
+    from agent_host.testing.gateway import serve_forever
+
     failures = 0
 
     def on_failure(text: str) -> None:
@@ -99,3 +109,57 @@ async def _run_until_signal(work: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         if not serving.cancelled():
             raise
+
+
+_BACKEND_PACKAGES: Final = (
+    "starlette",
+    "uvicorn",
+    "httptools",
+    "psycopg",
+    "psycopg_pool",
+    "prometheus_client",
+    "boto3",
+)
+"""What the extra brings, by module."""
+
+
+def tool_service(namespace: argparse.Namespace) -> int:
+    """Serve until a signal comes; calls that run are let end. Raises UsageError for what cannot be served."""
+    missing = [name for name in _BACKEND_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"`agent-host tool-service` needs {', '.join(missing)}: install agent-host[backend]")
+    from agent_host.tool_service.server import ServiceOptions, serve
+
+    gc.enable()
+    artifacts = namespace.artifacts or os.path.join(state_dir_of(namespace), "tool-service", "artifacts")
+    options = ServiceOptions(
+        tenants=os.path.abspath(namespace.tenants),
+        host=namespace.host,
+        port=namespace.port,
+        workers=namespace.workers,
+        drain_s=namespace.drain_s,
+        artifacts=os.path.abspath(artifacts),
+    )
+    serve(options, lambda url: answer(f"{url}\n"))
+    return exit_codes.COMPLETED
+
+
+_VIEW_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
+"""What the extra brings, by module."""
+
+
+def view(namespace: argparse.Namespace) -> int:
+    """Serve until a signal comes. Raises UsageError for what cannot be served."""
+    missing = [name for name in _VIEW_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"`agent-host view` needs {', '.join(missing)}: install agent-host[view]")
+    from agent_host.view.server import serve
+
+    gc.enable()
+    serve(
+        state_dir_of(namespace),
+        port=namespace.port,
+        can_approve=namespace.allow_approve,
+        on_ready=lambda url: answer(f"{url}\n"),
+    )
+    return exit_codes.COMPLETED
