@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.chat.face import Choice
 from agent_host.clients.connection import RpcFailure, SessionGone
 from agent_host.clients.markdown import session_markdown
 from agent_host.display_text import count_noun, one_line
 from agent_host.host.options import state_option
 from agent_host.terminal.style import cut
+from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -276,7 +276,7 @@ async def export(chat: Conversation, name: str) -> None:
     path = _path_in(chat.workspace, name or f"{chat.session.session_id}.md")
     shown = await asyncio.to_thread(chat.records.transcript, chat.session.session_id)
     as_json = path.lower().endswith(".json")
-    text = lenient_json.dumps(shown.items, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    text = json_text.dumps(shown.items, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
     text = text if as_json else session_markdown(shown, option=state_option(chat.records.state_dir), whole=True)
     await asyncio.to_thread(_write_new, path, text)
     chat.note(f"wrote {path} ({count_noun(len(shown.items), 'item')})")

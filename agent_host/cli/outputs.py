@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.cli import exit_codes
 from agent_host.cli.streams import GITHUB, notice
 from agent_host.display_text import escape
 from agent_host.errors import AgentHostError, UsageError
+from config import json_text
 from config.policies import names_file
 from config.settings import MOCK_PREFIX
 
@@ -147,7 +147,7 @@ def take_away(
     again = resume if result.resumable or result.details["deniedApprovals"] else None
     if "result" in files:
         shown = {**result.details, "resumeCommand": resume if result.resumable else None}
-        is_whole &= files.write("result", lenient_json.dumps(shown, option=orjson.OPT_APPEND_NEWLINE))
+        is_whole &= files.write("result", json_text.dumps(shown, option=orjson.OPT_APPEND_NEWLINE))
     if files.step_outputs:
         outputs = {
             "patch-file": str(of_files.get("patchFile", "")),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.cli import exit_codes
 from agent_host.cli.outputs import OutputFile
 from agent_host.cli.shared import sandbox_in_words, state_dir_of
@@ -21,6 +20,7 @@ from agent_host.display_text import count_noun, escape, one_line, tokens_in_word
 from agent_host.errors import AgentHostError, SessionNotFound, UsageError
 from agent_host.host.options import state_option
 from agent_host.host.records import MARK_WORDS, session_id_of, stored_sessions
+from config import json_text
 
 if TYPE_CHECKING:
     import argparse
@@ -71,7 +71,7 @@ def show(namespace: argparse.Namespace) -> int:
         row |= {"items": items, "messages": messages}
         row |= {"waits": [wait.to_wire() for wait in transcript.waits]}
         row |= {"doubts": [doubt.to_wire() for doubt in transcript.doubts]}
-        answer(lenient_json.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        answer(json_text.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
         head = _head(record.row, sandbox)
         answer("".join([*head, *_text(items, turns, whole=namespace.step is not None)]))
@@ -143,7 +143,7 @@ def _item(item: Item, *, whole: bool) -> Iterator[str]:
 def _call(item: Item, *, whole: bool) -> Iterator[str]:
     given = item.get("editedArguments", item["arguments"])
     edits = list(_edits(given))
-    arguments = lenient_json.dumps({**given, "edits": f"{len(edits)}, below"} if edits else given).decode()
+    arguments = json_text.dumps({**given, "edits": f"{len(edits)}, below"} if edits else given).decode()
     shown = escape(arguments, keep="") if whole else one_line(arguments, _ARGUMENT_BYTES)
     outcome = item["status"] + (f" {item['code']}" if "code" in item else "")
     outcome = f"exit code {item['exitCode']}" if item.get("exitCode") else outcome
@@ -158,7 +158,7 @@ def _call(item: Item, *, whole: bool) -> Iterator[str]:
         yield f"    approval: {approval['decision']} ({approval['scope']}{edited}): {one_line(approval['reason'])}\n"
     grant = item.get("editedArguments", item["arguments"]).get("sandboxGrant")
     if isinstance(grant, dict):
-        yield f"    asked of the sandbox: {one_line(lenient_json.dumps(grant).decode())}\n"
+        yield f"    asked of the sandbox: {one_line(json_text.dumps(grant).decode())}\n"
     yield from (f"    sandbox: {one_line(denial)}\n" for denial in item.get("denials", ()))
     for lines in edits:
         yield from _block("    ", "\n".join(lines), whole=whole, indent="    ")

@@ -128,17 +128,17 @@ class Backends:
         traced = any(name.startswith("OTEL_") for name in self._environ)
         if urls == (None, None) and not traced:
             return []
-        from agent_host.host import remote_services
-
         found: list[Sink] = []
         if self._urls.audit is not None:
-            found.append(self._sink("the audit service", self._urls.audit, remote_services.audit_sink))
+            found.append(self._sink("the audit service", self._urls.audit, _audit_sink))
         if self._urls.telemetry is not None:
-            found.append(self._sink("the telemetry service", self._urls.telemetry, remote_services.telemetry_sink))
+            found.append(self._sink("the telemetry service", self._urls.telemetry, _telemetry_sink))
         if not traced:
             return found
+        from agent_host.events.otel import otel_sink
+
         provider = provider_of(dialect)
-        traces = remote_services.otel_sink(self._environ, provider=provider, gateway=gateway, trace_file=paths.trace)
+        traces = otel_sink(self._environ, provider=provider, gateway=gateway, trace_file=paths.trace)
         if traces is None:
             return found
         self._traces = traces
@@ -171,12 +171,22 @@ class Backends:
     def _client_with(self, url: str, token: str | None) -> ServiceClient:
         """One client a URL: services behind one address share their connections, where they take one token."""
         if (url, token) not in self._clients:
-            from agent_host.host.remote_services import client_of
+            from agent_host.services.http import ServiceClient
 
             if self._tls is None and url.startswith("https:"):
                 self._tls = TlsContext(url)
             tls = self._tls if url.startswith("https:") else None
-            self._clients[url, token] = client_of(url, token, self._settings, tls, self._outside)
+            limits = self._settings.services
+            self._clients[url, token] = ServiceClient(
+                url,
+                token,
+                outside=self._outside,
+                timeout_s=limits.timeout_s,
+                retries=limits.max_retries,
+                retry_base_s=limits.retry_base_s,
+                retry_max_s=limits.retry_max_s,
+                tls=tls,
+            )
         return self._clients[url, token]
 
     def _workspace_of(self, session_id: str) -> str:
@@ -184,6 +194,21 @@ class Backends:
             return self._workspaces[session_id]
         except KeyError:
             raise SessionNotFound(f"there is no session {session_id} on this machine") from None
+
+
+def _audit_sink(client: ServiceClient) -> BatchedSink:
+    from agent_host.events.batches import AUDIT_EVENTS, AuditRecords, BatchedSink
+    from agent_host.services.http import HttpEventService
+
+    return BatchedSink(HttpEventService(client, "/audit/events").post, AUDIT_EVENTS, shape=AuditRecords())
+
+
+def _telemetry_sink(client: ServiceClient) -> BatchedSink:
+    from agent_host.events.batches import BatchedSink
+    from agent_host.events.payloads import TELEMETRY_EVENTS, telemetry_line
+    from agent_host.services.http import HttpEventService
+
+    return BatchedSink(HttpEventService(client, "/telemetry/events").post, TELEMETRY_EVENTS, shape=telemetry_line)
 
 
 @contextlib.asynccontextmanager

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.errors import ErrorCode
-from agent_host.host.environment import command_environment, families_of, limits_of, native_list, this_environment
-from agent_host.host.local_tools import AlsoElsewhere, argument_problem, built_in, usable
+from agent_host.host.environment import (
+    AlsoElsewhere,
+    argument_problem,
+    built_in,
+    command_environment,
+    families_of,
+    limits_of,
+    native_list,
+    this_environment,
+    usable,
+)
 from agent_host.host.options import bundle_changes, existing_directory, portable, settings_from
 from agent_host.host.python_tools import names_of_packages
 from agent_host.host.sandboxing import LEVEL, Level, domains_to_open, level_to_try, withheld
@@ -37,6 +45,7 @@ from agent_host.session.handshake import (
 )
 from agent_host.thread.prompt import system_prompt
 from agent_host.thread.tokens import estimate
+from config import json_text
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.model import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
@@ -364,7 +373,7 @@ class DryRuns:
         case = case._replace(arguments=usable(self._tools.get(case.tool_name), case.arguments))
         bundle = self._tried.bundle_at(level)
         if case.capabilities is not None:
-            bundle = self._with(lenient_json.dumps(case.capabilities))
+            bundle = self._with(json_text.dumps(case.capabilities))
             bundle = bundle.keep_known(bundle, held=level != "none")
         if case.facts is not None:  # which say where paths lead, whatever this disk says
             bundle = bundle.set_real_places({})

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.approval.gate import InAdvance, PendingApprovals, UnattendedGate
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
 from agent_host.errors import NoActiveTask, UsageError
-from agent_host.host.environment import THIS_MACHINE
-from agent_host.host.local_tools import CAPABILITIES
+from agent_host.host.environment import CAPABILITIES, THIS_MACHINE
 from agent_host.host.opening import SessionOpener
 from agent_host.host.options import LayeredOptions, SessionOptions
 from agent_host.host.records import Result, result_of, stored_sessions

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 
-from agent_host.lenient_json import copy_to_keep
 from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, SentNames, meaning_with, mend_ids, sendable_name
 from agent_host.llm.event_stream import messages_events
 from agent_host.llm.raw_json import (
@@ -25,6 +24,7 @@ from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, S
 from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
 from agent_host.thread.thread import UnitMark
 from config import json_text
+from config.json_text import copy_to_keep
 from state.usage import TokenUsage
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 
-from agent_host.lenient_json import copy_to_keep
 from agent_host.llm.answer_calls import (
     NOT_CLOSED,
     CallReader,
@@ -35,6 +34,7 @@ from agent_host.llm.raw_json import (
 )
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError, key_headers
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, ToolCall, shortest
+from config.json_text import copy_to_keep
 from state.usage import TokenUsage
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from agent_host.contracts import ToolResult
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.judging.prepared import Refusal
-from agent_host.lenient_json import encodable
 from agent_host.loop.admission import PathOrder, TurnSlots
 from agent_host.loop.background import CommandChanges, watch_call
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
@@ -26,6 +25,7 @@ from agent_host.loop.journal import holds_secret
 from agent_host.loop.prepare import bound_to, edit, judge_again, names_taken, record_start, request_for
 from agent_host.loop.recovery import recover_calls
 from agent_host.loop.results import SHOWN_BYTES, Observations, add_note, finish, head_of, refused_result
+from config.json_text import encodable
 from policy.facts import NamedToolFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT
 from policy.rules.toolset import DEFAULT_RISK

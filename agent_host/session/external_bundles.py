@@ -14,8 +14,8 @@ import orjson
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.events.sinks import run_logs
-from config.near_paths import hint_at_path
 from config.policies import BUILT_IN, place_groups, template_as_written
+from config.shapes import hint_at_path
 from policy.bundle import validate
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle, program_problem, suspicions
 from policy.bundle.model import BundleProblems

@@ -13,9 +13,8 @@ from agent_host.judging.environment import resolve_places
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
-from config.near_paths import hint_at_path
 from config.policies import BUILT_IN, digest, is_built_in, names_file, template
-from config.shapes import meant_name
+from config.shapes import hint_at_path, meant_name
 from policy.bundle.builtin import PlaceholderValues, instantiate, kept_step_files, step_files
 from policy.bundle.model import RedactionRule
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName

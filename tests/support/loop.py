@@ -18,7 +18,7 @@ import orjson
 
 from agent_host.approval.gate import UnattendedGate, WatchedGate
 from agent_host.events.live_output import LiveOutput
-from agent_host.host.local_tools import BUILT_IN
+from agent_host.host.environment import BUILT_IN
 from agent_host.ids import MACHINE
 from agent_host.judging.environment import Environment
 from agent_host.judging.judge import Judge

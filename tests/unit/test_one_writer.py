@@ -49,7 +49,7 @@ ELSEWHERE = {
     "tool_runtime/files/grep.py": "a nameless file",
     "tool_runtime/processes/orphan_reaper.py": "control groups",
     "tool_runtime/remote/mcp/oauth.py": "the state directory",
-    "tool_runtime/output/spill.py": "a nameless file",
+    "tool_runtime/output/artifacts.py": "a nameless file",
     "tool_runtime/processes/guard.py": "control groups",
     "tool_runtime/platform/mounts.py": "file systems in memory of a mount namespace that no program is in yet",
     "tool_runtime/platform/seccomp_notify.py": "the memory of a process that waits",

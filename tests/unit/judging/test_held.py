@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.host.local_tools import built_in
+from agent_host.host.environment import built_in
 from agent_host.judging.environment import Environment
 from agent_host.judging.judge import Judge
 from agent_host.judging.scoping import Scoping

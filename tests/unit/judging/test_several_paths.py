@@ -9,7 +9,7 @@ import pytest
 
 from agent_host.approval.grants import move_problem, place_of, same_action
 from agent_host.contracts import Maker
-from agent_host.host.local_tools import BUILT_IN
+from agent_host.host.environment import BUILT_IN
 from agent_host.judging.dry_run import case_from, judge_case
 from agent_host.judging.environment import Environment
 from agent_host.judging.judge import Judge

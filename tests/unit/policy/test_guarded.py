@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.host.local_tools import built_in
+from agent_host.host.environment import built_in
 from agent_host.judging.environment import Environment, Registry
 from agent_host.judging.judge import Judge
 from config.policies import BUILT_IN, template

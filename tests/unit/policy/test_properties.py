@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.host.local_tools import BUILT_IN
+from agent_host.host.environment import BUILT_IN
 from agent_host.judging.dry_run import DryRunCase, StatedFacts, judge_case
 from agent_host.judging.environment import Environment
 from policy.bundle.model import BundleProblems, bundle_from_trusted, camel
