@@ -38,7 +38,7 @@ from config.load import read_regular_file, user_file
 from config.policies import BUILT_IN
 from policy.names import SANDBOX_GRANT
 from policy.names import CapabilityName as Name
-from policy.programs.table import what_it_starts
+from policy.programs import what_it_starts
 from policy.rules.toolset import risk_of_guarded
 from policy.shell.commands import parse
 from policy.urls import UrlProblem, host_of

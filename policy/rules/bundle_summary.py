@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from policy.names import CapabilityName as Name
 from policy.names import words
-from policy.programs.table import what_it_starts
+from policy.programs import what_it_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from policy.globs import ANY_DEPTH, may_meet, reaches
 from policy.names import CapabilityName as Name
 from policy.names import strip_g, words
 from policy.paths import covering, is_absolute, is_under, key, normalize, process_place, roots, split_nested
-from policy.programs.table import is_known, program_named, what_it_starts
+from policy.programs import is_known, program_named, what_it_starts
 from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, approval_needed, deny, where
 from policy.rules.protected_paths import repositories_by_shape, session_samples
 from policy.shell.commands import is_link, parse_line, real_path_of

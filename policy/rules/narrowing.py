@@ -11,7 +11,7 @@ from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, Pa
 from policy.names import CapabilityName as Name
 from policy.names import words
 from policy.paths import is_under
-from policy.programs.table import program_named
+from policy.programs import program_named
 from policy.rules.case import AS_THE_BUNDLE_SAYS
 from policy.rules.commands import wide_name
 from policy.rules.toolset import DEFAULT_RISK, RULE, exceeds, order, over, risk_of_guarded

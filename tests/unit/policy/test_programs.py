@@ -14,8 +14,8 @@ from agent_host.judging.facts import gather
 from policy.decide import check_tool
 from policy.globs import may_meet
 from policy.names import words
+from policy.programs import PROGRAMS, what_it_starts
 from policy.programs.row import options_of
-from policy.programs.table import PROGRAMS, what_it_starts
 from policy.rules.bundle_summary import summarize
 from policy.shell.commands import parse
 from policy.shell.options import read_options
