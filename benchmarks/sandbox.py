@@ -25,8 +25,8 @@ from benchmarks.processes import scratch
 from benchmarks.report import MIB, Row, milliseconds
 from benchmarks.runs import Bench, Turns
 from policy.scope import CommandScope
+from tool_runtime import sandbox
 from tool_runtime.processes.command import CommandParams, LocalCommand, run_command
-from tool_runtime.sandbox import levels as sandbox
 from tool_runtime.sandbox.session import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
@@ -269,7 +269,7 @@ def import_ms(rounds: int) -> float:
     """What the first command that is held imports besides what the loop and every command need."""
     code = (
         "import time, agent_host.loop.task; from tool_runtime.families import commands;"
-        "from tool_runtime.sandbox import levels; began = time.perf_counter();"
+        "from tool_runtime import sandbox as levels; began = time.perf_counter();"
         "import tool_runtime.sandbox.session, tool_runtime.sandbox.probe; print((time.perf_counter() - began) * 1000)"
     )
     argv = [sys.executable, "-c", code]

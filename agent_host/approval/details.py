@@ -18,7 +18,7 @@ from agent_host.text_diff import hunks
 from config import json_text
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT, CapabilityName
-from policy.shell.commands import parse_line
+from policy.shell import parse_line
 from policy.urls import UrlProblem, host_of
 
 if TYPE_CHECKING:

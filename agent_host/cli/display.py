@@ -13,7 +13,7 @@ from agent_host.cli.screen import ScreenBlock, can_draw, colour_diff, columns_of
 from agent_host.cli.streams import GITHUB, GITLAB, notice, put, reason_of
 from agent_host.display_text import count_noun, tokens_in_words
 from agent_host.errors import CANCELLED
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.sinks import JsonLines
 from agent_host.states import SessionStatus, TaskPhase
 from agent_host.terminal.markdown import MarkdownBlocks, load_soon, render

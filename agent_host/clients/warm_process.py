@@ -68,7 +68,7 @@ MODULES: Final = (
     "tomllib",
     "tool_runtime.families.commands",
     "tool_runtime.families.operations",
-    "tool_runtime.sandbox.levels",
+    "tool_runtime.sandbox",
 )
 _OF_LINUX: Final = (
     "tool_runtime.platform.inotify",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import orjson
 
-from agent_host.events.kinds import COUNTING, LIVE_ONLY, EventType, source_of
+from agent_host.events import COUNTING, LIVE_ONLY, EventType, source_of
 from agent_host.ids import rfc3339
 from config import json_text
 from config.lean_typing import NamedTuple

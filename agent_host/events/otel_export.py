@@ -31,7 +31,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.safe_open import open_regular
 from agent_host.version import __version__
 

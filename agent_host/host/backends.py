@@ -13,15 +13,15 @@ from agent_host.events.emitter import Losses
 from agent_host.http import TlsContext, displayable_url
 from agent_host.llm.dialects import provider_of
 from agent_host.llm.urls import check_url, gateway_name
+from agent_host.services import endpoints
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
-from agent_host.services.endpoints import endpoints
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService
 from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService, UploadLimits, UploadQueue
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from agent_host.events.batches import BatchedSink
     from agent_host.events.emitter import Sink
@@ -128,11 +128,18 @@ class Backends:
         traced = any(name.startswith("OTEL_") for name in self._environ)
         if urls == (None, None) and not traced:
             return []
+        from agent_host.events import batches, payloads
+        from agent_host.services.http import HttpEventService
+
         found: list[Sink] = []
         if self._urls.audit is not None:
-            found.append(self._sink("the audit service", self._urls.audit, _audit_sink))
+            post = HttpEventService(self._client(self._urls.audit), "/audit/events").post
+            sink = batches.BatchedSink(post, batches.AUDIT_EVENTS, shape=batches.AuditRecords())
+            found.append(self._watched(sink, "the audit service", self._urls.audit))
         if self._urls.telemetry is not None:
-            found.append(self._sink("the telemetry service", self._urls.telemetry, _telemetry_sink))
+            post = HttpEventService(self._client(self._urls.telemetry), "/telemetry/events").post
+            sink = batches.BatchedSink(post, payloads.TELEMETRY_EVENTS, shape=payloads.telemetry_line)
+            found.append(self._watched(sink, "the telemetry service", self._urls.telemetry))
         if not traced:
             return found
         from agent_host.events.otel import otel_sink
@@ -160,8 +167,7 @@ class Backends:
         """Close the connections."""
         await asyncio.gather(*(client.aclose() for client in self._clients.values()))
 
-    def _sink(self, name: str, url: str, make: Callable[[ServiceClient], BatchedSink]) -> Sink:
-        sink = make(self._client(url))
+    def _watched(self, sink: BatchedSink, name: str, url: str) -> Sink:
         self.losses.watch(f"{name} ({displayable_url(url)})", sink)
         return sink
 
@@ -194,21 +200,6 @@ class Backends:
             return self._workspaces[session_id]
         except KeyError:
             raise SessionNotFound(f"there is no session {session_id} on this machine") from None
-
-
-def _audit_sink(client: ServiceClient) -> BatchedSink:
-    from agent_host.events.batches import AUDIT_EVENTS, AuditRecords, BatchedSink
-    from agent_host.services.http import HttpEventService
-
-    return BatchedSink(HttpEventService(client, "/audit/events").post, AUDIT_EVENTS, shape=AuditRecords())
-
-
-def _telemetry_sink(client: ServiceClient) -> BatchedSink:
-    from agent_host.events.batches import BatchedSink
-    from agent_host.events.payloads import TELEMETRY_EVENTS, telemetry_line
-    from agent_host.services.http import HttpEventService
-
-    return BatchedSink(HttpEventService(client, "/telemetry/events").post, TELEMETRY_EVENTS, shape=telemetry_line)
 
 
 @contextlib.asynccontextmanager

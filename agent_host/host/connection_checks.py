@@ -32,7 +32,7 @@ from config.policies import BUILT_IN, template
 from state.temporary import scratch
 from tool_runtime.families.schemas import definition_of, parameters, text
 from tool_runtime.platform.environment import path_to_trust
-from tool_runtime.remote.mcp.servers import Http, Stdio
+from tool_runtime.remote.mcp import Http, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from agent_host.llm.errors import Kind
     from agent_host.llm.stream import Dialect, ModelTurn
     from config.settings import Settings
-    from tool_runtime.remote.mcp.servers import ServerConfig
+    from tool_runtime.remote.mcp import ServerConfig
 
 _TIMEOUT_S = 20.0
 _MAX_ANSWER_BYTES = 64 * 1024

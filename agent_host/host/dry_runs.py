@@ -34,7 +34,7 @@ from agent_host.ids import MACHINE
 from agent_host.judging.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.judging.environment import Registry, resolve_places
 from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
-from agent_host.services.endpoints import TOOLS_URL_VARIABLE
+from agent_host.services import TOOLS_URL_VARIABLE
 from agent_host.session.handshake import (
     SESSION_TO_TRY,
     bundle_in_file,
@@ -46,15 +46,15 @@ from agent_host.session.handshake import (
 from agent_host.thread.prompt import system_prompt
 from agent_host.thread.tokens import estimate
 from config import json_text
+from policy.bundle import BundleProblems
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
-from policy.bundle.model import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
 from policy.decide import check_tool
 from policy.decision import RISK_LEVELS
 from policy.facts import NamedToolFacts
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
+from policy.rules import NO_LIMITS, deny
 from policy.rules.bundle_summary import ends_commits, summarize
-from policy.rules.case import NO_LIMITS, deny
 from policy.rules.named_tools import entry_for_tool
 from policy.rules.sandbox import NO_WIDENING
 from policy.rules.toolset import DEFAULT_RISK, order, risk_of_guarded, why_not_offered, withheld_by
@@ -71,9 +71,9 @@ if TYPE_CHECKING:
     from agent_host.judging.facts import Scripts
     from agent_host.llm.stream import Dialect
     from config.settings import Settings
-    from policy.bundle.model import BundleProblem, PolicyBundle
+    from policy.bundle import BundleProblem, PolicyBundle
     from policy.decision import Decision
-    from policy.rules.case import Limits, NativeExec
+    from policy.rules import Limits, NativeExec
     from policy.rules.skills import SkillTools
     from policy.scope import SandboxLevel
     from tool_runtime.files.skills import SkillIndex

@@ -12,14 +12,14 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.errors import TOKEN_VARIABLE, UsageError
 from agent_host.ids import MACHINE
 from agent_host.judging.environment import Environment, Registry
-from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
-from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
+from agent_host.services import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
+from agent_host.services import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
 from config.load import user_skills
 from config.settings import ALL_TOOLS
 from policy.decision import RISK_LEVELS
 from policy.names import CapabilityName
-from policy.rules.case import ToolLimit
+from policy.rules import ToolLimit
 from state.disk import LOCAL_DISK, ThreadJob
 from tool_runtime.families.catalogue import FAMILIES, NATIVE, SPECS, specs_of
 from tool_runtime.families.desktop.files import UPLOAD_ARTIFACT, upload_problem
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
     from policy.facts import ShellName
-    from policy.rules.case import Limits, NativeExec
+    from policy.rules import Limits, NativeExec
     from state.disk import Beside, Disk
     from tool_runtime.processes.command import CommandParams, RunningCommand, StartCommand
     from tool_runtime.processes.guard import ProcessGuard
@@ -205,9 +205,9 @@ def native_roots(settings: Settings, workspace: str) -> tuple[str, ...]:
 
 def native_list(settings: Settings, workspace: str) -> NativeExec:
     """The programs that native tools start. Raises UsageError with every problem of the entries."""
-    from policy.bundle.model import BundleProblems
+    from policy.bundle import BundleProblems
     from policy.bundle.validate import command_policies
-    from policy.rules.case import NativeExec
+    from policy.rules import NativeExec
     from policy.rules.native_exec import DEFAULT, entry_problem
 
     try:

@@ -25,7 +25,7 @@ from agent_host.session.new_task import NewTask, title_of
 from agent_host.session.opening import LOCAL, FixedOptions
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
-from policy.rules.case import AS_THE_BUNDLE_SAYS
+from policy.rules import AS_THE_BUNDLE_SAYS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from agent_host.session.opening import ResolvedOptions
     from agent_host.session.patches import WholePatch
     from agent_host.session.transcript import Item
-    from policy.rules.case import TaskOptions
+    from policy.rules import TaskOptions
     from state.store import LoadReport
     from tool_runtime.families.python_tools import PythonTool
 

@@ -15,7 +15,7 @@ from agent_host.approval.grants import covering, grant_for, move_problem, place_
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, replay_of
 from agent_host.contracts import ToolResult
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.judging.prepared import Refusal
 from agent_host.loop.admission import PathOrder, TurnSlots
 from agent_host.loop.background import CommandChanges, watch_call

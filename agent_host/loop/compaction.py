@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent_host.errors import BudgetExceeded, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.costs import LEAST_SHARE, count_usage
 from agent_host.loop.limits import ModelRequest, check_request, emit_compacted, estimate_input, room_for_conversation
 from agent_host.retrying import call_with_retries

@@ -10,7 +10,7 @@ import orjson
 
 from agent_host.contracts import Maker, ToolError, ToolResult
 from agent_host.errors import ErrorCode
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.artifacts import add_references, hand_over, keep_artifacts, parts_of, reference_note
 from agent_host.loop.background import CommandChanges
 from agent_host.loop.context import note_on

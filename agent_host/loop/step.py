@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agent_host.display_text import one_line
 from agent_host.errors import ContextTooLong, ErrorCode, GatewayUnavailable, ModelOverloaded
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import clear_all_results, make_room
 from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION

@@ -60,7 +60,7 @@ from agent_host.session.opening import ClientServer, Owner
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.shapes import FLAG, OBJECT, ListOf, MapOf, Text, number, one_of, whole
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence

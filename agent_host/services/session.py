@@ -9,7 +9,7 @@ import orjson
 
 from agent_host.errors import AgentHostError, ServiceRejected, SessionExpired, SessionNotFound
 from agent_host.http import usable_in_header
-from agent_host.services.endpoints import check_id, check_line, check_object
+from agent_host.services import check_id, check_line, check_object
 from config import json_text
 from config.lean_typing import NamedTuple
 

@@ -22,7 +22,7 @@ import orjson
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Maker
 from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUnavailable
 from agent_host.safe_open import open_regular
-from agent_host.services.endpoints import check_id, check_object, check_uri
+from agent_host.services import check_id, check_object, check_uri
 from config import json_text
 from config.json_text import encodable
 from config.lean_typing import NamedTuple

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.errors import ErrorCode
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.background import end_commands
 from agent_host.services.session import say_goodbye
 from agent_host.session.new_task import title_of

@@ -26,7 +26,7 @@ from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.errors import UsageError
 from agent_host.http import TlsContext
 from agent_host.ids import MACHINE
-from agent_host.services.endpoints import TOKEN_VARIABLE, endpoints
+from agent_host.services import TOKEN_VARIABLE, endpoints
 from agent_host.services.http import ServiceClient
 from agent_host.tool_service.admission import LocalSlots
 from agent_host.tool_service.answers import MemoryAnswers

@@ -1,4 +1,4 @@
-"""The rows by the names of the programs, and which row a spelled program has."""
+"""Programs that policy knows, a row for each: the rows by the names of the programs, and the row of a spelled one."""
 
 from __future__ import annotations
 

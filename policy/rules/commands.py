@@ -13,18 +13,18 @@ from policy.names import CapabilityName as Name
 from policy.names import strip_g, words
 from policy.paths import covering, is_absolute, is_under, key, normalize, process_place, roots, split_nested
 from policy.programs import is_known, program_named, what_it_starts
-from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, approval_needed, deny, where
+from policy.rules import PROCESS_RULE, REPOSITORY_RULE, approval_needed, deny, where
 from policy.rules.protected_paths import repositories_by_shape, session_samples
-from policy.shell.commands import is_link, parse_line, real_path_of
+from policy.shell import is_link, parse_line, real_path_of
 from policy.shell.findings import Operand, ParsedCommand, Redirection
 from policy.shell.tables import HARMLESS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from policy.bundle.model import ArgumentRule, Capability, CommandPolicy, PolicyBundle
+    from policy.bundle import ArgumentRule, Capability, CommandPolicy, PolicyBundle
     from policy.decision import Decision
-    from policy.rules.case import Case
+    from policy.rules import Case
     from policy.shell.findings import SimpleCommand
 
 _MAX_JUDGED_ARGUMENT = 4_096

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.events import EventType
 from agent_host.events.emitter import Event
-from agent_host.events.kinds import EventType
 from agent_host.events.sinks import RunLog
 from agent_host.faults.disk_faults import FailingDisk, Faults
 from agent_host.ids import MACHINE

@@ -25,9 +25,9 @@ from typing import Any, Final
 
 from agent_host.ids import MACHINE
 from policy.scope import CommandScope
+from tool_runtime import sandbox as sandbox_levels
 from tool_runtime.platform import landlock, linux_calls
 from tool_runtime.processes.command import CommandOutcome, CommandParams, LocalCommand, run_command
-from tool_runtime.sandbox import levels as sandbox_levels
 from tool_runtime.sandbox import probe, protected_paths, proxy, session
 from tool_runtime.sandbox.session import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings

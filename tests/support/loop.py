@@ -39,7 +39,7 @@ from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import estimate, message_tokens
 from policy.redaction import Redaction
-from policy.rules.case import AS_THE_BUNDLE_SAYS, NO_LIMITS
+from policy.rules import AS_THE_BUNDLE_SAYS, NO_LIMITS
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.memory_store import MemoryCheckpointStore
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import Category
-    from agent_host.events.kinds import EventType
+    from agent_host.events import EventType
     from agent_host.faults.disk import SimulatedDisk
     from agent_host.loop.context import TaskEnd
-    from policy.bundle.model import PolicyBundle
-    from policy.rules.case import Limits, TaskOptions
+    from policy.bundle import PolicyBundle
+    from policy.rules import Limits, TaskOptions
     from state.store import CheckpointStore
     from tests.support.loop_parts import Turn
 

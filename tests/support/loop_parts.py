@@ -19,7 +19,7 @@ from agent_host.llm.stream import ModelTurn
 from agent_host.services.workspace import ArtifactOnDisk, UploadFailed
 from agent_host.testing.anthropic import read_request
 from agent_host.thread.messages import ToolCall
-from policy.bundle.model import ApprovalRule, Capability, LlmPolicy, PolicyBundle
+from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
 from state.usage import TokenUsage
 from tests.support.tools import TOOLS
 

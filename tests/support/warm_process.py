@@ -57,7 +57,7 @@ _OF_A_SESSION = (
     "tool_runtime.families.operations",
     "tool_runtime.families.project",
     "tool_runtime.families.skills",
-    "tool_runtime.sandbox.levels",
+    "tool_runtime.sandbox",
     "tool_runtime.sandbox.probe",
     "anyio._backends._asyncio",
     "concurrent.futures.thread",

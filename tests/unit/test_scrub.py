@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent_host.redaction import REDACTED, Scrubber
 from config import json_text
-from policy.bundle.model import RedactionRule
+from policy.bundle import RedactionRule
 from policy.redaction import Redaction
 from tests.unit.policy.secret_samples import TOKENS
 

@@ -73,7 +73,7 @@ DIRECT: dict[str, tuple[str, str]] = {
     "tool_runtime.files.pdf": ("thread", "a page that is read has a bound in time"),
     "tool_runtime.files.writer": ("chance", _NAMES),
     "tool_runtime.threads": ("thread", "the pool to which the event loop hands work"),
-    "tool_runtime.web.domain_gate": ("socket", "looks a name up in the pool, as its addresses are to be judged"),
+    "tool_runtime.web": ("socket", "looks a name up in the pool, as its addresses are to be judged"),
     "tool_runtime.platform.kept_rules": ("clock", _FILE_TIMES),
     "tool_runtime.platform.peers": ("process", "asks the kernel who is at the other end of a socket"),
     "tool_runtime.platform.posix": ("process", _PROCESSES),

@@ -17,7 +17,7 @@ from agent_host.contracts import Denial
 from policy.addresses import address_is_public
 from policy.urls import UrlProblem, target_of
 from tool_runtime.tool import FaultKind, ToolFault
-from tool_runtime.web.domain_gate import Blocked, DomainScope, Gate, Network, resolve
+from tool_runtime.web import Blocked, DomainScope, Gate, Network, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -40,9 +40,9 @@ from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock_rules, linux_sandbox
 from tool_runtime.platform.kept_rules import KeptRules
 from tool_runtime.platform.mounts import DiskView, folders_between
+from tool_runtime.sandbox import directory_of, find
 from tool_runtime.sandbox.denials import RealDisk, denials_in, filter_denials
 from tool_runtime.sandbox.launching import LaunchedPopen, Launcher
-from tool_runtime.sandbox.levels import directory_of, find
 from tool_runtime.sandbox.own_sockets import OwnSockets
 from tool_runtime.sandbox.protected_paths import Guarded
 from tool_runtime.sandbox.sockets import HeldSockets, SocketRules

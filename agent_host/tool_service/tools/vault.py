@@ -12,7 +12,7 @@ import orjson
 from agent_host import http
 from agent_host.errors import ErrorCode, UsageError
 from agent_host.http import TlsContext, is_loopback, usable_in_header
-from agent_host.services.endpoints import check_service_url
+from agent_host.services import check_service_url
 from agent_host.tool_service.tool import Output, ToolFault
 from config import json_text
 from config.shapes import TEXT, ListOf, Record, Text

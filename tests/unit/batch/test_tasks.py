@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.batch.tasks import Source, read_tasks
+from agent_host.batch import Source, read_tasks
 from agent_host.errors import UsageError
 
 if TYPE_CHECKING:

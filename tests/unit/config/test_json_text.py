@@ -19,7 +19,7 @@ from agent_host.llm.event_stream import messages_events
 from agent_host.llm.raw_json import loads_with_halves
 from agent_host.rpc.messages import parse
 from config.json_text import MAX_DEPTH, TooDeep, check_depth, loads
-from policy.bundle.model import BundleProblems
+from policy.bundle import BundleProblems
 from policy.bundle.validate import read_shape
 from tests.support.rows import each_row
 from tool_runtime.files.notebooks import NotANotebook, render

@@ -14,15 +14,15 @@ from agent_host.judging.dry_run import case_from, judge_case
 from agent_host.judging.environment import Environment
 from agent_host.judging.judge import Judge
 from policy.facts import PathFacts
+from policy.rules import NO_LIMITS, TaskOptions, ToolLimit
 from policy.rules.canonical import policy_hash
-from policy.rules.case import NO_LIMITS, TaskOptions, ToolLimit
 from tests.support.judging import decided_call, problem_with, withheld_by
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.decision import Decision
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from agent_host.events import EventType
 from agent_host.events.emitter import Emitter
-from agent_host.events.kinds import EventType
 from agent_host.host.environment import BUILT_IN
 from agent_host.ids import MACHINE
 from agent_host.redaction import Scrubber

@@ -17,12 +17,12 @@ from agent_host.errors import (
     TaskAlreadyRunning,
     UsageError,
 )
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import EXTREMES, SimulatedDisk
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.loop.context import TaskEnd
 from agent_host.states import TaskPhase
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 from state.records import record_of
 from tests.support.loop import Loop, sessions_on
 from tests.support.loop_crashes import died

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import mcp_types as types
 
 from agent_host.contracts import PersonAsked
-from tool_runtime.remote.mcp.servers import NotSent
+from tool_runtime.remote.mcp import NotSent
 from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from agent_host.contracts import PersonAnswer
-    from tool_runtime.remote.mcp.servers import Asking
+    from tool_runtime.remote.mcp import Asking
 
     Send = Callable[[Mapping[str, Any]], Awaitable[Any]]
 

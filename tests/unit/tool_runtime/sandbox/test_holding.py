@@ -21,9 +21,10 @@ from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, error_of, open_descriptors, request, text_of, until
 from tests.unit.tool_runtime.sandbox.conftest import held
+from tool_runtime import sandbox as levels
 from tool_runtime.platform import current
 from tool_runtime.platform.mounts import LevelFinding
-from tool_runtime.sandbox import levels, proxy
+from tool_runtime.sandbox import proxy
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
