@@ -43,8 +43,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.chat import asking
-from agent_host.chat.activity import Activity, RunningCall, subject_of
-from agent_host.chat.answer import BEGINS_AGAIN, AnswerText, print_item
+from agent_host.chat.activity import BEGINS_AGAIN, Activity, AnswerText, RunningCall, print_item, subject_of
 from agent_host.chat.commands import run_command
 from agent_host.chat.paper import end_in_words, result_line
 from agent_host.clients.connection import RpcFailure, SessionGone

@@ -17,6 +17,7 @@ from agent_host.batch.ledger import Ledger
 from agent_host.batch.scheduler import Scheduler
 from agent_host.batch.summary import Progress, exit_code_of, summarize, table_of
 from agent_host.batch.workspaces import Workspaces
+from agent_host.cli.outputs import import_view, write_page
 from agent_host.cli.policy import policy_of_options
 from agent_host.cli.shared import CommandLine, on_signals, settings_of_options
 from agent_host.cli.streams import answer, notice
@@ -158,10 +159,8 @@ def _report(
 
 def _write_page(tasks: Sequence[BatchTask], ledger: Ledger, state_dir: str) -> None:
     """Write `report.html`, where the extra for pages is installed."""
-    from agent_host.cli.show import import_pages, write_page
-
     try:
-        pages = import_pages("pages")
+        pages, _ = import_view()
     except UsageError:
         return
     wanted = {ledger.session_id(task) for task in tasks}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from difflib import unified_diff
 from itertools import groupby
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.cli import exit_codes
-from agent_host.cli.outputs import OutputFile
+from agent_host.cli.outputs import import_view, write_page
 from agent_host.cli.shared import sandbox_in_words, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.clients.markdown import session_markdown
@@ -24,8 +23,7 @@ from config import json_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping
-    from types import ModuleType
+    from collections.abc import Iterator, Mapping
 
     from agent_host.host.records import Item, StoredSession
 
@@ -45,9 +43,9 @@ def show(namespace: argparse.Namespace) -> int:
     record = stored_sessions(state_dir).record(session_id)
     transcript = record.transcript()
     if namespace.html is not None:
-        pages = import_pages("session")
+        _, page = import_view()
         return write_page(
-            namespace.html, lambda: pages.session_page(transcript, state_dir=state_dir, full=namespace.full)
+            namespace.html, lambda: page.session_page(transcript, state_dir=state_dir, full=namespace.full)
         )
     if namespace.markdown:
         answer(session_markdown(transcript, option=state_option(state_dir)))
@@ -76,28 +74,6 @@ def show(namespace: argparse.Namespace) -> int:
         head = _head(record.row, sandbox)
         answer("".join([*head, *_text(items, turns, whole=namespace.step is not None)]))
     return 0
-
-
-def import_pages(name: str) -> ModuleType:
-    """Import a module of `agent_host.view` that makes pages. Raises UsageError without the extra `report`."""
-    try:
-        return importlib.import_module(f"agent_host.view.{name}")
-    except ImportError as error:
-        raise UsageError("--html needs Jinja: install agent-host[report]") from error
-
-
-def write_page(path: str, render: Callable[[], bytes], *, quiet: bool = False) -> int:
-    """Write what `render` makes to `path`, whole or not at all, and say so unless `quiet`. Raises UsageError for a
-    place that cannot be written to."""
-    file = OutputFile("html", path)
-    try:
-        if not file.write(render()):
-            return exit_codes.FAILED
-    finally:
-        file.close()
-    if not quiet:
-        answer(f"wrote {escape(file.path, keep='')}\n")
-    return exit_codes.COMPLETED
 
 
 def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator[str]:
@@ -199,7 +175,7 @@ def report(namespace: argparse.Namespace) -> int:
         if missing is not None:
             raise SessionNotFound(f"there is no session {missing} under {state_dir}; `agent-host sessions` lists all")
         rows = [found[one] for one in wanted]
-    pages = import_pages("pages")
+    pages, _ = import_view()
     folder = f"{os.path.splitext(os.path.abspath(namespace.html))[0]}-sessions" if namespace.with_sessions else None
     failed = 0 if folder is None else _write_sessions(state_dir, rows, folder)
     name = None if folder is None else os.path.basename(folder)
@@ -209,7 +185,7 @@ def report(namespace: argparse.Namespace) -> int:
 
 def _write_sessions(state_dir: str, rows: list[StoredSession], folder: str) -> int:
     """Write the page of each session into `folder`; returns how many could not be. Raises UsageError for the folder."""
-    pages, sessions, failed = import_pages("session"), stored_sessions(state_dir), 0
+    (_, page), sessions, failed = import_view(), stored_sessions(state_dir), 0
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
@@ -218,7 +194,7 @@ def _write_sessions(state_dir: str, rows: list[StoredSession], folder: str) -> i
         try:
             transcript = sessions.record(row.session_id).transcript()
             path = os.path.join(folder, f"{row.session_id}.html")
-            failed += write_page(path, lambda: pages.session_page(transcript, state_dir=state_dir), quiet=True) != 0  # noqa: B023  it is called at once
+            failed += write_page(path, lambda: page.session_page(transcript, state_dir=state_dir), quiet=True) != 0  # noqa: B023  it is called at once
         except AgentHostError as error:
             notice(f"error: session {row.session_id} has no page: {error}")
             failed += 1

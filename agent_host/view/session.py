@@ -19,8 +19,7 @@ from agent_host.display_text import count_noun, escape, one_line, tokens_in_word
 from agent_host.host.options import state_option
 from agent_host.host.own_policy import DeniedCalls
 from agent_host.host.records import MARK_WORDS
-from agent_host.view.pages import assets, environment
-from agent_host.view.text import Budget, DiffRow, Shown, cut_start, rows_of_edits, rows_of_patch
+from agent_host.view.pages import Budget, DiffRow, Shown, assets, cut_start, environment, rows_of_edits, rows_of_patch
 from agent_host.view.timeline import cost_chart, draw, duration_text, seconds, tokens_chart
 from config import json_text
 

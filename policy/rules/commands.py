@@ -228,10 +228,10 @@ def wide_name(program: str, shell: ShellName) -> str:
     """To refuse: without directory, letter case, alias, and the `g` in front of a GNU program's name."""
     if shell not in _WINDOWS_SHELLS:
         return strip_g(program.rsplit("/", 1)[-1].casefold())
-    from policy.shell import other_shells
+    from policy.shell import undecidable
 
-    name = other_shells.base_name(program)
-    return (other_shells.ALIASES if shell == "powershell" else other_shells.CMD_ALIASES).get(name, name)
+    name = undecidable.base_name(program)
+    return (undecidable.ALIASES if shell == "powershell" else undecidable.CMD_ALIASES).get(name, name)
 
 
 # Argument rules

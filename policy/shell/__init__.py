@@ -18,7 +18,7 @@ answer then denies. There is no limit after which a part of a line is left unrea
 nested is dynamic as a whole. The same line gives the same answer on every machine, because all limits are counts and
 none is a time. Reading is pure; real paths come in with the facts.
 
-Traps: bash, dash and zsh differ (`other_shells` has the differences), and a line is judged for the shell that runs it.
+Traps: bash, dash and zsh differ (`undecidable` has the differences), and a line is judged for the shell that runs it.
 The grammar sometimes skips text or splits it where a shell does not: `undecidable` and `syntax` look for that. A
 bundle's lists consent to what a listed program starts, so an opaque command is not a hole but a decision of the bundle;
 what holds the process is the sandbox (design, invariant 11).
