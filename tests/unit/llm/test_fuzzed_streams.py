@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
 from agent_host.llm.anthropic import AnthropicAssembler, AnthropicDialect
-from agent_host.llm.client import decoder
-from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream
+from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream, decoder
 from agent_host.llm.openai_responses import ResponsesDialect
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.testing.anthropic import Anthropic

@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
-from agent_host.llm.client import decoder
-from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream
+from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream, decoder
 from agent_host.llm.openai_chat import ChatAssembler, ChatRenderer
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.testing.openai_chat import read_request
