@@ -270,7 +270,7 @@ def import_ms(rounds: int) -> float:
     code = (
         "import time, agent_host.loop.task; from tool_runtime.families import commands;"
         "from tool_runtime import sandbox as levels; began = time.perf_counter();"
-        "import tool_runtime.sandbox.session, tool_runtime.sandbox.probe; print((time.perf_counter() - began) * 1000)"
+        "import tool_runtime.sandbox.session; print((time.perf_counter() - began) * 1000)"
     )
     argv = [sys.executable, "-c", code]
     return min(float(subprocess.run(argv, capture_output=True, check=True).stdout) for _ in range(rounds))

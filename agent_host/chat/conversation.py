@@ -42,9 +42,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.chat import asking
 from agent_host.chat.activity import BEGINS_AGAIN, Activity, AnswerText, RunningCall, print_item, subject_of
-from agent_host.chat.commands import run_command
+from agent_host.chat.commands import Questions, run_command
 from agent_host.chat.paper import end_in_words, result_line
 from agent_host.clients.connection import RpcFailure, SessionGone
 from agent_host.clients.supervisor import TooManySessions
@@ -118,7 +117,7 @@ class Conversation:
         self._reported: set[str] = set()
         self._printed: set[str] = set()  # calls, and steps whose text stands there
         self._has_gap = False
-        self.questions = asking.Questions(self)
+        self.questions = Questions(self)
 
     @property
     def workspace(self) -> str:

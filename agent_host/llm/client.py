@@ -5,7 +5,7 @@ two lie: the connection, the HTTP status and headers, server-sent events within 
 dialect's assembler, which turns events into text, thinking, calls and usage.
 
 Everything that is one provider's stands in its dialect (`anthropic`, `openai_chat`, `openai_responses`, over
-`answer_calls` and `raw_json`). The loop sees `stream.ModelTurn` only: text, calls, blocks that go back unchanged, a
+`dialects` and `raw_json`). The loop sees `stream.ModelTurn` only: text, calls, blocks that go back unchanged, a
 `meaning` (complete, continue, cut, window, blocked, unknown) and the tokens.
 
 Rules:

@@ -153,7 +153,7 @@ def reopen(ctx: LoopContext) -> Step:
 def _meaning_on_record(step: OpenStep) -> Meaning:
     if step.meaning is not None:
         return cast("Meaning", step.meaning)
-    from agent_host.llm.dialects import meaning_of_old_record
+    from agent_host.llm.known_dialects import meaning_of_old_record
 
     return meaning_of_old_record(step.stop_reason)
 

@@ -45,7 +45,7 @@ ELSEWHERE = {
     "agent_host/tool_service/": "another service, with stores of its own",
     "state/": "the state directory, and a session's temporary directory as a whole, by `state.temporary`",
     "tool_runtime/sandbox/launcher.py": "the maps of users of its own process",
-    "tool_runtime/sandbox/probe.py": "the null device",
+    "tool_runtime/sandbox/launching.py": "the null device",
     "tool_runtime/files/grep.py": "a nameless file",
     "tool_runtime/processes/orphan_reaper.py": "control groups",
     "tool_runtime/remote/mcp/oauth.py": "the state directory",

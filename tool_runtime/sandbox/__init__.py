@@ -49,11 +49,11 @@ def _try(level: Level, directory: str) -> LevelFinding:
         return NOTHING
     if sys.platform != "linux":
         return LevelFinding(level, works=False, problem=f"there is no such level on {sys.platform}")
-    from tool_runtime.sandbox import probe
+    from tool_runtime.sandbox import launching
 
     if level == "landlock":
-        return probe.landlock_level(directory)
-    return probe.namespace_level(directory, lambda: _look("landlock", directory))
+        return launching.landlock_level(directory)
+    return launching.namespace_level(directory, lambda: _look("landlock", directory))
 
 
 def find(settings: SandboxSettings, directory: str = "/tmp") -> LevelFinding:  # noqa: S108  as for `look`

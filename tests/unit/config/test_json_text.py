@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm import errors
-from agent_host.llm.answer_calls import CallReader
+from agent_host.llm.dialects import CallReader
 from agent_host.llm.event_stream import messages_events
 from agent_host.llm.raw_json import loads_with_halves
 from agent_host.rpc.messages import parse
@@ -134,7 +134,7 @@ OWN = {
     "agent_host/events/emitter.py": "an event of ours",
     "agent_host/events/otel_export.py": "a file of ours",
     "agent_host/faults/crash_run.py": "what our own program printed",
-    "agent_host/llm/answer_calls.py": "a text that was measured before",
+    "agent_host/llm/dialects/__init__.py": "a text that was measured before",
     "agent_host/llm/raw_json.py": "strings and numbers",
     "agent_host/redaction.py": "a record of ours",
     "policy/bundle/validate.py": "settings that were read before",

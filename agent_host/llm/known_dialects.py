@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
 
 AUTO: Final = "auto"
-"""The name that stands for the dialect that the gateway is found to speak (`agent_host.llm.dialects`)."""
+"""The name that stands for the dialect that the gateway is found to speak (`agent_host.llm.known_dialects`)."""
 # What the empty object is refused with where somebody reads it.
 _THERE: Final = frozenset({400, 413, 415, 422})
 _NOT_THERE: Final = frozenset({404, 405, 410, 501})
@@ -34,20 +34,20 @@ _TIMEOUT_S = 10.0
 
 
 def _anthropic(settings: Settings) -> Dialect:
-    from agent_host.llm.anthropic import AnthropicDialect
+    from agent_host.llm.dialects.anthropic import AnthropicDialect
 
     return AnthropicDialect(own_key=settings.provider is not None)
 
 
 def _openai(settings: Settings) -> Dialect:
-    from agent_host.llm.openai_chat import ChatDialect
+    from agent_host.llm.dialects.openai_chat import ChatDialect
 
     field = settings.llm.max_tokens_field
     return ChatDialect(max_tokens_field=field, names_cache=names_cache(settings), own_key=settings.provider is not None)
 
 
 def _responses(settings: Settings) -> Dialect:
-    from agent_host.llm.openai_responses import ResponsesDialect
+    from agent_host.llm.dialects.openai_responses import ResponsesDialect
 
     return ResponsesDialect(names_cache=names_cache(settings), own_key=settings.provider is not None)
 
@@ -106,7 +106,7 @@ def dialect_of_script(settings: Settings) -> ChosenDialect:
 
 def meaning_of_old_record(stop_reason: str) -> Meaning:
     """The meaning of a stop reason on record without one: versions that wrote none had one dialect."""
-    from agent_host.llm.anthropic import meaning_of
+    from agent_host.llm.dialects.anthropic import meaning_of
 
     return meaning_of(stop_reason)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from agent_host.llm.answer_calls import NOT_CLOSED, keep_spelling
+from agent_host.llm.dialects import NOT_CLOSED, keep_spelling
 from agent_host.llm.errors import fault_of
 from agent_host.llm.raw_json import members, repair, split_open_end
 from agent_host.llm.stream import StreamFault
@@ -17,7 +17,7 @@ from state.usage import TokenUsage
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agent_host.llm.answer_calls import CallReader
+    from agent_host.llm.dialects import CallReader
     from agent_host.thread.messages import Order
 
 NAME: Final = "responses"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from agent_host.llm.answer_calls import CallReader, SentNames, encode_arguments, mend_ids, sendable_name
-from agent_host.llm.event_stream import response_events
-from agent_host.llm.openai_responses_items import (
+from agent_host.llm.dialects import CallReader, SentNames, encode_arguments, mend_ids, sendable_name
+from agent_host.llm.dialects.openai_responses_items import (
     NAME,
     OF_CALL,
     ItemPosition,
@@ -21,6 +20,7 @@ from agent_host.llm.openai_responses_items import (
     text_in,
     usage_of,
 )
+from agent_host.llm.event_stream import response_events
 from agent_host.llm.raw_json import elements, loads_with_halves, may_hold_halves, member, members, name_in, repair
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError, key_headers
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block

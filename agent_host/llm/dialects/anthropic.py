@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 
-from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, SentNames, meaning_with, mend_ids, sendable_name
+from agent_host.llm.dialects import NOT_CLOSED, CallReader, SentNames, meaning_with, mend_ids, sendable_name
 from agent_host.llm.event_stream import messages_events
 from agent_host.llm.raw_json import (
     loads_with_halves,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.testing.dialect import BadRequest, CachePiece, has_mark_of, mark_of, progress, tool_id
+from agent_host.testing.dialects import BadRequest, CachePiece, has_mark_of, mark_of, progress, tool_id
 from agent_host.testing.script import RequestView
 
 if TYPE_CHECKING:

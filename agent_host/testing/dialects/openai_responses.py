@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agent_host.testing.dialect import BadRequest, blocks_of, has_mark_of, mark_of, progress, tool_id
-from agent_host.testing.openai_chat import DATA_URL, ERROR_MARK, ERROR_TYPES, add_comments, check_name, check_picture
+from agent_host.testing.dialects import BadRequest, blocks_of, has_mark_of, mark_of, progress, tool_id
+from agent_host.testing.dialects.openai_chat import (
+    DATA_URL,
+    ERROR_MARK,
+    ERROR_TYPES,
+    add_comments,
+    check_name,
+    check_picture,
+)
 from agent_host.testing.script import RequestView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent_host.testing.dialect import CachePiece
+    from agent_host.testing.dialects import CachePiece
     from agent_host.testing.script import ErrorBody, Turn
 
 # Words that scripts have of the Messages dialect, and what a response is incomplete for; None: it is complete.

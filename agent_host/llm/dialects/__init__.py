@@ -1,4 +1,5 @@
-"""Tool calls out of an answer, whatever its dialect: arguments that are whole, and ids that are sendable."""
+"""Dialects of gateways, a module for each. Here is what they share: tool calls out of an answer, with arguments that
+are whole and ids that are sendable."""
 
 from __future__ import annotations
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.testing.anthropic import check_image
-from agent_host.testing.dialect import BadRequest, blocks_of, has_mark_of, mark_of, progress, tool_id
+from agent_host.testing.dialects import BadRequest, blocks_of, has_mark_of, mark_of, progress, tool_id
+from agent_host.testing.dialects.anthropic import check_image
 from agent_host.testing.script import RequestView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent_host.testing.dialect import CachePiece
+    from agent_host.testing.dialects import CachePiece
     from agent_host.testing.script import ErrorBody, Turn
 
 ERROR_TYPES: Mapping[int, tuple[str, str | None]] = {

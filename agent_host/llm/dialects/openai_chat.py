@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 
-from agent_host.llm.answer_calls import (
+from agent_host.llm.dialects import (
     NOT_CLOSED,
     CallReader,
     SentNames,

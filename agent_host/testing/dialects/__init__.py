@@ -1,4 +1,5 @@
-"""The interface between the gateway and a wire dialect, and the values that pass between the two."""
+"""The wire dialects of the scripted gateway, a module for each; and the interface between the two, with the values that
+pass there."""
 
 from __future__ import annotations
 
