@@ -24,14 +24,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host import http
+from agent_host.clients import Order
 from agent_host.import_isolation import PACKAGES, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 STREAMS: Final = 3
-_LENGTH_BYTES: Final = 8
-_MOST_BYTES: Final = 1 << 28
 _MOST_RECEIVED: Final = 16
 _SPARE: Final = "--spare"
 
@@ -88,22 +87,6 @@ def import_all() -> None:
         importlib.import_module(name)
     for name in (http.httpx.__name__, "httpx_sse"):
         importlib.import_module(name)
-
-
-class Order(dict[str, Any]):
-    """What a process is to be: `arguments` of `agent-host`, `environment`, `directory`, `umask`, `limits` by name."""
-
-    def encode(self) -> bytes:
-        """Return it as it goes over the control stream."""
-        data = json.dumps(self).encode()
-        return len(data).to_bytes(_LENGTH_BYTES, "big") + data
-
-    @classmethod
-    def read(cls, read: Callable[[int], bytes]) -> Order | None:
-        """Read one; `read` gives as many bytes as it is asked for, or fewer at the end. None at the end."""
-        length = int.from_bytes(read(_LENGTH_BYTES), "big")
-        data = read(length) if 0 < length <= _MOST_BYTES else b""
-        return cls(json.loads(data)) if data and len(data) == length else None
 
 
 class InstalledFiles:

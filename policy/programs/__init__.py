@@ -1,7 +1,7 @@
 """Programs that policy knows, a row for each (`row` says what is in one): the rows by the names of the programs, and
 the row of a spelled one.
 
-Those that read, change, copy, pack and find files are in `files`. Here are those that run code (shells, interpreters,
+Those that read, change, copy, pack and find files are in `row`. Here are those that run code (shells, interpreters,
 build tools, package managers, with what runs a program of a package), those that reach another machine, Windows' by
 the names that PowerShell's aliases stand for, and version control. What its configuration names, git may run; an editor
 is no matter of the line: RunCommand names one that refuses (`tool_runtime.platform.environment`).
@@ -13,8 +13,7 @@ import re
 from functools import lru_cache
 
 from policy.names import strip_g, words
-from policy.programs import files
-from policy.programs.row import Program, rows
+from policy.programs.row import FILE_ROWS, Program, rows
 
 _ELSEWHERE = "programs in a container or on another machine"
 _CURL = (
@@ -542,7 +541,7 @@ _ROWS = rows(
         "asdf rbenv pyenv nodenv volta fnm nvm corepack rustup": Program("files", _VERSION),
     }
 )
-PROGRAMS: dict[str, Program] = {**files.ROWS, **_ROWS}
+PROGRAMS: dict[str, Program] = {**FILE_ROWS, **_ROWS}
 _VERSION_CHARS = "0123456789."
 _CROSS_TOOL = re.compile(
     r"^[a-z0-9_]+(?:-[a-z0-9_]+){1,3}-(?=(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+|cpp|gfortran|ld|ar|nm|strip)$)"

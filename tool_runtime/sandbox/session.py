@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from tool_runtime.platform.landlock_rules import Rules
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
-    from tool_runtime.sandbox.proxy import DomainProxy
     from tool_runtime.sandbox.workspace_places import Look
     from tool_runtime.settings import RuntimeSettings, SandboxSettings
     from tool_runtime.threads import DaemonPool
+    from tool_runtime.web.proxy import DomainProxy
 
     Opened = Callable[..., subprocess.Popen[bytes]]
 
@@ -370,7 +370,7 @@ class Sandbox:
         nothing could reach it."""
         if scope.domains == () or _is_open(scope) or not self.found.is_supervised:
             return None
-        from tool_runtime.sandbox.proxy import proxy_of  # few commands are given hosts
+        from tool_runtime.web.proxy import proxy_of  # few commands are given hosts
 
         proxy = proxy_of(scope, self._runtime, report, self._pool)
         self._proxies.add(proxy)

@@ -24,8 +24,8 @@ from tests.unit.tool_runtime.sandbox.conftest import held
 from tool_runtime import sandbox as levels
 from tool_runtime.platform import current
 from tool_runtime.platform.mounts import LevelFinding
-from tool_runtime.sandbox import proxy
 from tool_runtime.settings import SandboxSettings
+from tool_runtime.web import proxy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
