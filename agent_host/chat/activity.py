@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.chat.paper import INDENT, TAIL_LINES, duration, end_in_words, result_line
 from agent_host.display_text import count_noun, escape, one_line
-from agent_host.terminal.markdown import FENCE, MarkdownBlocks, render
-from agent_host.terminal.style import CYAN, DIM, cut, last_state, without_colours, wrap, wrap_coloured
+from agent_host.terminal import (
+    CYAN,
+    DIM,
+    FENCE,
+    MarkdownBlocks,
+    cut,
+    last_state,
+    render,
+    without_colours,
+    wrap,
+    wrap_coloured,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

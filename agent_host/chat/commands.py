@@ -16,8 +16,7 @@ from agent_host.clients.connection import RpcFailure, SessionGone
 from agent_host.clients.markdown import session_markdown
 from agent_host.display_text import count_noun, one_line
 from agent_host.host.options import state_option
-from agent_host.terminal.question import hides_something
-from agent_host.terminal.style import cut
+from agent_host.terminal import cut, hides_something
 from config import json_text
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from agent_host.chat.local import LocalRecords
 from agent_host.chat.paper import Paper
 from agent_host.clients.fork_server import default_starter
 from agent_host.clients.supervisor import SessionSpec, Supervisor
-from agent_host.terminal.markdown import load_soon
+from agent_host.terminal import load_soon
 from agent_host.version import __version__
 from policy.redaction import Redaction
 from state.keys import redaction_key

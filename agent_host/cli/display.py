@@ -16,7 +16,7 @@ from agent_host.errors import CANCELLED
 from agent_host.events import EventType
 from agent_host.events.sinks import JsonLines
 from agent_host.states import SessionStatus, TaskPhase
-from agent_host.terminal.markdown import MarkdownBlocks, load_soon, render
+from agent_host.terminal import MarkdownBlocks, load_soon, render
 from config import json_text
 
 if TYPE_CHECKING:

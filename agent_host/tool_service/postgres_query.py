@@ -28,8 +28,8 @@ from psycopg.types.json import set_json_loads
 
 from agent_host.errors import ErrorCode
 from agent_host.tool_service.postgres import AsyncConnectionPool, PoolTimeout
+from agent_host.tool_service.tables import Table
 from agent_host.tool_service.tool import ToolFault
-from agent_host.tool_service.tools.tables import Table
 from config import json_text
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from psycopg.pq.abc import PGresult
 
-    from agent_host.tool_service.tools.tables import Caps
+    from agent_host.tool_service.tables import Caps
 
 _CONNECT_S: Final = 5
 _LOCK_MS: Final = 2000

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from agent_host.errors import ErrorCode
+from agent_host.tool_service.tables import Caps, Table, replace_secrets
 from agent_host.tool_service.tool import Output, ToolFault
-from agent_host.tool_service.tools.tables import Caps, Table, replace_secrets
 from config.shapes import AnyOf, ListOf, MapOf, Record, Text, number, whole
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _connection(name: str, value: Mapping[str, Any], services: TenantServices) -
     if isinstance(url, str) and not url.startswith(("postgresql:", "postgres:")):
         raise ValueError(f"connections.{name}.url: must begin with postgresql: or sqlite:")
     # Imported with the first such connection: psycopg takes 60 ms, and who has SQLite alone need not have it.
-    from agent_host.tool_service.tools.postgres import PostgresDatabase
+    from agent_host.tool_service.postgres_query import PostgresDatabase
 
     async def conninfo() -> str:
         from psycopg.conninfo import make_conninfo
