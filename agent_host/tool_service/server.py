@@ -30,17 +30,15 @@ from agent_host.services import TOKEN_VARIABLE, endpoints
 from agent_host.services.http import ServiceClient
 from agent_host.tool_service.admission import LocalSlots
 from agent_host.tool_service.answers import MemoryAnswers
-from agent_host.tool_service.cloud_db import CloudDbQueryTool
 from agent_host.tool_service.configuration import read_configuration
 from agent_host.tool_service.connections import ConnectionRoom, ServedConnections
 from agent_host.tool_service.http_app import HttpApp
 from agent_host.tool_service.invocation import Invoker
-from agent_host.tool_service.object_read import ObjectReadTool
 from agent_host.tool_service.storage import LocalStorage, ServiceStorage
 from agent_host.tool_service.telemetry import METRICS_DIRECTORY, Metrics, Watchers
 from agent_host.tool_service.tenants import ServedTenant, Tenants
 from agent_host.tool_service.tool import ENTRY_POINTS
-from agent_host.tool_service.vault import VaultReadTool
+from agent_host.tool_service.tools import CloudDbQueryTool, ObjectReadTool, VaultReadTool
 from state.temporary import scratch
 
 if TYPE_CHECKING:
