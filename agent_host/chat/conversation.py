@@ -6,7 +6,7 @@ the session, prints what is final, keeps what is live for the live line, and ask
 What it rests on:
 
 - What is printed is never drawn again. A terminal's scrollback belongs to the person, so only what is final goes there:
-  a block of Markdown when the next one begins (`answer`), a call when it has its result, a question when it is asked.
+  a block of Markdown when the next one begins (`activity`), a call when it has its result, a question when it is asked.
   What still changes stands in a few lines below it, and the face alone draws those.
 - Nothing is printed twice. A call is printed by its id, a question by its id, an answer by its text: where the process
   died or the gateway failed in the middle of an answer, the new one is compared with what stands there (`AnswerText`).

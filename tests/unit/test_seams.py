@@ -154,7 +154,7 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
     }
     packages = ("acp", "batch", "chat", "cli", "host", "mcp_server", "tool_service")
     roots = tuple(f"agent_host.{name}." for name in packages)
-    assert {name for name in naming if not name.startswith(roots)} == {"agent_host.ids"}
+    assert {name for name in naming if not f"{name}.".startswith(roots)} == {"agent_host.ids"}
     assert {name for name in naming if name.startswith("agent_host.host.")} == {
         f"agent_host.host.{name}"
         for name in (

@@ -4,7 +4,7 @@ A policy list says what a command line may name; the sandbox is what the kernel 
 that it starts. Both come from the same bundle: policy turns the grants into a `CommandScope` (paths to read and write,
 hidden and guarded places, hosts), and this package gives that scope to the kernel.
 
-Levels, strongest first (`levels` finds what works here by trying it, `probe` is the trial):
+Levels, strongest first (the package finds what works here by trying it, `launching` has the trials):
 
 - `namespace`: the launcher, a helper process, starts the program in namespaces of its own, in which hidden places are
   covered by empty mounts and other processes cannot be seen.

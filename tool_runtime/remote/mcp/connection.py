@@ -2,7 +2,7 @@
 
 A session lives in a task of its own, since the SDK's scopes are entered and left by the same one. The SDK negotiates
 which of its two eras it speaks: with `initialize`, or without. What a server asks of its client is refused: it is given
-no model and no files, and a person only where the user's configuration says so (`questions`).
+no model and no files, and a person only where the user's configuration says so (`wire`).
 """
 
 from __future__ import annotations
