@@ -12,9 +12,9 @@ Levels, strongest first (the package finds what works here by trying it, `launch
 - `none`: nothing is enforced, and the bundle may forbid that.
 
 Parts: `protected_paths` restores guarded places (git hooks, configuration that steers tools) if a command changed them;
-`supervisor` and `sockets` answer the kernel's questions about sockets; `web.proxy` is the only way out for a command that
-may reach some hosts; `denials` explains a refusal of the kernel in the words of the scope; `own_sockets` lets commands
-of one session reach each other.
+`supervisor` and `sockets` answer the kernel's questions about sockets; `web.proxy` is the only way out for a command
+that may reach some hosts; `denials` explains a refusal of the kernel in the words of the scope; `own_sockets` lets
+commands of one session reach each other.
 
 Rules: the host itself is never restricted, only what it starts. A probe that fails for a reason of its own is not "no
 sandbox": commands are then refused. A scope that a level cannot express is named in `unheld` and reported, never
