@@ -127,7 +127,7 @@ def test_a_whole_answer_is_taken_apart_however_deep_one_of_its_calls_nests(depth
 
 
 OWN = {
-    "agent_host/clients/warm_process.py": "what our own client wrote",
+    "agent_host/clients/__init__.py": "what our own client wrote",
     "agent_host/host/sessions.py": "an event of ours",
     "agent_host/host/dry_runs.py": "a bundle that was read before",
     "agent_host/host/environment.py": "settings that were read before",
