@@ -409,9 +409,7 @@ def _mock_gateway(commands: Any) -> None:
 
 
 def _tool_service(commands: Any) -> None:
-    service = _add(
-        commands, "tool-service", "servers:tool_service", "the Backend Tool Service, for hosts elsewhere"
-    )
+    service = _add(commands, "tool-service", "servers:tool_service", "the Backend Tool Service, for hosts elsewhere")
     service.add_argument("--tenants", metavar="FILE", required=True, help="who may call which tools: JSON or TOML")
     service.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     service.add_argument("--port", type=_port, default=0, help="port (any free one)")
