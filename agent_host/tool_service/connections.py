@@ -8,13 +8,10 @@ A connection whose call runs is never ended for another.
 
 from __future__ import annotations
 
-import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-from agent_host.errors import UsageError
 
 if sys.platform != "win32":
     import resource
@@ -204,21 +201,3 @@ class _BoundedConnection(HttpToolsProtocol):
             self.transport.write(_TOO_LATE)
         self._stop_waiting()
         self.transport.close()
-
-
-def listening_at(host: str, port: int, backlog: int) -> socket.socket:
-    """A socket that listens at this address. Raises UsageError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named asyncio sends small packets at once; without it the body of an answer waits for the
-    # client to confirm its head, which takes 40 ms.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        if sys.platform != "win32":  # there it would let two services have one port
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(backlog)
-        listening.set_inheritable(True)
-    except OSError as error:
-        listening.close()
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    return listening

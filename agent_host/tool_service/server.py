@@ -1,5 +1,4 @@
-"""The service as a process: one worker in it, or several beside it, behind one socket; uvicorn runs them. Its HTTP is
-routes of Starlette over `Invoker` and `Tenants`; `document` describes what they answer."""
+"""The service as a process: one worker in it, or several beside it, behind one socket; uvicorn runs them."""
 
 from __future__ import annotations
 
@@ -9,48 +8,43 @@ import logging
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import time
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import orjson
 import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.responses import Response
-from starlette.routing import Route
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
-from agent_host.capability_grants import GRANT_HEADER, KEY_VARIABLE, grant_key
-from agent_host.errors import ErrorCode, UsageError
+from agent_host.capability_grants import KEY_VARIABLE, grant_key
+from agent_host.errors import UsageError
 from agent_host.http import TlsContext
 from agent_host.ids import MACHINE
 from agent_host.services import TOKEN_VARIABLE, endpoints
 from agent_host.services.http import ServiceClient
 from agent_host.tool_service.admission import LocalSlots
-from agent_host.tool_service.answers import IdempotencyScope, MemoryAnswers
+from agent_host.tool_service.answers import MemoryAnswers
 from agent_host.tool_service.configuration import read_configuration
-from agent_host.tool_service.connections import HAS_TOKEN, ConnectionRoom, ServedConnections, listening_at
-from agent_host.tool_service.invocation import MAX_KEY_CHARS, InvocationRequest, Invoker, tool_of
+from agent_host.tool_service.connections import ConnectionRoom, ServedConnections
+from agent_host.tool_service.http_app import HttpApp
+from agent_host.tool_service.invocation import Invoker
 from agent_host.tool_service.storage import LocalStorage, ServiceStorage
-from agent_host.tool_service.telemetry import METRICS_DIRECTORY, Metrics, Watchers, bound_log
+from agent_host.tool_service.telemetry import METRICS_DIRECTORY, Metrics, Watchers
 from agent_host.tool_service.tenants import ServedTenant, Tenants
-from agent_host.tool_service.tool import HttpRefusal, database_is_away
-from agent_host.tool_service.tools import all_tools
-from agent_host.version import __version__
+from agent_host.tool_service.tool import ENTRY_POINTS
+from agent_host.tool_service.tools import CloudDbQueryTool, ObjectReadTool, VaultReadTool
 from state.temporary import scratch
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator, Callable, Mapping
 
-    from starlette.requests import Request as HttpRequest
+    from starlette.applications import Starlette
 
     from agent_host.tool_service.admission import Slots
     from agent_host.tool_service.answers import Answers
@@ -58,14 +52,13 @@ if TYPE_CHECKING:
     from agent_host.tool_service.storage import Bucket, Storage
     from agent_host.tool_service.tool import BackendTool
 
-    Handler = Callable[[HttpRequest], Awaitable[Response]]
-    Opened = Callable[[], AbstractAsyncContextManager[tuple[Answers, Invoker]]]
-
 _OPTIONS: Final = "AGENT_HOST_TOOL_SERVICE_OPTIONS"
 """How the options reach workers, which are processes of their own; there is nothing secret in them."""
 _LAST_EVENTS_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 30.0
 """Between two tries to start a worker."""
+_LOGGED_EACH_S: Final = 60.0
+_MOST_LOGGED: Final = 10
 _LOG: Final = logging.getLogger("agent_host.tool_service")
 
 
@@ -91,7 +84,7 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
         )
     asyncio.run(_try_answers(configuration))  # a mistake is reported here, and not by a worker
     os.environ[_OPTIONS] = orjson.dumps(list(options)).decode()
-    bound_log()
+    _bound_log()
     room = ConnectionRoom.found()
     config = uvicorn.Config(
         "agent_host.tool_service.server:worker",
@@ -108,7 +101,7 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
         timeout_graceful_shutdown=int(options.drain_s) or 1,
     )
     with contextlib.ExitStack() as stack:
-        listening = stack.enter_context(listening_at(options.host, options.port, room.backlog))
+        listening = stack.enter_context(_listening(options.host, options.port, room.backlog))
         host, port = listening.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -181,7 +174,7 @@ class _WorkerServer(uvicorn.Server):
 def worker() -> Starlette:
     """The ASGI application of one worker, from the options in its environment. Raises UsageError, or ends the process
     where that is a worker's."""
-    bound_log()
+    _bound_log()
     options = ServiceOptions(*orjson.loads(os.environ[_OPTIONS]))
     try:
         configuration, key = _check(options, os.environ)
@@ -191,6 +184,32 @@ def worker() -> Starlette:
             raise
         _LOG.error("%s", error)
         sys.exit(STARTUP_FAILURE)
+
+
+def _bound_log() -> None:
+    """Have what is logged go to standard error, within bounds."""
+    logging.root.handlers[:] = [_BoundedLog()]
+
+
+class _BoundedLog(logging.StreamHandler[Any]):
+    """Writes so many records of one place in the code within a minute, and with the next how many it left out: clients
+    must not fill a disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counted: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See Handler."""
+        place, now = (record.pathname, record.lineno), time.monotonic()
+        since, count = self._counted.get(place, (now, 0))
+        if now - since > _LOGGED_EACH_S:
+            if count > _MOST_LOGGED:
+                record.msg, record.args = f"{record.getMessage()} ({count - _MOST_LOGGED} more were left out)", None
+            since, count = now, 0
+        self._counted[place] = since, count + 1
+        if count < _MOST_LOGGED:
+            super().emit(record)
 
 
 def application(
@@ -287,350 +306,48 @@ def _check(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[Configu
     return read_configuration(options.tenants, environ, all_tools()), key
 
 
-KEY_HEADER: Final = "idempotency-key"
-EPOCH_HEADER: Final = "x-tool-service-epoch"
-_JSON: Final = "application/json"
-_LAST_ANSWERS_S: Final = 3.0
-
-
-class HttpApp:
-    """The routes. `opened` gives what keeps answers and what runs calls, for as long as the application lives."""
-
-    def __init__(self, tenants: Tenants, metrics: Metrics, opened: Opened) -> None:
-        self._tenants = tenants
-        self._metrics = metrics
-        self._opened = opened
-        self._answers: Answers
-        self._invoker: Invoker
-        self._requests: set[asyncio.Task[Any]] = set()
-        self._looking: asyncio.Task[bool] | None = None
-
-    def starlette(self) -> Starlette:
-        """The ASGI application."""
-        routes = [
-            Route("/tools/{tool_name}/invoke", self._handle(self._invoke), methods=["POST"]),
-            Route("/tools/{tool_name}/invocations/{key}", self._handle(self._invocation), methods=["GET"]),
-            Route("/tools", self._handle(self._tools), methods=["GET"]),
-            Route("/healthz", self._healthz, methods=["GET"]),
-            Route("/readyz", self._readyz, methods=["GET"]),
-            Route("/metrics", self._metrics_text, methods=["GET"]),
-            Route("/openapi.json", self._openapi, methods=["GET"]),
-        ]
-        handlers: Mapping[Any, Any] = {404: self._not_found, 405: self._not_allowed, 500: self._on_error}
-        return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
-
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:  # noqa: ARG002  Starlette's form of it
-        async with self._opened() as (self._answers, self._invoker):
-            yield
-            if self._requests:  # they were cancelled, and have their last words to say
-                await asyncio.wait(self._requests, timeout=_LAST_ANSWERS_S)
-
-    def _handle(self, handler: Handler) -> Handler:
-        async def handle(request: HttpRequest) -> Response:
-            task = asyncio.current_task()
-            if task is not None:
-                self._requests.add(task)
-                task.add_done_callback(self._requests.discard)
-            try:
-                if not self._answers.epoch:
-                    raise database_is_away()
-                return await handler(request)
-            except HttpRefusal as refusal:
-                return self._on_refusal(refusal)
-            except asyncio.CancelledError:
-                # uvicorn cancels requests when the time to drain is over, and nobody else does. What became of a call
-                # is not known here, so this is no 503, after which it would be sent again.
-                return self._on_refusal(HttpRefusal(500, ErrorCode.INTERNAL_ERROR, "the service was stopped"))
-
-        return handle
-
-    def _tenant(self, request: HttpRequest) -> ServedTenant:
-        """The tenant that sends the request. Raises Refusal 401."""
-        tenant = self._tenants.find(request.headers.get("authorization"))
-        request.scope[HAS_TOKEN] = True
-        return tenant
-
-    async def _invoke(self, request: HttpRequest) -> Response:
-        tenant = self._tenant(request)
-        name = request.path_params["tool_name"]
-        tool_of(tenant, name)
-        grant = request.headers.get(GRANT_HEADER)
-        self._invoker.read_grant(tenant, name, grant)  # before a body is read for it
-        body = await _read_body(request, tenant.limits.max_request_bytes)
-        key = request.headers.get(KEY_HEADER)
-        if key is not None and not 0 < len(key) <= MAX_KEY_CHARS:
-            raise HttpRefusal(
-                400, ErrorCode.INVALID_REQUEST, f"Idempotency-Key must have 1 to {MAX_KEY_CHARS} characters"
-            )
-        asked = InvocationRequest(name, body, grant, key, request.headers.get(EPOCH_HEADER))
-        return self._json(await self._invoker.invoke(tenant, asked))
-
-    async def _invocation(self, request: HttpRequest) -> Response:
-        tenant = self._tenant(request)
-        name = request.path_params["tool_name"]
-        tool_of(tenant, name)
-        grant = self._invoker.read_grant(tenant, name, request.headers.get(GRANT_HEADER))
-        known = await self._answers.find(
-            IdempotencyScope(tenant.name, grant.session_id, name, request.path_params["key"])
-        )
-        if known is None:
-            raise HttpRefusal(404, ErrorCode.INVALID_REQUEST, "no call of this key is known")
-        if known.state == "running":
-            return self._json(orjson.dumps({"status": "running"}), 202, {"retry-after": "1"})
-        if known.body is None:
-            raise HttpRefusal(
-                410, ErrorCode.TOOL_INTERRUPTED, "the call of this key was cut off, or its answer is let go"
-            )
-        return self._json(known.body)
-
-    async def _tools(self, request: HttpRequest) -> Response:
-        return self._json(orjson.dumps({"tools": [tool.to_wire() for tool in self._tenant(request).tools.values()]}))
-
-    async def _healthz(self, request: HttpRequest) -> Response:  # noqa: ARG002  Starlette's form of a handler
-        return self._json(b'{"status":"ok"}')
-
-    async def _readyz(self, request: HttpRequest) -> Response:  # noqa: ARG002  as above
-        # It needs no token, so that all who ask share one look at the database.
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._answers.ready())
-        if not await asyncio.shield(self._looking):
-            return self._json(b'{"status":"answers cannot be kept"}', 503)
-        return self._json(b'{"status":"ready"}')
-
-    async def _metrics_text(self, request: HttpRequest) -> Response:  # noqa: ARG002  as above
-        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def _openapi(self, request: HttpRequest) -> Response:  # noqa: ARG002  as above
-        return self._json(orjson.dumps(document()))
-
-    async def _not_found(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
-        return self._on_refusal(HttpRefusal(404, ErrorCode.INVALID_REQUEST, "there is nothing at this path"))
-
-    async def _not_allowed(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
-        response = self._on_refusal(HttpRefusal(405, ErrorCode.INVALID_REQUEST, "this path takes another method"))
-        if isinstance(error, HTTPException):
-            response.headers.update(error.headers or {})
-        return response
-
-    async def _on_error(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
-        """Nothing of the error is told: it may hold configuration. uvicorn logs it."""
-        return self._on_refusal(HttpRefusal(500, ErrorCode.INTERNAL_ERROR, "the service failed"))
-
-    def _on_refusal(self, refusal: HttpRefusal) -> Response:
-        self._metrics.refused.labels(str(refusal.status)).inc()
-        headers = {} if refusal.retry_after_s is None else {"retry-after": str(refusal.retry_after_s)}
-        if refusal.status == 401:
-            headers["www-authenticate"] = "Bearer"
-        return self._json(orjson.dumps(refusal.body()), refusal.status, headers)
-
-    def _json(self, body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-        epoch = {EPOCH_HEADER: self._answers.epoch} if self._answers.epoch else {}
-        return Response(body, status, {**epoch, **(headers or {})}, _JSON)
-
-
-async def _read_body(request: HttpRequest, most: int) -> bytes:
-    """The body. Raises Refusal 413 for more than `most` bytes, before they are read where their number is given."""
-    refusal = HttpRefusal(413, ErrorCode.INVALID_REQUEST, f"the request has more than {most:,} bytes")
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > most:
-        raise refusal
-    body = bytearray()
+def _listening(host: str, port: int, backlog: int) -> socket.socket:
+    """Raises UsageError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named asyncio sends small packets at once; without it the body of an answer waits for the
+    # client to confirm its head, which takes 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        async for piece in request.stream():
-            body += piece
-            if len(body) > most:
-                raise refusal
-    except ClientDisconnect:
-        raise HttpRefusal(400, ErrorCode.INVALID_REQUEST, "the request is not whole") from None
-    return bytes(body)
+        if sys.platform != "win32":  # there it would let two services have one port
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(backlog)
+        listening.set_inheritable(True)
+    except OSError as error:
+        listening.close()
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listening
 
 
-# The OpenAPI document of the service. A test sends requests made from it, and judges every answer by it.
+# Which kinds of tools there are: those of this package, and those that installed packages bring.
 
-_CODES: Final = [str(code) for code in ErrorCode]
-_TOOL_RESULT: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["toolName", "sessionId", "taskId", "stepId", "status"],
-    "properties": {
-        "toolName": {"type": "string"},
-        "sessionId": {"type": "string"},
-        "taskId": {"type": "string"},
-        "stepId": {"type": "string"},
-        "status": {"type": "string", "enum": ["succeeded", "failed", "denied"]},
-        "outputText": {"type": "string"},
-        "artifactUris": {"type": "array", "items": {"type": "string"}},
-        "error": {
-            "type": "object",
-            "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
-            "required": ["code", "message"],
-            "additionalProperties": False,
-        },
-    },
-    "additionalProperties": False,
-}
-_ID: Final = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
-_NAME: Final = {"type": "string", "minLength": 1, "maxLength": 128}
-_INVOCATION: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["sessionId", "taskId", "stepId", "workspaceId", "toolName", "arguments"],
-    "properties": {
-        "sessionId": _ID,
-        "taskId": _NAME,
-        "stepId": _NAME,
-        "workspaceId": _ID,
-        "toolName": {**_NAME, "description": "the tool of the path"},
-        "arguments": {"type": "object"},
-    },
-}
-_ERROR: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["code", "message", "retryable"],
-    "properties": {
-        "code": {"type": "string", "enum": _CODES},
-        "message": {"type": "string"},
-        "retryable": {"type": "boolean"},
-        "details": {"type": "object"},
-    },
-}
-_TOOLS: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["tools"],
-    "properties": {
-        "tools": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["toolName", "description", "inputSchema", "requiresCapability"],
-                "properties": {
-                    "toolName": {"type": "string"},
-                    "description": {"type": "string"},
-                    "inputSchema": {"type": "object"},
-                    "requiresCapability": {"type": "string", "const": "BackendTool.Invoke"},
-                },
-            },
-        }
-    },
-}
-_STATUS: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["status"],
-    "properties": {"status": {"type": "string"}},
-}
-_EPOCH: Final = {
-    "X-Tool-Service-Epoch": {
-        "description": "changes when answers of keys may have been forgotten",
-        "schema": {"type": "string"},
-    }
-}
-_RETRY_AFTER: Final = {"Retry-After": {"description": "seconds to wait", "schema": {"type": "integer"}}}
-_TOOL: Final = {"name": "toolName", "in": "path", "required": True, "schema": {"type": "string"}}
-_GRANT: Final = {
-    "name": "X-Capability-Grant",
-    "in": "header",
-    "required": True,
-    "description": "v1.PAYLOAD.MAC: tenant, session, tool names and expiry, signed by the host",
-    "schema": {"type": "string"},
-}
-_REFUSALS: Final = {
-    400: "the request is not what it must be",
-    401: "no token of a tenant",
-    403: "the grant is missing, not of this tenant or session, expired, or does not name the tool",
-    404: "no such tool, or no such call",
-    409: "the idempotency key was used for other arguments",
-    410: "the call was cut off, or its answer is not kept any more",
-    412: "the epoch that was expected is over",
-    413: "the request is too large",
-    429: "too many calls under way",
-    503: "not able to answer now",
-}
+_NEEDED: Final = ("name", "description", "input_schema", "shape", "high_risk", "repeatable", "build")
 
 
-def document() -> dict[str, Any]:
-    """The document, OpenAPI 3.1."""
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Backend Tool Service", "version": __version__},
-        "security": [{"tenant": []}],
-        "paths": {
-            "/tools": {"get": _operation("listTools", "The tenant's tools", {200: _TOOLS}, (401,))},
-            "/tools/{toolName}/invoke": {"post": _invoke()},
-            "/tools/{toolName}/invocations/{key}": {"get": _invocation()},
-            "/healthz": {"get": _open("health", "Whether the process answers", {200: _STATUS})},
-            "/readyz": {"get": _open("readiness", "Whether it takes calls", {200: _STATUS, 503: _STATUS})},
-            "/metrics": {"get": _metrics()},
-            "/openapi.json": {"get": _open("openapi", "This document", {200: {"type": "object"}})},
-        },
-        "components": {
-            "securitySchemes": {"tenant": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"ToolResult": _TOOL_RESULT, "Error": _ERROR, "Invocation": _INVOCATION},
-        },
-    }
-
-
-def _invoke() -> dict[str, Any]:
-    operation = _operation(
-        "invokeTool",
-        "Run a tool; with an Idempotency-Key once, however often it is sent",
-        {200: {"$ref": "#/components/schemas/ToolResult"}},
-        (400, 401, 403, 404, 409, 412, 413, 429, 503),
-    )
-    operation["parameters"] = [
-        _TOOL,
-        _GRANT,
-        {
-            "name": "Idempotency-Key",
-            "in": "header",
-            "description": "the id of the call; it holds within tenant, session and tool, for the same arguments. "
-            "Without it the call runs each time that it is sent",
-            "schema": {"type": "string", "minLength": 1, "maxLength": 256},
-        },
-        {
-            "name": "X-Tool-Service-Epoch",
-            "in": "header",
-            "description": "with a repetition: the epoch that the first try saw; another one is refused",
-            "schema": {"type": "string"},
-        },
-    ]
-    schema = {"$ref": "#/components/schemas/Invocation"}
-    operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    return operation
-
-
-def _invocation() -> dict[str, Any]:
-    operation = _operation(
-        "findInvocation",
-        "The answer of a key of the grant's session",
-        {200: {"$ref": "#/components/schemas/ToolResult"}, 202: _STATUS},
-        (401, 403, 404, 410, 503),
-    )
-    key = {"name": "key", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-    operation["parameters"] = [_TOOL, key, _GRANT]
-    return operation
-
-
-def _metrics() -> dict[str, Any]:
-    operation = _open("metrics", "Prometheus' text format", {})
-    operation["responses"] = {
-        "200": {"description": "metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    }
-    return operation
-
-
-def _open(name: str, summary: str, answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    return {**_operation(name, summary, answers, ()), "security": []}
-
-
-def _operation(
-    name: str, summary: str, answers: dict[int, dict[str, Any]], refusals: tuple[int, ...]
-) -> dict[str, Any]:
-    error = {"$ref": "#/components/schemas/Error"}
-    responses = {str(status): _response(summary, schema, _EPOCH) for status, schema in answers.items()}
-    for status in refusals:
-        headers = {**_EPOCH, **_RETRY_AFTER} if status in (429, 503) else _EPOCH
-        responses[str(status)] = _response(_REFUSALS[status], error, headers)
-    return {"operationId": name, "summary": summary, "responses": responses}
-
-
-def _response(description: str, schema: dict[str, Any], headers: dict[str, Any]) -> dict[str, Any]:
-    return {"description": description, "headers": headers, "content": {"application/json": {"schema": schema}}}
+def all_tools() -> dict[str, BackendTool]:
+    """Every kind of tool, by name. Raises UsageError for an entry point that cannot be loaded, or brings a name
+    again."""
+    shipped: tuple[BackendTool, ...] = (CloudDbQueryTool(), VaultReadTool(), ObjectReadTool())
+    found = {tool.name: tool for tool in shipped}
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            tool: BackendTool = entry.load()
+        except Exception as error:  # whatever a package of others raises when it is imported
+            said = f"{type(error).__name__}: {error}"
+            raise UsageError(f"the backend tool {entry.name} ({entry.value}) cannot be loaded: {said}") from error
+        if isinstance(tool, type):
+            raise UsageError(f"the backend tool {entry.name} ({entry.value}) is a class: name an instance of it")
+        lacking = [name for name in _NEEDED if not hasattr(tool, name)]
+        if lacking:
+            raise UsageError(
+                f"the backend tool {entry.name} ({entry.value}) is no BackendTool: it has no {', '.join(lacking)}"
+            )
+        if tool.name in found:
+            raise UsageError(f"the backend tool {entry.name} ({entry.value}) has the name of another: {tool.name}")
+        found[tool.name] = tool
+    return found

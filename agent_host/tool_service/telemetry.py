@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import os
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -168,35 +167,3 @@ class Watchers:
         }
         number = next(self._numbers)
         return CallEvent(number, kind, payload, chain, at=time.time(), task_id=call.task_id, step_id=call.step_id)
-
-
-# The log of the process.
-
-_LOGGED_EACH_S: Final = 60.0
-_MOST_LOGGED: Final = 10
-
-
-def bound_log() -> None:
-    """Have what is logged go to standard error, within bounds."""
-    logging.root.handlers[:] = [_BoundedLog()]
-
-
-class _BoundedLog(logging.StreamHandler[Any]):
-    """Writes so many records of one place in the code within a minute, and with the next how many it left out: clients
-    must not fill a disk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._counted: dict[tuple[str, int], tuple[float, int]] = {}
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See Handler."""
-        place, now = (record.pathname, record.lineno), time.monotonic()
-        since, count = self._counted.get(place, (now, 0))
-        if now - since > _LOGGED_EACH_S:
-            if count > _MOST_LOGGED:
-                record.msg, record.args = f"{record.getMessage()} ({count - _MOST_LOGGED} more were left out)", None
-            since, count = now, 0
-        self._counted[place] = since, count + 1
-        if count < _MOST_LOGGED:
-            super().emit(record)

@@ -13,7 +13,6 @@ import sqlite3
 import tempfile
 import threading
 import time
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
@@ -27,14 +26,14 @@ from agent_host.services import check_service_url
 from agent_host.services.workspace import StoredFile
 from agent_host.tool_service.storage import BUCKET_SHAPE, Bucket
 from agent_host.tool_service.tables import Caps, Table, replace_secrets
-from agent_host.tool_service.tool import ENTRY_POINTS, BucketSettings, Output, ToolFault
+from agent_host.tool_service.tool import BucketSettings, Output, ToolFault
 from config import json_text
 from config.shapes import TEXT, AnyOf, ListOf, MapOf, Record, Text, number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.tool_service.tool import BackendTool, Call, TenantServices
+    from agent_host.tool_service.tool import Call, TenantServices
 
 _SCALAR: Final = {"type": ["string", "number", "boolean", "null"]}
 _HANDLE: Final = {
@@ -542,32 +541,3 @@ def _secret_of(body: bytes, field: str) -> _Secret:
     if not isinstance(value, str):
         raise ToolFault(ErrorCode.FILE_NOT_FOUND, "the secret has no text in this field")
     return _Secret(value, version)
-
-
-# Which kinds of tools there are: those of this package, and those that installed packages bring.
-
-_NEEDED: Final = ("name", "description", "input_schema", "shape", "high_risk", "repeatable", "build")
-
-
-def all_tools() -> dict[str, BackendTool]:
-    """Every kind of tool, by name. Raises UsageError for an entry point that cannot be loaded, or brings a name
-    again."""
-    shipped: tuple[BackendTool, ...] = (CloudDbQueryTool(), VaultReadTool(), ObjectReadTool())
-    found = {tool.name: tool for tool in shipped}
-    for entry in entry_points(group=ENTRY_POINTS):
-        try:
-            tool: BackendTool = entry.load()
-        except Exception as error:  # whatever a package of others raises when it is imported
-            said = f"{type(error).__name__}: {error}"
-            raise UsageError(f"the backend tool {entry.name} ({entry.value}) cannot be loaded: {said}") from error
-        if isinstance(tool, type):
-            raise UsageError(f"the backend tool {entry.name} ({entry.value}) is a class: name an instance of it")
-        lacking = [name for name in _NEEDED if not hasattr(tool, name)]
-        if lacking:
-            raise UsageError(
-                f"the backend tool {entry.name} ({entry.value}) is no BackendTool: it has no {', '.join(lacking)}"
-            )
-        if tool.name in found:
-            raise UsageError(f"the backend tool {entry.name} ({entry.value}) has the name of another: {tool.name}")
-        found[tool.name] = tool
-    return found

@@ -22,9 +22,8 @@ import uvicorn
 from agent_host.capability_grants import CapabilityGrant, sign
 from agent_host.tool_service.configuration import read_configuration
 from agent_host.tool_service.connections import ServedConnections
-from agent_host.tool_service.server import application
+from agent_host.tool_service.server import all_tools, application
 from agent_host.tool_service.tool import Output
-from agent_host.tool_service.tools import all_tools
 from config.shapes import OBJECT
 
 if TYPE_CHECKING:

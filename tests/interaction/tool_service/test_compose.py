@@ -15,7 +15,7 @@ import yaml
 
 from agent_host.cli.options import parse
 from agent_host.tool_service.configuration import read_configuration
-from agent_host.tool_service.tools import all_tools
+from agent_host.tool_service.server import all_tools
 from tests.support.node_packages import COMPOSE_LINT, NODE
 from tests.support.node_packages import FOLDER as NODE_MODULES
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.errors import UsageError
-from agent_host.tool_service.tools import all_tools
+from agent_host.tool_service.server import all_tools
 from tests.support.tool_service import served, tenants
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from agent_host.tool_service.server import document
+from agent_host.tool_service.http_app import document
 from tests.support.tool_service import ACME, grant, process, tenants
 
 if TYPE_CHECKING:

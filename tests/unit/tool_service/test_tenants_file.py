@@ -9,9 +9,9 @@ import pytest
 
 from agent_host.errors import UsageError
 from agent_host.tool_service.configuration import TenantLimits, read_configuration
+from agent_host.tool_service.server import all_tools
 from agent_host.tool_service.tenants import Handles
 from agent_host.tool_service.tool import ToolFault
-from agent_host.tool_service.tools import all_tools
 
 if TYPE_CHECKING:
     from pathlib import Path
