@@ -117,7 +117,7 @@ def _spellings(secret: str) -> Iterator[str]:
 
 
 def _escape(text: str, *, ascii_only: bool) -> str:
-    """`text` as it stands between the quotes of a JSON string; `ascii_only` is what `lenient_json` falls back on."""
+    """`text` as it stands between the quotes of a JSON string; `ascii_only` is what `json_text.dumps` falls back on."""
     return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
 

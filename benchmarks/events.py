@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
+from agent_host.events import EventType
 from agent_host.events.emitter import Emitter
-from agent_host.events.kinds import EventType
 from agent_host.events.outbox import EventRing, Outbox
 from agent_host.ids import MACHINE
 from agent_host.redaction import Scrubber

@@ -23,9 +23,9 @@ import orjson
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.ids import MACHINE
 from agent_host.llm.client import LlmClient
-from agent_host.llm.dialects import NAMES, make_dialect
 from agent_host.llm.event_stream import AnswerLimits, GatewayTimeouts
-from agent_host.testing.dialect import PromptCache, tokens_of
+from agent_host.llm.known_dialects import NAMES, make_dialect
+from agent_host.testing.dialects import PromptCache, tokens_of
 from agent_host.testing.gateway import WIRES, Script
 from agent_host.testing.script import RequestView
 from agent_host.thread.messages import Message, ToolCall

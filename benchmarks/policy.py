@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import bundles
 from benchmarks.processes import output_of_child
 from benchmarks.report import Row, milliseconds
-from policy.bundle.model import PolicyBundle, bundle_from_trusted
+from policy.bundle import PolicyBundle, bundle_from_trusted
 from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, PathFacts, UrlFacts
-from policy.shell.commands import parse
+from policy.shell import parse
 from tests.support.hostile_lines import PROGRAMS, hostile, useful
 
 if TYPE_CHECKING:

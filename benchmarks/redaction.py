@@ -12,7 +12,7 @@ import orjson
 from agent_host.redaction import Scrubber
 from benchmarks.processes import ROOT
 from benchmarks.report import MIB, Row, milliseconds
-from policy.bundle.model import RedactionRule
+from policy.bundle import RedactionRule
 from policy.redaction import Redaction
 
 if TYPE_CHECKING:

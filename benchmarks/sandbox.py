@@ -25,8 +25,8 @@ from benchmarks.processes import scratch
 from benchmarks.report import MIB, Row, milliseconds
 from benchmarks.runs import Bench, Turns
 from policy.scope import CommandScope
+from tool_runtime import sandbox
 from tool_runtime.processes.command import CommandParams, LocalCommand, run_command
-from tool_runtime.sandbox import levels as sandbox
 from tool_runtime.sandbox.session import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
@@ -269,8 +269,8 @@ def import_ms(rounds: int) -> float:
     """Time the imports of the first sandboxed command that the loop and other commands do not need."""
     code = (
         "import time, agent_host.loop.task; from tool_runtime.families import commands;"
-        "from tool_runtime.sandbox import levels; began = time.perf_counter();"
-        "import tool_runtime.sandbox.session, tool_runtime.sandbox.probe; print((time.perf_counter() - began) * 1000)"
+        "from tool_runtime import sandbox as levels; began = time.perf_counter();"
+        "import tool_runtime.sandbox.session; print((time.perf_counter() - began) * 1000)"
     )
     argv = [sys.executable, "-c", code]
     return min(float(subprocess.run(argv, capture_output=True, check=True).stdout) for _ in range(rounds))

@@ -1,4 +1,5 @@
-"""JSON from outside: a bound on how deep it may nest, which is ours and not the interpreter's.
+"""JSON text: read with a bound on how deep it may nest, which is ours and not the interpreter's; written whatever a
+model or a file name put into it.
 
 The standard library's reader follows as deep as the interpreter's recursion limit lets it (about 990 levels on Python
 3.11, 1500 on 3.12, 10 000 on 3.13), and functions that walk through a value meet that limit at a fraction of it. So a
@@ -9,6 +10,7 @@ everywhere.
 
 from __future__ import annotations
 
+import json
 from itertools import accumulate, count
 from operator import sub
 from typing import Any, Final
@@ -51,3 +53,26 @@ def loads(data: bytes | bytearray | str) -> Any:
     """The value of a JSON text from outside. Raises orjson.JSONDecodeError, TooDeep among it."""
     check_depth(data)
     return orjson.loads(data)
+
+
+def dumps(value: Any, *, option: int = 0) -> bytes:
+    """`value` as JSON. What orjson refuses, a lone surrogate, an integer beyond 64 bits, nesting deeper than 254, the
+    standard library writes; what is no JSON at all becomes its `str()`. Of orjson's options it takes OPT_INDENT_2 and
+    OPT_APPEND_NEWLINE."""
+    try:
+        return orjson.dumps(value, default=str, option=option)
+    except orjson.JSONEncodeError:
+        text = json.dumps(value, default=str, indent=2 if option & orjson.OPT_INDENT_2 else None)
+        return text.encode() + (b"\n" if option & orjson.OPT_APPEND_NEWLINE else b"")
+
+
+def copy_to_keep(data: bytes) -> bytes:
+    """`data` in a buffer of its own size: those that orjson returns are 4 KB at least and can be ten times as large as
+    what is in them, which counts for what is kept."""
+    return bytes(memoryview(data))
+
+
+def encodable(text: str) -> str:
+    """`text` with a question mark for each lone surrogate: what stands for a name that is no UTF-8 could be put neither
+    on record nor into a request."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

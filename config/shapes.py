@@ -9,6 +9,7 @@ model of pydantic would say as much, and its import would take longer than most 
 from __future__ import annotations
 
 import json
+import os
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
@@ -481,3 +482,35 @@ def _wrong_size(size: int, least: int, most: int | None, what: str) -> str | Non
     if most is not None and size > most:
         return f"must have at most {most:,} {what}{'' if most == 1 else 's'}, not {size:,}"
     return None
+
+
+# Paths that are not there: the reason, and the name that may have been meant.
+
+_ENTRIES_READ = 1000
+
+
+def why_no_directory(path: str) -> str:
+    """Why the absolute `path` is no directory, as the end of a sentence that begins with it."""
+    file = file_in(path)
+    if file is not None:
+        return "it is a file; give a directory" if file == path else f"{file} is a file, and no directory"
+    return f"there is no such directory{hint_at_path(path)}"
+
+
+def file_in(path: str) -> str | None:
+    """The part of an absolute `path` that is there and no directory; None if only directories of it are there."""
+    while not os.path.lexists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path if os.path.lexists(path) and not os.path.isdir(path) else None
+
+
+def hint_at_path(path: str) -> str:
+    """The end of a sentence about a path that is not there: the nearest name beside it, if one is near."""
+    folder, name = os.path.split(path.rstrip(os.sep))
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            names = [entry.name for _, entry in zip(range(_ENTRIES_READ), entries, strict=False)]
+    except OSError:
+        return ""
+    meant = None if name in names else meant_name(name, names, likeness=0.6)
+    return "" if meant is None else f"; did you mean {os.path.join(folder, meant)}?"

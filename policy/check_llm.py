@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from policy.decision import Decision
 from policy.names import CapabilityName as Name
-from policy.rules.case import approval_needed, deny, expiry_denial, not_granted
+from policy.rules import approval_needed, deny, expiry_denial, not_granted
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
 
 
 def check_llm(bundle: PolicyBundle, *, model: str, now: datetime) -> Decision:

@@ -22,7 +22,7 @@ from policy.decision import Decision, strictest
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, OutputFacts, PathFacts, UrlFacts
 from policy.names import FOLLOW_COMMANDS, READ_SKILLS
 from policy.names import CapabilityName as Name
-from policy.rules.case import (
+from policy.rules import (
     NO_TERMS,
     CallTerms,
     Case,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
 
 
 def decide(

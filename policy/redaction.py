@@ -19,7 +19,7 @@ from policy.secret_detectors import DETECTORS, secret_of_field
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from policy.bundle.model import RedactionRule
+    from policy.bundle import RedactionRule
     from policy.patterns import Pattern
     from policy.secret_detectors import Detector
 

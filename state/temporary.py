@@ -29,7 +29,7 @@ _HASH_DIGITS = 8
 _OF_A_SESSION = f"{APP_NAME}-"
 _SCRATCH = f"{_OF_A_SESSION}~"
 """Prefix of directories that belong to no session: no id contains `~`. There is one more in
-`tool_runtime.sandbox.probe`."""
+`tool_runtime.sandbox.launching`."""
 _WINDOWS = bool(sys.platform == "win32")
 _VARIABLES: tuple[str, ...] = ("TMP", "TEMP") if _WINDOWS else ("TMPDIR",)
 _DEFAULTS: tuple[str, ...] = ("C:\\Windows\\Temp",) if _WINDOWS else ("/tmp", "/var/tmp")  # noqa: S108  what the platform has

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from config.lean_typing import NamedTuple
-from tool_runtime.output.spill import BUFFER_BYTES
+from tool_runtime.output.artifacts import BUFFER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,6 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agent_host import lenient_json
 from agent_host.rpc.framing import FramingError, LineSplitter
 from agent_host.rpc.messages import (
     INTERNAL_ERROR,
@@ -31,6 +30,7 @@ from agent_host.rpc.messages import (
     parse,
     refuse_line,
 )
+from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -191,7 +191,7 @@ class RpcPeer:
 
     def _take_notification(self, request: RpcRequest) -> None:
         if request.method == CANCEL_REQUEST:
-            serving = self._serving.get(lenient_json.dumps(request.params.get("requestId")))
+            serving = self._serving.get(json_text.dumps(request.params.get("requestId")))
             if serving is not None:
                 serving.cancel()
             return
@@ -232,13 +232,13 @@ class RpcPeer:
         if id_json is None:
             return
         data = {"data": dict(fault.details)} if fault.details else {}
-        error = lenient_json.dumps({"code": fault.code, "message": fault.message, **data})
+        error = json_text.dumps({"code": fault.code, "message": fault.message, **data})
         self._send(b'{"jsonrpc":"2.0","id":' + id_json + b',"error":' + error + b"}")
 
     # What goes out
 
     def _write(self, message: Mapping[str, Any]) -> None:
-        self._send(lenient_json.dumps(message))
+        self._send(json_text.dumps(message))
 
     def _send(self, message: bytes) -> None:
         self._channel.write(message + b"\n")

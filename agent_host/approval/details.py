@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.display_text import LINE_BYTES, clip, json_size, one_line
 from agent_host.safe_open import open_real
 from agent_host.text_diff import hunks
+from config import json_text
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT, CapabilityName
-from policy.shell.commands import parse_line
+from policy.shell import parse_line
 from policy.urls import UrlProblem, host_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Screen(NamedTuple):
         rest = {name: value for name, value in act.arguments.items() if name not in shown_already}
         if not rest:
             return {}
-        shown = lenient_json.dumps(rest, option=orjson.OPT_INDENT_2).decode()
+        shown = json_text.dumps(rest, option=orjson.OPT_INDENT_2).decode()
         return {"otherArguments": self.text(shown, max_bytes)}
 
 

@@ -11,8 +11,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from agent_host import lenient_json
 from agent_host.display_text import clip, one_line
+from config import json_text
 from config.lean_typing import NamedTuple
 from config.shapes import FLAG, ListOf, Record, Text, first_problem, number, one_of, whole
 from policy.urls import UrlProblem, host_of
@@ -142,7 +142,7 @@ def form_of(
         return Form(source, said, (), url, _host_of_page(url))
     if schema is None or schema.get("type", "object") != "object":
         raise UnusableForm("its schema is not of an object")
-    if len(lenient_json.dumps(schema)) > _MAX_SCHEMA_BYTES:
+    if len(json_text.dumps(schema)) > _MAX_SCHEMA_BYTES:
         raise UnusableForm(f"its schema has more than {_MAX_SCHEMA_BYTES} bytes")
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):

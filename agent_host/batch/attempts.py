@@ -27,8 +27,8 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agent_host.batch import BatchTask
     from agent_host.batch.ledger import Ledger
-    from agent_host.batch.tasks import BatchTask
     from agent_host.batch.workspaces import Workspaces
 
 HELD: Final = 75

@@ -25,7 +25,7 @@ from state.lock import SessionLock
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from agent_host.batch.tasks import BatchTask
+    from agent_host.batch import BatchTask
 
 INFRASTRUCTURE: Final = "infrastructure"
 SPENDING_LIMIT: Final = "SPENDING_LIMIT"

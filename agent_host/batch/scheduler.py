@@ -23,9 +23,9 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from agent_host.batch import BatchTask
     from agent_host.batch.attempts import Attempts
     from agent_host.batch.ledger import Ledger, Row
-    from agent_host.batch.tasks import BatchTask
 
 Stop = Literal["", "broken", "interrupted", "unwritten"]
 """Why a batch stopped early; "" for one that has come to its end."""

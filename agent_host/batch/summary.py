@@ -14,9 +14,9 @@ from agent_host.ids import MACHINE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from agent_host.batch import BatchTask
     from agent_host.batch.ledger import Ledger, Row
     from agent_host.batch.scheduler import Scheduler, Stop
-    from agent_host.batch.tasks import BatchTask
 
 _LISTED: Final = 50
 _EVERY_S: Final = 30.0

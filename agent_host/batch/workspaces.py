@@ -31,7 +31,7 @@ from tool_runtime.platform.environment import find_program
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from agent_host.batch.tasks import Source
+    from agent_host.batch import Source
 
 _MOST_FILES: Final = 500_000
 _MOST_BYTES: Final = 16 * 1024**3

@@ -41,7 +41,7 @@ from prompt_toolkit.styles import Style
 from agent_host.chat.activity import LiveArea
 from agent_host.chat.face import Frame, FrameWriter
 from agent_host.chat.input_line import ChatCompleter, named_picture
-from agent_host.terminal.style import cells, cut, wrap
+from agent_host.terminal import cells, cut, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

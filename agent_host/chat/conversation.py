@@ -6,7 +6,7 @@ the session, prints what is final, keeps what is live for the live line, and ask
 What it rests on:
 
 - What is printed is never drawn again. A terminal's scrollback belongs to the person, so only what is final goes there:
-  a block of Markdown when the next one begins (`answer`), a call when it has its result, a question when it is asked.
+  a block of Markdown when the next one begins (`activity`), a call when it has its result, a question when it is asked.
   What still changes stands in a few lines below it, and the face alone draws those.
 - Nothing is printed twice. A call is printed by its id, a question by its id, an answer by its text: where the process
   died or the gateway failed in the middle of an answer, the new one is compared with what stands there (`AnswerText`).
@@ -42,10 +42,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.chat import asking
-from agent_host.chat.activity import Activity, RunningCall, subject_of
-from agent_host.chat.answer import BEGINS_AGAIN, AnswerText, print_item
-from agent_host.chat.commands import run_command
+from agent_host.chat.activity import BEGINS_AGAIN, Activity, AnswerText, RunningCall, print_item, subject_of
+from agent_host.chat.commands import Questions, run_command
 from agent_host.chat.paper import compaction_in_words, end_in_words, result_line
 from agent_host.clients.connection import RpcFailure, SessionGone
 from agent_host.clients.supervisor import TooManySessions
@@ -119,7 +117,7 @@ class Conversation:
         self._reported: set[str] = set()
         self._printed: set[str] = set()  # calls, and steps whose text stands there
         self._has_gap = False
-        self.questions = asking.Questions(self)
+        self.questions = Questions(self)
 
     @property
     def workspace(self) -> str:

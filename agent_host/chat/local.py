@@ -15,7 +15,7 @@ from agent_host.errors import AgentHostError
 from agent_host.host.options import settings_from
 from agent_host.host.records import session_id_of, stored_sessions
 from agent_host.safe_open import read_real
-from agent_host.terminal.form_lines import prompt_of, take
+from agent_host.terminal import prompt_of, take
 from state.errors import StateError
 from state.locations import SessionPaths
 from state.temporary import session_directory

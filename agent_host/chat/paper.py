@@ -11,9 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.display_text import count_noun, escape, one_line
-from agent_host.terminal.markdown import render
-from agent_host.terminal.question import lines_of_question
-from agent_host.terminal.style import (
+from agent_host.terminal import (
     BOLD,
     CYAN,
     DIFF_COLOURS,
@@ -24,6 +22,8 @@ from agent_host.terminal.style import (
     YELLOW,
     cells,
     last_state,
+    lines_of_question,
+    render,
     split_cells,
     without_colours,
     wrap,

@@ -8,7 +8,7 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from agent_host.acp.agent import Agent, AgentLaunch
+from agent_host.acp import Agent, AgentLaunch
 from agent_host.acp.options import Choices
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import CommandLine, on_signals, options_again, settings_of_options

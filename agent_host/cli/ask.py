@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from agent_host import ApprovalAnswer
 from agent_host.cli.streams import put
 from agent_host.display_text import escape
-from agent_host.terminal.form_lines import DECLINES, prompt_of, question_of, take
-from agent_host.terminal.question import lines_of_question
-from agent_host.terminal.style import PLAIN, is_in_ci, wants_style
+from agent_host.terminal import (
+    DECLINES,
+    PLAIN,
+    is_in_ci,
+    lines_of_question,
+    prompt_of,
+    question_of,
+    take,
+    wants_style,
+)
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:

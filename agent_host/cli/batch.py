@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from agent_host.batch import content_hash, read_tasks
 from agent_host.batch.attempts import Attempts, BatchLaunch
 from agent_host.batch.engines import LocalEngine, RayEngine
 from agent_host.batch.ledger import Ledger
 from agent_host.batch.scheduler import Scheduler
 from agent_host.batch.summary import Progress, exit_code_of, summarize, table_of
-from agent_host.batch.tasks import content_hash, read_tasks
 from agent_host.batch.workspaces import Workspaces
+from agent_host.cli.outputs import import_view, write_page
 from agent_host.cli.policy import policy_of_options
 from agent_host.cli.shared import CommandLine, on_signals, settings_of_options
 from agent_host.cli.streams import answer, notice
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from agent_host.batch import BatchTask
     from agent_host.batch.attempts import Engine
     from agent_host.batch.ledger import Row
     from agent_host.batch.scheduler import Stop
-    from agent_host.batch.tasks import BatchTask
     from config.settings import Settings
 
 _OF_ALL: Final = ("host.policy", "sandbox.level", "sandbox.allowed_domains")
@@ -158,10 +159,8 @@ def _report(
 
 def _write_page(tasks: Sequence[BatchTask], ledger: Ledger, state_dir: str) -> None:
     """Write `report.html`, where the extra for pages is installed."""
-    from agent_host.cli.show import import_pages, write_page
-
     try:
-        pages = import_pages("pages")
+        pages, _ = import_view()
     except UsageError:
         return
     wanted = {ledger.session_id(task) for task in tasks}

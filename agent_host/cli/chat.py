@@ -16,7 +16,7 @@ from agent_host.cli.streams import notice
 from agent_host.errors import UsageError
 from agent_host.host.options import existing_workspace, is_default_state_dir, with_provider
 from agent_host.host.secrets import hide_key, hide_secrets
-from agent_host.terminal.style import wants_style
+from agent_host.terminal import wants_style
 
 if TYPE_CHECKING:
     import argparse

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.cli.progress import OUTPUT_PREFIX, LiveView, ProgressLines
 from agent_host.cli.screen import ScreenBlock, can_draw, colour_diff, columns_of, renders
 from agent_host.cli.streams import GITHUB, GITLAB, notice, put, reason_of
 from agent_host.display_text import count_noun, tokens_in_words
 from agent_host.errors import CANCELLED
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.sinks import JsonLines
 from agent_host.states import SessionStatus, TaskPhase
-from agent_host.terminal.markdown import MarkdownBlocks, load_soon, render
+from agent_host.terminal import MarkdownBlocks, load_soon, render
+from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ class Display:
         if self._text is not None:
             if self._answer_only and "answer" in result.details:
                 self._text.flush()
-                said = lenient_json.dumps(result.details["answer"], option=orjson.OPT_APPEND_NEWLINE)
+                said = json_text.dumps(result.details["answer"], option=orjson.OPT_APPEND_NEWLINE)
                 self._refused = put(sys.stdout, said)
             else:
                 self._text.answer(result.text)
@@ -117,7 +117,7 @@ class Display:
         else:
             again = result.resumable or bool(result.details["deniedApprovals"])
             shown = {**result.details, "resumeCommand": resume_command if again else None}
-            line = lenient_json.dumps(shown, option=orjson.OPT_APPEND_NEWLINE)
+            line = json_text.dumps(shown, option=orjson.OPT_APPEND_NEWLINE)
             if self._lines is None:
                 self._refused = put(sys.stdout, line)
             else:

@@ -1,13 +1,15 @@
-"""Exit codes of the process (interface section 1)."""
+"""Exit codes of the process (interface section 1), and the lines of an error that ends it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agent_host.cli.streams import notice
 from agent_host.errors import (
     AgentHostError,
     CheckpointWriteFailed,
     Incompatible,
+    OutputRefused,
     PolicyError,
     SandboxWeaker,
     ServiceUnauthorized,
@@ -57,3 +59,17 @@ def code_of_result(result: Result) -> int:
 def code_of_error(error: AgentHostError) -> int:
     """The exit code for an error that ended the program."""
     return next((code for kind, code in _BY_ERROR.items() if isinstance(error, kind)), FAILED)
+
+
+def report(error: Exception) -> int:
+    """Print what is wrong, and return the exit code."""
+    if isinstance(error, OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # nobody wants to know
+        return FAILED
+    if isinstance(error, AgentHostError):
+        lines, code = error.problems or (type(error).__name__,), code_of_error(error)
+    else:
+        line = f"internal error: {type(error).__name__}: {error} (set AGENT_HOST_DEBUG=1 for the traceback)"
+        lines, code = (line,), FAILED
+    for line in lines:
+        notice(f"error: {line}")
+    return code

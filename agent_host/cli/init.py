@@ -1,9 +1,11 @@
-"""`agent-host init`: from nothing to a provider that works, in one command."""
+"""`agent-host init`: from nothing to a provider that works, in one command; and `agent-host doctor`: what this machine
+has, a line for each check."""
 
 from __future__ import annotations
 
 import difflib
 import getpass
+import json
 import os
 import signal
 import sys
@@ -11,11 +13,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agent_host.cli import exit_codes
 from agent_host.cli.ask import agrees, can_ask
-from agent_host.cli.shared import state_dir_of
+from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir_of
 from agent_host.cli.streams import answer, notice, put
 from agent_host.display_text import escape
 from agent_host.errors import UsageError
 from agent_host.host import first_provider
+from agent_host.host.machine_checks import authorize, machine_checks
 from agent_host.host.secrets import KEYRING_SERVICE
 from config.providers import KNOWN
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.host.first_provider import Candidate, ConfigurationChange, Plan
+    from agent_host.host.machine_checks import Check
 
 _LINE_BYTES = 4096
 _BY_URL = "another one, by its URL"
@@ -193,3 +197,27 @@ def _write(change: ConfigurationChange) -> int:
         notice(f"{other} names a gateway, which takes precedence: remove that, or run with --provider")
     answer('try: agent-host run "What does this project do?"\n')
     return exit_codes.COMPLETED
+
+
+_MARKS = {True: "ok  ", False: "FAIL", None: "-   "}
+
+
+def doctor(namespace: argparse.Namespace) -> int:
+    """Run every check and print a line for each; or have a person authorize this program at one MCP server."""
+    if namespace.authorize is not None:
+        answer(authorize(settings_of_options(namespace), state_dir_of(namespace), namespace.authorize, notice) + "\n")
+        return exit_codes.COMPLETED
+    checks = machine_checks(
+        settings_of_options(namespace), state_dir_of(namespace, may_be_file=True), deep=namespace.deep
+    )
+    if namespace.output == "json":
+        rows = [{name: value for name, value in check._asdict().items() if value is not None} for check in checks]
+        answer(json.dumps({"ok": all(check.ok is not False for check in checks), "checks": rows}, indent=2) + "\n")
+    else:
+        answer("".join(map(_render, checks)))
+    return exit_codes.FAILED if any(check.ok is False for check in checks) else exit_codes.COMPLETED
+
+
+def _render(check: Check) -> str:
+    lines = () if check.scope is None else scope_in_words(check.scope).splitlines()
+    return f"{_MARKS[check.ok]}  {check.name:10} {check.found}\n" + "".join(f"      {line}\n" for line in lines)

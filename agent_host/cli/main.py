@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 
-from agent_host.cli.streams import flush, is_for_a_runner, notice, patient_stream, put
+from agent_host.cli.streams import flush, is_for_a_runner, patient_stream, put
 from agent_host.version import __version__
 
 TYPE_CHECKING = False  # type checkers take the name for true; importing it from typing is a third of `--version`
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-DEBUG_VARIABLE = "AGENT_HOST_DEBUG"
 _INTERRUPTED = 130
 _ENDED = 143
 _INTERNAL = 1
@@ -80,30 +79,16 @@ def _call(chosen: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:  # one of the two places that turn exceptions into what users see
-        if os.environ.get(DEBUG_VARIABLE) == "1":
+        if os.environ.get("AGENT_HOST_DEBUG") == "1":
             raise
-        return _report(error)
+        from agent_host.cli.exit_codes import report
+
+        return report(error)
 
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         flush(stream)
-
-
-def _report(error: Exception) -> int:
-    from agent_host.cli import exit_codes
-    from agent_host.errors import AgentHostError, OutputRefused
-
-    if isinstance(error, OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # nobody wants to know
-        return _INTERNAL
-    if isinstance(error, AgentHostError):
-        lines, code = error.problems or (type(error).__name__,), exit_codes.code_of_error(error)
-    else:
-        line = f"internal error: {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 for the traceback)"
-        lines, code = (line,), _INTERNAL
-    for line in lines:
-        notice(f"error: {line}")
-    return code
 
 
 if __name__ == "__main__":

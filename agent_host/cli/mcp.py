@@ -46,7 +46,7 @@ def mcp(namespace: argparse.Namespace) -> int:
 async def _serve(
     starter: Starter, arguments: list[str], state_dir: str, streams: tuple[TextIO, TextIO], *, allow_approve: bool
 ) -> int:
-    from agent_host.mcp_server.hosted import Records
+    from agent_host.mcp_server import Records
     from agent_host.mcp_server.server import Sessions, serve
 
     stop: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -366,7 +366,7 @@ def _show(commands: Any) -> None:
 
 
 def _report(commands: Any) -> None:
-    report = _add(commands, "report", "report:report", "write many sessions as one page (extra `report`)")
+    report = _add(commands, "report", "show:report", "write many sessions as one page (extra `report`)")
     report.add_argument("sessions", metavar="SESSION_ID", nargs="*", help="ids, or starts of ids")
     report.add_argument("--all", action="store_true", help="all sessions of the state directory")
     report.add_argument("--html", metavar="FILE", required=True, help="the page")
@@ -377,14 +377,14 @@ def _report(commands: Any) -> None:
 
 
 def _view(commands: Any) -> None:
-    view = _add(commands, "view", "view:view", "serve sessions as a live page (extra `view`)")
+    view = _add(commands, "view", "servers:view", "serve sessions as a live page (extra `view`)")
     view.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (any free one)")
     view.add_argument("--allow-approve", action="store_true", help="open questions can be answered on the page")
     _state_dir(view)
 
 
 def _mock_gateway(commands: Any) -> None:
-    gateway = _add(commands, "mock-gateway", "mock_gateway:mock_gateway", "a scripted LLM gateway on loopback")
+    gateway = _add(commands, "mock-gateway", "servers:mock_gateway", "a scripted LLM gateway on loopback")
     gateway.add_argument("--script", metavar="FILE", required=True, help="TOML or JSON lines; with --record a new file")
     gateway.add_argument("--record", metavar="URL", help="pass requests on to this gateway, and write its answers down")
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
@@ -393,9 +393,7 @@ def _mock_gateway(commands: Any) -> None:
 
 
 def _tool_service(commands: Any) -> None:
-    service = _add(
-        commands, "tool-service", "tool_service:tool_service", "the Backend Tool Service, for hosts elsewhere"
-    )
+    service = _add(commands, "tool-service", "servers:tool_service", "the Backend Tool Service, for hosts elsewhere")
     service.add_argument("--tenants", metavar="FILE", required=True, help="who may call which tools: JSON or TOML")
     service.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     service.add_argument("--port", type=_port, default=0, help="port (any free one)")
@@ -459,7 +457,7 @@ def _policy_lists(verbs: Any) -> None:
     _state_dir(validate)
     show = _add(verbs, "show", "policy:show", "print a built-in as a bundle to start from")
     show.add_argument("name", metavar="NAME", help="read-only, workspace, ci or full")
-    rejudge = _add(verbs, "rejudge", "rejudge:rejudge", "what another policy would have said to a session's calls")
+    rejudge = _add(verbs, "rejudge", "replay:rejudge", "what another policy would have said to a session's calls")
     rejudge.add_argument("session_id", metavar="SESSION_ID")
     rejudge.add_argument("--workspace", metavar="DIR", help="project directory (the session's)")
     rejudge.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
@@ -512,7 +510,7 @@ def _completion(commands: Any) -> None:
 
 
 def _doctor(commands: Any) -> None:
-    doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
+    doctor = _add(commands, "doctor", "init:doctor", "what this machine has; exit 0 or 1")
     _setting_option(doctor, "llm.gateway")
     _setting_option(doctor, "llm.provider")
     _setting_option(doctor, "llm.dialect")

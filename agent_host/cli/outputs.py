@@ -1,4 +1,4 @@
-"""The files that a pipeline takes away from a run: `--patch`, `--result`, `--summary` and `--junit`.
+"""The files that a pipeline takes away from a run: `--patch`, `--result`, `--summary` and `--junit`; and pages.
 
 Each is whole or not there: an older one is removed before the first tool runs, and the new one is put in its place at
 once, whatever the end of the task was. Their directories are opened at the start and written by descriptor, so that no
@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.cli import exit_codes
-from agent_host.cli.streams import GITHUB, notice
+from agent_host.cli.streams import GITHUB, answer, notice
 from agent_host.display_text import escape
 from agent_host.errors import AgentHostError, UsageError
+from config import json_text
 from config.policies import names_file
 from config.settings import MOCK_PREFIX
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from types import ModuleType
 
     from agent_host.host.records import Result, WholePatch
 
@@ -147,7 +148,7 @@ def take_away(
     again = resume if result.resumable or result.details["deniedApprovals"] else None
     if "result" in files:
         shown = {**result.details, "resumeCommand": resume if result.resumable else None}
-        is_whole &= files.write("result", lenient_json.dumps(shown, option=orjson.OPT_APPEND_NEWLINE))
+        is_whole &= files.write("result", json_text.dumps(shown, option=orjson.OPT_APPEND_NEWLINE))
     if files.step_outputs:
         outputs = {
             "patch-file": str(of_files.get("patchFile", "")),
@@ -238,3 +239,27 @@ class OutputFiles:
         """Let go of all directories."""
         for one in self._files.values():
             one.close()
+
+
+def import_view() -> tuple[ModuleType, ModuleType]:
+    """The modules of `agent_host.view` that make pages: of many sessions, and of one. Raises UsageError without the
+    extra `report`."""
+    try:
+        from agent_host.view import pages, session
+    except ImportError as error:
+        raise UsageError("--html needs Jinja: install agent-host[report]") from error
+    return pages, session
+
+
+def write_page(path: str, render: Callable[[], bytes], *, quiet: bool = False) -> int:
+    """Write what `render` makes to `path`, whole or not at all, and say so unless `quiet`. Raises UsageError for a
+    place that cannot be written to."""
+    file = OutputFile("html", path)
+    try:
+        if not file.write(render()):
+            return exit_codes.FAILED
+    finally:
+        file.close()
+    if not quiet:
+        answer(f"wrote {escape(file.path, keep='')}\n")
+    return exit_codes.COMPLETED

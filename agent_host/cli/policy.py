@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.cli import exit_codes
 from agent_host.cli.outputs import OutputFile, check_apart
 from agent_host.cli.pipeline import Tested, junit_of_policy
@@ -23,9 +22,8 @@ from agent_host.host.options import anchor, existing_workspace
 from agent_host.ids import MACHINE
 from config import json_text
 from config.load import read_regular_file
-from config.near_paths import hint_at_path
 from config.policies import BUILT_IN, write_template
-from config.shapes import hint_at
+from config.shapes import hint_at, hint_at_path
 
 if TYPE_CHECKING:
     import argparse
@@ -211,7 +209,7 @@ def _batch(runs: DryRuns, file: str, level: SandboxLevel, *, tells: bool) -> int
             notice(f"line {number}: {'' if is_json else 'not JSON: '}{error}")
             decision, level_of_case = case_refused(str(error)), level
         seen.add(_CODES[decision.decision])
-        answer(lenient_json.dumps({**row, **_to_wire(decision, level_of_case)}, option=orjson.OPT_APPEND_NEWLINE))
+        answer(json_text.dumps({**row, **_to_wire(decision, level_of_case)}, option=orjson.OPT_APPEND_NEWLINE))
     if not number:
         notice(f"{'standard input' if file == '-' else f'--batch {file}'} is empty: there is no case to judge")
     if unread or not tells:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.cli.streams import put
 from agent_host.display_text import escape
-from agent_host.events.kinds import RUN_ENDS, EventType
-from agent_host.terminal.style import is_in_ci
+from agent_host.events import RUN_ENDS, EventType
+from agent_host.terminal import is_in_ci
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

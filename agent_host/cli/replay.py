@@ -1,4 +1,5 @@
-"""`agent-host replay SESSION_ID`: a recorded session run again, to see whether it still does the same."""
+"""`agent-host replay SESSION_ID`: a recorded session run again, to see whether it still does the same; and
+`agent-host policy rejudge SESSION`: the decisions of another policy on the calls of a session."""
 
 from __future__ import annotations
 
@@ -9,16 +10,18 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent_host.cli import exit_codes
+from agent_host.cli.policy import policy_only
 from agent_host.cli.shared import sandbox_in_words, state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.display_text import count_noun, one_line
 from agent_host.errors import UsageError
-from agent_host.host.replay import replay_session
+from agent_host.host.replay import NOT_ON_RECORD, rejudge_calls, replay_session
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
-    from agent_host.host.replay import Replayed
+    from agent_host.host.replay import Rejudged, Replayed
 
 _NEEDS_A_PLACE = (
     "replay runs the session's commands and writes again: name the directory for that with --workspace, such as a "
@@ -89,3 +92,34 @@ def _compare(done: Replayed) -> str:
         return f"{ended}{calls}; call {found.number}, {found.tool_name}, was not made\n"
     was = f"{found.what}: {found.before} on record, {found.now or 'not judged: there is no such tool'} now"
     return f"{ended}{calls}; the first difference is call {found.number}, {one_line(found.tool_name)}\n  {was}\n"
+
+
+def rejudge(namespace: argparse.Namespace) -> int:
+    """`policy rejudge`: those calls that would be decided differently, or with `--output json` all of them."""
+    rows = rejudge_calls(
+        policy_only(namespace),
+        session_id=namespace.session_id,
+        workspace=namespace.workspace,
+        state_dir=state_dir_of(namespace),
+    )
+    if namespace.output == "json":
+        answer(orjson.dumps([row.to_wire() for row in rows], option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    else:
+        answer("".join(_lines(rows)))
+    return exit_codes.COMPLETED
+
+
+def _lines(rows: list[Rejudged]) -> Iterator[str]:
+    for row in rows:
+        form = ", as it was approved" if row.edited else ""
+        if row.now is None:
+            yield f"{row.call.call_id}  {row.call.name}{form}\n  {NOT_ON_RECORD}\n"
+        elif row.differs:
+            shown = one_line(orjson.dumps(row.call.arguments).decode())
+            yield f"{row.call.call_id}  {row.call.name}{form} {shown}\n"
+            yield f"  {row.before} → {row.now.decision}: {one_line(row.now.reason)}\n  by {one_line(row.now.rule)}\n"
+    edited = sum(row.edited for row in rows)
+    calls = len(rows) - edited
+    changed = sum(row.differs for row in rows)
+    forms = f", {edited} edited" if edited else ""
+    yield f"{count_noun(calls, 'call')}{forms}, {changed} decided differently\n"

@@ -19,7 +19,7 @@ from agent_host.cli import runner_log
 from agent_host.cli.pipeline import command_line_of, is_command, title_of_end
 from agent_host.cli.streams import GITHUB, notice
 from agent_host.display_text import one_line
-from agent_host.events.kinds import RUN_ENDS, EventType
+from agent_host.events import RUN_ENDS, EventType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from agent_host.cli.streams import put
-from agent_host.terminal.style import DIFF_COLOURS, DIM, MIN_COLUMNS, PLAIN, cells, cut, is_in_ci, wants_style
+from agent_host.terminal import DIFF_COLOURS, DIM, MIN_COLUMNS, PLAIN, cells, cut, is_in_ci, wants_style
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,29 +1,29 @@
-"""`agent-host show SESSION_ID`: what a session was asked, what it did and what came of it, live or ended."""
+"""`agent-host show SESSION_ID`: what a session was asked, what it did and what came of it, live or ended; and
+`agent-host report`: many sessions as one page, and their own pages beside it."""
 
 from __future__ import annotations
 
-import importlib
+import os
 from difflib import unified_diff
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.cli import exit_codes
-from agent_host.cli.outputs import OutputFile
+from agent_host.cli.outputs import import_view, write_page
 from agent_host.cli.shared import sandbox_in_words, state_dir_of
-from agent_host.cli.streams import answer
+from agent_host.cli.streams import answer, notice
 from agent_host.clients.markdown import session_markdown
-from agent_host.display_text import escape, one_line, tokens_in_words
-from agent_host.errors import UsageError
+from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
+from agent_host.errors import AgentHostError, SessionNotFound, UsageError
 from agent_host.host.options import state_option
 from agent_host.host.records import MARK_WORDS, session_id_of, stored_sessions
+from config import json_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping
-    from types import ModuleType
+    from collections.abc import Iterator, Mapping
 
     from agent_host.host.records import Item, StoredSession
 
@@ -43,9 +43,9 @@ def show(namespace: argparse.Namespace) -> int:
     record = stored_sessions(state_dir).record(session_id)
     transcript = record.transcript()
     if namespace.html is not None:
-        pages = import_pages("session")
+        _, page = import_view()
         return write_page(
-            namespace.html, lambda: pages.session_page(transcript, state_dir=state_dir, full=namespace.full)
+            namespace.html, lambda: page.session_page(transcript, state_dir=state_dir, full=namespace.full)
         )
     if namespace.markdown:
         answer(session_markdown(transcript, option=state_option(state_dir)))
@@ -69,33 +69,11 @@ def show(namespace: argparse.Namespace) -> int:
         row |= {"items": items, "messages": messages}
         row |= {"waits": [wait.to_wire() for wait in transcript.waits]}
         row |= {"doubts": [doubt.to_wire() for doubt in transcript.doubts]}
-        answer(lenient_json.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        answer(json_text.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
         head = _head(record.row, sandbox)
         answer("".join([*head, *_text(items, turns, whole=namespace.step is not None)]))
     return 0
-
-
-def import_pages(name: str) -> ModuleType:
-    """Import a module of `agent_host.view` that makes pages. Raises UsageError without the extra `report`."""
-    try:
-        return importlib.import_module(f"agent_host.view.{name}")
-    except ImportError as error:
-        raise UsageError("--html needs Jinja: install agent-host[report]") from error
-
-
-def write_page(path: str, render: Callable[[], bytes], *, quiet: bool = False) -> int:
-    """Write what `render` makes to `path`, whole or not at all, and say so unless `quiet`. Raises UsageError for a
-    place that cannot be written to."""
-    file = OutputFile("html", path)
-    try:
-        if not file.write(render()):
-            return exit_codes.FAILED
-    finally:
-        file.close()
-    if not quiet:
-        answer(f"wrote {escape(file.path, keep='')}\n")
-    return exit_codes.COMPLETED
 
 
 def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator[str]:
@@ -141,7 +119,7 @@ def _item(item: Item, *, whole: bool) -> Iterator[str]:
 def _call(item: Item, *, whole: bool) -> Iterator[str]:
     given = item.get("editedArguments", item["arguments"])
     edits = list(_edits(given))
-    arguments = lenient_json.dumps({**given, "edits": f"{len(edits)}, below"} if edits else given).decode()
+    arguments = json_text.dumps({**given, "edits": f"{len(edits)}, below"} if edits else given).decode()
     shown = escape(arguments, keep="") if whole else one_line(arguments, _ARGUMENT_BYTES)
     outcome = item["status"] + (f" {item['code']}" if "code" in item else "")
     outcome = f"exit code {item['exitCode']}" if item.get("exitCode") else outcome
@@ -156,7 +134,7 @@ def _call(item: Item, *, whole: bool) -> Iterator[str]:
         yield f"    approval: {approval['decision']} ({approval['scope']}{edited}): {one_line(approval['reason'])}\n"
     grant = item.get("editedArguments", item["arguments"]).get("sandboxGrant")
     if isinstance(grant, dict):
-        yield f"    asked of the sandbox: {one_line(lenient_json.dumps(grant).decode())}\n"
+        yield f"    asked of the sandbox: {one_line(json_text.dumps(grant).decode())}\n"
     yield from (f"    sandbox: {one_line(denial)}\n" for denial in item.get("denials", ()))
     for lines in edits:
         yield from _block("    ", "\n".join(lines), whole=whole, indent="    ")
@@ -182,3 +160,43 @@ def _block(head: str, text: str, *, whole: bool, indent: str) -> Iterator[str]:
         lines = [*cut, f"[… {more} more lines; --step N shows all]"] if more else cut
     yield f"{head}{lines[0]}\n"
     yield from (f"{indent}{line}\n" for line in lines[1:])
+
+
+def report(namespace: argparse.Namespace) -> int:
+    """`agent-host report`; exit 1 where a page could not be written. Raises UsageError, SessionNotFound."""
+    state_dir = state_dir_of(namespace)
+    if bool(namespace.sessions) == bool(namespace.all):
+        raise UsageError("report needs the ids of sessions, or --all for all of them")
+    rows = stored_sessions(state_dir).all()
+    if not namespace.all:
+        wanted = list(dict.fromkeys(session_id_of(state_dir, one) for one in namespace.sessions))
+        found = {row.session_id: row for row in rows}
+        missing = next((one for one in wanted if one not in found), None)
+        if missing is not None:
+            raise SessionNotFound(f"there is no session {missing} under {state_dir}; `agent-host sessions` lists all")
+        rows = [found[one] for one in wanted]
+    pages, _ = import_view()
+    folder = f"{os.path.splitext(os.path.abspath(namespace.html))[0]}-sessions" if namespace.with_sessions else None
+    failed = 0 if folder is None else _write_sessions(state_dir, rows, folder)
+    name = None if folder is None else os.path.basename(folder)
+    written = write_page(namespace.html, lambda: pages.sessions_page(rows, state_dir=state_dir, folder=name))
+    return exit_codes.FAILED if failed else written
+
+
+def _write_sessions(state_dir: str, rows: list[StoredSession], folder: str) -> int:
+    """Write the page of each session into `folder`; returns how many could not be. Raises UsageError for the folder."""
+    (_, page), sessions, failed = import_view(), stored_sessions(state_dir), 0
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--with-sessions {folder}: {error.strerror}") from error
+    for row in rows:
+        try:
+            transcript = sessions.record(row.session_id).transcript()
+            path = os.path.join(folder, f"{row.session_id}.html")
+            failed += write_page(path, lambda: page.session_page(transcript, state_dir=state_dir), quiet=True) != 0  # noqa: B023  it is called at once
+        except AgentHostError as error:
+            notice(f"error: session {row.session_id} has no page: {error}")
+            failed += 1
+    answer(f"wrote {count_noun(len(rows) - failed, 'page')} to {folder}\n")
+    return failed

@@ -1,2 +1,32 @@
 """Clients of session processes, shared by all user interfaces: processes that start at once, many of them, each on one
-connection."""
+connection.
+
+Here is the order that a client sends to a process that waits to become one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LENGTH_BYTES: Final = 8
+_MOST_BYTES: Final = 1 << 28
+
+
+class Order(dict[str, Any]):
+    """The process to become: `arguments` of `agent-host`, `environment`, `directory`, `umask`, `limits` by name."""
+
+    def encode(self) -> bytes:
+        """Return it as it goes over the control stream."""
+        data = json.dumps(self).encode()
+        return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+
+    @classmethod
+    def read(cls, read: Callable[[int], bytes]) -> Order | None:
+        """Read one; `read` gives as many bytes as it is asked for, or fewer at the end. None at the end."""
+        length = int.from_bytes(read(_LENGTH_BYTES), "big")
+        data = read(length) if 0 < length <= _MOST_BYTES else b""
+        return cls(json.loads(data)) if data and len(data) == length else None

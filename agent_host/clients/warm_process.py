@@ -24,14 +24,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host import http
+from agent_host.clients import Order
 from agent_host.import_isolation import PACKAGES, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 STREAMS: Final = 3
-_LENGTH_BYTES: Final = 8
-_MOST_BYTES: Final = 1 << 28
 _MOST_RECEIVED: Final = 16
 _SPARE: Final = "--spare"
 
@@ -43,12 +42,12 @@ MODULES: Final = (
     "agent_host.host.records",
     "agent_host.host.sessions",
     "agent_host.judging.decisions",
-    "agent_host.llm.anthropic",
     "agent_host.llm.client",
+    "agent_host.llm.dialects.anthropic",
+    "agent_host.llm.dialects.openai_chat",
+    "agent_host.llm.dialects.openai_responses",
     "agent_host.llm.event_stream",
     "agent_host.llm.local_server",
-    "agent_host.llm.openai_chat",
-    "agent_host.llm.openai_responses",
     "agent_host.loop.task",
     "agent_host.rpc.process",
     "agent_host.rpc.streams",
@@ -68,13 +67,13 @@ MODULES: Final = (
     "tomllib",
     "tool_runtime.families.commands",
     "tool_runtime.families.operations",
-    "tool_runtime.sandbox.levels",
+    "tool_runtime.sandbox",
 )
 _OF_LINUX: Final = (
     "tool_runtime.platform.inotify",
     "tool_runtime.platform.kept_rules",
     "tool_runtime.sandbox.own_sockets",
-    "tool_runtime.sandbox.probe",
+    "tool_runtime.sandbox.launching",
     "tool_runtime.sandbox.protected_paths",
     "tool_runtime.sandbox.session",
     "tool_runtime.sandbox.supervisor",
@@ -88,22 +87,6 @@ def import_all() -> None:
         importlib.import_module(name)
     for name in (http.httpx.__name__, "httpx_sse"):
         importlib.import_module(name)
-
-
-class Order(dict[str, Any]):
-    """The process to become: `arguments` of `agent-host`, `environment`, `directory`, `umask`, `limits` by name."""
-
-    def encode(self) -> bytes:
-        """Return it as it goes over the control stream."""
-        data = json.dumps(self).encode()
-        return len(data).to_bytes(_LENGTH_BYTES, "big") + data
-
-    @classmethod
-    def read(cls, read: Callable[[int], bytes]) -> Order | None:
-        """Read one; `read` gives as many bytes as it is asked for, or fewer at the end. None at the end."""
-        length = int.from_bytes(read(_LENGTH_BYTES), "big")
-        data = read(length) if 0 < length <= _MOST_BYTES else b""
-        return cls(json.loads(data)) if data and len(data) == length else None
 
 
 class InstalledFiles:

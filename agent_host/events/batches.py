@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.errors import AgentHostError
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.ids import rfc3339
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import orjson
 
-from agent_host import lenient_json
-from agent_host.events.kinds import COUNTING, LIVE_ONLY, EventType, source_of
+from agent_host.events import COUNTING, LIVE_ONLY, EventType, source_of
 from agent_host.ids import rfc3339
+from config import json_text
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -168,16 +168,16 @@ class Event:
 
     def keep(self, line: bytes) -> None:
         """Take `line`, which holds no secret, for the event's."""
-        self._line = lenient_json.copy_to_keep(line)
+        self._line = json_text.copy_to_keep(line)
 
     @staticmethod
     def lines(events: Sequence[Event], are_clean: Callable[[bytes], bool]) -> list[bytes]:
         """The lines of all `events`; `are_clean` says of several lines that they surely hold no secret."""
         fresh = [event for event in events if event.encoded is None]
         if len(fresh) > 1:
-            made = [lenient_json.dumps(event.envelope, option=orjson.OPT_APPEND_NEWLINE) for event in fresh]
+            made = [json_text.dumps(event.envelope, option=orjson.OPT_APPEND_NEWLINE) for event in fresh]
             searched = map(_secret_part, fresh, made)
-            if are_clean(b"".join((lenient_json.dumps(fresh[0].chain), *searched))):
+            if are_clean(b"".join((json_text.dumps(fresh[0].chain), *searched))):
                 for event, line in zip(fresh, made, strict=True):
                     event.keep(line)
         return [event.line() for event in events]
@@ -192,8 +192,8 @@ class Event:
 
     def encode(self, value: dict[str, Any]) -> bytes:
         """A payload about this event as one line of JSON with its newline, without secrets."""
-        line = lenient_json.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-        return lenient_json.copy_to_keep(line if self._scrub is None else self._scrub(line))
+        line = json_text.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+        return json_text.copy_to_keep(line if self._scrub is None else self._scrub(line))
 
     def trim(self, *, first_id: int | None = None, text: str | None = None, dropped: int = 0) -> Event:
         """This event for one client. `text` is what the pieces of a stream from the event `first_id` to this one come
@@ -220,7 +220,7 @@ def _secret_part(event: Event, line: bytes) -> bytes:
     if event.event_type not in COUNTING or event.undelivered:
         return line
     texts = [one for one in event.payload.values() if not isinstance(one, int | float)]
-    return lenient_json.dumps([event.task_id, *texts])
+    return json_text.dumps([event.task_id, *texts])
 
 
 class _SentEvent(Event):

@@ -14,7 +14,7 @@ import codecs
 import re
 from typing import TYPE_CHECKING, Final
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 
 if TYPE_CHECKING:
     from agent_host.contracts import ToolRequest

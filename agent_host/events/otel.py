@@ -14,7 +14,7 @@ import threading
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from agent_host.events.kinds import LIVE_ONLY
+from agent_host.events import LIVE_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import RandomIdGenerator, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.otel_calls import (
     INTERRUPTED,
     OPT_IN,

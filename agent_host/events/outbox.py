@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from agent_host.events.kinds import LIVE_ONLY
+from agent_host.events import LIVE_ONLY
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from agent_host.events.kinds import LIVE_ONLY, EventType
+from agent_host.events import LIVE_ONLY, EventType
 
 if TYPE_CHECKING:
     from agent_host.events.emitter import Event

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 import orjson
 
+from agent_host.events import LIVE_ONLY
 from agent_host.events.emitter import Event
-from agent_host.events.kinds import LIVE_ONLY
 from agent_host.safe_open import open_regular
 
 if TYPE_CHECKING:

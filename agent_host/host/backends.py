@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from agent_host.errors import SessionNotFound, UsageError
 from agent_host.events.emitter import Losses
 from agent_host.http import TlsContext, displayable_url
-from agent_host.llm.dialects import provider_of
+from agent_host.llm.known_dialects import provider_of
 from agent_host.llm.urls import check_url, gateway_name
+from agent_host.services import endpoints
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
-from agent_host.services.endpoints import endpoints
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService
 from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService, UploadLimits, UploadQueue
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from agent_host.events.batches import BatchedSink
     from agent_host.events.emitter import Sink
@@ -128,17 +128,24 @@ class Backends:
         traced = any(name.startswith("OTEL_") for name in self._environ)
         if urls == (None, None) and not traced:
             return []
-        from agent_host.host import remote_services
+        from agent_host.events import batches, payloads
+        from agent_host.services.http import HttpEventService
 
         found: list[Sink] = []
         if self._urls.audit is not None:
-            found.append(self._sink("the audit service", self._urls.audit, remote_services.audit_sink))
+            post = HttpEventService(self._client(self._urls.audit), "/audit/events").post
+            sink = batches.BatchedSink(post, batches.AUDIT_EVENTS, shape=batches.AuditRecords())
+            found.append(self._watched(sink, "the audit service", self._urls.audit))
         if self._urls.telemetry is not None:
-            found.append(self._sink("the telemetry service", self._urls.telemetry, remote_services.telemetry_sink))
+            post = HttpEventService(self._client(self._urls.telemetry), "/telemetry/events").post
+            sink = batches.BatchedSink(post, payloads.TELEMETRY_EVENTS, shape=payloads.telemetry_line)
+            found.append(self._watched(sink, "the telemetry service", self._urls.telemetry))
         if not traced:
             return found
+        from agent_host.events.otel import otel_sink
+
         provider = provider_of(dialect)
-        traces = remote_services.otel_sink(self._environ, provider=provider, gateway=gateway, trace_file=paths.trace)
+        traces = otel_sink(self._environ, provider=provider, gateway=gateway, trace_file=paths.trace)
         if traces is None:
             return found
         self._traces = traces
@@ -160,8 +167,7 @@ class Backends:
         """Close the connections."""
         await asyncio.gather(*(client.aclose() for client in self._clients.values()))
 
-    def _sink(self, name: str, url: str, make: Callable[[ServiceClient], BatchedSink]) -> Sink:
-        sink = make(self._client(url))
+    def _watched(self, sink: BatchedSink, name: str, url: str) -> Sink:
         self.losses.watch(f"{name} ({displayable_url(url)})", sink)
         return sink
 
@@ -171,12 +177,22 @@ class Backends:
     def _client_with(self, url: str, token: str | None) -> ServiceClient:
         """One client a URL: services behind one address share their connections, where they take one token."""
         if (url, token) not in self._clients:
-            from agent_host.host.remote_services import client_of
+            from agent_host.services.http import ServiceClient
 
             if self._tls is None and url.startswith("https:"):
                 self._tls = TlsContext(url)
             tls = self._tls if url.startswith("https:") else None
-            self._clients[url, token] = client_of(url, token, self._settings, tls, self._outside)
+            limits = self._settings.services
+            self._clients[url, token] = ServiceClient(
+                url,
+                token,
+                outside=self._outside,
+                timeout_s=limits.timeout_s,
+                retries=limits.max_retries,
+                retry_base_s=limits.retry_base_s,
+                retry_max_s=limits.retry_max_s,
+                tls=tls,
+            )
         return self._clients[url, token]
 
     def _workspace_of(self, session_id: str) -> str:

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from agent_host.approval.gate import ElicitationQueue, WatchedGate
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.host.environment import (
     families_of,
@@ -34,7 +34,7 @@ from agent_host.loop.progress import Progress
 from agent_host.loop.results import RecordedResults
 from agent_host.states import task_machine
 from config.lean_typing import NamedTuple
-from policy.rules.case import NO_LIMITS
+from policy.rules import NO_LIMITS
 from policy.rules.toolset import delegated_capabilities
 from state.locations import SessionPaths
 from tool_runtime.families.python_tools import PythonTools

@@ -21,9 +21,9 @@ from agent_host.host.secrets import Tokens, token_name
 from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, strip_html
 from agent_host.ids import MACHINE
 from agent_host.llm import errors
-from agent_host.llm.dialects import dialect_of_settings, find_dialect
 from agent_host.llm.errors import KINDS, kind_of_answer
 from agent_host.llm.event_stream import AnswerTooLarge, whole_events
+from agent_host.llm.known_dialects import dialect_of_settings, find_dialect
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url, secrets_in
 from agent_host.redaction import Scrubber
@@ -32,7 +32,7 @@ from config.policies import BUILT_IN, template
 from state.temporary import scratch
 from tool_runtime.families.schemas import definition_of, parameters, text
 from tool_runtime.platform.environment import path_to_trust
-from tool_runtime.remote.mcp.servers import Http, Stdio
+from tool_runtime.remote.mcp import Http, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from agent_host.llm.errors import Kind
     from agent_host.llm.stream import Dialect, ModelTurn
     from config.settings import Settings
-    from tool_runtime.remote.mcp.servers import ServerConfig
+    from tool_runtime.remote.mcp import ServerConfig
 
 _TIMEOUT_S = 20.0
 _MAX_ANSWER_BYTES = 64 * 1024

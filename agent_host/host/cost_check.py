@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from agent_host.errors import UsageError
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.host.options import SessionOptions, anchor, existing_directory
 from agent_host.host.replay import replay_session
 from agent_host.host.sessions import open_recorded

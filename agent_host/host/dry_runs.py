@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.errors import ErrorCode
-from agent_host.host.environment import command_environment, families_of, limits_of, native_list, this_environment
-from agent_host.host.local_tools import AlsoElsewhere, argument_problem, built_in, usable
+from agent_host.host.environment import (
+    AlsoElsewhere,
+    argument_problem,
+    built_in,
+    command_environment,
+    families_of,
+    limits_of,
+    native_list,
+    this_environment,
+    usable,
+)
 from agent_host.host.options import bundle_changes, existing_directory, portable, settings_from
 from agent_host.host.python_tools import names_of_packages
 from agent_host.host.sandboxing import LEVEL, Level, domains_to_open, level_to_try, withheld
@@ -26,7 +34,7 @@ from agent_host.ids import MACHINE
 from agent_host.judging.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.judging.environment import Registry, resolve_places
 from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
-from agent_host.services.endpoints import TOOLS_URL_VARIABLE
+from agent_host.services import TOOLS_URL_VARIABLE
 from agent_host.session.handshake import (
     SESSION_TO_TRY,
     bundle_in_file,
@@ -37,15 +45,16 @@ from agent_host.session.handshake import (
 )
 from agent_host.thread.prompt import system_prompt
 from agent_host.thread.tokens import estimate
+from config import json_text
+from policy.bundle import BundleProblems
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
-from policy.bundle.model import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
 from policy.decide import check_tool
 from policy.decision import RISK_LEVELS
 from policy.facts import NamedToolFacts
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
+from policy.rules import NO_LIMITS, deny
 from policy.rules.bundle_summary import ends_commits, summarize
-from policy.rules.case import NO_LIMITS, deny
 from policy.rules.named_tools import entry_for_tool
 from policy.rules.sandbox import NO_WIDENING
 from policy.rules.skills import skill_tools
@@ -63,9 +72,9 @@ if TYPE_CHECKING:
     from agent_host.judging.facts import Scripts
     from agent_host.llm.stream import Dialect
     from config.settings import Settings
-    from policy.bundle.model import BundleProblem, PolicyBundle
+    from policy.bundle import BundleProblem, PolicyBundle
     from policy.decision import Decision
-    from policy.rules.case import Limits, NativeExec
+    from policy.rules import Limits, NativeExec
     from policy.rules.skills import SkillTools
     from policy.scope import SandboxLevel
     from tool_runtime.files.skills import SkillIndex
@@ -363,7 +372,7 @@ class DryRuns:
         case = case._replace(arguments=usable(self._tools.get(case.tool_name), case.arguments))
         bundle = self._tried.bundle_at(level)
         if case.capabilities is not None:
-            bundle = self._with(lenient_json.dumps(case.capabilities))
+            bundle = self._with(json_text.dumps(case.capabilities))
             bundle = bundle.keep_known(bundle, held=level != "none")
         if case.facts is not None:  # which say where paths lead, whatever this disk says
             bundle = bundle.set_real_places({})

@@ -17,7 +17,7 @@ from agent_host.host.options import OptionNames, settings_from
 from agent_host.host.secrets import KEYRING_SERVICE, Tokens
 from agent_host.http import displayable_url
 from agent_host.ids import MACHINE
-from agent_host.llm.dialects import AUTO, dialect_of_script, dialect_of_settings, find_dialect
+from agent_host.llm.known_dialects import AUTO, dialect_of_script, dialect_of_settings, find_dialect
 from agent_host.llm.served_models import NoList, ask_models
 from agent_host.llm.urls import check_url
 from agent_host.redaction import Scrubber

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from agent_host.errors import PolicyDenied, UsageError
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.host.secrets import token_name
 from agent_host.http import TlsContext, displayable_url, is_loopback
 from agent_host.llm.deferred import DeferredClient, KnownModels
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from agent_host.redaction import Scrubber
     from agent_host.thread.messages import Message
     from config.settings import Settings
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from state.checkpoint import Checkpoint, ContextStrategy
 
 # A provider may count so many times the tokens that the estimate gives (`loop.limits`).

@@ -30,8 +30,8 @@ from agent_host.host.secrets import Tokens
 from agent_host.http import displayable_url, httpx, is_loopback, usable_in_header
 from agent_host.ids import MACHINE
 from agent_host.llm.deferred import KnownModels
-from agent_host.llm.dialects import dialect_of_script, dialect_of_settings
-from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
+from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings
+from agent_host.services import TOOLS_TOKEN_VARIABLE, endpoints
 from agent_host.testing.script import Script, ScriptError
 from agent_host.thread.tokens import AUTO, ESTIMATE, TokenizerUnavailable, counter
 from config.policies import BUILT_IN

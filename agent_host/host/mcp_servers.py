@@ -29,7 +29,7 @@ from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import TOKENS, ToolLists
 from tool_runtime.platform.environment import find_program, path_to_trust
 from tool_runtime.remote.lists import SourceTerms, definition_of, spec_of
-from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio, origin_of, read_tokens
+from tool_runtime.remote.mcp import Http, ServerConfig, Stdio, origin_of, read_tokens
 from tool_runtime.remote.mcp.source import McpSource
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from agent_host.judging.scoping import Scoping
     from agent_host.session.opening import ClientServer
     from config.settings import Settings
-    from policy.bundle.model import McpServer, PolicyBundle
+    from policy.bundle import McpServer, PolicyBundle
     from policy.scope import CommandScope
     from tool_runtime.router import LocalToolRouter
     from tool_runtime.settings import RuntimeSettings

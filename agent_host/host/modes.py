@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from agent_host.host.parts import LaunchParts
     from agent_host.judging.scoping import Scoping
     from config.settings import Settings
-    from policy.bundle.model import PolicyBundle
-    from policy.rules.case import ApprovalMode
+    from policy.bundle import PolicyBundle
+    from policy.rules import ApprovalMode
 
 LAUNCH: Final = "launch"
 """In place of an option of a mode: that of the launch."""

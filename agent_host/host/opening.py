@@ -24,8 +24,8 @@ from agent_host.host.python_tools import names_of_packages, python_tools, regist
 from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
 from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
 from agent_host.http import TlsContext
-from agent_host.llm.dialects import dialect_of_script, dialect_of_settings, find_dialect
-from agent_host.services.endpoints import drop_observers
+from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings, find_dialect
+from agent_host.services import drop_observers
 from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.handshake import (
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from agent_host.ids import Outside
     from agent_host.judging.environment import Registry
     from agent_host.judging.scoping import Scoping
-    from agent_host.llm.dialects import ChosenDialect
+    from agent_host.llm.known_dialects import ChosenDialect
     from agent_host.llm.stream import Dialect
     from agent_host.services.approval import ApprovalReporter
     from agent_host.services.session import NewSession, SessionGrant, SessionService
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from agent_host.session.new_task import NewTask
     from agent_host.session.opening import ClientServer, OptionsSource, ResolvedOptions
     from config.settings import Settings
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from state.checkpoint import SessionIdentity
     from state.file_session import FileSession
     from state.file_store import FileCheckpointStore

@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.errors import UsageError
-from agent_host.host.environment import families_of, this_environment
-from agent_host.host.local_tools import built_in
+from agent_host.host.environment import built_in, families_of, this_environment
 from agent_host.host.skills import skill_index
 from agent_host.ids import MACHINE, REPLAY_PREFIX
 from agent_host.llm.deferred import KnownModels
@@ -19,10 +18,9 @@ from agent_host.session.handshake import suspicions_in_file
 from agent_host.session.opening import ResolvedOptions, read_options
 from config.lean_typing import NamedTuple
 from config.load import ConfigError, load, read_regular_file, user_skills
-from config.near_paths import file_in, why_no_directory
 from config.policies import BUILT_IN, names_file
 from config.settings import ALL_TOOLS, MOCK_PREFIX, settings_under
-from config.shapes import meant_name
+from config.shapes import file_in, meant_name, why_no_directory
 from policy.bundle.meaning import VARIABLE_NAME
 from policy.urls import UrlProblem, canonical_domain
 from state.errors import NoHomeDirectory

@@ -30,7 +30,7 @@ from agent_host.host.options import anchor, settings_from
 from agent_host.host.replay import rejudge_calls
 from agent_host.host.sandboxing import Level
 from agent_host.ids import MACHINE
-from agent_host.services.endpoints import endpoints
+from agent_host.services import endpoints
 from config import json_text
 from config.editing import NotEditable, put_setting
 from config.lean_typing import NamedTuple
@@ -38,9 +38,9 @@ from config.load import read_regular_file, user_file
 from config.policies import BUILT_IN
 from policy.names import SANDBOX_GRANT
 from policy.names import CapabilityName as Name
-from policy.programs.table import what_it_starts
+from policy.programs import what_it_starts
 from policy.rules.toolset import risk_of_guarded
-from policy.shell.commands import parse
+from policy.shell import parse
 from policy.urls import UrlProblem, host_of
 from state.disk import LocalDisk, make_durable_dir, replace_atomically
 

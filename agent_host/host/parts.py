@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agent_host.llm.stream import CacheTtl, Dialect
     from agent_host.session.opening import ClientServer, ResolvedOptions
     from config.settings import Settings
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from state.checkpoint import SessionIdentity
     from tool_runtime.families.python_tools import PythonTool
 

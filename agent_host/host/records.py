@@ -13,7 +13,7 @@ from agent_host.host.options import ON_RECORD, model_facts, settings_from, snaps
 from agent_host.host.sandboxing import level_of, refuse_weaker
 from agent_host.host.secrets import Secrets, Tokens
 from agent_host.ids import MACHINE
-from agent_host.services.endpoints import endpoints
+from agent_host.services import endpoints
 from agent_host.session.handshake import policy_source, rules_on_record
 from agent_host.session.idempotent_start import Begun, find_begun, refuse_another
 from agent_host.session.opening import LOCAL, state_errors_translated
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from agent_host.session.patches import FilePatch as FilePatch
     from agent_host.session.patches import WholePatch as WholePatch
     from config.settings import Settings
-    from policy.bundle.model import RedactionRule
+    from policy.bundle import RedactionRule
     from state.checkpoint import Checkpoint
 
 __all__ = [

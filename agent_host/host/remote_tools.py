@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from agent_host.capability_grants import GRANT_HEADER, KEY_VARIABLE, CapabilityGrant, grant_key, sign
 from agent_host.contracts import Need
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.host.environment import families_of
 from agent_host.retrying import RetryPolicy
-from agent_host.services.endpoints import endpoints
+from agent_host.services import endpoints
 from agent_host.session.opening import LOCAL
 from config.lean_typing import NamedTuple
 from policy.rules.named_tools import lists
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agent_host.ids import Outside
     from agent_host.judging.judge import Approved, Judge
     from config.settings import Settings
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from state.checkpoint import SessionIdentity
     from tool_runtime.remote.backend import Service
     from tool_runtime.remote.lists import Source

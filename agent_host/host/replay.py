@@ -19,7 +19,7 @@ import orjson
 
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.errors import SessionNotFound, UsageError
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.sinks import run_logs
 from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.options import SessionOptions, anchor, existing_directory, snapshot_limit

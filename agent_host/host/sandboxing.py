@@ -104,9 +104,9 @@ def try_levels(state_dir: str, temporary: str | None = None) -> Levels:
 
 def _rows(directory: str) -> Levels:
     """Findings about levels by files in `directory`."""
-    from tool_runtime.sandbox import levels
+    from tool_runtime.sandbox import look
 
-    looked = [levels.look(level, directory) for level in LEVELS[:0:-1]]  # the strongest tries the others on its way
+    looked = [look(level, directory) for level in LEVELS[:0:-1]]  # the strongest tries the others on its way
     return {
         one.level: {
             "works": one.works,

@@ -10,8 +10,8 @@ from agent_host.host.environment import SECRET_VARIABLES
 from agent_host.http import displayable_url, is_loopback, usable_in_header
 from agent_host.llm.urls import check_headers, check_token, check_url, password_of, secrets_in
 from agent_host.redaction import Scrubber, hide_in_process_table
-from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
-from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
+from agent_host.services import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
+from agent_host.services import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
 from policy.redaction import Redaction
 from state.keys import redaction_key
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from agent_host.session.opening import ResolvedOptions
     from config.settings import LlmProvider, Settings
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
 
 
 KEYRING_SERVICE: Final = "agent-host"

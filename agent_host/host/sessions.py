@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.approval.gate import InAdvance, PendingApprovals, UnattendedGate
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
 from agent_host.errors import NoActiveTask, UsageError
-from agent_host.host.environment import THIS_MACHINE
-from agent_host.host.local_tools import CAPABILITIES
+from agent_host.host.environment import CAPABILITIES, THIS_MACHINE
 from agent_host.host.opening import SessionOpener
 from agent_host.host.options import LayeredOptions, SessionOptions
 from agent_host.host.records import Result, result_of, stored_sessions
@@ -26,7 +25,7 @@ from agent_host.session.new_task import NewTask, title_of
 from agent_host.session.opening import LOCAL, FixedOptions
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
-from policy.rules.case import AS_THE_BUNDLE_SAYS
+from policy.rules import AS_THE_BUNDLE_SAYS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator, Sequence
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from agent_host.session.patches import WholePatch
     from agent_host.session.transcript import Item
     from agent_host.states import TaskEnd
-    from policy.rules.case import TaskOptions
+    from policy.rules import TaskOptions
     from state.store import LoadReport
     from tool_runtime.families.python_tools import PythonTool
 

@@ -15,7 +15,7 @@ from tool_runtime.tool import ToolFault
 
 if TYPE_CHECKING:
     from config.settings import Settings
-    from policy.rules.case import Limits
+    from policy.rules import Limits
     from state.checkpoint import Checkpoint
     from tool_runtime.files.skills import Skill, SkillIndex
     from tool_runtime.processes.scripts import SkillScripts

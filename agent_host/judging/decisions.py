@@ -15,7 +15,7 @@ from policy.decide import decide as decide_call
 from policy.decision import is_of_place, strictest
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT
-from policy.rules.case import CallTerms, NativeExec
+from policy.rules import CallTerms, NativeExec
 from policy.rules.narrowing import apply_risk_ceiling, apply_task_options
 from policy.rules.native_exec import DEFAULT
 from policy.rules.sandbox import NO_WIDENING, add_own_places, apply_widening, is_hidden, widening_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from agent_host.judging.judge import Judge
     from agent_host.judging.scoping import Scoping
     from agent_host.thread.messages import ToolCall
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts
 

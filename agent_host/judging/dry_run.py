@@ -33,7 +33,7 @@ from config.shapes import (
 from policy.facts import PathFacts, ScriptFacts
 from policy.names import CapabilityName
 from policy.paths import is_absolute, normalize
-from policy.rules.case import NO_LIMITS, deny
+from policy.rules import NO_LIMITS, deny
 from policy.rules.named_tools import names_it
 from policy.scope import LEVELS, STRONGEST
 from policy.shell.argv import NoInterpreter, interpreter_of
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from agent_host.judging.judge import Approved
     from agent_host.judging.scoping import Scoping
     from config.shapes import Shape
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.decision import Decision
     from policy.facts import OsFamily, PathKind, ShellName
-    from policy.rules.case import Limits, NativeExec
+    from policy.rules import Limits, NativeExec
     from policy.scope import SandboxLevel
 
 _RULE = "case"

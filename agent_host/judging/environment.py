@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from agent_host.contracts import ToolSpec
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.facts import OsFamily, ShellName
 
 

@@ -19,8 +19,8 @@ from policy.redaction import Redaction
 from policy.rules.git_directory import STEERING, is_laid_out
 from policy.rules.native_exec import places_of
 from policy.rules.protected_paths import repositories_by_shape, repositories_in_the_making
+from policy.shell import parse_line, paths_in_line
 from policy.shell.argv import BadArgv, argv_of, line_of, variables_of, words_of
-from policy.shell.commands import parse_line, paths_in_line
 from policy.shell.findings import Operand
 from policy.shell.variables import names_read
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Need, ToolSpec
     from agent_host.judging.environment import Environment
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.facts import ShellName
 
 _OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from config.lean_typing import NamedTuple
 from policy.check_llm import check_llm
 from policy.decision import strictest
-from policy.rules.case import AS_THE_BUNDLE_SAYS
+from policy.rules import AS_THE_BUNDLE_SAYS
 from policy.rules.grants import common_limits, common_llm_limits, scope_of_call
 from policy.rules.toolset import why_not_offered, withheld_by
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from agent_host.judging.environment import Environment, Registry
     from agent_host.judging.facts import Scripts
     from agent_host.judging.scoping import Scoping
-    from policy.bundle.model import ApprovalRule, Capability, LlmPolicy, PolicyBundle
+    from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
     from policy.decision import Decision
     from policy.facts import PathFacts
-    from policy.rules.case import ApprovalMode, Limits, NativeExec, TaskOptions
+    from policy.rules import ApprovalMode, Limits, NativeExec, TaskOptions
 
 
 _READING = "File.Read"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from agent_host.judging.environment import Environment
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.decision import Decision
     from policy.scope import CommandScope, SandboxLevel, Widening
 

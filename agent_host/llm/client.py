@@ -1,11 +1,11 @@
 """The LLM client: one pooled connection to the gateway, one request at a time, the answer streamed (AH 6).
 
 `LlmClient.stream` sends a request that is already encoded and returns a complete `ModelTurn`, or raises. Between the
-two lie: the connection (`connection`), the HTTP status and headers, server-sent events within bounds (`event_stream`),
-and the dialect's assembler, which turns events into text, thinking, calls and usage.
+two lie: the connection, the HTTP status and headers, server-sent events within bounds (`event_stream`), and the
+dialect's assembler, which turns events into text, thinking, calls and usage.
 
 Everything that is one provider's stands in its dialect (`anthropic`, `openai_chat`, `openai_responses`, over
-`answer_calls` and `raw_json`). The loop sees `stream.ModelTurn` only: text, calls, blocks that go back unchanged, a
+`dialects` and `raw_json`). The loop sees `stream.ModelTurn` only: text, calls, blocks that go back unchanged, a
 `meaning` (complete, continue, cut, window, blocked, unknown) and the tokens.
 
 Rules:
@@ -26,33 +26,55 @@ only itself. httpx is imported with the first request, because its import is a q
 from __future__ import annotations
 
 import contextlib
-import zlib
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import httpcore
 
 from agent_host import http
-from agent_host.errors import TOKEN_VARIABLE, ContextTooLong, GatewayRejected, GatewayUnavailable
-from agent_host.http import TlsContext, displayable_url, first_line, retry_after_s, strip_html
+from agent_host.errors import TOKEN_VARIABLE, ContextTooLong, GatewayRejected, GatewayUnavailable, UsageError
+from agent_host.http import TlsContext, displayable_url, first_line, is_loopback, retry_after_s, strip_html
 from agent_host.llm import errors
-from agent_host.llm.connection import FAILED, LATE, connection_to
 from agent_host.llm.errors import GETTING_READY, KINDS, kind_of_answer, kind_of_event, limit_of
-from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream, Patience
+from agent_host.llm.event_stream import (
+    ACCEPTED,
+    AnswerTooLarge,
+    BoundedStream,
+    GatewayAnswer,
+    Patience,
+    UnknownCoding,
+    decoder,
+)
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
-from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url, secrets_in
+from agent_host.llm.urls import (
+    GatewayAddress,
+    check_headers,
+    check_token,
+    check_url,
+    is_by_proxy,
+    password_of,
+    place_of,
+    request_url,
+    secrets_in,
+)
 from agent_host.redaction import Scrubber
+from agent_host.version import __version__
 from config.lean_typing import NamedTuple
 from config.settings import KEY_HEADERS
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    import ssl
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     import httpx
+    from httpx import AsyncByteStream, Cookies
     from httpx_sse import EventSource
 
     from agent_host.errors import GatewayError, GuardrailBlocked
     from agent_host.llm.errors import Kind, Said
-    from agent_host.llm.event_stream import AnswerLimits, GatewayAnswer, GatewayTimeouts
+    from agent_host.llm.event_stream import AnswerLimits, GatewayTimeouts
     from agent_host.llm.stream import Assembler, Dialect
 
 # The error that a gateway's refusal becomes: what it means in words, what to do, and whether it may be tried again.
@@ -455,64 +477,153 @@ def _is_visible_character(piece: bytes) -> bool:
     return sum(byte & 0xC0 != 0x80 for byte in piece) == 1 and not piece.isspace()
 
 
-# The body of an answer as its sender wrote it, decompressed in pieces: a kilobyte of gzip may hold a megabyte, and
-# nobody who counts bytes can count them before they exist.
-
-ACCEPTED = "gzip, deflate"
-"""The accept-encoding of requests."""
-
-_PIECE_BYTES = 64 * 1024
-_GZIP = 16 + zlib.MAX_WBITS
-_WBITS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": zlib.MAX_WBITS}
+# The connection to a gateway, kept from request to request (RFC 9112 9.3).
+#
+# httpx's client shares any number of connections out to any number of requests, to any host. A session asks one gateway
+# one thing at a time, and what the sharing costs is a sixth of a step, and its import a quarter of a start: the
+# connection is httpcore's, which lies below it. httpx comes in for cookies, and for the proxies of the environment: it
+# knows the rules of NO_PROXY, tunnels and SOCKS.
 
 
-class UnknownCoding(Exception):
-    """The body is coded in a way that the request did not offer."""
+LATE = httpcore.TimeoutException
+"""Raised by `post` and the body of an answer if the gateway takes too long."""
+FAILED = (httpcore.NetworkError, httpcore.ProtocolError)
+"""Raised by them if the gateway is not reached or breaks off."""
+_OF_CLIENTS = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
+_KEPT_S = 5.0  # how long an idle connection is used again: httpx's default
 
 
-def decoder(content_encoding: str) -> Callable[[bytes], Iterable[bytes]]:
-    """Return the decoder that makes pieces of at most 64 KiB of each chunk of a body with this Content-Encoding; a
-    chunk that is not coded is its own piece.
+class GatewayConnection(Protocol):
+    """Sends requests to one URL, each when the answer to the one before it has been closed."""
 
-    Raises UnknownCoding. What is returned raises StreamProtocolError for what cannot be decompressed.
-    """
-    names = [name.strip().lower() for name in content_encoding.split(",")]
-    coded = [name for name in names if name not in ("", "identity")]
-    if not coded:
-        return _pass_on
-    wbits = _WBITS.get(coded[0])
-    if wbits is None or len(coded) > 1:
-        raise UnknownCoding(", ".join(coded))
-    return _Inflater(wbits).pieces
+    async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
+        """Send a request with this body of `length` bytes. Raises LATE, FAILED."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        ...
 
 
-def _pass_on(chunk: bytes) -> Iterable[bytes]:
-    return (chunk,)
+def connection_to(
+    url: str, headers: Mapping[str, str], *, tls: ssl.SSLContext, timeouts: GatewayTimeouts
+) -> GatewayConnection:
+    """The connection for requests with these `headers` to a `url` that `check_url` has passed: by the proxy that the
+    environment names, if it does; this machine is reached without one. Raises UsageError for a proxy that cannot be
+    used."""
+    place = place_of(url)
+    headers = {**_OF_CLIENTS, **headers}
+    if not is_loopback(place.host) and is_by_proxy(place.scheme):
+        return _ByProxy(url, headers, tls, timeouts)
+    return _Direct(place, headers, tls, timeouts)
 
 
-class _Inflater:
-    def __init__(self, wbits: int) -> None:
-        self._zlib = zlib.decompressobj(wbits)
-        self._may_be_bare = wbits == zlib.MAX_WBITS
+class _Direct:
+    """To the host itself."""
 
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """See `decoder`. What stands behind the end of the compressed data is passed over, as clients do."""
-        if self._may_be_bare and chunk:
-            self._may_be_bare = False
-            if not _begins_with_zlib_header(chunk):  # some servers take "deflate" by its word
-                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
-        while not self._zlib.eof:
+    def __init__(
+        self, place: GatewayAddress, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts
+    ) -> None:
+        self._place = place
+        self._url = httpcore.URL(scheme=place.scheme, host=place.host, port=place.port, target=place.target)
+        self._headers = {"host": place.named, **headers}
+        if place.user is not None:
+            from base64 import b64encode
+
+            self._headers["authorization"] = f"Basic {b64encode(place.user.encode()).decode()}"
+        self._raw = _encode(self._headers)
+        patience_s = timeouts.read_s
+        limits = {"connect": timeouts.connect_s, "read": patience_s, "write": patience_s, "pool": patience_s}
+        self._extensions = {"timeout": limits}
+        self._connect_s = timeouts.connect_s
+        self._tls = tls
+        self._cookies: Cookies | None = None
+        self._kept: httpcore.AsyncHTTP11Connection | None = None
+
+    async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
+        """See `GatewayConnection`."""
+        headers = [*self._raw, (b"content-length", b"%d" % length)]
+        request = httpcore.Request(b"POST", self._url, headers=headers, content=body, extensions=self._extensions)
+        answer = await (await self._ready()).handle_async_request(request)
+        said = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
+        if "set-cookie" in said:
+            self._take_cookies(answer.headers)
+        stream = cast("AsyncByteStream", answer.stream)  # of an asynchronous connection
+        return GatewayAnswer(answer.status, said, stream, stream.aclose)
+
+    async def aclose(self) -> None:
+        """See `GatewayConnection`."""
+        if self._kept is not None:
+            await self._kept.aclose()
+
+    async def _ready(self) -> httpcore.AsyncHTTP11Connection:
+        """The connection; a new one where the server has closed it, or it was idle for too long."""
+        if self._kept is not None:
+            if self._kept.is_available() and not self._kept.has_expired():
+                return self._kept
+            await self._kept.aclose()
+            self._kept = None
+        origin, host = self._url.origin, self._place.host
+        stream = await httpcore.AnyIOBackend().connect_tcp(host, origin.port, timeout=self._connect_s)
+        if self._place.scheme == "https":
+            self._tls.set_alpn_protocols(["http/1.1"])
             try:
-                piece = self._zlib.decompress(chunk, _PIECE_BYTES)
-            except zlib.error as error:
-                raise StreamProtocolError(f"it cannot be decompressed: {error}") from error
-            if piece:
-                yield piece
-            chunk = self._zlib.unconsumed_tail
-            if len(piece) < _PIECE_BYTES:
-                return
+                stream = await stream.start_tls(self._tls, host, self._connect_s)
+            except BaseException:
+                await stream.aclose()
+                raise
+        self._kept = httpcore.AsyncHTTP11Connection(origin, stream, keepalive_expiry=_KEPT_S)
+        return self._kept
+
+    def _take_cookies(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Have the next requests bring what the gateway has set: some send those of one client to one server by it."""
+        self._cookies = self._cookies or http.httpx.Cookies()
+        request = http.httpx.Request("POST", f"{self._place.scheme}://{self._place.named}{self._place.target}")
+        self._cookies.extract_cookies(http.httpx.Response(200, headers=list(headers), request=request))
+        self._cookies.set_cookie_header(request)
+        brought = {"cookie": request.headers["cookie"]} if "cookie" in request.headers else {}
+        self._raw = _encode({**self._headers, **brought})
 
 
-def _begins_with_zlib_header(chunk: bytes) -> bool:
-    """RFC 1950: method 8 and, where the second byte is there too, a check of both."""
-    return chunk[0] & 0x0F == 8 and (len(chunk) == 1 or int.from_bytes(chunk[:2]) % 31 == 0)
+class _ByProxy:
+    """See `GatewayConnection`. Raises UsageError for a proxy that cannot be used."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts) -> None:
+        limits = http.httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s)
+        try:
+            self._url = http.httpx.URL(url)
+            self._client = http.httpx.AsyncClient(headers=headers, timeout=limits, verify=tls)
+        except (http.httpx.InvalidURL, ImportError, ValueError) as error:
+            raise UsageError(f"--gateway {displayable_url(url)!r} by the proxy of the environment: {error}") from error
+
+    async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
+        """See `GatewayConnection`."""
+        request = self._client.build_request("POST", self._url, content=body, headers={"content-length": str(length)})
+        with _translate_errors():
+            answer = await self._client.send(request, stream=True)
+        return GatewayAnswer(answer.status_code, answer.headers, _read(answer), answer.aclose)
+
+    async def aclose(self) -> None:
+        """See `GatewayConnection`."""
+        await self._client.aclose()
+
+
+async def _read(answer: http.httpx.Response) -> AsyncIterator[bytes]:
+    with _translate_errors():
+        async for chunk in answer.aiter_raw():
+            yield chunk
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Turns httpx's errors into those of the library below it."""
+    try:
+        yield
+    except http.httpx.TimeoutException as error:
+        raise httpcore.TimeoutException(str(error)) from error
+    except http.httpx.RequestError as error:
+        raise httpcore.NetworkError(str(error)) from error
+
+
+def _encode(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]

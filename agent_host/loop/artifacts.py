@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.cancellation import ToolStopped
 from agent_host.services.workspace import INLINE_BYTES, Upload, UploadFailed
 from config.lean_typing import NamedTuple

@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import CommandEnd, ToolRequest
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from state.blobs import UNAVAILABLE, add_mode, mode_and_blob
 from state.records import ChangesSeen, CommandEnded, CommandStarted
 

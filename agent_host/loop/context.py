@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from agent_host.judging.environment import Registry
 from agent_host.thread.messages import encode
 from config.lean_typing import NamedTuple
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from agent_host.approval.gate import ApprovalGate, ElicitationQueue
     from agent_host.contracts import Category, LoadedSkill, ToolRouter
+    from agent_host.events import EventType
     from agent_host.events.emitter import Emitter
-    from agent_host.events.kinds import EventType
     from agent_host.events.live_output import LiveOutput
     from agent_host.ids import Outside
     from agent_host.judging.judge import Judge

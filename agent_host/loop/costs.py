@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.errors import BudgetExceeded, CostExceeded
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.llm.models import PICOS, format_picos
 from agent_host.loop.context import MAX_COST_OPTION
 from agent_host.loop.conversation import refuse_uncounted, refuse_unpriced

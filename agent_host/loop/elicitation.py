@@ -12,7 +12,7 @@ from agent_host.approval.forms import UnusableForm, form_of
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
 from agent_host.contracts import PersonAnswer
 from agent_host.display_text import one_line
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.cancellation import TaskCancelled
 
 if TYPE_CHECKING:

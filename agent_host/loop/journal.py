@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.thread.messages import ToolCall, holds_arguments, set_lengths
 from policy.redaction import PLACEHOLDER
 from state.errors import WriteFailed

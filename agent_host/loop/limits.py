@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from agent_host.errors import BudgetExceeded, CheckpointWriteFailed, PolicyDenied, PolicyExpired, RequestTooLong
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.costs import LEAST_SHARE, affordable_output
 from agent_host.thread.tokens import estimate
 from config.lean_typing import NamedTuple

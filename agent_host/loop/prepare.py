@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.approval.grants import exact_call
 from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.judging.prepared import PreparedCall, Refusal
 from agent_host.loop.intents import Versions, capture_intent
 from agent_host.loop.journal import placeholder_problem

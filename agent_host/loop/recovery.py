@@ -13,7 +13,7 @@ from agent_host.approval.grants import move_problem, place_of
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import Leftovers, ToolResult
 from agent_host.errors import ErrorCode
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.judging.prepared import PreparedCall, Refusal
 from agent_host.loop.background import CUT_OFF, CommandChanges, is_watched
 from agent_host.loop.intents import hash_on_disk

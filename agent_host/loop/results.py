@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.contracts import Maker, ToolError, ToolResult
 from agent_host.errors import ErrorCode
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.artifacts import add_references, hand_over, keep_artifacts, parts_of, reference_note
 from agent_host.loop.background import CommandChanges
 from agent_host.loop.context import note_on
@@ -19,6 +18,7 @@ from agent_host.loop.progress import is_wait
 from agent_host.thread.messages import Message, ToolCall, decode, encodable
 from agent_host.thread.thread import RESULTS
 from agent_host.thread.tokens import image_tokens, message_tokens
+from config import json_text
 from config.lean_typing import NamedTuple
 from state.blobs import sha256_hex
 from state.records import CallFinished
@@ -146,8 +146,8 @@ def add_note(spec: ToolSpec | None, text: str, note: str, *, first: bool = False
     said = note.strip().removeprefix("[").removesuffix("]")
     name = "note" if isinstance(value.get("note", ""), str) else "hostNote"
     if name in value:
-        return lenient_json.dumps({**value, name: f"{value[name]}\n{said}"}).decode()
-    field = f'"{name}":{lenient_json.dumps(said).decode()}'
+        return json_text.dumps({**value, name: f"{value[name]}\n{said}"}).decode()
+    field = f'"{name}":{json_text.dumps(said).decode()}'
     return f"{text.rstrip()[:-1].rstrip()}{',' if value else ''}{field}}}"
 
 
@@ -284,7 +284,7 @@ def call_on_record(call: OpenCall) -> ToolCall:
 
 def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
     """Return the line in front of the result of an edited call; it ends in a newline."""
-    shown = lenient_json.dumps(ctx.scrubber.value(call.arguments)).decode()
+    shown = json_text.dumps(ctx.scrubber.value(call.arguments)).decode()
     if len(shown) > _MAX_SHOWN_CHARS:
         shown = f"{shown[:_MAX_SHOWN_CHARS]}… ({len(shown) - _MAX_SHOWN_CHARS} more characters)"
     return f"{_START}{shown}{_END}\n"
@@ -294,7 +294,7 @@ def arguments_to_keep(ctx: LoopContext, call: ToolCall) -> Any | None:
     """The arguments of an edited call as they stay on record beside its result, without secrets; None where they are
     longer than a message holds itself (`state.blobs`)."""
     clean = ctx.scrubber.value(call.arguments)
-    return clean if len(lenient_json.dumps(clean)) <= _MAX_KEPT_BYTES else None
+    return clean if len(json_text.dumps(clean)) <= _MAX_KEPT_BYTES else None
 
 
 def arguments_in_note(text: str) -> dict[str, Any] | None:

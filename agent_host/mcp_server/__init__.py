@@ -1,2 +1,414 @@
-"""The host as an MCP server: other agents and editors hand it tasks. Each session has a process of its own
-(decision 57)."""
+"""The host as an MCP server: other agents and editors hand it tasks (decision 57).
+
+Here are the sessions that tasks are handed to, each in a process of its own, and tasks on record: also those that
+another process has or had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from agent_host.clients.connection import RpcFailure, SessionConnection, SessionGone
+from agent_host.display_text import clip, one_line
+from agent_host.errors import AgentHostError
+from agent_host.host.records import Owner, stored_sessions
+from agent_host.ids import MACHINE
+from agent_host.states import SessionStatus, TaskPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcp.server import ServerRequestContext
+
+    from agent_host.clients.connection import SessionProcess
+
+CANCELLING: Final = "the task is being cancelled"
+STATUSES: Final = {
+    "task_completed": "TASK_COMPLETED",
+    "task_failed": "TASK_FAILED",
+    "task_cancelled": "TASK_CANCELLED",
+    "session_paused": "SESSION_PAUSED",
+    "session_failed": "SESSION_PAUSED",
+}
+_OVER: Final = ("task_completed", "task_cancelled")
+_OF_END: Final = ("reason", "message", "stepCount", "verdict", "endedBy", "retryable")
+_REASON_CHARS: Final = 2000
+_WHO: Final = {"userId": "local", "tenantId": "local", "executionEnvironment": "desktop", "supportedCapabilities": []}
+APPROVAL_REQUIRED: Final = "APPROVAL_REQUIRED"
+RUNNING: Final = "RUNNING"
+_LISTED: Final = 20
+_ELSEWHERE: Final = "another process has the session"
+_OF_TASK: Final = (
+    "startedAt", "reason", "message", "stepCount", "verdict", "endedBy", "retryable", "text", "denied", "patchMissing",
+)  # fmt: skip
+
+
+class HostedSession:
+    """A session and the task that it was handed last. `activity` counts what the task has done, `doing` is the last of
+    it in one line. `questions` wait for an answer. `since` is when the task was begun or gone on with, RFC 3339.
+    `records` has what is left of it once it is over."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self.session_id = ""
+        self.task_id = ""
+        self.since = ""
+        self.activity = 0
+        self.doing = ""
+        self.questions: dict[str, WaitingCall] = {}
+        self._ending: Mapping[str, Any] | None = None
+        self._is_lost = False
+        self._process: SessionConnection | None = None
+        self._news = asyncio.Event()
+
+    @property
+    def is_running(self) -> bool:
+        """True if its task goes on."""
+        return bool(self.task_id) and self._ending is None
+
+    @property
+    def is_paused(self) -> bool:
+        """True if its task has stopped where a resume goes on."""
+        return self._ending is not None and STATUSES[self._ending["eventType"]] == "SESSION_PAUSED"
+
+    async def open(self, process: SessionProcess, resumes: str | None, *, goes_on: bool) -> bool:
+        """Have the process begin its session, or resume the one named `resumes`; with `goes_on` the task that is open
+        there goes on. True if one was open. Raises HostRefused."""
+        self._process = SessionConnection(process, self._on_notification)
+        self._process.gone.add_done_callback(lambda _: self._lost())
+        if resumes is None:
+            client = {"name": "mcp"}
+            self.session_id = (await self._ask("CreateSession", **_WHO, clientInfo=client))["sessionId"]
+            return False
+        self.session_id = resumes
+        found = await self._ask("ResumeSession", sessionId=resumes, autoContinue=goes_on)
+        task = found.get("incompleteTask")
+        if task is not None and goes_on:
+            self.task_id, self.since = task["taskId"], MACHINE.stamp()
+        return task is not None
+
+    async def start(self, prompt: str, options: Mapping[str, Any]) -> None:
+        """Hand it a task. Raises HostRefused, and is then as it was before."""
+        if self.is_running:
+            raise HostRefused("TASK_ALREADY_RUNNING", "the session has a task that runs: wait for its end")
+        task_id = MACHINE.new_id("task")
+        before = self.task_id, self._ending, self.since
+        self.task_id, self._ending, self.since = task_id, None, MACHINE.stamp()
+        try:
+            await self._ask("StartTask", sessionId=self.session_id, taskId=task_id, prompt=prompt, taskOptions=options)
+        except HostRefused:
+            self.task_id, self._ending, self.since = before
+            raise
+
+    async def answer(
+        self,
+        approval_id: str,
+        *,
+        approved: bool,
+        scope: str = "once",
+        reason: str = "",
+        answers: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Answer a question; False where nobody waits for it any more. Raises HostRefused, and for `answers` that are
+        none to its form the question stays."""
+        question = self.questions.pop(approval_id, None)
+        decision = "approved" if approved else "denied"
+        said: dict[str, Any] = {"reason": reason} if reason else {}
+        if answers is not None:
+            said["arguments"] = dict(answers)
+        try:
+            reply = await self._ask("ApproveAction", approvalId=approval_id, decision=decision, scope=scope, **said)
+        except HostRefused:
+            if question is not None:
+                self.questions[approval_id] = question
+            raise
+        return bool(reply["status"] == "delivered")
+
+    async def answer_as(self, approval_id: str, said: PersonsAnswer) -> None:
+        """Answer as a person did. What is no answer to the question's form is a denial. Raises HostRefused."""
+        try:
+            await self.answer(
+                approval_id, approved=said.approved, scope=said.scope, reason=said.reason, answers=said.answers
+            )
+        except HostRefused as error:
+            if said.answers is None:
+                raise
+            await self.answer(approval_id, approved=False, reason=str(error)[:_REASON_CHARS])
+
+    async def cancel(self) -> None:
+        """Cancel its task, where one goes on, at the next safe point."""
+        if self.is_running:
+            self.doing = CANCELLING
+            with contextlib.suppress(HostRefused):  # it has ended meanwhile
+                await self._ask("CancelTask", sessionId=self.session_id, taskId=self.task_id)
+
+    async def news(self) -> None:
+        """Wait until something has happened."""
+        await self._news.wait()
+
+    async def leave(self) -> None:
+        """End the process. The session is over where its task was completed or cancelled, else it stays resumable."""
+        if self._process is None:
+            return
+        if self._ending is not None and self._ending["eventType"] in _OVER:
+            with contextlib.suppress(HostRefused):
+                await self._ask("Shutdown")
+        await self._process.close()
+
+    async def report(self) -> dict[str, Any]:
+        """Report the state of the task, and once it is over all that is known of it. Raises HostRefused."""
+        named = {"sessionId": self.session_id, "taskId": self.task_id}
+        if self._ending is None:
+            waiting = [question.wire for question in self.questions.values()]
+            status = APPROVAL_REQUIRED if waiting else RUNNING
+            return {**named, "status": status, "doing": self.doing, **({"approvals": waiting} if waiting else {})}
+        payload = self._ending["payload"]
+        known = {name: payload[name] for name in _OF_END if name in payload}
+        known["status"] = STATUSES[self._ending["eventType"]]
+        try:
+            found = await asyncio.to_thread(self._records.report, self.session_id, self.task_id)
+        except AgentHostError:  # nothing is left of its record
+            return {**named, **known, "text": "", "filesChanged": []}
+        return found if self._is_lost else {**found, **known}  # of a process that has ended only the record knows more
+
+    async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result of a request. Raises HostRefused, also where the process has ended."""
+        if self._process is None:
+            raise HostRefused("SESSION_NOT_FOUND", "the session has no process")
+        try:
+            return await self._process.request(method, params)
+        except RpcFailure as failure:
+            raise HostRefused(failure.name, failure.message) from failure
+        except SessionGone as gone:
+            raise HostRefused("INTERNAL_ERROR", str(gone)) from gone
+
+    def _on_notification(self, method: str, params: Mapping[str, Any], _: int) -> None:
+        if method == "SessionEvent":
+            self._follow(params["eventType"], params)
+            self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _follow(self, kind: str, event: Mapping[str, Any]) -> None:
+        payload = event["payload"]
+        if self._records.owner is None:
+            self._records.owner = Owner(event["tenantId"], event["userId"])
+        if kind in STATUSES and event.get("taskId", self.task_id) == self.task_id:
+            self._ending = event
+            self.questions.clear()
+        elif kind == "approval_requested":
+            question = question_in(payload)
+            self.questions[question.approval_id] = question
+        elif kind == "approval_resolved":
+            self.questions.pop(payload["approvalId"], None)
+        elif kind in ("step_started", "tool_requested"):
+            self.activity += 1
+            self.doing = _doing(kind, event)
+
+    def _lost(self) -> None:
+        """The process has ended: a task that went on can be resumed."""
+        self.questions.clear()
+        if self.is_running:
+            message = "the process of the session has ended; the task can be resumed"
+            payload, self._is_lost = {"reason": "INTERNAL_ERROR", "message": message}, True
+            self._ending = {"eventType": "session_failed", "payload": payload}
+        self._tell()
+
+
+def _doing(kind: str, event: Mapping[str, Any]) -> str:
+    if kind == "step_started":
+        return "the model is asked"
+    return one_line(str(event["payload"]["toolName"]))
+
+
+class HostRefused(Exception):
+    """The host has refused a request: `name` is the documented code (interface section 2), `str()` what was wrong."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class Records:
+    """The sessions of `owner` under `state_dir`; None: of whoever they are, until the first session of this server says
+    who its user is."""
+
+    def __init__(self, state_dir: str, owner: Owner | None) -> None:
+        self._state_dir = state_dir
+        self.owner = owner
+
+    def list_sessions(self) -> list[dict[str, Any]]:
+        """The last sessions. Raises AgentHostError."""
+        return [one.to_wire() for one in stored_sessions(self._state_dir).all(self.owner)[:_LISTED]]
+
+    def session_of(self, task_id: str) -> str | None:
+        """The session that has, or had, the task; None where none is on record."""
+        return stored_sessions(self._state_dir).session_of(task_id, self.owner)
+
+    def refuse_others(self, session_id: str) -> None:
+        """Raise SessionNotFound for a session that is not on record, or not the owner's."""
+        stored_sessions(self._state_dir).record(session_id, self.owner)
+
+    def report(self, session_id: str, task_id: str | None = None) -> dict[str, Any]:
+        """Report the state of a task of the session, by default the last one, and once it is over all that is known of
+        it; of a session without a task its row in lists. Raises SessionNotFound, UsageError for a task that it does not
+        know, CheckpointUnreadable."""
+        record = stored_sessions(self._state_dir).record(session_id, self.owner)
+        ids = record.task_ids
+        if task_id is None and not ids:
+            return record.row.to_wire()
+        task = record.task(task_id or ids[-1])
+        found: dict[str, Any] = {"sessionId": session_id, "taskId": task["taskId"], "status": task["status"]}
+        if task["status"] == TaskPhase.RUNNING and record.is_live:
+            waiting = [question_in(asked).wire for asked in record.pending if asked["taskId"] == task["taskId"]]
+            status = APPROVAL_REQUIRED if waiting else RUNNING
+            return {**found, "status": status, "doing": _ELSEWHERE, **({"approvals": waiting} if waiting else {})}
+        if task["status"] == TaskPhase.RUNNING:
+            found["status"] = SessionStatus.PAUSED
+        task = record.whole_task(task["taskId"])
+        found |= {name: task[name] for name in _OF_TASK if task.get(name) is not None}
+        found["filesChanged"] = [
+            {"path": file["filePath"], **{name: file[name] for name in ("status", "additions", "deletions")}}
+            for file in task["filesChanged"]
+        ]
+        return {**found, "usage": record.session_state()["tokenUsage"]}
+
+
+# Approvals of calls in a task that another program has handed in: by the person behind that program, by elicitation.
+
+
+NOBODY: Final = "nobody could be asked: the client has no elicitation"
+_NO_ANSWER: Final = "the client did not answer, or with nothing that is an answer"
+_FORM: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "decision": {"type": "string", "enum": ["approve", "deny"], "description": "Whether the call may run"},
+        "scope": {
+            "type": "string",
+            "enum": ["once", "task", "session"],
+            "default": "once",
+            "description": "How far it holds for the same action",
+        },
+        "reason": {"type": "string", "maxLength": 2000, "description": "What the model is to know"},
+    },
+    "required": ["decision"],
+}
+
+
+class PersonsAnswer(NamedTuple):
+    """A person's answer to a question; `answers` are the fields of a form."""
+
+    approved: bool
+    scope: str = "once"
+    reason: str = ""
+    answers: Mapping[str, Any] | None = None
+
+
+def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:
+    """True if the client shows forms to a person."""
+    capabilities = context.session.client_capabilities
+    elicitation = None if capabilities is None else capabilities.elicitation
+    if elicitation is None:
+        return False
+    return elicitation.form is not None or elicitation.url is None  # with neither, forms are meant
+
+
+async def elicit(context: ServerRequestContext[Any, Any], question: WaitingCall) -> PersonsAnswer:
+    """Ask within a request, of a client that takes requests. No answer is a denial."""
+    try:
+        result = await context.session.elicit_form(
+            message_of(question), _form_of(question), related_request_id=context.request_id
+        )
+    except (MCPError, ValidationError):
+        return PersonsAnswer(False, reason=_NO_ANSWER)
+    return answer_in(question, result)
+
+
+def form_request(question: WaitingCall) -> types.ElicitRequest:
+    """The question for a client that is asked by the answer to its own request (MCP 2026-07-28)."""
+    return types.ElicitRequest(
+        params=types.ElicitRequestFormParams(message=message_of(question), requested_schema=_form_of(question))
+    )
+
+
+def _form_of(question: WaitingCall) -> dict[str, Any]:
+    """The form of a question: whether a call may run, or what a server that the task uses asks in the middle of one."""
+    return _FORM if question.form is None else dict(question.form)
+
+
+def message_of(question: WaitingCall) -> str:
+    """The text for the person."""
+    why = "" if question.description in ("", question.summary) else f"\n{question.description}"
+    return f"{question.title}: {question.summary}{why}\n\nrisk: {question.risk}\n{question.details}"
+
+
+def answer_in(question: WaitingCall, result: types.ElicitResult) -> PersonsAnswer:
+    """Read the answer in a form. All but an approval is a denial."""
+    content: Mapping[str, Any] = result.content or {}
+    if question.form is not None:
+        return PersonsAnswer(result.action == "accept", answers=content)
+    scope, reason = content.get("scope"), content.get("reason")
+    return PersonsAnswer(
+        result.action == "accept" and content.get("decision") == "approve",
+        scope if scope in ("once", "task", "session") else "once",
+        reason[:2000] if isinstance(reason, str) else "",
+    )
+
+
+# What waits for a person in a session: a call, or what an MCP server of the task asks in the middle of one.
+
+_DETAILS_BYTES: Final = 8000
+_NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+"""Of a page to open: it is answered, or declined, as a whole."""
+
+
+class WaitingCall(NamedTuple):
+    """A call that waits for a person. The texts are those of `approval_requested`, with nothing in them that does not
+    print. `form` is the JSON Schema of what an MCP server of the task asks in the middle of a call."""
+
+    approval_id: str
+    title: str
+    summary: str
+    description: str
+    risk: str
+    details: str
+    form: Mapping[str, Any] | None = None
+
+    @property
+    def wire(self) -> dict[str, Any]:
+        """As a client reads it."""
+        return {
+            "approvalId": self.approval_id,
+            "title": self.title,
+            "actionSummary": self.summary,
+            "description": self.description,
+            "riskLevel": self.risk,
+            "details": self.details,
+            **({} if self.form is None else {"form": self.form}),
+        }
+
+
+def question_in(payload: Mapping[str, Any]) -> WaitingCall:
+    """The question of an `approval_requested`."""
+    details = dict(payload["details"])
+    form = details.pop("form", _NO_FIELDS) if "isQuestion" in payload else None
+    if form is not None:
+        del details["question"]  # it is the description
+    lines = [*payload["risks"], *(f"{name}: {value}" for name, value in details.items())]
+    return WaitingCall(
+        payload["approvalId"],
+        one_line(payload["title"]),
+        one_line(payload["actionSummary"]),
+        clip(payload["description"], _DETAILS_BYTES),
+        payload["riskLevel"],
+        clip("\n".join(lines), _DETAILS_BYTES),
+        form,
+    )

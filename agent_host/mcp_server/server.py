@@ -20,8 +20,17 @@ from pydantic.alias_generators import to_camel
 
 from agent_host.errors import AgentHostError
 from agent_host.ids import MACHINE
-from agent_host.mcp_server.approving import NOBODY, answer_in, can_elicit, elicit, form_request
-from agent_host.mcp_server.hosted import APPROVAL_REQUIRED, RUNNING, HostedSession, HostRefused
+from agent_host.mcp_server import (
+    APPROVAL_REQUIRED,
+    NOBODY,
+    RUNNING,
+    HostedSession,
+    HostRefused,
+    answer_in,
+    can_elicit,
+    elicit,
+    form_request,
+)
 from agent_host.rpc.framing import MAX_LINE_BYTES
 from agent_host.version import __version__
 
@@ -30,14 +39,14 @@ if TYPE_CHECKING:
 
     from mcp.server import ServerRequestContext
 
-    from agent_host.mcp_server.approving import WaitingCall
+    from agent_host.mcp_server import WaitingCall
 
     Context: TypeAlias = ServerRequestContext[Any, Any]
     Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
     from collections.abc import Mapping, Sequence
 
     from agent_host.clients.connection import Starter
-    from agent_host.mcp_server.hosted import Records
+    from agent_host.mcp_server import Records
 
 
 _INSTRUCTIONS: Final = (

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agent_host import lenient_json
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.shapes import Record, Text, first_problem
@@ -89,7 +88,7 @@ def refuse_line(message: str) -> RpcLine:
 
 def encode_result(id_json: bytes, result: Mapping[str, Any]) -> bytes:
     """The answer to one request."""
-    return b'{"jsonrpc":"2.0","id":' + id_json + b',"result":' + lenient_json.dumps(result) + b"}"
+    return b'{"jsonrpc":"2.0","id":' + id_json + b',"result":' + json_text.dumps(result) + b"}"
 
 
 def encode_fault(id_json: bytes, fault: RpcError) -> bytes:
@@ -98,7 +97,7 @@ def encode_fault(id_json: bytes, fault: RpcError) -> bytes:
     if fault.details:
         data["details"] = dict(fault.details)
     error = {"code": fault.code, "message": fault.message, "data": data}
-    return b'{"jsonrpc":"2.0","id":' + id_json + b',"error":' + lenient_json.dumps(error) + b"}"
+    return b'{"jsonrpc":"2.0","id":' + id_json + b',"error":' + json_text.dumps(error) + b"}"
 
 
 def encode_event(envelope: bytes) -> bytes:
@@ -124,7 +123,7 @@ def _request(value: Any) -> RpcRequest:
     given = value.get("id")
     if isinstance(given, (bool, dict, list)):
         return _invalid(b"null", "an id is a string or a number")
-    id_json = lenient_json.dumps(given) if "id" in value else None
+    id_json = json_text.dumps(given) if "id" in value else None
     answer_to = id_json if id_json is not None else b"null"
     if value.get("jsonrpc") != "2.0":
         return _invalid(answer_to, 'a request says "jsonrpc": "2.0"')

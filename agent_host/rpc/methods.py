@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.errors import (
     CheckpointUnreadable,
     CheckpointWriteFailed,
@@ -59,9 +58,10 @@ from agent_host.services.session import NewSession
 from agent_host.session.attachments import KINDS, picture_in
 from agent_host.session.opening import ClientServer
 from agent_host.session.reports import Owner
+from config import json_text
 from config.lean_typing import NamedTuple
 from config.shapes import FLAG, OBJECT, ListOf, MapOf, Text, number, one_of, whole
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -527,7 +527,7 @@ async def get_transcript(served: Served, params: Mapping[str, Any]) -> dict[str,
     if not (cursor.isascii() and cursor.isdecimal()):
         raise InvalidParams("cursor: give the nextCursor of an earlier reply")
     start, most = int(cursor), params.get("limit", _PAGE)
-    encoded = (lenient_json.dumps(item) for item in items[start : start + most])
+    encoded = (json_text.dumps(item) for item in items[start : start + most])
     page = [orjson.Fragment(item) for item in _events_that_fit(encoded)]
     end = start + len(page)
     about = _about(transcript, items, range(start, end), is_rest=task_id is None and end >= len(items))

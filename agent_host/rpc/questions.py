@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.errors import UsageError
 from agent_host.events.outbox import Outbox
 from agent_host.rpc.framing import Framing
 from agent_host.rpc.messages import name, params, prose
 from agent_host.rpc.server import ClientConnection, Method
 from agent_host.rpc.sockets import listening, short_name
+from config import json_text
 from config.shapes import one_of
 from state.errors import InvalidSessionId
 from state.locations import FILE_MODE, SessionPaths
@@ -247,7 +247,7 @@ def _asked(
     state_dir: str, request: Mapping[str, Mapping[str, Any]], problem: Callable[[str], object]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     ((method, params),) = request.items()
-    line = lenient_json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) + b"\n"
+    line = json_text.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) + b"\n"
     for session_id in live_sessions(state_dir):
         try:
             yield session_id, _result(_exchange(SessionPaths(state_dir, session_id).questions, line))

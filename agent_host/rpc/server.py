@@ -12,7 +12,6 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from agent_host import lenient_json
 from agent_host.errors import AgentHostError, ErrorCode
 from agent_host.events.outbox import EventRing, Outbox, Since
 from agent_host.rpc.framing import Framing, FramingError
@@ -32,6 +31,7 @@ from agent_host.rpc.messages import (
     parse,
     refuse_line,
 )
+from config import json_text
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Notification(NamedTuple):
 
     def encode(self) -> bytes:
         """Encode it as JSON-RPC."""
-        return lenient_json.dumps({"jsonrpc": "2.0", "method": self.method, "params": self.params})
+        return json_text.dumps({"jsonrpc": "2.0", "method": self.method, "params": self.params})
 
 
 AFTER: Final = "$after"

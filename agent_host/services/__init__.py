@@ -1,0 +1,126 @@
+"""Addresses of the backend services: the variables of interface section 1. One that is not set means the embedded
+home. And checks of what services answer: input from outside, each value checked before anything is done with it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from agent_host.errors import ServiceRejected, UsageError
+from agent_host.http import displayable_url
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name, not its value
+TOOLS_URL_VARIABLE = "BACKEND_TOOL_SERVICE_URL"
+TOOLS_TOKEN_VARIABLE = "BACKEND_TOOL_SERVICE_TOKEN"  # noqa: S105  the same
+GRANT_KEY_VARIABLE = "AGENT_HOST_GRANT_KEY"
+"""As `agent_host.capability_grants` has it, which takes longer to import than a start has time for."""
+
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_MAX_LINE = 300
+_MAX_URI_BYTES = 2048
+
+
+class Endpoints(NamedTuple):
+    """Base URLs without a slash at the end; None stands for the embedded home, and for no backend tools."""
+
+    session: str | None = None
+    workspace: str | None = None
+    approval: str | None = None
+    audit: str | None = None
+    telemetry: str | None = None
+    backend_tools: str | None = None
+
+
+_VARIABLES = Endpoints(
+    "SESSION_SERVICE_URL",
+    "WORKSPACE_SERVICE_URL",
+    "APPROVAL_SERVICE_URL",
+    "AUDIT_SERVICE_URL",
+    "TELEMETRY_SERVICE_URL",
+    TOOLS_URL_VARIABLE,
+)
+
+
+_OF_OBSERVERS = frozenset(
+    {_VARIABLES.workspace, _VARIABLES.approval, _VARIABLES.audit, _VARIABLES.telemetry, _VARIABLES.backend_tools}
+)
+
+
+def drop_observers(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables but for those by which a session is reported to somebody, or has tools elsewhere."""
+    kept = {name: value for name, value in environ.items() if name not in _OF_OBSERVERS}
+    return {name: value for name, value in kept.items() if not name.startswith("OTEL_")}
+
+
+def endpoints(environ: Mapping[str, str]) -> Endpoints:
+    """The services that `environ` names; an empty variable counts as not set. Raises UsageError, which names the
+    variable, for what is no http or https URL of a service."""
+    found = ((variable, environ.get(variable or "")) for variable in _VARIABLES)
+    return Endpoints(*(check_service_url(url, f"${variable}") if url else None for variable, url in found))
+
+
+def check_service_url(url: str, named: str) -> str:
+    """`url` without a slash at the end. Raises UsageError, which calls it `named` and quotes no password.
+
+    A password in it would be used in place of the token, and a query would end up in the middle of every path, so both
+    are refused.
+    """
+    from urllib.parse import urlsplit
+
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise UsageError(f"{named} holds characters that no URL can have")
+    problem = None
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port or a bracket
+        usable = False
+    if not usable:
+        problem = "is no http:// or https:// URL"
+    elif "@" in parts.netloc:
+        problem = f"holds a user or password: set {_token_of(named)} instead"
+    elif parts.query or parts.fragment or url.endswith(("?", "#")):
+        problem = "holds a query or a fragment"
+    if problem is not None:
+        raise UsageError(f"{named} {problem}: {displayable_url(re.split('[?#]', url)[0])!r}")
+    return url.rstrip("/")
+
+
+def _token_of(named: str) -> str:
+    """The variable with the token for the service whose URL is called `named`."""
+    return TOOLS_TOKEN_VARIABLE if named == f"${TOOLS_URL_VARIABLE}" else TOKEN_VARIABLE
+
+
+def check_id(value: object, name: str) -> str:
+    """An id that is safe in paths and URLs. Raises ServiceRejected for any other value of the field `name`."""
+    if isinstance(value, str) and _ID.fullmatch(value):
+        return value
+    raise ServiceRejected(f"the service gave a {name} that is none: 1 to 128 of A-Z a-z 0-9 _ - are", status=200)
+
+
+def check_uri(value: object, name: str) -> str:
+    """A URI that can be shown and recorded: printable, at most 2 KiB. Raises ServiceRejected."""
+    # What is printable holds no lone surrogate, so it can be encoded.
+    if isinstance(value, str) and value.isprintable() and 0 < len(value.encode()) <= _MAX_URI_BYTES:
+        return value
+    raise ServiceRejected(f"the service gave a {name} that is no URI of at most {_MAX_URI_BYTES} bytes", status=200)
+
+
+def check_object(value: object, name: str) -> dict[str, Any]:
+    """A JSON object. Raises ServiceRejected."""
+    if isinstance(value, dict):
+        return value
+    raise ServiceRejected(f"{name} is not a JSON object", status=200)
+
+
+def check_line(value: object) -> str | None:
+    """Words for a person, in one short line; None for what is no text."""
+    if not isinstance(value, str):
+        return None
+    line = " ".join(value.split())[:_MAX_LINE]
+    return "".join(char if char.isprintable() else "\ufffd" for char in line) or None

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.errors import ServiceError, ServiceRejected, ServiceUnavailable
-from agent_host.lenient_json import encodable
 from agent_host.safe_open import open_regular
+from config import json_text
+from config.json_text import encodable
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class EmbeddedApprovalService:
 
     async def record(self, decision: ApprovalDecision) -> None:
         """See ApprovalService."""
-        line = lenient_json.dumps(decision.to_wire(), option=orjson.OPT_APPEND_NEWLINE)
+        line = json_text.dumps(decision.to_wire(), option=orjson.OPT_APPEND_NEWLINE)
         try:
             if decision.told_again and self._has(decision):
                 return
@@ -97,9 +97,9 @@ class HttpApprovalService:
 
     async def record(self, decision: ApprovalDecision) -> None:
         """See ApprovalService."""
-        body = lenient_json.dumps(decision.to_wire())
+        body = json_text.dumps(decision.to_wire())
         # What was decided: what reports it again after a crash knows neither when that was nor all that was shown.
-        known_by = lenient_json.dumps([decision.session_id, decision.approval_id, decision.decision])
+        known_by = json_text.dumps([decision.session_id, decision.approval_id, decision.decision])
         await self._client.post("/approvals", body, idempotency_key=hashlib.sha256(known_by).hexdigest())
 
 

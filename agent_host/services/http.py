@@ -30,7 +30,7 @@ from agent_host.http import (
 )
 from agent_host.redaction import Scrubber
 from agent_host.retrying import RetryPolicy, call_with_retries
-from agent_host.services.endpoints import check_service_url
+from agent_host.services import check_service_url
 from config import json_text
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.errors import AgentHostError, ServiceRejected, SessionExpired, SessionNotFound
 from agent_host.http import usable_in_header
-from agent_host.services.endpoints import check_id, check_line, check_object
+from agent_host.services import check_id, check_line, check_object
+from config import json_text
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class HttpSessionService:
 
     async def create(self, new: NewSession) -> SessionGrant:
         """See SessionService."""
-        return _grant(await self._client.post("/sessions", lenient_json.dumps(new.to_wire())))
+        return _grant(await self._client.post("/sessions", json_text.dumps(new.to_wire())))
 
     async def resume(self, session_id: str, *, checkpoint_cursor: str | None) -> SessionGrant:
         """See SessionService. An answer that is about another session is refused."""
@@ -124,7 +124,7 @@ class HttpSessionService:
     async def _post(self, session_id: str, verb: str, body: dict[str, Any]) -> Any:
         path = f"/sessions/{check_id(session_id, 'sessionId')}/{verb}"
         try:
-            return await self._client.post(path, lenient_json.dumps(body))
+            return await self._client.post(path, json_text.dumps(body))
         except ServiceRejected as error:
             # A conflict that the service does not explain may be a proxy's, and what follows cannot be taken back.
             explained = error.status == _CONFLICT and error.service_code is not None

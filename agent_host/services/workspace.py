@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Maker
 from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUnavailable
-from agent_host.lenient_json import encodable
 from agent_host.safe_open import open_regular
-from agent_host.services.endpoints import check_id, check_object, check_uri
+from agent_host.services import check_id, check_object, check_uri
+from config import json_text
+from config.json_text import encodable
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK, TEMPORARY, write_new
 from state.errors import StorageLimit
@@ -281,7 +281,7 @@ class HttpWorkspaceService:
         parts: list[str | None] = [self._session_id, artifact.artifact_type, digest.hexdigest()]
         if artifact.artifact_type != "session_history":
             parts += [task_id, step_id, artifact.name]
-        return hashlib.sha256(lenient_json.dumps(parts)).hexdigest()
+        return hashlib.sha256(json_text.dumps(parts)).hexdigest()
 
 
 def _refuse_large(artifact: Artifact) -> None:
@@ -332,7 +332,7 @@ class UploadBody:
     """The JSON of an upload, encoded a piece at a time; base64 needs no escaping, so no JSON encoder sees it."""
 
     def __init__(self, fields: Mapping[str, str], artifact: Artifact) -> None:
-        self._head = lenient_json.dumps(fields)[:-1] + b',"contentBase64":"'
+        self._head = json_text.dumps(fields)[:-1] + b',"contentBase64":"'
         self._artifact = artifact
 
     def __len__(self) -> int:

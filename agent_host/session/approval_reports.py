@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent_host.display_text import one_line
-from agent_host.events.kinds import RUN_ENDS, EventType
+from agent_host.events import RUN_ENDS, EventType
 from agent_host.ids import rfc3339
 from agent_host.services.approval import ApprovalDecision
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.errors import ErrorCode
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.background import end_commands
 from agent_host.services.session import say_goodbye
 from agent_host.session.new_task import title_of
 from agent_host.session.opening import temporary_of
 from agent_host.session.reports import cost_fields, verdict
 from agent_host.states import SessionStatus
+from config import json_text
 from state import errors as state_errors
 from state import temporary
 from state.disk import LOCAL_DISK, replace_atomically
@@ -154,7 +154,7 @@ class SessionEnd:
         if started:
             kept["started"] = started
         try:
-            replace_atomically(LOCAL_DISK, self._paths.result, [lenient_json.dumps(kept, option=orjson.OPT_INDENT_2)])
+            replace_atomically(LOCAL_DISK, self._paths.result, [json_text.dumps(kept, option=orjson.OPT_INDENT_2)])
         except OSError as error:
             self._warn_of_disk(f"the result could not be kept: {error.strerror}")
             return False

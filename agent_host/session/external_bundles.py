@@ -14,11 +14,10 @@ import orjson
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.events.sinks import run_logs
-from config.near_paths import hint_at_path
 from config.policies import BUILT_IN, place_groups, template_as_written
-from policy.bundle import validate
+from config.shapes import hint_at_path
+from policy.bundle import BundleProblems, validate
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle, program_problem, suspicions
-from policy.bundle.model import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
 from policy.names import ANY_SESSION
 from state.errors import InvalidSessionId
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from policy.bundle import BundleProblem, CommandPolicy, PolicyBundle
     from policy.bundle.builtin import PlaceholderValues
-    from policy.bundle.model import BundleProblem, CommandPolicy, PolicyBundle
 
 _GRANTED = "policy of the session service"
 

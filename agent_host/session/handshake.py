@@ -13,11 +13,10 @@ from agent_host.judging.environment import resolve_places
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
-from config.near_paths import hint_at_path
 from config.policies import BUILT_IN, digest, is_built_in, names_file, template
-from config.shapes import meant_name
+from config.shapes import hint_at_path, meant_name
+from policy.bundle import RedactionRule
 from policy.bundle.builtin import PlaceholderValues, instantiate, kept_step_files, step_files
-from policy.bundle.model import RedactionRule
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules.grants import Narrowing, narrow
 from state.temporary import session_directory
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from agent_host.judging.environment import Environment, Registry
     from agent_host.session.external_bundles import FileSource
     from config.settings import Settings
-    from policy.bundle.model import BundleProblem, CommandPolicy, PolicyBundle
+    from policy.bundle import BundleProblem, CommandPolicy, PolicyBundle
 
 
 _POLICY = "host.policy"

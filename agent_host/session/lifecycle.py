@@ -34,7 +34,7 @@ from agent_host.errors import (
     SessionNotReady,
     UsageError,
 )
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.background import take_up_commands
 from agent_host.loop.conversation import refuse_unpriced
 from agent_host.session.attachments import keep_pictures
@@ -49,7 +49,7 @@ from agent_host.states import SessionStatus, TaskEnd, session_machine
 from agent_host.thread.prompt import writes_blocked_by
 from config.lean_typing import NamedTuple
 from config.policies import is_built_in
-from policy.rules.case import AS_THE_BUNDLE_SAYS
+from policy.rules import AS_THE_BUNDLE_SAYS
 from policy.rules.toolset import risk_of_guarded
 from state.records import ModeChanged, SessionStatusChanged
 
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from agent_host.session.patches import FilePatch, WholePatch
     from config.settings import Settings
     from policy.redaction import Redaction
-    from policy.rules.case import TaskOptions
+    from policy.rules import TaskOptions
     from state.checkpoint import ModeRow, SessionIdentity
     from state.locations import SessionPaths
     from state.store import LoadReport

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import CANCELLED, CheckpointWriteFailed, UsageError
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.context import MAX_COST_OPTION, MODEL_OPTION
 from agent_host.session.reports import verdict
 from agent_host.thread.messages import Message, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
-from policy.rules.case import AS_THE_BUNDLE_SAYS, TaskOptions
+from policy.rules import AS_THE_BUNDLE_SAYS, TaskOptions
 from state.records import TaskQueued, TaskStarted, TaskUnqueued
 
 if TYPE_CHECKING:

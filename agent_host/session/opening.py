@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import NewSession, SessionGrant
     from agent_host.session.new_task import TaskRecord
     from config.settings import Settings
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.facts import OsFamily
     from state.disk import Beside, Disk
     from state.file_session import FileSession

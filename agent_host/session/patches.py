@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from agent_host.safe_open import link_at, open_real, read_real
 from agent_host.session.tasks import ON_DISK, FirstVersions, first_versions, spans, workspaces
 from agent_host.text_diff import compare, count_replaced, find_renames
-from agent_host.workspace_changes.repository import find_repository
+from agent_host.workspace_changes import find_repository
 from policy.redaction import PLACEHOLDER
 from state.blobs import LINK, NOT_KEPT, OVERWRITTEN, PLAIN_FILE, git_mode, mode_and_blob
 from state.disk import LOCAL_DISK

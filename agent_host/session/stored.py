@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from agent_host.errors import INTERRUPTED, CheckpointUnreadable, ErrorCode, SessionNotFound, UsageError
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.session.new_task import title_of
 from agent_host.session.opening import state_errors_translated
 from agent_host.session.reports import (

@@ -17,7 +17,7 @@ from agent_host.errors import (
     TaskAlreadyRunning,
     UsageError,
 )
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.artifacts import take_up_uploads
 from agent_host.loop.context import ResumeNote
 from agent_host.loop.conversation import refuse_unpriced

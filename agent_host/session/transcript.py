@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 import orjson
 
 from agent_host.errors import INTERRUPTED, ErrorCode
-from agent_host.events.kinds import RUN_ENDS, EventType
+from agent_host.events import RUN_ENDS, EventType
 from agent_host.events.sinks import run_logs
 from agent_host.ids import rfc3339
 from config.lean_typing import NamedTuple

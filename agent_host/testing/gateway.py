@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from agent_host.testing.anthropic import Anthropic
-from agent_host.testing.dialect import BadRequest, MockDialect, PromptCache, TooManyMarks, tokens_of
+from agent_host.testing.dialects import BadRequest, MockDialect, PromptCache, TooManyMarks, tokens_of
+from agent_host.testing.dialects.anthropic import Anthropic
+from agent_host.testing.dialects.openai_chat import ChatCompletions
+from agent_host.testing.dialects.openai_responses import Responses
 from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, MockServer, Reply
-from agent_host.testing.openai_chat import ChatCompletions
-from agent_host.testing.openai_responses import Responses
 from agent_host.testing.script import ErrorBody, RequestView, Script, ScriptError, Turn, Usage
 from agent_host.testing.values import fill
 

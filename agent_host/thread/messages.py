@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 
 from agent_host.contracts import Image
-from agent_host.lenient_json import copy_to_keep
-from agent_host.lenient_json import encodable as encodable
 from agent_host.thread.tokens import image_tokens
+from config.json_text import copy_to_keep
+from config.json_text import encodable as encodable
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from policy.paths import covering, normalize, roots
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.facts import OsFamily
 
 _TEMPLATE = """\

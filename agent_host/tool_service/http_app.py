@@ -1,4 +1,4 @@
-"""The service's HTTP: Starlette routes over `Invoker` and `Tenants`. What it answers is described by `openapi.py`."""
+"""The service's HTTP: Starlette routes over `Invoker` and `Tenants`. `document` describes what it answers."""
 
 from __future__ import annotations
 

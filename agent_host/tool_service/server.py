@@ -26,7 +26,7 @@ from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.errors import UsageError
 from agent_host.http import TlsContext
 from agent_host.ids import MACHINE
-from agent_host.services.endpoints import TOKEN_VARIABLE, endpoints
+from agent_host.services import TOKEN_VARIABLE, endpoints
 from agent_host.services.http import ServiceClient
 from agent_host.tool_service.admission import LocalSlots
 from agent_host.tool_service.answers import MemoryAnswers
@@ -38,9 +38,7 @@ from agent_host.tool_service.storage import LocalStorage, ServiceStorage
 from agent_host.tool_service.telemetry import METRICS_DIRECTORY, Metrics, Watchers
 from agent_host.tool_service.tenants import ServedTenant, Tenants
 from agent_host.tool_service.tool import ENTRY_POINTS
-from agent_host.tool_service.tools.cloud_db import CloudDbQueryTool
-from agent_host.tool_service.tools.object_read import ObjectReadTool
-from agent_host.tool_service.tools.vault import VaultReadTool
+from agent_host.tool_service.tools import CloudDbQueryTool, ObjectReadTool, VaultReadTool
 from state.temporary import scratch
 
 if TYPE_CHECKING:

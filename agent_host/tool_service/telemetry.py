@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from agent_host.events import EventType
 from agent_host.events.batches import AuditRecords, BatchedSink
 from agent_host.events.emitter import Event
-from agent_host.events.kinds import EventType
 from agent_host.events.payloads import telemetry_line
 from agent_host.ids import rfc3339
 from agent_host.services.http import HttpEventService

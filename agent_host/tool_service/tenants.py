@@ -14,7 +14,7 @@ from agent_host.errors import ErrorCode, UsageError
 from agent_host.tool_service.admission import Admission
 from agent_host.tool_service.storage import Bucket
 from agent_host.tool_service.tool import HttpRefusal, OpenedSecret, TenantServices, ToolFault
-from agent_host.tool_service.tools.vault import VaultRead, VaultReadTool
+from agent_host.tool_service.tools import VaultRead, VaultReadTool
 from tool_runtime.foreign_schema import foreign_judge
 
 if TYPE_CHECKING:

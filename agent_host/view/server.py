@@ -27,13 +27,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from agent_host import lenient_json
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError, UsageError
 from agent_host.host.records import state_of_files, state_of_list, stored_sessions
 from agent_host.rpc import questions
 from agent_host.view.pages import hash_of, list_body, live_shell
 from agent_host.view.session import session_body
+from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -187,7 +187,7 @@ class View:
             if first is not None:
                 before, body = first
                 told = time.monotonic()
-                yield lenient_json.dumps(_changed(body, sent)) + b"\n"
+                yield json_text.dumps(_changed(body, sent)) + b"\n"
             while True:
                 now = await run_in_threadpool(look)
                 if now != before:
@@ -199,7 +199,7 @@ class View:
                     pause = time.monotonic() - began
                     if change:
                         told = time.monotonic()
-                        yield lenient_json.dumps(change) + b"\n"
+                        yield json_text.dumps(change) + b"\n"
                 if time.monotonic() - told > _ALIVE_S:
                     told = time.monotonic()
                     yield b"{}\n"

@@ -14,14 +14,14 @@ import shlex
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agent_host import UsageError, lenient_json
+from agent_host import UsageError
 from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
 from agent_host.host.options import state_option
 from agent_host.host.own_policy import DeniedCalls
 from agent_host.host.records import MARK_WORDS
-from agent_host.view.pages import assets, environment
-from agent_host.view.text import Budget, DiffRow, Shown, cut_start, rows_of_edits, rows_of_patch
+from agent_host.view.pages import Budget, DiffRow, Shown, assets, cut_start, environment, rows_of_edits, rows_of_patch
 from agent_host.view.timeline import cost_chart, draw, duration_text, seconds, tokens_chart
+from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -201,10 +201,10 @@ def _summary_of(item: Item) -> str:
 def _arguments_text(arguments: Any) -> str:
     """Arguments to be read: a line each, long texts as they are."""
     if not isinstance(arguments, dict):
-        return lenient_json.dumps(arguments).decode()
+        return json_text.dumps(arguments).decode()
     lines = []
     for name, value in arguments.items():
-        text = value if isinstance(value, str) else lenient_json.dumps(value).decode()
+        text = value if isinstance(value, str) else json_text.dumps(value).decode()
         lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
     return "\n".join(lines)
 

@@ -22,14 +22,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.ids import OWN_PREFIX, is_own_name
 from agent_host.safe_open import SAYS_PATHS, open_there
-from agent_host.workspace_changes.git_objects import MAX_BLOB_BYTES, Objects, Tracked, Unreadable, blob_name
-from agent_host.workspace_changes.repository import Index, IndexReader, find_repository, read_bounded
+from agent_host.workspace_changes import (
+    MAX_BLOB_BYTES,
+    Index,
+    IndexReader,
+    Objects,
+    Tracked,
+    Unreadable,
+    blob_name,
+    find_repository,
+    read_bounded,
+)
 from state.blobs import LINK, OVERWRITTEN, PLAIN_FILE, UNAVAILABLE, git_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from agent_host.workspace_changes.repository import Repository
+    from agent_host.workspace_changes import Repository
 
 MAX_CHANGES: Final = 500
 """Files that one command may have changed; of more the first by path are reported, and how many there are."""

@@ -1,0 +1,328 @@
+"""The policy bundle as frozen values: one definition for shipped files, for files from outside and for the wire.
+
+JSON uses camelCase, Python snake_case. An absent list means 'no restriction of that kind', an empty one 'nothing';
+an empty block list blocks nothing. Lists of paths hold absolute prefixes, compared by path component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003  `get_type_hints` looks for it
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def camel(name: str) -> str:
+    """`max_file_size_bytes` as `maxFileSizeBytes`."""
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+class ArgumentRule(NamedTuple):
+    """The values that the argument at `index` (from 0) may have: a full match of `pattern`, one of `enum`, or both."""
+
+    index: int  # type: ignore[assignment]  # in place of `tuple.index`, which is not called on a rule
+    pattern: str | None = None
+    enum: tuple[str, ...] | None = None
+    optional: bool = False
+
+
+class CommandPolicy(NamedTuple):
+    """Argument rules of one program of Shell.Exec; they narrow, they never admit a program that is not listed.
+
+    `additional_arguments` says whether arguments without a rule of their own may follow; `subcommands` are the values
+    that the first argument may have. With `starts_programs` False the program may not start what the line does not show
+    (code in its arguments, the commands of a makefile); who lists it permits that otherwise.
+    """
+
+    command: str
+    max_arguments: int | None = None
+    arguments: tuple[ArgumentRule, ...] = ()
+    additional_arguments: bool = True
+    subcommands: tuple[str, ...] | None = None
+    starts_programs: bool | None = None
+
+
+class ToolPolicy(NamedTuple):
+    """The policy for the tools that fit `tool`, a name, or a pattern in which `*` stands for any characters: whether a
+    call waits for a person, under which rule, and whether a call that a crash cut off may be sent again. A field that
+    is left out is as the capability has it. A policy that names a tool decides about it; of several patterns that fit
+    the strictest."""
+
+    tool: str
+    requires_approval: bool | None = None
+    approval_rule_id: str | None = None
+    repeatable: bool | None = None
+
+
+class Capability(NamedTuple):
+    """One grant and its limits (AH 8.2). With `requires_approval` every use waits for a person; without an
+    `approval_rule_id` the request carries no title of its own. `instead_of` are capabilities whose tools run in the
+    Backend Tool Service and not on this machine. `allowed_variables` are those that a line may set for a program
+    under a list of programs that start nothing by themselves, beside the harmless ones."""
+
+    name: str
+    allowed_paths: tuple[str, ...] | None = None
+    blocked_paths: tuple[str, ...] | None = None
+    allowed_commands: tuple[str, ...] | None = None
+    blocked_commands: tuple[str, ...] | None = None
+    command_policies: tuple[CommandPolicy, ...] | None = None
+    allowed_domains: tuple[str, ...] | None = None
+    blocked_domains: tuple[str, ...] | None = None
+    allowed_tool_names: tuple[str, ...] | None = None
+    max_file_size_bytes: int | None = None
+    max_output_bytes: int | None = None
+    requires_approval: bool = False
+    approval_rule_id: str | None = None
+    tool_policies: tuple[ToolPolicy, ...] | None = None
+    instead_of: tuple[str, ...] | None = None
+    allowed_variables: tuple[str, ...] | None = None
+
+
+class LlmPolicy(NamedTuple):
+    """Models that may be called and token limits: a request's input, a response's output, the whole session."""
+
+    allowed_models: tuple[str, ...]
+    max_input_tokens: int
+    max_output_tokens: int
+    max_session_tokens: int
+
+
+class ApprovalRule(NamedTuple):
+    """The heading that the person who approves is shown."""
+
+    approval_rule_id: str
+    title: str
+    description: str
+
+
+class McpServer(NamedTuple):
+    """One MCP server: a program to start (`stdio`: command, args, names of variables to pass on) or a URL to call."""
+
+    name: str
+    transport: Literal["stdio", "http"]
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    environment_names: tuple[str, ...] = ()
+    url: str | None = None
+
+
+class RedactionRule(NamedTuple):
+    """Text to take out of what leaves the process: matches of `pattern` become `replacement`."""
+
+    redaction_rule_id: str
+    pattern: str
+    description: str = ""
+    replacement: str | None = None
+
+
+class SandboxPolicy(NamedTuple):
+    """The sandbox that commands run in. `required`: they run in no other way; `minimum_level` is the weakest level that
+    will do. `allow_off`: a person may let a call run without. `reads` says whether a command reads what File.Read
+    allows (`strict`) or all that it does not block (`open`); left out it follows File.Read. `agents` are those whose
+    sockets commands may use."""
+
+    required: bool = False
+    minimum_level: Literal["landlock", "namespace"] | None = None
+    allow_off: bool = False
+    reads: Literal["strict", "open"] | None = None
+    agents: tuple[Literal["ssh", "gpg"], ...] = ()
+
+
+class _Content(NamedTuple):
+    policy_bundle_version: str
+    schema_version: str
+    tenant_id: str
+    user_id: str
+    session_id: str
+    expires_at: datetime
+    capabilities: tuple[Capability, ...]
+    llm_policy: LlmPolicy
+    approval_rules: tuple[ApprovalRule, ...]
+    mcp_servers: tuple[McpServer, ...] = ()
+    redaction_rules: tuple[RedactionRule, ...] = ()
+    sandbox: SandboxPolicy | None = None
+    approval_timeout_s: float | None = None
+
+
+class PolicyBundle(_Content):
+    """Everything a session may do, until `expires_at` (aware). `session_id` `*` stands for any session. Nobody waits
+    longer than `approval_timeout_s` for an approval."""
+
+    real_places: Mapping[str, dict[str, str]] = MappingProxyType({})
+    """Real paths of path-list entries that are links or below links: a fact, see `set_real_places`."""
+    by_groups: frozenset[str] = frozenset()
+    """Blocked paths that a group names (`@steering`), and that no entry of a list spells out."""
+    held: bool = False
+    """True if a sandbox holds commands to what the bundle says of files."""
+    lines_ask: bool = True
+    """True if a command needs the approvals that File.* wants for the files that its line names."""
+
+    def set_real_places(self, real_places: dict[str, dict[str, str]]) -> PolicyBundle:
+        """The same bundle with what the disk says of its path lists: entry → real path where they differ, for `allowed`
+        and for `blocked`. Both places count then (AH 8.3)."""
+        return self.keep_known(self, real_places=real_places)
+
+    def keep_known(self, like: PolicyBundle, **facts: Any) -> PolicyBundle:
+        """This bundle with what is known of another one beside its JSON, but for these `facts`."""
+        bundle = self._replace()
+        bundle.real_places, bundle.by_groups = like.real_places, like.by_groups
+        bundle.held, bundle.lines_ask = like.held, like.lines_ask
+        vars(bundle).update(facts)
+        return bundle
+
+    @cached_property
+    def memo(self) -> dict[object, Any]:
+        """Look-up tables that the check derives from the lists: a decision does not follow their length."""
+        return {}
+
+    @cached_property
+    def _grants(self) -> dict[str, Capability]:
+        return {entry.name: entry for entry in self.capabilities}
+
+    @cached_property
+    def _rules(self) -> dict[str, ApprovalRule]:
+        return {rule.approval_rule_id: rule for rule in self.approval_rules}
+
+    def capability(self, name: str) -> Capability | None:
+        """The grant of this name, or None (AH 8.1)."""
+        return self._grants.get(name)
+
+    def approval_rule(self, approval_rule_id: str) -> ApprovalRule | None:
+        """The approval rule of this id, or None (AH 8.1)."""
+        return self._rules.get(approval_rule_id)
+
+    def to_json(self) -> dict[str, Any]:
+        """The bundle's JSON shape; fields at their default are left out."""
+        result: dict[str, Any] = _to_json(self)
+        return result
+
+
+_PARTS: dict[tuple[type, str], type] = {
+    (PolicyBundle, "capabilities"): Capability,
+    (PolicyBundle, "llmPolicy"): LlmPolicy,
+    (PolicyBundle, "approvalRules"): ApprovalRule,
+    (PolicyBundle, "mcpServers"): McpServer,
+    (PolicyBundle, "redactionRules"): RedactionRule,
+    (PolicyBundle, "sandbox"): SandboxPolicy,
+    (Capability, "commandPolicies"): CommandPolicy,
+    (Capability, "toolPolicies"): ToolPolicy,
+    (CommandPolicy, "arguments"): ArgumentRule,
+}
+
+
+NO_DEFAULT: Final = object()
+
+
+class Member(NamedTuple):
+    """A field of a bundle's class: its Python name, its annotation as it is written, and its default, NO_DEFAULT where
+    it is required."""
+
+    name: str
+    annotation: str
+    default: object
+
+
+@lru_cache(maxsize=16)
+def members(cls: Any) -> dict[str, Member]:
+    """The fields of a bundle's class by their JSON names."""
+    written = next(base for base in cls.__mro__ if "_fields" in base.__dict__).__annotations__
+    return {camel(name): Member(name, written[name], cls._field_defaults.get(name, NO_DEFAULT)) for name in cls._fields}
+
+
+def is_part(cls: object) -> bool:
+    """True if this is one of the classes that a bundle is made of."""
+    return cls is PolicyBundle or cls in _PARTS.values()
+
+
+def json_names(cls: type) -> tuple[str, ...]:
+    """The JSON names of a bundle class's fields."""
+    return tuple(members(cls))
+
+
+def bundle_part(cls: type, json_name: str) -> type | None:
+    """The class of the object, or of the list's items, that stands at a field; None for plain values."""
+    return _PARTS.get((cls, json_name))
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if not isinstance(value, tuple):
+        return value
+    if not is_part(value.__class__):
+        return [_to_json(item) for item in value]
+    shape: dict[str, Any] = {}
+    for json_name, (name, _, default) in members(value.__class__).items():
+        item = getattr(value, name)
+        if default is NO_DEFAULT or item != default:
+            shape[json_name] = _to_json(item)
+    return shape
+
+
+def _from_json(cls: type, raw: Mapping[str, Any]) -> Any:
+    names = members(cls)
+    values: dict[str, Any] = {}
+    for json_name, item in raw.items():
+        part = _PARTS.get((cls, json_name))
+        if isinstance(item, list):
+            value: Any = tuple(_from_json(part, one) if part else one for one in item)
+        else:
+            value = item if part is None or item is None else _from_json(part, item)
+        values[names[json_name].name] = value
+    return cls(**values)
+
+
+def bundle_from_trusted(raw: Mapping[str, Any]) -> PolicyBundle:
+    """Builds a bundle from JSON that is known to be good: our own files, or what `to_json` gave. Not for anything else:
+    a wrong shape raises KeyError or TypeError at best. `expiresAt` is RFC 3339 text or an aware datetime."""
+    expires_at = raw["expiresAt"]
+    if isinstance(expires_at, str):
+        expires_at = datetime.fromisoformat(expires_at)
+    bundle: PolicyBundle = _from_json(PolicyBundle, {**raw, "expiresAt": expires_at})
+    return bundle
+
+
+# What is wrong with a bundle, in words for the one who wrote it.
+
+
+class BundleProblem(NamedTuple):
+    """One thing that is wrong: where (`capabilities[2].allowedPaths`, empty for the whole), what, and what may help."""
+
+    path: str
+    message: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.path or 'the bundle'}: {self.message}{hint}"
+
+
+class BundleProblems(ValueError):
+    """A bundle that is refused; `problems` lists everything that is wrong with it, in the order of the document."""
+
+    def __init__(self, problems: tuple[BundleProblem, ...]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
+
+
+def together(of_types: Iterable[BundleProblem], of_values: Iterable[BundleProblem]) -> tuple[BundleProblem, ...]:
+    """Both in one list, each once. Where a value is found to be wrong, that its type is wrong adds nothing."""
+    first = tuple(of_values)
+    places = {problem.path for problem in first}
+    return tuple(dict.fromkeys((*(one for one in of_types if one.path not in places), *first)))
+
+
+def nearest(name: str, known: tuple[str, ...]) -> str | None:
+    """A hint at the name that was meant."""
+    from difflib import get_close_matches
+
+    folded = {one.lower(): one for one in known}
+    close = get_close_matches(name.lower(), list(folded))
+    return f"did you mean {folded[close[0]]}?" if close else f"known are {', '.join(known)}"

@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
+from policy.bundle import BundleProblem, BundleProblems, PolicyBundle, json_names, nearest, together
 from policy.bundle.builtin import (
     GROUP_NAMES,
     OF_TEMPLATES,
@@ -27,7 +28,6 @@ from policy.bundle.builtin import (
     paths_of_groups,
 )
 from policy.bundle.meaning import CONTROL, ENTRY_CHECKS, command_entry, meaning, objects
-from policy.bundle.model import BundleProblem, BundleProblems, PolicyBundle, json_names, nearest, together
 from policy.bundle.validate import MISSING, UNKNOWN, read_shape, read_typed
 from policy.names import ANY_SESSION
 from policy.paths import is_absolute, is_under

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from policy import patterns
-from policy.bundle.model import BundleProblem, Capability, json_names, nearest
+from policy.bundle import BundleProblem, Capability, json_names, nearest
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION, words
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, normalize, split_nested

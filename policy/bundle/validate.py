@@ -1,5 +1,5 @@
 """Bundles from outside: every problem at once, each with its JSON path and a hint (AH 3.2 step 5, 8.1). The classes of
-`policy.bundle.model` are the schema: what stands in a field follows from its annotation."""
+`policy.bundle` are the schema: what stands in a field follows from its annotation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from config.json_text import TooDeep, check_depth
 from config.lean_typing import NamedTuple
 from config.text_formats import describe_bytes, describe_json
-from policy.bundle import model
-from policy.bundle.meaning import command_policy_problems, meaning
-from policy.bundle.model import (
+from policy import bundle as model
+from policy.bundle import (
     NO_DEFAULT,
     BundleProblem,
     BundleProblems,
@@ -25,6 +24,7 @@ from policy.bundle.model import (
     nearest,
     together,
 )
+from policy.bundle.meaning import command_policy_problems, meaning
 from policy.names import ANY_SESSION, SCHEMA_VERSION
 
 if TYPE_CHECKING:

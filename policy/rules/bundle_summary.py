@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from policy.names import CapabilityName as Name
 from policy.names import words
-from policy.programs.table import what_it_starts
+from policy.programs import what_it_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
 
 _WRITERS = words("chgrp chmod chown cp dd install ln mkdir mv tee touch truncate")
 _REMOVERS = words("mv rm rmdir unlink")

@@ -13,7 +13,7 @@ from policy.paths import key, normalize
 from policy.urls import UrlProblem, host_of, port_of
 
 if TYPE_CHECKING:
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.facts import ActionFacts, OsFamily
     from policy.scope import Widening
 

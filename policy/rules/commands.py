@@ -12,19 +12,19 @@ from policy.globs import ANY_DEPTH, may_meet, reaches
 from policy.names import CapabilityName as Name
 from policy.names import strip_g, words
 from policy.paths import covering, is_absolute, is_under, key, normalize, process_place, roots, split_nested
-from policy.programs.table import is_known, program_named, what_it_starts
-from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, approval_needed, deny, where
+from policy.programs import is_known, program_named, what_it_starts
+from policy.rules import PROCESS_RULE, REPOSITORY_RULE, approval_needed, deny, where
 from policy.rules.protected_paths import repositories_by_shape, session_samples
-from policy.shell.commands import is_link, parse_line, real_path_of
+from policy.shell import is_link, parse_line, real_path_of
 from policy.shell.findings import Operand, ParsedCommand, Redirection
 from policy.shell.tables import HARMLESS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from policy.bundle.model import ArgumentRule, Capability, CommandPolicy, PolicyBundle
+    from policy.bundle import ArgumentRule, Capability, CommandPolicy, PolicyBundle
     from policy.decision import Decision
-    from policy.rules.case import Case
+    from policy.rules import Case
     from policy.shell.findings import SimpleCommand
 
 _MAX_JUDGED_ARGUMENT = 4_096
@@ -228,10 +228,10 @@ def wide_name(program: str, shell: ShellName) -> str:
     """To refuse: without directory, letter case, alias, and the `g` in front of a GNU program's name."""
     if shell not in _WINDOWS_SHELLS:
         return strip_g(program.rsplit("/", 1)[-1].casefold())
-    from policy.shell import other_shells
+    from policy.shell import undecidable
 
-    name = other_shells.base_name(program)
-    return (other_shells.ALIASES if shell == "powershell" else other_shells.CMD_ALIASES).get(name, name)
+    name = undecidable.base_name(program)
+    return (undecidable.ALIASES if shell == "powershell" else undecidable.CMD_ALIASES).get(name, name)
 
 
 # Argument rules

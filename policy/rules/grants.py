@@ -10,7 +10,7 @@ from policy.paths import is_under, normalize, split_nested
 from policy.urls import common_domains
 
 if TYPE_CHECKING:
-    from policy.bundle.model import Capability, CommandPolicy, LlmPolicy, PolicyBundle
+    from policy.bundle import Capability, CommandPolicy, LlmPolicy, PolicyBundle
     from policy.facts import OsFamily
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from policy.decision import Decision
 from policy.names import CapabilityName as Name
-from policy.rules.case import deny, where
+from policy.rules import deny, where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from policy.bundle.model import Capability, PolicyBundle, ToolPolicy
+    from policy.bundle import Capability, PolicyBundle, ToolPolicy
     from policy.facts import NamedToolFacts
 
 _PINNED = "{}@sha256:"

@@ -11,20 +11,20 @@ from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, Pa
 from policy.names import CapabilityName as Name
 from policy.names import words
 from policy.paths import is_under
-from policy.programs.table import program_named
-from policy.rules.case import AS_THE_BUNDLE_SAYS
+from policy.programs import program_named
+from policy.rules import AS_THE_BUNDLE_SAYS
 from policy.rules.commands import wide_name
 from policy.rules.toolset import DEFAULT_RISK, RULE, exceeds, order, over, risk_of_guarded
-from policy.shell.commands import parse_line, real_path_of
+from policy.shell import parse_line, real_path_of
 from policy.urls import UrlProblem, domain_rules, matching_rule, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from policy.bundle.model import Capability
+    from policy.bundle import Capability
     from policy.decision import Decision, RiskLevel
     from policy.facts import ShellName
-    from policy.rules.case import Case
+    from policy.rules import Case
     from policy.shell.findings import SimpleCommand
 
 _MODE_RULE = "{}Options.approvalMode: {}"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from policy.bundle.model import ArgumentRule, CommandPolicy
+from policy.bundle import ArgumentRule, CommandPolicy
 from policy.facts import CommandFacts
 from policy.names import words
 from policy.paths import is_absolute, is_under, normalize
-from policy.rules.case import deny
+from policy.rules import deny
 from policy.rules.commands import argument_problem
 from policy.shell.findings import SimpleCommand
 from policy.shell.tables import STEERING_VARIABLE
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from policy.decision import Decision
     from policy.facts import OsFamily, ScriptFacts
-    from policy.rules.case import Case, NativeExec
+    from policy.rules import Case, NativeExec
 
 LIST: Final = "native.exec"
 ROOTS: Final = "native roots"

@@ -19,7 +19,7 @@ from policy.paths import (
     process_place,
     roots,
 )
-from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, deny, where
+from policy.rules import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, deny, where
 from policy.rules.protected_paths import may_be_of_session, own_place, repository_place, session_place
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from policy.decision import Decision
     from policy.facts import OsFamily
     from policy.paths import Roots, Width
-    from policy.rules.case import Case
+    from policy.rules import Case
 
 
 def path_rules(case: Case) -> Decision | str | None:

@@ -9,7 +9,7 @@ from config.lean_typing import NamedTuple
 from policy.names import SANDBOX_GRANT
 from policy.names import CapabilityName as Name
 from policy.paths import NOWHERE, Places, covering, is_absolute, join_nested, normalize, roots, split_nested
-from policy.rules.case import deny, where
+from policy.rules import deny, where
 from policy.rules.protected_paths import is_called, is_git, is_shared_temporary, names_repository
 from policy.scope import STRONGEST, CommandScope, Widening, is_weaker
 from policy.urls import UrlProblem, canonical_domain, common_domains, covers, domain_rules
@@ -17,7 +17,7 @@ from policy.urls import UrlProblem, canonical_domain, common_domains, covers, do
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from policy.bundle.model import Capability, PolicyBundle
+    from policy.bundle import Capability, PolicyBundle
     from policy.decision import Decision
     from policy.facts import OsFamily
     from policy.scope import RepositoryFacts, SandboxLevel, ScopeFacts

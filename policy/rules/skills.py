@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policy.facts import CommandFacts
 from policy.names import words
-from policy.rules.case import ToolLimit
-from policy.shell.commands import parse_line
+from policy.rules import ToolLimit
+from policy.shell import parse_line
 from policy.shell.findings import SimpleCommand
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from policy.decision import Decision
     from policy.facts import ScriptFacts
-    from policy.rules.case import Case
+    from policy.rules import Case
 
 ALWAYS: Final = words("load_skill ReadOutput")
 """Tools that a skill never takes away: reading another skill, and stored outputs of calls."""

@@ -13,16 +13,16 @@ from policy.decision import RISK_LEVELS, Decision, RiskLevel
 from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, normalize, roots
-from policy.rules.case import AS_THE_BUNDLE_SAYS, NO_LIMITS, Limits, TaskOptions, ToolLimit, where
+from policy.rules import AS_THE_BUNDLE_SAYS, NO_LIMITS, Limits, TaskOptions, ToolLimit, where
 from policy.rules.named_tools import entry_for_tool, lists
 from policy.urls import covers, domain_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from policy.bundle.model import Capability, PolicyBundle
+    from policy.bundle import Capability, PolicyBundle
     from policy.facts import OsFamily
-    from policy.rules.case import ApprovalMode, Case
+    from policy.rules import ApprovalMode, Case
 
 
 _EMPTY = "{}.{} of the bundle is empty"

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from policy import urls
 from policy.addresses import address_is_public
 from policy.facts import UrlFacts
-from policy.rules.case import deny, where
+from policy.rules import deny, where
 
 if TYPE_CHECKING:
     from policy.decision import Decision
-    from policy.rules.case import Case
+    from policy.rules import Case
 
 
 def url_rules(case: Case) -> Decision | str | None:

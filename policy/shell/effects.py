@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
+from policy.programs import base_name, family_of, program_named
 from policy.programs.row import PLAIN, Program, options_of
-from policy.programs.table import base_name, family_of, program_named
 from policy.shell import tables as tables
 from policy.shell.assigned import assignments_of_builtin, note_assigned
 from policy.shell.file_effects import STRICT, note_files

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from policy.globs import ANY_DEPTH
 from policy.names import words
-from policy.programs.table import PROGRAMS
+from policy.programs import PROGRAMS
 from policy.shell.findings import FileUse, use_of
 from policy.shell.words import UNKNOWN, Word, plain
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from policy.shell.effects import expand_wrappers
 from policy.shell.findings import Findings, Operand, ParsedCommand, Redirection, SimpleCommand, join, split_pattern
 from policy.shell.limits import NotText, TooMuch, admit
-from policy.shell.other_shells import note_zsh_arguments, note_zsh_differences, split
 from policy.shell.shown import UNKNOWN
 from policy.shell.syntax import ParsedWords, Redirect, scan
 from policy.shell.tables import DIRECTORY_BUILTINS
+from policy.shell.undecidable import note_zsh_arguments, note_zsh_differences, split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from policy.names import words
-from policy.programs.table import PROGRAMS
+from policy.programs import PROGRAMS
 from policy.shell.tables import READS_FILES
 from policy.shell.words import ShownText, decode_escapes, text_of
 

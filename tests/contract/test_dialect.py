@@ -9,15 +9,15 @@ import orjson
 import pytest
 
 from agent_host.contracts import Subject, ToolSpec
-from agent_host.llm.anthropic import AnthropicDialect
+from agent_host.llm.dialects.anthropic import AnthropicDialect
+from agent_host.llm.dialects.openai_chat import ChatDialect
+from agent_host.llm.dialects.openai_responses import ResponsesDialect
 from agent_host.llm.errors import read
-from agent_host.llm.openai_chat import ChatDialect
-from agent_host.llm.openai_responses import ResponsesDialect
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
-from agent_host.testing.anthropic import Anthropic
+from agent_host.testing.dialects.anthropic import Anthropic
+from agent_host.testing.dialects.openai_chat import ChatCompletions
+from agent_host.testing.dialects.openai_responses import Responses
 from agent_host.testing.gateway import Script
-from agent_host.testing.openai_chat import ChatCompletions
-from agent_host.testing.openai_responses import Responses
 from agent_host.testing.script import ErrorBody
 from agent_host.thread.messages import Message, ToolCall
 from agent_host.thread.thread import Thread
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.llm.stream import Dialect
-    from agent_host.testing.dialect import MockDialect as GatewaySide
+    from agent_host.testing.dialects import MockDialect as GatewaySide
     from agent_host.testing.script import RequestView
 
 SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.events import EventType
 from agent_host.events.emitter import Event
-from agent_host.events.kinds import EventType
 from agent_host.events.sinks import RunLog
 from agent_host.faults.disk_faults import FailingDisk, Faults
 from agent_host.ids import MACHINE
-from agent_host.llm.anthropic import AnthropicRenderer
+from agent_host.llm.dialects.anthropic import AnthropicRenderer
 from agent_host.session import opening
 from agent_host.thread.messages import Message, ToolCall, decode, encode
 from agent_host.thread.thread import Thread

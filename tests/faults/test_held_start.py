@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.process import Host, eventually, gateway, say, shell, use
-from tool_runtime.sandbox import levels
+from tool_runtime import sandbox as levels
 
 if sys.platform != "linux":
     pytest.skip("there is no sandbox", allow_module_level=True)

@@ -39,7 +39,7 @@ from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from tests.faults.jobs import passes, runs
 from tests.support.process import eventually
-from tool_runtime.sandbox.levels import look
+from tool_runtime.sandbox import look
 
 if TYPE_CHECKING:
     from agent_host.faults.__main__ import FaultJob, JobVerdict

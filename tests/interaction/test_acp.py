@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.llm.answer_calls import sendable_name
+from agent_host.llm.dialects import sendable_name
 from agent_host.testing.gateway import MockGateway, Script
 from tests.support.acp_client import Editor, Refused, choose
 from tests.support.mcp_servers import command

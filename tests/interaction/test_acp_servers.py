@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.llm.answer_calls import sendable_name
+from agent_host.llm.dialects import sendable_name
 from tests.support.acp_client import Editor
 from tests.support.process import call, gateway, say, use
 from tests.support.rpc_client import WHO
-from tool_runtime.sandbox import levels
+from tool_runtime import sandbox as levels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

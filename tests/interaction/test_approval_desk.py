@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.approval.gate import InAdvance, PendingApprovals
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.host.sessions import run_headless
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 from state.file_store import FileCheckpointStore
 from tests.support.person import SESSION, resolved_options
 from tests.support.process import Host, call, gateway, say, shell, use

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.host.opening import SessionOpener
 from agent_host.services.session import NewSession
 from agent_host.session.opening import FixedOptions

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.events.kinds import LIVE_ONLY
+from agent_host.events import LIVE_ONLY
 from tests.support.process import Host
 
 if TYPE_CHECKING:

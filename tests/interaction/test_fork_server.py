@@ -472,7 +472,7 @@ def test_a_session_and_the_server_end_with_their_client(way: str, host: Host) ->
 
 @pytest.mark.slow
 @pytest.mark.many_rows(1)
-@pytest.mark.parametrize("changed", ["agent_host/cli/doctor.py", "config/defaults.toml"], ids=["not-imported", "data"])
+@pytest.mark.parametrize("changed", ["agent_host/cli/init.py", "config/defaults.toml"], ids=["not-imported", "data"])
 def test_a_server_ends_when_the_installed_files_change(changed: str, tmp_path: Path) -> None:
     for name in ("agent_host", "config", "policy", "state", "tool_runtime"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -11,12 +11,12 @@ import psutil  # type: ignore[import-untyped]  # it has none
 import pytest
 import trustme
 
-from agent_host.llm.answer_calls import sendable_name
+from agent_host.llm.dialects import sendable_name
 from agent_host.testing.services import MockServices
 from tests.support.mcp_servers import command, logged, over_http
 from tests.support.process import bundle, call, eventually, gateway, say, use
 from tests.support.tls import server_context, tls_in_front_of
-from tool_runtime.sandbox import levels
+from tool_runtime import sandbox as levels
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.llm.answer_calls import sendable_name
+from agent_host.llm.dialects import sendable_name
 from tests.support.mcp_servers import logged, over_http
 from tests.support.process import call, gateway, say, use
 

@@ -18,8 +18,8 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-from agent_host.llm.answer_calls import sendable_name
-from agent_host.mcp_server.hosted import CANCELLING
+from agent_host.llm.dialects import sendable_name
+from agent_host.mcp_server import CANCELLING
 from tests.support.mcp_servers import command
 from tests.support.process import PATIENCE_S, eventually, gateway, process_exists, say, shell, use, write_to_pipe
 from tests.support.process import call as tool_call

@@ -21,7 +21,7 @@ if sys.platform == "win32":
     pytest.skip("a named pipe there", allow_module_level=True)
 
 from tests.support.terminal import AtTerminal
-from tool_runtime.sandbox import levels as sandbox
+from tool_runtime import sandbox
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ if sys.platform == "win32":
     pytest.skip("there is no sandbox", allow_module_level=True)
 
 from tests.support.terminal import AtTerminal
-from tool_runtime.sandbox import levels as sandbox
+from tool_runtime import sandbox
 
 if TYPE_CHECKING:
     from tests.support.process import Gateway, Host

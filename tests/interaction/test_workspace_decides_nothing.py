@@ -15,7 +15,7 @@ from agent_host import SessionOptions
 from config.policies import BUILT_IN
 from state.temporary import session_directory
 from tests.support.process import bundle, call, gateway, say, shell, use
-from tool_runtime.sandbox import levels
+from tool_runtime import sandbox as levels
 
 if TYPE_CHECKING:
     from tests.support.process import Host, Outcome

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from agent_host.approval.gate import PendingApprovals
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.host.secrets import Tokens
 from agent_host.host.sessions import run_headless

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.host.environment import Surroundings
 from agent_host.ids import Outside
-from tool_runtime.output.spill import SpillRoom
+from tool_runtime.output.artifacts import SpillRoom
 from tool_runtime.processes.command import Captured
-from tool_runtime.processes.kill_tree import NOBODY
+from tool_runtime.processes.pipes import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

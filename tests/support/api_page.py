@@ -27,7 +27,7 @@ _PARTS: Final = (
     ("Sessions on record", ("agent_host.session.transcript",)),
     ("Approvals", ("agent_host.approval.request", "agent_host.approval.forms")),
     ("Tools", ("agent_host.host.python_tools", "tool_runtime.families.python_tools")),
-    ("Errors", ("agent_host.errors", "state.errors", "config.load", "policy.errors")),
+    ("Errors", ("agent_host.errors", "state", "config.load", "policy.errors")),
 )
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign

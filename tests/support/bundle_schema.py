@@ -1,4 +1,4 @@
-"""The JSON Schema of a bundle file, made from `policy.bundle.model`: for editors and for programs that write bundles.
+"""The JSON Schema of a bundle file, made from `policy.bundle`: for editors and for programs that write bundles.
 
 It never refuses what `policy.bundle.file_bundle` accepts. What only that can say: that names and ids stand once, and
 each once in an object; that an approvalRuleId is one of the bundle's; that domains and patterns can be read, and no
@@ -11,20 +11,7 @@ from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from policy.bundle.builtin import GROUP_NAMES, PLACEHOLDERS
-from policy.bundle.meaning import (
-    APPROVAL_TIMEOUT_S,
-    HARMLESS_EMPTY,
-    NO_PROGRAM,
-    RFC3339,
-    SCOPE_FIELDS,
-    SCOPES,
-    SENT_ELSEWHERE,
-    SERVER_NAME,
-    SESSION_ID,
-    VARIABLE_NAME,
-)
-from policy.bundle.model import (
+from policy.bundle import (
     NO_DEFAULT,
     ApprovalRule,
     ArgumentRule,
@@ -37,6 +24,19 @@ from policy.bundle.model import (
     ToolPolicy,
     is_part,
     members,
+)
+from policy.bundle.builtin import GROUP_NAMES, PLACEHOLDERS
+from policy.bundle.meaning import (
+    APPROVAL_TIMEOUT_S,
+    HARMLESS_EMPTY,
+    NO_PROGRAM,
+    RFC3339,
+    SCOPE_FIELDS,
+    SCOPES,
+    SENT_ELSEWHERE,
+    SERVER_NAME,
+    SESSION_ID,
+    VARIABLE_NAME,
 )
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
 from policy.patterns import MAX_CHARACTERS

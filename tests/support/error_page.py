@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host import errors
 from agent_host.errors import INTERRUPTED, MAX_STEPS_EXCEEDED, TIME_LIMIT, AgentHostError, ErrorCode
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.rpc import messages
 
 if TYPE_CHECKING:

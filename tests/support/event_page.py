@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from agent_host.events.kinds import LIVE_ONLY, EventType, source_of
+from agent_host.events import LIVE_ONLY, EventType, source_of
 from agent_host.events.payloads import PAYLOADS
 from tests.support.merged_events import MergedEvents
 
@@ -14,7 +14,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "events.md"
 _HEAD = """\
 # Events
 
-Made from `agent_host/events/kinds.py` and `agent_host/events/payloads.py` by `python -m tests.support.event_page`.
+Made from `agent_host/events/__init__.py` and `agent_host/events/payloads.py` by `python -m tests.support.event_page`.
 
 An event is one JSON object: {eventId, eventType, timestamp, tenantId, userId, workspaceId, sessionId, taskId?,
 stepId?, component, severity, firstEventId?, droppedEvents?, undelivered?, payload}. `eventId` increases, and jumps when

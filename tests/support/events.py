@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agent_host.events import EventType
 from agent_host.events.emitter import Emitter
-from agent_host.events.kinds import EventType
 from agent_host.events.payloads import PAYLOADS
 from agent_host.ids import MACHINE
 

@@ -25,15 +25,16 @@ from typing import Any, Final
 
 from agent_host.ids import MACHINE
 from policy.scope import CommandScope
+from tool_runtime import sandbox as sandbox_levels
 from tool_runtime.platform import landlock, linux_calls
 from tool_runtime.processes.command import CommandOutcome, CommandParams, LocalCommand, run_command
-from tool_runtime.sandbox import levels as sandbox_levels
-from tool_runtime.sandbox import probe, protected_paths, proxy, session
+from tool_runtime.sandbox import launching, protected_paths, session
 from tool_runtime.sandbox.session import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
+from tool_runtime.web import proxy
 
-__all__ = ["probe", "protected_paths", "session", "unicodedata"]
+__all__ = ["launching", "protected_paths", "session", "unicodedata"]
 NOBODY: Final = 65534
 PYTHON: Final = "/usr/bin/python3"
 """One that every user may start."""

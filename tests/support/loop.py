@@ -18,12 +18,12 @@ import orjson
 
 from agent_host.approval.gate import ElicitationQueue, UnattendedGate, WatchedGate
 from agent_host.events.live_output import LiveOutput
-from agent_host.host.local_tools import BUILT_IN
+from agent_host.host.environment import BUILT_IN
 from agent_host.ids import MACHINE
 from agent_host.judging.environment import Environment
 from agent_host.judging.judge import Judge
-from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.deferred import KnownModels
+from agent_host.llm.dialects.anthropic import AnthropicDialect
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation, ForModel
@@ -38,7 +38,7 @@ from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import estimate, message_tokens
 from policy.redaction import Redaction
-from policy.rules.case import AS_THE_BUNDLE_SAYS, NO_LIMITS
+from policy.rules import AS_THE_BUNDLE_SAYS, NO_LIMITS
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.memory_store import MemoryCheckpointStore
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import Category
-    from agent_host.events.kinds import EventType
+    from agent_host.events import EventType
     from agent_host.faults.disk import SimulatedDisk
     from agent_host.states import TaskEnd
-    from policy.bundle.model import PolicyBundle
-    from policy.rules.case import Limits, TaskOptions
+    from policy.bundle import PolicyBundle
+    from policy.rules import Limits, TaskOptions
     from state.store import CheckpointStore
     from tests.support.loop_parts import Turn
 

@@ -14,12 +14,12 @@ import orjson
 
 from agent_host.approval.gate import PendingApprovals
 from agent_host.contracts import Leftovers, ToolResult, ToolSpec
-from agent_host.llm.anthropic import AnthropicDialect, meaning_of
+from agent_host.llm.dialects.anthropic import AnthropicDialect, meaning_of
 from agent_host.llm.stream import ModelTurn
 from agent_host.services.workspace import ArtifactOnDisk, UploadFailed
-from agent_host.testing.anthropic import read_request
+from agent_host.testing.dialects.anthropic import read_request
 from agent_host.thread.messages import ToolCall
-from policy.bundle.model import ApprovalRule, Capability, LlmPolicy, PolicyBundle
+from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
 from state.usage import TokenUsage
 from tests.support.tools import TOOLS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agent_host.events import EventType as E
 from agent_host.events.emitter import Event
-from agent_host.events.kinds import EventType as E
 from agent_host.events.otel import OtelSink, otel_sink
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from config.policies import template
-from policy.programs.table import PROGRAMS
+from policy.programs import PROGRAMS
 from policy.shell import tables
 
 if TYPE_CHECKING:

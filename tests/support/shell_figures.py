@@ -21,10 +21,10 @@ from config.policies import template
 from policy.bundle.builtin import instantiate, step_files
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.shell.commands import parse_line, paths_in_line
+from policy.shell import parse_line, paths_in_line
 
 if TYPE_CHECKING:
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
 
 FOLDER = Path(__file__).resolve().parents[1] / "unit" / "policy" / "corpus"
 PAGE = FOLDER / "refused.md"

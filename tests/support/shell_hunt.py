@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.judging.environment import Environment
 from agent_host.judging.facts import gather
-from policy.bundle.model import bundle_from_trusted
+from policy.bundle import bundle_from_trusted
 from policy.decide import check_tool
-from policy.shell.commands import parse
+from policy.shell import parse
 from tests.support.shell_corpus import corpus
 from tests.support.shell_jail import LISTED, Jail, limits
 from tests.support.shell_kinds import BLOCKS, FILES, Kinds

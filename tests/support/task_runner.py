@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agent_host.session.new_task import NewTask
 from agent_host.session.task_runner import TaskRunner
 from agent_host.states import session_machine
-from policy.rules.case import AS_THE_BUNDLE_SAYS, TaskOptions
+from policy.rules import AS_THE_BUNDLE_SAYS, TaskOptions
 
 if TYPE_CHECKING:
     from agent_host.states import TaskEnd

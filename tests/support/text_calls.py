@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from agent_host.testing.openai_chat import read_request
+from agent_host.testing.dialects.openai_chat import read_request
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agent_host.host.local_tools import BUILT_IN
+from agent_host.host.environment import BUILT_IN
 from tool_runtime.families.catalogue import NATIVE, SKILLS, specs_of
 
 if TYPE_CHECKING:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from agent_host.host.local_tools import BUILT_IN
+from agent_host.host.environment import BUILT_IN
 
 TOOLS = {spec.name: spec for spec in BUILT_IN}

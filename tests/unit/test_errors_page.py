@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from agent_host.errors import ENDINGS, AgentHostError, ErrorCode, GatewayRejected, GatewayUnavailable
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.llm.errors import KINDS
 from agent_host.loop.task import _ENDS
 from agent_host.session.task_runner import _END_EVENTS

@@ -99,14 +99,14 @@ def test_a_first_reply_under_a_bundle_file_waits_for_nothing_that_comes_later(tm
 
 
 def test_a_bundle_from_outside_costs_no_library() -> None:
-    code = "from policy.bundle.model import BundleProblems; from policy.bundle.validate import parse_bundle"
+    code = "from policy.bundle import BundleProblems; from policy.bundle.validate import parse_bundle"
     found = imported_by(f'{code}\ntry: parse_bundle(b\'{{"schemaVersion": "1.0"}}\')\nexcept BundleProblems: pass')
     assert "policy" in found
     assert not found & (HEAVY | {"pydantic_core", "asyncio", "httpx"})
 
 
 def test_a_client_of_a_service_costs_nothing_before_its_first_request() -> None:
-    code = "from agent_host.ids import MACHINE\nfrom agent_host.services import approval, endpoints, http, session"
+    code = "from agent_host.ids import MACHINE\nfrom agent_host.services import approval, http, session"
     found = imported_by(f"{code}\nhttp.ServiceClient('http://127.0.0.1:1', 'token', outside=MACHINE)")
     assert "agent_host" in found
     assert not found & ({"httpx", "httpcore", "h11", "email"} | HEAVY)

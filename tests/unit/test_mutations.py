@@ -114,7 +114,7 @@ def test_a_table_is_made_anew_in_place_for_all_who_have_it() -> None:
 
 def judge(line: str) -> bool:
     """Whether a line is decided, with nothing remembered."""
-    from policy.shell import commands
+    from policy import shell as commands
 
     commands.parse.cache_clear()
     return commands.parse(line).dynamic == ()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agent_host import lenient_json
 from agent_host.redaction import REDACTED, Scrubber
-from policy.bundle.model import RedactionRule
+from config import json_text
+from policy.bundle import RedactionRule
 from policy.redaction import Redaction
 from tests.unit.policy.secret_samples import TOKENS
 
@@ -47,7 +47,7 @@ secrets = st.text(st.sampled_from('ab"\\\nnü\u2028 {}:,'), min_size=8, max_size
 @given(secrets, st.text(), st.text())
 def test_json_stays_json_and_holds_no_secret(secret: str, before: str, after: str) -> None:
     assume(secret not in REDACTED)
-    clean = json.loads(Scrubber([secret]).json(lenient_json.dumps({"a": before + secret + after, "b": 1})))
+    clean = json.loads(Scrubber([secret]).json(json_text.dumps({"a": before + secret + after, "b": 1})))
     assert clean["b"] == 1
     assert REDACTED in clean["a"]
     assert secret not in clean["a"].split(REDACTED)
@@ -56,7 +56,7 @@ def test_json_stays_json_and_holds_no_secret(secret: str, before: str, after: st
 @pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists), secrets)
 def test_nothing_else_changes(value: object, secret: str) -> None:
-    line = lenient_json.dumps({"v": value})
+    line = json_text.dumps({"v": value})
     assume(REDACTED.encode() not in line)
     clean = Scrubber([secret]).json(line)
     assert clean == line or REDACTED.encode() in clean

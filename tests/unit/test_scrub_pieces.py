@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent_host import redaction
 from agent_host.redaction import Scrubber
-from policy.bundle.model import RedactionRule
+from policy.bundle import RedactionRule
 from policy.redaction import Redaction, strip_terminal_codes
 
 if TYPE_CHECKING:

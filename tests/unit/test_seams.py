@@ -66,14 +66,14 @@ DIRECT: dict[str, tuple[str, str]] = {
     "agent_host.rpc.sockets": ("socket", "the client's own way in"),
     "agent_host.rpc.streams": ("thread", "the client's own way in"),
     "agent_host.session.task_runner": ("thread", _NOT_WAITED),
-    "agent_host.terminal.markdown": ("thread", _NOT_WAITED),
+    "agent_host.terminal": ("thread", _NOT_WAITED),
     "agent_host.workspace_changes.watch": ("clock", _FILE_TIMES),
     "tool_runtime.files.grep": ("process", "a search engine of the host, which has its twin in Python"),
     "tool_runtime.files.listing": ("clock", _FILE_TIMES),
     "tool_runtime.files.pdf": ("thread", "a page that is read has a bound in time"),
     "tool_runtime.files.writer": ("chance", _NAMES),
     "tool_runtime.threads": ("thread", "the pool to which the event loop hands work"),
-    "tool_runtime.web.domain_gate": ("socket", "looks a name up in the pool, as its addresses are to be judged"),
+    "tool_runtime.web": ("socket", "looks a name up in the pool, as its addresses are to be judged"),
     "tool_runtime.platform.kept_rules": ("clock", _FILE_TIMES),
     "tool_runtime.platform.peers": ("process", "asks the kernel who is at the other end of a socket"),
     "tool_runtime.platform.posix": ("process", _PROCESSES),
@@ -81,17 +81,15 @@ DIRECT: dict[str, tuple[str, str]] = {
     "tool_runtime.platform.seccomp_notify": ("socket", _SANDBOX),
     "tool_runtime.processes.command": ("chance clock process", _PROCESSES),
     "tool_runtime.processes.guard": ("clock process sleep thread", _PROCESSES),
-    "tool_runtime.processes.kill_tree": ("clock sleep", _PROCESSES),
     "tool_runtime.processes.orphan_reaper": ("clock process sleep", _PROCESSES),
-    "tool_runtime.processes.pipes": ("thread", _PROCESSES),
+    "tool_runtime.processes.pipes": ("clock sleep thread", _PROCESSES),
     "tool_runtime.processes.server": ("chance process thread", "programs that are talked to: MCP servers"),
     "tool_runtime.sandbox.helper_processes": ("clock process", _SANDBOX),
     "tool_runtime.sandbox.launcher": ("clock process socket", _SANDBOX),
-    "tool_runtime.sandbox.launching": ("clock process sleep socket", _SANDBOX),
+    "tool_runtime.sandbox.launching": ("chance clock process sleep socket thread", _SANDBOX),
     "tool_runtime.sandbox.own_sockets": ("socket", _SANDBOX),
-    "tool_runtime.sandbox.probe": ("chance process thread", _SANDBOX),
     "tool_runtime.sandbox.protected_paths": ("chance", _NAMES),
-    "tool_runtime.sandbox.proxy": ("socket", _SANDBOX),
+    "tool_runtime.web.proxy": ("socket", _SANDBOX),
     "tool_runtime.sandbox.session": ("chance process", _SANDBOX),
     "tool_runtime.sandbox.sockets": ("socket thread", _SANDBOX),
     "tool_runtime.sandbox.supervisor": ("clock thread", _SANDBOX),
@@ -156,7 +154,7 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
     }
     packages = ("acp", "batch", "chat", "cli", "host", "mcp_server", "tool_service")
     roots = tuple(f"agent_host.{name}." for name in packages)
-    assert {name for name in naming if not name.startswith(roots)} == {"agent_host.ids"}
+    assert {name for name in naming if not f"{name}.".startswith(roots)} == {"agent_host.ids"}
     assert {name for name in naming if name.startswith("agent_host.host.")} == {
         f"agent_host.host.{name}"
         for name in (

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from agent_host.errors import ErrorCode
-from tool_runtime.output import artifacts
-from tool_runtime.output.text import charset_of, decode_body
+from tool_runtime.output import artifacts, charset_of, decode_body
 from tool_runtime.output.truncate import truncate_text, whole_end
 from tool_runtime.tool import FaultKind, ToolOutput
 

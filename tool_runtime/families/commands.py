@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agent_host.contracts import Leftovers
 from tool_runtime.families.answers import fit_texts
 from tool_runtime.files.paths import Scope, resolve
-from tool_runtime.output import artifacts
+from tool_runtime.output import artifacts, decode_output
 from tool_runtime.output.terminal import keep_colours, reduce, strip_controls
-from tool_runtime.output.text import decode_output
 from tool_runtime.platform import current
 from tool_runtime.platform.environment import child_environment
 from tool_runtime.processes.background import BackgroundCommands

@@ -28,7 +28,7 @@ from tool_runtime.families.schemas import (
     parameters,
     text,
 )
-from tool_runtime.output.text import decode_body
+from tool_runtime.output import decode_body
 from tool_runtime.tool import FaultKind, ToolFault, encode
 
 if TYPE_CHECKING:

@@ -414,7 +414,7 @@ class Web:
         """The answer to the request that the call's `url` and `method` name; for the limits see HttpParams. Raises
         ToolFault."""
         client = await self.client()
-        from tool_runtime.web.domain_gate import DomainScope
+        from tool_runtime.web import DomainScope
         from tool_runtime.web.http import HttpParams
 
         arguments, granted = request.arguments, request.constraints
@@ -436,7 +436,7 @@ class Web:
 
     def _make(self) -> HttpClient:
         from policy.addresses import address_is_public
-        from tool_runtime.web.domain_gate import Network
+        from tool_runtime.web import Network
         from tool_runtime.web.http import HttpClient, HttpLimits
 
         settings, allowed = self._settings, self._settings.address_allowed

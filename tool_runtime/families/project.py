@@ -23,8 +23,8 @@ from tool_runtime.families.commands import command_params, environment_under
 from tool_runtime.families.python_tools import NAME
 from tool_runtime.files.paths import Scope
 from tool_runtime.files.read import whole_file
+from tool_runtime.output import decode_output
 from tool_runtime.output.artifacts import tool_output
-from tool_runtime.output.text import decode_output
 from tool_runtime.output.truncate import truncate_text
 from tool_runtime.platform import current
 from tool_runtime.processes.command import end_leftovers

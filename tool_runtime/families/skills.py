@@ -31,8 +31,7 @@ from tool_runtime.families.schemas import (
 )
 from tool_runtime.files.skills import MAX_EXCERPT_CHARS, MAX_RESOURCE_BYTES
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory, open_parent
-from tool_runtime.output import artifacts
-from tool_runtime.output.text import decode_body
+from tool_runtime.output import artifacts, decode_body
 from tool_runtime.output.truncate import truncate_characters
 from tool_runtime.platform import WINDOWS
 from tool_runtime.platform.environment import path_to_trust

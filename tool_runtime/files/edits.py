@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from config.json_text import check_depth
-from tool_runtime.output.text import candidates, looks_binary, strip_bom
+from tool_runtime.output import candidates, looks_binary, strip_bom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

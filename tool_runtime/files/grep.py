@@ -21,7 +21,7 @@ from policy.patterns import compile_pattern, problem_of
 from tool_runtime.files.listing import glob_below, path_bytes
 from tool_runtime.files.paths import Scope, open_dir, open_regular, resolve
 from tool_runtime.files.tree import MAX_DEPTH, Walk, WalkParams
-from tool_runtime.output.text import is_unprintable, looks_binary, strip_bom
+from tool_runtime.output import is_unprintable, looks_binary, strip_bom
 from tool_runtime.platform.directories import BY_DESCRIPTOR
 from tool_runtime.platform.environment import find_program
 from tool_runtime.tool import FaultKind, ToolFault, os_faults

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tool_runtime.files.images import MAX_BYTES, ImageFile, check_image, header_of
 from tool_runtime.files.lines import LineWindow, WantedLines
 from tool_runtime.files.paths import Scope, open_file
-from tool_runtime.output.text import candidates, is_encoding, looks_binary, strip_bom
+from tool_runtime.output import candidates, is_encoding, looks_binary, strip_bom
 from tool_runtime.platform.directories import is_local
 from tool_runtime.tool import FaultKind, NeedsThread, ToolFault, os_faults
 

@@ -18,7 +18,7 @@ import re2
 from pathspec import GitIgnoreSpec
 
 from agent_host.ids import OWN_PREFIX, is_own_name
-from agent_host.workspace_changes.repository import last_value
+from agent_host.workspace_changes import last_value
 from policy.rules.paths import TreeRule
 from tool_runtime.files.paths import Scope, open_dir, open_parent, open_regular
 from tool_runtime.platform import OS_FAMILY

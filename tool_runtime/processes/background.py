@@ -14,7 +14,7 @@ from agent_host.contracts import CommandEnd, Leftovers
 from tool_runtime.output.terminal import drop_unfinished
 from tool_runtime.output.truncate import whole_end
 from tool_runtime.processes.command import end_marked, report
-from tool_runtime.processes.kill_tree import NOBODY
+from tool_runtime.processes.pipes import NOBODY
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:

@@ -15,12 +15,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tool_runtime.output.spill import BUFFER_BYTES, Spill, SpillRoom
+from tool_runtime.output.artifacts import BUFFER_BYTES, Spill, SpillRoom
 from tool_runtime.output.terminal import FIRST_BYTES, ShownEnds
 from tool_runtime.output.truncate import HeadTail
 from tool_runtime.platform import WINDOWS, current, windows
-from tool_runtime.processes.kill_tree import NOBODY, kill_until_quiet
-from tool_runtime.processes.pipes import PipeWatch, feed_pipe, read_pipe, watch_exit
+from tool_runtime.processes.pipes import NOBODY, PipeWatch, feed_pipe, kill_until_quiet, read_pipe, watch_exit
 from tool_runtime.tool import fault_of
 
 if TYPE_CHECKING:

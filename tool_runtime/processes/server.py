@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.platform import WINDOWS, current
 from tool_runtime.processes.command import MARK_NAME
-from tool_runtime.processes.kill_tree import kill_until_quiet
+from tool_runtime.processes.pipes import kill_until_quiet
 from tool_runtime.sandbox.denials import RealDisk, denials_in
 from tool_runtime.tool import fault_of
 

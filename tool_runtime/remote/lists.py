@@ -7,7 +7,7 @@ has it again. A change is reported when a task first has it.
 
 - `mcp/` speaks the Model Context Protocol over the SDK's types and our own transports: `source` connects when it has to
   and turns content into output, `connection` is one session with a server, `wire` mends messages before the SDK's
-  models read them, `questions` asks the person what a server wants to know, `oauth` authenticates.
+  models read them and asks the person what a server wants to know, `oauth` authenticates.
 - `backend` speaks to the Backend Tool Service: it sends calls with an idempotency key, asks for the outcome of one that
   was lost, and checks what comes back.
 

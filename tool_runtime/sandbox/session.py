@@ -4,7 +4,7 @@ A policy list says what a command line may name; the sandbox is what the kernel 
 that it starts. Both come from the same bundle: policy turns the grants into a `CommandScope` (paths to read and write,
 hidden and guarded places, hosts), and this package gives that scope to the kernel.
 
-Levels, strongest first (`levels` finds what works here by trying it, `probe` is the trial):
+Levels, strongest first (the package finds what works here by trying it, `launching` has the trials):
 
 - `namespace`: the launcher, a helper process, starts the program in namespaces of its own, in which hidden places are
   covered by empty mounts and other processes cannot be seen.
@@ -12,9 +12,9 @@ Levels, strongest first (`levels` finds what works here by trying it, `probe` is
 - `none`: nothing is enforced, and the bundle may forbid that.
 
 Parts: `protected_paths` restores guarded places (git hooks, configuration that steers tools) if a command changed them;
-`supervisor` and `sockets` answer the kernel's questions about sockets; `proxy` is the only way out for a command that
-may reach some hosts; `denials` explains a refusal of the kernel in the words of the scope; `own_sockets` lets commands
-of one session reach each other.
+`supervisor` and `sockets` answer the kernel's questions about sockets; `web.proxy` is the only way out for a command
+that may reach some hosts; `denials` explains a refusal of the kernel in the words of the scope; `own_sockets` lets
+commands of one session reach each other.
 
 Rules: the host itself is never restricted, only what it starts. A probe that fails for a reason of its own is not "no
 sandbox": commands are then refused. A scope that a level cannot express is named in `unheld` and reported, never
@@ -40,9 +40,9 @@ from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock_rules, linux_sandbox
 from tool_runtime.platform.kept_rules import KeptRules
 from tool_runtime.platform.mounts import DiskView, folders_between
+from tool_runtime.sandbox import directory_of, find
 from tool_runtime.sandbox.denials import RealDisk, denials_in, filter_denials
 from tool_runtime.sandbox.launching import LaunchedPopen, Launcher
-from tool_runtime.sandbox.levels import directory_of, find
 from tool_runtime.sandbox.own_sockets import OwnSockets
 from tool_runtime.sandbox.protected_paths import Guarded
 from tool_runtime.sandbox.sockets import HeldSockets, SocketRules
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from tool_runtime.platform.landlock_rules import Rules
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
-    from tool_runtime.sandbox.proxy import DomainProxy
     from tool_runtime.sandbox.workspace_places import Look
     from tool_runtime.settings import RuntimeSettings, SandboxSettings
     from tool_runtime.threads import DaemonPool
+    from tool_runtime.web.proxy import DomainProxy
 
     Opened = Callable[..., subprocess.Popen[bytes]]
 
@@ -370,7 +370,7 @@ class Sandbox:
         nothing could reach it."""
         if scope.domains == () or _is_open(scope) or not self.found.is_supervised:
             return None
-        from tool_runtime.sandbox.proxy import proxy_of  # few commands are given hosts
+        from tool_runtime.web.proxy import proxy_of  # few commands are given hosts
 
         proxy = proxy_of(scope, self._runtime, report, self._pool)
         self._proxies.add(proxy)

@@ -21,7 +21,7 @@ import httpx
 
 from policy.urls import UrlProblem, host_of, target_of
 from tool_runtime.tool import FaultKind, ToolFault
-from tool_runtime.web.domain_gate import DomainScope, Gate, Network, resolve
+from tool_runtime.web import DomainScope, Gate, Network, resolve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping

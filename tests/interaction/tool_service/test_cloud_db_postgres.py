@@ -14,8 +14,8 @@ import psycopg
 import pytest
 import trustme
 
-from agent_host.tool_service.tools.postgres import PostgresDatabase
-from agent_host.tool_service.tools.tables import Caps
+from agent_host.tool_service.postgres_query import PostgresDatabase
+from agent_host.tool_service.tables import Caps
 from tests.support.process import eventually
 from tests.support.tool_service import Caller, served, tenants
 

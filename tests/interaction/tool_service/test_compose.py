@@ -59,7 +59,7 @@ def test_every_variable_is_in_the_example_of_secrets() -> None:
 
 def test_the_commands_are_what_the_program_takes() -> None:
     service = parse(FILE["services"]["tool-service"]["command"])
-    assert (service.command, service.workers, service.port) == ("tool_service:tool_service", 2, 8070)
+    assert (service.command, service.workers, service.port) == ("servers:tool_service", 2, 8070)
     assert parse(FILE["services"]["host"]["command"]).command == "headless:run"
     host, tools = FILE["services"]["host"]["environment"], FILE["services"]["tool-service"]["environment"]
     assert host["BACKEND_TOOL_SERVICE_TOKEN"] == "${TENANT_TOKEN}"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_host.approval.forms import MAX_FIELDS, Form, UnusableForm, form_of
-from agent_host.terminal.form_lines import prompt_of, question_of, take
+from agent_host.terminal import prompt_of, question_of, take
 from tests.support.rows import each_row
 
 COLOURS = {"type": "array", "minItems": 1, "items": {"type": "string", "enum": ["red", "blue"]}}

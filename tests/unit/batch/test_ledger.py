@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.batch import BatchTask, Source
 from agent_host.batch.ledger import Ledger
-from agent_host.batch.tasks import BatchTask, Source
 from agent_host.errors import SessionHeld, UsageError
 
 if TYPE_CHECKING:

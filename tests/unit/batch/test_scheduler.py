@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.batch import BatchTask, Source
 from agent_host.batch import scheduler as module
 from agent_host.batch.attempts import Attempted
 from agent_host.batch.ledger import Ledger, is_over
 from agent_host.batch.scheduler import Scheduler
 from agent_host.batch.summary import exit_code_of, summarize
-from agent_host.batch.tasks import BatchTask, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.batch.tasks import Source, read_tasks
+from agent_host.batch import Source, read_tasks
 from agent_host.errors import UsageError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_an_id_twice_no_json_and_nothing_at_all(folder: Path) -> None:
 
 @pytest.mark.parametrize("folds", [False, True])
 def test_ids_that_differ_in_case_alone(folder: Path, folds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_host.batch.tasks._FOLDS_CASE", folds)
+    monkeypatch.setattr("agent_host.batch._FOLDS_CASE", folds)
     rows = {**GOOD, "id": "Task"}, {**GOOD, "id": "task"}
     if folds:
         assert "line 2: id task is that of line 1 as well" in refusal(folder, *rows)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent_host.batch import Source
 from agent_host.batch import workspaces as module
-from agent_host.batch.tasks import Source
 from agent_host.batch.workspaces import Workspaces, WorkspaceUnavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.batch.tasks import Kind
+    from agent_host.batch import Kind
 
 KEY = "0123456789abcdef"
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX files")

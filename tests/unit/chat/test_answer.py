@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.chat.answer import BEGINS_AGAIN, AnswerText
+from agent_host.chat.activity import BEGINS_AGAIN, AnswerText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from wcwidth import wcwidth
 
 from agent_host.chat.paper import Paper, diff_lines
 from agent_host.display_text import escape
-from agent_host.terminal.style import cells, wrap, wrap_coloured
+from agent_host.terminal import cells, wrap, wrap_coloured
 
 HOSTILE = "a b\t\n-#`|*<>&[]()!\x00\x1b\x07\x9b\u202e\u200d\ufe0f\u0301\u231a\u4e2d\U0001f600\U0001f1e6┃›·Allow?"
 TEXTS = st.text(alphabet=HOSTILE, max_size=300)

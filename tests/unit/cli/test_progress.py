@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.cli.display import TextOutput
 from agent_host.cli.progress import ProgressLines
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from tests.support.clock import SetClock
 from tests.support.events import emitter
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host import lenient_json
 from agent_host.cli.runner_log import _Log, _Text, clean_json
+from config import json_text
 
 ROOT = Path(__file__).resolve().parents[3]
 PIECES = st.lists(
@@ -112,7 +112,7 @@ VALUES = st.recursive(
 
 @given(VALUES, st.booleans())
 def test_json_is_equal_when_parsed(value: Any, indented: bool) -> None:
-    data = lenient_json.dumps(value, option=orjson.OPT_INDENT_2 if indented else 0)
+    data = json_text.dumps(value, option=orjson.OPT_INDENT_2 if indented else 0)
     clean = clean_json(data)
     assert json.loads(clean) == value
     assert obeyed(clean.decode()) == []

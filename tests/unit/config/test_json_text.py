@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm import errors
-from agent_host.llm.answer_calls import CallReader
+from agent_host.llm.dialects import CallReader
 from agent_host.llm.event_stream import messages_events
 from agent_host.llm.raw_json import loads_with_halves
 from agent_host.rpc.messages import parse
 from config.json_text import MAX_DEPTH, TooDeep, check_depth, loads
-from policy.bundle.model import BundleProblems
+from policy.bundle import BundleProblems
 from policy.bundle.validate import read_shape
 from tests.support.rows import each_row
 from tool_runtime.files.notebooks import NotANotebook, render
@@ -127,14 +127,14 @@ def test_a_whole_answer_is_taken_apart_however_deep_one_of_its_calls_nests(depth
 
 
 OWN = {
-    "agent_host/clients/warm_process.py": "what our own client wrote",
+    "agent_host/clients/__init__.py": "what our own client wrote",
     "agent_host/host/sessions.py": "an event of ours",
     "agent_host/host/dry_runs.py": "a bundle that was read before",
     "agent_host/host/environment.py": "settings that were read before",
     "agent_host/events/emitter.py": "an event of ours",
     "agent_host/events/otel_export.py": "a file of ours",
     "agent_host/faults/crash_run.py": "what our own program printed",
-    "agent_host/llm/answer_calls.py": "a text that was measured before",
+    "agent_host/llm/dialects/__init__.py": "a text that was measured before",
     "agent_host/llm/raw_json.py": "strings and numbers",
     "agent_host/redaction.py": "a record of ours",
     "policy/bundle/validate.py": "settings that were read before",

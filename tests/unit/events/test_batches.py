@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from agent_host.errors import GatewayUnavailable
+from agent_host.events import EventType
 from agent_host.events.batches import BatchedSink
-from agent_host.events.kinds import EventType
 from tests.support.events import emitter
 
 if TYPE_CHECKING:

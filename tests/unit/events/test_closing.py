@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from tests.support.events import Watcher, emitter
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.events.kinds import LIVE_ONLY, EventType, source_of
+from agent_host.events import LIVE_ONLY, EventType, source_of
 from agent_host.events.sinks import JsonLines, RunLog, next_event_id
 from tests.support.events import Watcher, emitter
 from tests.support.rows import each_row

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.sinks import JsonLines
 from tests.support.events import emitter
 from tests.support.process import eventually
@@ -145,7 +145,7 @@ def test_a_program_that_ends_tells_a_slow_reader_everything_first() -> None:
     code = """
 import sys, time
 from agent_host.events.emitter import Emitter
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.sinks import JsonLines
 made = Emitter(time=time.time, session_id="s", workspace_id="w", tenant_id="t", user_id="u")
 made.attach([JsonLines(sys.stdout.buffer)])

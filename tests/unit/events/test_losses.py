@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from agent_host.events import EventType
 from agent_host.events.emitter import INTERVAL_S, Losses
-from agent_host.events.kinds import EventType
 from agent_host.events.otel import OtelSink
 from agent_host.ids import MACHINE
 from tests.support.events import Watcher, emitter

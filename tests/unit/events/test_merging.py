@@ -10,7 +10,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.outbox import EventRing, Outbox
 from tests.support.events import emitter
 from tests.support.merged_events import MergedEvents

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.events.kinds import EventType as E
+from agent_host.events import EventType as E
 from agent_host.events.otel import OtelSink, otel_sink
 from tests.support.events import Watcher, emitter
 from tests.support.otel import FAILED, READ, begin, end, sink_for, step
@@ -192,7 +192,7 @@ def closed_port() -> str:
 AWAY = """
 import asyncio, os, time
 from agent_host.events.emitter import Emitter
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.otel import otel_sink
 
 async def run():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.events.kinds import EventType as E
+from agent_host.events import EventType as E
 from tests.support.events import emitter
 from tests.support.otel import READ, at, begin, sink_for, step
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.events.kinds import EventType as E
+from agent_host.events import EventType as E
 from tests.support.events import emitter
 from tests.support.otel import READ, begin, end, sink_for, step
 

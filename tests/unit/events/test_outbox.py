@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.events.kinds import LIVE_ONLY, EventType
+from agent_host.events import LIVE_ONLY, EventType
 from agent_host.events.outbox import Outbox
 from tests.support.events import Watcher, emitter
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.payloads import PAYLOADS
 
 

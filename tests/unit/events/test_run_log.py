@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.redaction import Scrubber
 from tests.support.events import emitter

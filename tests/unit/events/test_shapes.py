@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from agent_host.events import LIVE_ONLY, EventType
 from agent_host.events.batches import AUDIT_EVENTS, AuditRecords
-from agent_host.events.kinds import LIVE_ONLY, EventType
 from agent_host.events.payloads import PAYLOADS, TELEMETRY_EVENTS, telemetry_line
 from tests.support.events import Watcher, emitter
 

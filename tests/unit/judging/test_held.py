@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.host.local_tools import built_in
+from agent_host.host.environment import built_in
 from agent_host.judging.environment import Environment
 from agent_host.judging.judge import Judge
 from agent_host.judging.scoping import Scoping
-from policy.rules.case import NO_LIMITS, TaskOptions, ToolLimit
+from policy.rules import NO_LIMITS, TaskOptions, ToolLimit
 from policy.scope import ScopeFacts, Widening
 from tests.support.judging import decided_call, problem_with
 from tests.unit.policy.helpers import NOW, bundle

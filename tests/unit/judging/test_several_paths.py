@@ -9,20 +9,20 @@ import pytest
 
 from agent_host.approval.grants import move_problem, place_of, same_action
 from agent_host.contracts import Maker
-from agent_host.host.local_tools import BUILT_IN
+from agent_host.host.environment import BUILT_IN
 from agent_host.judging.dry_run import case_from, judge_case
 from agent_host.judging.environment import Environment
 from agent_host.judging.judge import Judge
 from policy.facts import PathFacts
+from policy.rules import NO_LIMITS, TaskOptions, ToolLimit
 from policy.rules.canonical import policy_hash
-from policy.rules.case import NO_LIMITS, TaskOptions, ToolLimit
 from tests.support.judging import decided_call, problem_with, withheld_by
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.decision import Decision
 
 

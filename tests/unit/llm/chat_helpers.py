@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from agent_host.llm.openai_chat import ChatAssembler
-from agent_host.testing.openai_chat import ChatCompletions
+from agent_host.llm.dialects.openai_chat import ChatAssembler
+from agent_host.testing.dialects.openai_chat import ChatCompletions
 from agent_host.testing.script import Script
 from tests.unit.llm.helpers import VIEW
 

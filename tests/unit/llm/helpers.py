@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.ids import MACHINE
-from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.client import LlmClient
+from agent_host.llm.dialects.anthropic import AnthropicDialect
 from agent_host.llm.event_stream import AnswerLimits, GatewayTimeouts
-from agent_host.testing.anthropic import Anthropic
+from agent_host.testing.dialects.anthropic import Anthropic
 from agent_host.testing.gateway import Script
 from agent_host.testing.script import RequestView
 from agent_host.thread.messages import Message

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
-from agent_host.llm.anthropic import AnthropicAssembler, meaning_of
+from agent_host.llm.dialects.anthropic import AnthropicAssembler, meaning_of
 from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import Message, ToolCall, encode

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from agent_host.llm.anthropic import AnthropicAssembler, AnthropicDialect, AnthropicRenderer
+from agent_host.llm.dialects.anthropic import AnthropicAssembler, AnthropicDialect, AnthropicRenderer
 from agent_host.llm.raw_json import member
 from agent_host.llm.stream import ModelTurn, StreamProtocolError
 from agent_host.thread.messages import Block, Message

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.ids import MACHINE
-from agent_host.llm.answer_calls import sendable_name
-from agent_host.llm.anthropic import AnthropicDialect, AnthropicRenderer
+from agent_host.llm.dialects import sendable_name
+from agent_host.llm.dialects.anthropic import AnthropicDialect, AnthropicRenderer
 from agent_host.thread.messages import Message, ToolCall, encode
 from tests.support.pictures import image
 from tests.unit.llm.helpers import prompt

@@ -13,7 +13,7 @@ import pytest
 
 from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable, UsageError
 from agent_host.ids import MACHINE
-from agent_host.llm.dialects import (
+from agent_host.llm.known_dialects import (
     AUTO,
     NAMES,
     dialect_of_script,
@@ -221,17 +221,17 @@ def test_a_name_that_nobody_knows_any_more_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_named_dialect_imports_neither_the_others_nor_a_client() -> None:
     code = (
-        "import sys; from agent_host.llm.dialects import dialect_of_settings;"
+        "import sys; from agent_host.llm.known_dialects import dialect_of_settings;"
         "from config.load import load_defaults; from config.settings import Settings;"
         "dialect_of_settings(Settings({**load_defaults(), 'llm.dialect': 'openai'}));"
         "print(*(name for name in sys.modules if name.startswith(('agent_host.llm.', 'httpx'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     found = done.stdout.split()
-    assert "agent_host.llm.openai_chat" in found
+    assert "agent_host.llm.dialects.openai_chat" in found
     assert not {*found} & {
         "httpx",
         "agent_host.llm.client",
-        "agent_host.llm.anthropic",
-        "agent_host.llm.openai_responses",
+        "agent_host.llm.dialects.anthropic",
+        "agent_host.llm.dialects.openai_responses",
     }

@@ -9,8 +9,7 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.client import decoder
-from agent_host.llm.event_stream import AnswerLimits, AnswerTooLarge, BoundedStream
+from agent_host.llm.event_stream import AnswerLimits, AnswerTooLarge, BoundedStream, decoder
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:

@@ -13,14 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
-from agent_host.llm.anthropic import AnthropicAssembler, AnthropicDialect
-from agent_host.llm.client import decoder
-from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream
-from agent_host.llm.openai_responses import ResponsesDialect
+from agent_host.llm.dialects.anthropic import AnthropicAssembler, AnthropicDialect
+from agent_host.llm.dialects.openai_responses import ResponsesDialect
+from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream, decoder
 from agent_host.llm.stream import StreamFault, StreamProtocolError
-from agent_host.testing.anthropic import Anthropic
-from agent_host.testing.anthropic import read_request as read_messages
-from agent_host.testing.openai_responses import read_request as read_responses
+from agent_host.testing.dialects.anthropic import Anthropic
+from agent_host.testing.dialects.anthropic import read_request as read_messages
+from agent_host.testing.dialects.openai_responses import read_request as read_responses
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, decode, encode
 from tests.unit.llm.helpers import LIMITS, VIEW

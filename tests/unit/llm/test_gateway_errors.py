@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.errors import GatewayUnavailable
+from agent_host.llm.dialects.openai_responses_items import failure_of
 from agent_host.llm.errors import (
     KINDS,
     NAMES,
@@ -28,7 +29,6 @@ from agent_host.llm.errors import (
     read,
     read_value,
 )
-from agent_host.llm.openai_responses_items import failure_of
 from policy.patterns import compile_shipped
 from tests.support.rows import each_row
 from tests.unit.llm.server_messages import AT, MESSAGES

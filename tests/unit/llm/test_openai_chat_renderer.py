@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.ids import MACHINE
-from agent_host.llm.answer_calls import sendable_name
-from agent_host.llm.openai_chat import ChatDialect, ChatRenderer
-from agent_host.testing.openai_chat import ERROR_MARK, read_request
+from agent_host.llm.dialects import sendable_name
+from agent_host.llm.dialects.openai_chat import ChatDialect, ChatRenderer
+from agent_host.testing.dialects.openai_chat import ERROR_MARK, read_request
 from agent_host.thread.messages import Block, Message, ToolCall, encode
 from tests.support.pictures import image
 from tests.unit.llm.chat_helpers import call, called, ended

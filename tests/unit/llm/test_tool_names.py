@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.answer_calls import SentNames, sendable_name
+from agent_host.llm.dialects import SentNames, sendable_name
 
 names = st.text(st.sampled_from("aZ0_-/.é \ud800"), max_size=80) | st.text(max_size=100)
 

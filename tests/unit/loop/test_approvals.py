@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.approval.gate import UnattendedGate
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.judging.prepared import PreparedCall
 from agent_host.loop.calls import cancel_before_start
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.states import TaskPhase
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 from tests.support.loop import Loop
 from tests.support.loop_parts import (
     NO,

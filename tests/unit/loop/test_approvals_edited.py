@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from tests.support.loop import Loop
 from tests.support.loop_parts import NO, YES, Person, Tools, bundle, calls, do, says, settled, shell, write
 from tests.support.records import answered

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.calls import granted_by
 from agent_host.loop.prepare import prepare_calls
 from agent_host.states import TaskPhase

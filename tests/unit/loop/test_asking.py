@@ -12,7 +12,7 @@ from agent_host.errors import (
     GatewayUnavailable,
     ModelOverloaded,
 )
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.step import add_note
 from agent_host.retrying import RetryPolicy
 from agent_host.states import TaskPhase

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.contracts import CommandEnd, Leftovers
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.background import CommandLog, end_commands, take_up_commands
 from tests.support.loop import Loop
 from tests.support.loop_parts import Tools, call, calls, says, succeeded

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.contracts import ToolResult
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
 from state.blobs import sha256_hex
 from tests.support.loop import Loop, sessions_on

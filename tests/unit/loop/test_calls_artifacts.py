@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from agent_host.contracts import Artifact
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.artifacts import take_up_uploads
 from tests.support.loop import Loop
 from tests.support.loop_parts import Artifacts, Home, Tools, call, calls, says, settled, shell, succeeded

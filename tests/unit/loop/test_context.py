@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.errors import CheckpointWriteFailed
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 from state.blobs import UNAVAILABLE
 from state.records import SessionStatusChanged
 from tests.support.loop import Loop, sessions_on

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from agent_host.errors import BudgetExceeded, CostExceeded, UsageError
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.costs import affordable_output
 from agent_host.loop.step import fitting_request
 from state.usage import TokenUsage

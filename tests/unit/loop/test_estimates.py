@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.thread.tokens import estimate
 from state.usage import TokenUsage
 from tests.support.loop import Loop

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from agent_host.errors import BudgetExceeded, PolicyDenied, PolicyExpired, RequestTooLong
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop import limits, step
 from agent_host.loop.limits import estimate_input, warn_of_step_limit
 from agent_host.loop.step import fitting_request

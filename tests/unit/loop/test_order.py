@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.loop.admission import PathOrder
+from agent_host.loop.calls import PathOrder
 
 Paths = tuple[str, ...]
 PATHS: tuple[Paths, ...] = (("a",), ("b",), (), ("a", "b"), ("b", "c"), ("c", "a"))

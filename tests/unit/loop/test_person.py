@@ -9,7 +9,7 @@ import pytest
 from agent_host.approval.gate import PendingApprovals, UnattendedGate
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import PersonAnswer, PersonAsked
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.loop.elicitation import ask_person
 from agent_host.states import TaskPhase
 from tests.support.loop import Loop

@@ -10,7 +10,7 @@ import pytest
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import CheckpointWriteFailed
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults
 from agent_host.judging.environment import Registry
@@ -28,8 +28,8 @@ from agent_host.loop.prepare import (
 )
 from agent_host.loop.results import refused_result, text_of
 from agent_host.thread.messages import ToolCall
+from policy.rules import TaskOptions, ToolLimit
 from policy.rules.canonical import canonical_form
-from policy.rules.case import TaskOptions, ToolLimit
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
 from tests.support.loop_crashes import died, open_calls

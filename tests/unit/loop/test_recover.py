@@ -9,7 +9,7 @@ import pytest
 from agent_host.contracts import Subject, ToolResult, ToolSpec
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.loop.recovery import recover_calls
-from policy.bundle.model import Capability, ToolPolicy
+from policy.bundle import Capability, ToolPolicy
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
 from tests.support.loop_crashes import Died, died, killed_before, open_calls, resumed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import ToolRequest
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
 
 UNKNOWN = "TOOL_INTERRUPTED: the process ended; whether it took effect is unknown: inspect before you try again"
 NOT_DONE = "TOOL_INTERRUPTED: the process ended before it took effect: the file is as it was"

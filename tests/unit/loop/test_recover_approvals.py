@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults
 from tests.support.loop import Loop
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from agent_host.approval.request import ApprovalRequest
     from agent_host.thread.messages import ToolCall
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
 
 UNKNOWN = "TOOL_INTERRUPTED: the process ended; whether it took effect is unknown: inspect before you try again"
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults
 from agent_host.loop.context import Replay
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 from state.records import record_of
 from tests.support.loop import Loop
 from tests.support.loop_crashes import killed_before, resumed

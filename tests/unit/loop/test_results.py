@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from agent_host.contracts import Artifact, ToolError, ToolResult
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.judging.prepared import PreparedCall, Refusal
 from agent_host.loop import conversation
 from agent_host.loop.results import Observations, add_note, finish, refused_result, text_of

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_host.approval.gate import UnattendedGate
-from agent_host.events.kinds import EventType
-from agent_host.loop.admission import PathOrder, TurnSlots
+from agent_host.events import EventType
+from agent_host.loop.calls import PathOrder, TurnSlots
 from agent_host.loop.cancellation import Cancellation, TaskCancelled
 from state.blobs import sha256_hex
 from tests.support.loop import Loop

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.loop.step import add_note, commit, reopen, report_damage, take_turn

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.loop.step import take_turn
 from agent_host.thread.messages import Block, decode

@@ -17,7 +17,7 @@ from agent_host.errors import (
     GuardrailBlocked,
     UsageError,
 )
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.loop.context import ResumeNote

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.clients.connection import InterpreterStarter, Subprocess
+from agent_host.mcp_server import HostRefused, Records, message_of, question_in
 from agent_host.mcp_server import server as module
-from agent_host.mcp_server.approving import message_of, question_in
-from agent_host.mcp_server.hosted import HostRefused, Records
 from agent_host.mcp_server.server import Sessions
 from tests.support.process import PATIENCE_S
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from agent_host.mcp_server.hosted import HostedSession
+    from agent_host.mcp_server import HostedSession
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes")
 

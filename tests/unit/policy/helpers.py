@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from policy.bundle.model import PolicyBundle, bundle_from_trusted
+from policy.bundle import PolicyBundle, bundle_from_trusted
 from policy.decide import case_of, check_tool
 from policy.facts import ActionFacts, CommandFacts, OsFamily, PathFacts, ShellName, UrlFacts
-from policy.rules.case import CallTerms, Case
-from policy.shell.commands import parse, paths_in_line
+from policy.rules import CallTerms, Case
+from policy.shell import parse, paths_in_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from policy.bundle.model import RedactionRule
+from policy.bundle import RedactionRule
 from policy.redaction import Redaction
 from tests.unit.policy.secret_places import PLACES
 from tests.unit.policy.secret_samples import TOKENS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policy.programs.table import what_it_starts
+from policy.programs import what_it_starts
 from policy.rules.bundle_summary import starters, summarize, summarize_in_line
 from tests.support.rows import each_row
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, template
+from policy.bundle import BundleProblems, PolicyBundle, bundle_from_trusted
 from policy.bundle.builtin import instantiate
-from policy.bundle.model import BundleProblems, PolicyBundle, bundle_from_trusted
 from policy.bundle.validate import check_usable, parse_bundle
 from policy.check_llm import check_llm
 from policy.decide import check_tool
 from policy.facts import CommandFacts, OsFamily
 from policy.names import ALL_CAPABILITIES
-from policy.shell.commands import parse, paths_in_line
+from policy.shell import parse, paths_in_line
 from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, bundle_json, path, url
@@ -452,7 +452,7 @@ def test_placeholders_without_a_value() -> None:
 
 
 def test_what_a_start_loads_of_policy_stays_cheap() -> None:
-    heavy = ["pydantic", "tree_sitter", "asyncio", "httpx", "ipaddress", "policy.shell.commands", "policy.decide"]
+    heavy = ["pydantic", "tree_sitter", "asyncio", "httpx", "ipaddress", "policy.shell", "policy.decide"]
     code = (
         f"import sys, agent_host.judging.judge, policy.bundle.builtin; print([m for m in {heavy} if m in sys.modules])"
     )

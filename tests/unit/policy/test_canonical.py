@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.bundle.model import PolicyBundle, bundle_from_trusted
+from policy.bundle import PolicyBundle, bundle_from_trusted
 from policy.facts import CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
 from policy.rules.canonical import canonical_form, canonical_url, policy_hash
 from tests.support.rows import each_row

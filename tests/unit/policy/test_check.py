@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.bundle.model import CommandPolicy
+from policy.bundle import CommandPolicy
 from policy.check_llm import check_llm
 from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, PathFacts
@@ -18,7 +18,7 @@ from tests.support.rows import each_row
 from .helpers import NOW, bundle, path, url
 
 if TYPE_CHECKING:
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.decision import Decision
 
 SCOPED = {"allowedPaths": ["/w", "/data"], "blockedPaths": ["/w/secret"], "maxFileSizeBytes": 10}

@@ -26,7 +26,7 @@ from tests.support.rows import each_row
 from tests.unit.policy.helpers import bundle
 
 if TYPE_CHECKING:
-    from policy.bundle.model import Capability, PolicyBundle
+    from policy.bundle import Capability, PolicyBundle
     from policy.scope import CommandScope
 
 TMP = "/tmp/agent-host-s1-01234567"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.shell.commands import parse, paths_in_line
+from policy.shell import parse, paths_in_line
 from policy.shell.findings import SimpleCommand
 from tests.support.rows import each_row
 

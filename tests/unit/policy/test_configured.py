@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policy.bundle.model import ArgumentRule, BundleProblems, CommandPolicy
+from policy.bundle import ArgumentRule, BundleProblems, CommandPolicy
 from policy.bundle.validate import command_policies
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.shell.commands import parse, paths_in_line
+from policy.shell import parse, paths_in_line
 from tests.support.rows import each_row
 
 from .helpers import NOW, bundle

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from config.policies import BUILT_IN, place_groups, template, template_as_written, write_template
+from policy.bundle import BundleProblems
 from policy.bundle.builtin import PlaceholderValues, instantiate, step_files
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
-from policy.bundle.model import BundleProblems
 from policy.bundle.validate import parse_bundle
 from policy.decide import check_tool
 from tests.support.rows import each_row
@@ -21,7 +21,7 @@ from .helpers import NOW, bundle_json, path, url
 from .test_bundle import run
 
 if TYPE_CHECKING:
-    from policy.bundle.model import Capability, PolicyBundle
+    from policy.bundle import Capability, PolicyBundle
     from policy.facts import OsFamily
 
 POSIX = PlaceholderValues("/home/u/w", "/home/u", "/home/u/.state", "posix", "/tmp/own", place_groups())

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.host.local_tools import built_in
+from agent_host.host.environment import built_in
 from agent_host.judging.environment import Environment, Registry
 from agent_host.judging.judge import Judge
 from config.policies import BUILT_IN, template
 from policy.bundle.builtin import instantiate
 from policy.facts import ScriptFacts
-from policy.rules.case import AS_THE_BUNDLE_SAYS, TaskOptions, ToolLimit
+from policy.rules import AS_THE_BUNDLE_SAYS, TaskOptions, ToolLimit
 from policy.rules.toolset import GUARDED_TOOLS, RULE, SETTING, only_enabled, risk_of_guarded
 from tests.support.judging import decided_call, problem_with, withheld_by
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from agent_host.contracts import ToolError
-    from policy.bundle.model import PolicyBundle
-    from policy.rules.case import Limits
+    from policy.bundle import PolicyBundle
+    from policy.rules import Limits
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CALLS: dict[str, dict[str, Any]] = {

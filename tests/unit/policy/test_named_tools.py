@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.policies import template
+from policy.bundle import BundleProblems
 from policy.bundle.builtin import instantiate
-from policy.bundle.model import BundleProblems
 from policy.bundle.validate import parse_bundle
 from policy.decide import check_tool
 from policy.facts import NamedToolFacts, OutputFacts
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 from policy.rules.named_tools import fits, is_repeatable
 from policy.rules.narrowing import apply_task_options
 from policy.rules.toolset import why_not_offered

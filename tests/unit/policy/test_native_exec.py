@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.host.local_tools import built_in
+from agent_host.host.environment import built_in
 from agent_host.judging.environment import Environment
 from agent_host.judging.judge import Judge
 from policy.bundle.validate import command_policies
-from policy.rules.case import NO_LIMITS, NativeExec
+from policy.rules import NO_LIMITS, NativeExec
 from policy.rules.native_exec import DEFAULT, LIST, ROOTS, entry_problem, places_of
 from policy.shell.argv import BadArgv, line_of
 from tests.support.judging import decided_call, problem_with

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.bundle.model import BundleProblems
+from policy.bundle import BundleProblems
 from policy.bundle.validate import parse_bundle
 from policy.decide import check_tool
 from policy.paths import covering, is_under, join_nested, key, normalize, roots, split_nested

@@ -8,7 +8,7 @@ import pytest
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.shell.commands import parse, paths_in_line
+from policy.shell import parse, paths_in_line
 from policy.shell.findings import Operand
 from tests.support.rows import each_row
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, ShellName
-from policy.rules.case import ApprovalMode, TaskOptions
+from policy.rules import ApprovalMode, TaskOptions
 from policy.rules.narrowing import apply_task_options
 from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, apply, bundle, path, url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts, ShellName
-from policy.shell.commands import parse, parse_line, paths_in_line
+from policy.shell import parse, parse_line, paths_in_line
 from policy.shell.findings import SimpleCommand
 from policy.shell.variables import names_read
 from tests.support.rows import each_row

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policy.bundle.model import BundleProblem, BundleProblems
+from policy.bundle import BundleProblem, BundleProblems
 from policy.bundle.validate import parse_bundle
 
 from .helpers import bundle_json

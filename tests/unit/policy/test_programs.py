@@ -14,10 +14,10 @@ from agent_host.judging.facts import gather
 from policy.decide import check_tool
 from policy.globs import may_meet
 from policy.names import words
+from policy.programs import PROGRAMS, what_it_starts
 from policy.programs.row import options_of
-from policy.programs.table import PROGRAMS, what_it_starts
 from policy.rules.bundle_summary import summarize
-from policy.shell.commands import parse
+from policy.shell import parse
 from policy.shell.options import read_options
 from policy.shell.words import plain
 from tests.support.rows import each_row
@@ -28,7 +28,7 @@ from .helpers import NOW, bundle, shell
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.decision import Decision
 
 LISTED = [

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.host.local_tools import BUILT_IN
+from agent_host.host.environment import BUILT_IN
 from agent_host.judging.dry_run import DryRunCase, StatedFacts, judge_case
 from agent_host.judging.environment import Environment
-from policy.bundle.model import BundleProblems, bundle_from_trusted, camel
+from policy.bundle import BundleProblems, bundle_from_trusted, camel
 from policy.bundle.validate import parse_bundle
 from policy.check_llm import check_llm
 from policy.decide import check_tool
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.names import ALL_CAPABILITIES
-from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE
+from policy.rules import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE
 from tests.support import policy_cases as cases
 from tests.support.policy_cases import NOW, Call, Shape
 from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.decision import Decision
     from policy.facts import OsFamily, ShellName
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from policy.bundle.model import BundleProblems
+from policy.bundle import BundleProblems
 from policy.bundle.validate import parse_bundle
 from policy.patterns import UnusablePattern, rule_pattern
 from policy.redaction import PLACEHOLDER, Redaction

@@ -27,13 +27,13 @@ from policy.rules.sandbox import (
     widening_of,
 )
 from policy.scope import LEVELS, CommandScope, ScopeFacts, Widening, is_weaker
-from policy.shell.commands import parse, paths_in_line
+from policy.shell import parse, paths_in_line
 from policy.urls import common_domains, domain_rules, matching_rule
 from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.scope import SandboxLevel
 
 TMP = "/tmp/agent-host-s1-01234567"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policy.bundle.model import BundleProblems
+from policy.bundle import BundleProblems
 from policy.bundle.validate import parse_bundle
 from policy.decision import Decision
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts

@@ -17,7 +17,7 @@ import tree_sitter_bash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from policy.shell.commands import parse
+from policy.shell import parse
 from policy.shell.limits import MAX_NODES, Effort, NotText, TooMuch, blank_data
 from tests.support.hostile_lines import PROGRAMS, hostile, useful
 from tests.support.rows import each_row
@@ -349,7 +349,7 @@ def test_data_of_many_here_documents_is_left_out_as_far_as_it_is_plain() -> None
 def test_no_character_behind_a_brace_ends_the_process() -> None:
     """In a process of its own: the parser alone would read outside of a table there, and take the process with it."""
     code = (
-        "from policy.shell.commands import parse\n"
+        "from policy.shell import parse\n"
         "for point in range(0x10000, 0x110000, 257):\n"
         "    parse('{' + chr(point), 'bash')\n"
         "    parse('echo {1..2' + chr(point), 'bash')\n"

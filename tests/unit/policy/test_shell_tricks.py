@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from policy.shell.commands import parse
+from policy.shell import parse
 from tests.support.rows import each_row
 
 from .helpers import shell

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from policy.shell.commands import parse
+from policy.shell import parse
 from policy.shell.findings import SimpleCommand
 from tests.support.rows import each_row
 

@@ -7,7 +7,7 @@ from typing import Any
 from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.names import words
-from policy.shell.commands import parse
+from policy.shell import parse
 from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, shell

@@ -13,9 +13,9 @@ import pytest
 from policy.decide import check_tool
 from policy.decision import Decision
 from policy.facts import CommandFacts, ShellName
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 from policy.rules.narrowing import apply_task_options, assess
-from policy.shell.commands import parse
+from policy.shell import parse
 from policy.shell.findings import SimpleCommand
 from tests.support.policy_tables_page import PAGE, page
 from tests.support.rows import each_row

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from policy.decide import check_tool
 from policy.decision import RISK_LEVELS
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
-from policy.rules.case import NO_LIMITS, Limits, TaskOptions, ToolLimit
+from policy.rules import NO_LIMITS, Limits, TaskOptions, ToolLimit
 from policy.rules.narrowing import apply_risk_ceiling, apply_task_options
 from policy.rules.toolset import DEFAULT_RISK, merge, why_not_offered, withheld_by
 from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, apply, bundle
 
 if TYPE_CHECKING:
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
     from policy.facts import ActionFacts
 
 TOOLS = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.rules.case import NO_LIMITS, TaskOptions, ToolLimit
+from policy.rules import NO_LIMITS, TaskOptions, ToolLimit
 from policy.rules.narrowing import apply_risk_ceiling
 from policy.rules.toolset import merge, why_not_offered, withheld_by
 from tests.support.rows import each_row

@@ -15,7 +15,7 @@ from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
 
 NAMES = ("w", "a", ".env", "x.pem", "W", "proc", "tmp", "agent-host-s-00000000", "Straße", "STRASSE", "dev", "fd")
 PATHS = st.lists(st.sampled_from(NAMES), max_size=4).map(lambda parts: "/" + "/".join(parts))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.outbox import Outbox
 from agent_host.rpc.messages import params
 from agent_host.rpc.server import ClientConnection, Method

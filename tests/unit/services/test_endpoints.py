@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_host.errors import UsageError
-from agent_host.services.endpoints import Endpoints, endpoints
+from agent_host.services import Endpoints, endpoints
 from tests.support.rows import each_row
 
 

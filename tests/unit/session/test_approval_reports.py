@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from agent_host.events import EventType
 from agent_host.events.emitter import Emitter
-from agent_host.events.kinds import EventType
-from agent_host.host.local_tools import BUILT_IN
+from agent_host.host.environment import BUILT_IN
 from agent_host.ids import MACHINE
 from agent_host.redaction import Scrubber
 from agent_host.services.approval import ApprovalDecision, ApprovalReporter

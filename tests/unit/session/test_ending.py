@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.errors import ServiceUnavailable
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults
 from agent_host.states import TaskEnd

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from config.settings import Settings
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
 
 GRANTS: list[dict[str, Any]] = [
     {"name": "LLM.Call"},

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.errors import GatewayUnavailable, OutOfOrder, SessionNotReady, UsageError
-from agent_host.events.kinds import EventType
-from policy.rules.case import TaskOptions
+from agent_host.events import EventType
+from policy.rules import TaskOptions
 from tests.support.loop_parts import bundle, calls, says, settled, shell, write
 from tests.support.sessions import Opened
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.errors import GatewayUnavailable
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.session import lifecycle
 from agent_host.session.task_runner import TaskRunner
 from tests.support.loop_parts import Person, Tools, bundle, calls, says, settled, shell, succeeded

@@ -31,7 +31,7 @@ from agent_host.session.opening import (
 from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.tokens import estimate
 from config.load import load
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 from state import errors as state_errors
 from state.disk import LOCAL_DISK, ThreadJob
 from state.records import record_of

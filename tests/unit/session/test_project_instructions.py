@@ -9,13 +9,13 @@ import pytest
 
 from agent_host.session.opening import MAX_BYTES, ProjectFile, project_instructions
 from agent_host.thread.prompt import system_prompt
-from policy.bundle.model import bundle_from_trusted
+from policy.bundle import bundle_from_trusted
 from tests.support.policy_cases import shape_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
 
 
 def reading(**entry: Any) -> PolicyBundle:

@@ -17,11 +17,11 @@ from agent_host.errors import (
     TaskAlreadyRunning,
     UsageError,
 )
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.faults.disk import EXTREMES, SimulatedDisk
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.states import TaskEnd, TaskPhase
-from policy.rules.case import TaskOptions
+from policy.rules import TaskOptions
 from state.records import record_of
 from tests.support.loop import Loop, sessions_on
 from tests.support.loop_crashes import died

@@ -10,7 +10,7 @@ import pytest
 from agent_host.errors import (
     NoActiveTask,
 )
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.session.task_runner import TaskRunner
 from agent_host.states import session_machine
 from tests.support.loop import Loop

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent_host.errors import GatewayUnavailable
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.ids import MACHINE
 from agent_host.session.new_task import NewTask
 from agent_host.session.reports import session_state

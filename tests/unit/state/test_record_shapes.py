@@ -12,7 +12,7 @@ from agent_host.contracts import ArtifactType, ToolStatus
 from agent_host.llm.stream import Meaning
 from agent_host.states import SessionStatus
 from agent_host.thread.messages import Role
-from policy.rules.case import ApprovalMode, TaskOptions
+from policy.rules import ApprovalMode, TaskOptions
 from state import record_shapes, records
 from state import record_shapes as message_shapes
 from state.checkpoint import CommandReason, TaskStatus

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.terminal.markdown import MarkdownBlocks, render
+from agent_host.terminal import MarkdownBlocks, render
 
 PIECES = st.lists(st.text(alphabet="a `~\n*#-\u4e2d", max_size=12), max_size=30)
 

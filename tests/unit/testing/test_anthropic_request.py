@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from agent_host.testing.anthropic import Anthropic, read_request
-from agent_host.testing.dialect import BadRequest
+from agent_host.testing.dialects import BadRequest
+from agent_host.testing.dialects.anthropic import Anthropic, read_request
 from agent_host.testing.gateway import Script
 from tests.support.pictures import png
 from tests.support.rows import each_row

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent_host.testing.dialect import BadRequest
+from agent_host.testing.dialects import BadRequest
+from agent_host.testing.dialects.openai_chat import read_request
 from agent_host.testing.gateway import FAILURE_HEADER, MockGateway, Script
-from agent_host.testing.openai_chat import read_request
 from tests.support.pictures import png
 from tests.support.rows import each_row
 from tests.unit.testing import support

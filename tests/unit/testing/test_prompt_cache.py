@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_host.testing.dialect import CachePiece, Counts, PromptCache
+from agent_host.testing.dialects import CachePiece, Counts, PromptCache
 from agent_host.testing.gateway import MockGateway, Script
 from agent_host.testing.script import ScriptError
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.host.recording import turn_of
-from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.openai_chat import ChatDialect
-from agent_host.llm.openai_responses import ResponsesDialect
-from agent_host.testing.anthropic import Anthropic
+from agent_host.llm.dialects.anthropic import AnthropicDialect
+from agent_host.llm.dialects.openai_chat import ChatDialect
+from agent_host.llm.dialects.openai_responses import ResponsesDialect
+from agent_host.testing.dialects.anthropic import Anthropic
+from agent_host.testing.dialects.openai_chat import ChatCompletions
+from agent_host.testing.dialects.openai_responses import Responses
 from agent_host.testing.gateway import stream_body
-from agent_host.testing.openai_chat import ChatCompletions
-from agent_host.testing.openai_responses import Responses
 from agent_host.testing.script import RequestView, Script
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from agent_host.llm.stream import Dialect
-    from agent_host.testing.dialect import MockDialect as Wire
+    from agent_host.testing.dialects import MockDialect as Wire
 
 VIEW = RequestView("s", "m", "", 9, True, (), 1, 0, 0, "user", "hi", False, {})
 WIRES = [(AnthropicDialect(), Anthropic()), (ChatDialect(), ChatCompletions()), (ResponsesDialect(), Responses())]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
-from agent_host.llm.anthropic import AnthropicRenderer
-from agent_host.testing.anthropic import images_in, read_request
+from agent_host.llm.dialects.anthropic import AnthropicRenderer
+from agent_host.testing.dialects.anthropic import images_in, read_request
 from agent_host.thread import thread as pictures
 from agent_host.thread.messages import Message, ToolCall, decode, encode
 from agent_host.thread.thread import Thread

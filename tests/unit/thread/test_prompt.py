@@ -8,13 +8,13 @@ import pytest
 
 from agent_host.thread.prompt import policy_lines, system_prompt
 from config.policies import template
+from policy.bundle import bundle_from_trusted
 from policy.bundle.builtin import instantiate
-from policy.bundle.model import bundle_from_trusted
 from tests.support.policy_cases import NOW, shape_of
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle import PolicyBundle
 
 
 def bundle(*capabilities: dict[str, Any]) -> PolicyBundle:

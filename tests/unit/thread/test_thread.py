@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.anthropic import AnthropicRenderer
-from agent_host.testing.anthropic import read_request
+from agent_host.llm.dialects.anthropic import AnthropicRenderer
+from agent_host.testing.dialects.anthropic import read_request
 from agent_host.thread.messages import Message, ToolCall
 from agent_host.thread.thread import Thread
 

@@ -24,8 +24,8 @@ from tests.support.process import eventually
 from tests.support.tls import server_context, tls_in_front_of
 from tool_runtime.processes.command import LocalCommand
 from tool_runtime.remote.lists import RemoteTools, SourceTerms
+from tool_runtime.remote.mcp import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.connection import LastError, ServerAnswerTooLarge, _OneOrigin
-from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.remote.mcp.wire import Incoming
 from tool_runtime.router import LocalToolRouter

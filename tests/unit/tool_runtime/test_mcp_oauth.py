@@ -13,8 +13,8 @@ from mcp.shared.auth import OAuthToken
 
 from agent_host.ids import MACHINE
 from agent_host.redaction import REDACTED, Scrubber
+from tool_runtime.remote.mcp import token_file
 from tool_runtime.remote.mcp.oauth import TokenFile, oauth_of
-from tool_runtime.remote.mcp.servers import token_file
 
 if TYPE_CHECKING:
     from mcp.client.auth import OAuthClientProvider

@@ -12,9 +12,9 @@ from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from agent_host.ids import MACHINE
 from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, text
 from tests.unit.tool_runtime.test_mcp_wire import ERAS, NAME, Session
-from tool_runtime.remote.mcp.questions import MAX_QUESTIONS
-from tool_runtime.remote.mcp.servers import ServerConfig, Stdio
+from tool_runtime.remote.mcp import ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
+from tool_runtime.remote.mcp.wire import MAX_QUESTIONS
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import CallContext, add_timeout
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
-from agent_host.events.kinds import EventType
+from agent_host.events import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, LiveOutput
 from agent_host.ids import MACHINE
 from tests.support.events import Watcher, emitter
 from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, over_http, says, text
 from tests.support.rows import each_row
-from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
+from tool_runtime.remote.mcp import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import CallContext, ToolFault, add_timeout

@@ -9,7 +9,7 @@ import pytest
 
 from agent_host.contracts import SourceNotice, ToolRequest
 from agent_host.ids import MACHINE
-from agent_host.llm.answer_calls import sendable_name
+from agent_host.llm.dialects import sendable_name
 from state.tool_lists import ToolLists
 from tool_runtime.families.schemas import definition_of
 from tool_runtime.processes.command import LocalCommand

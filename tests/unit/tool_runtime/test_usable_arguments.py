@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent_host.contracts import Subject, ToolSpec
-from agent_host.host.local_tools import BUILT_IN, usable
+from agent_host.host.environment import BUILT_IN, usable
 from tests.support.rows import each_row
 
 FOREIGN = ToolSpec(

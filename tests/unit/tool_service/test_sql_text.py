@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.tool_service.tools.postgres import UnreadableSql, one_statement
+from agent_host.tool_service.postgres_query import UnreadableSql, one_statement
 from tests.support.rows import each_row
 
 

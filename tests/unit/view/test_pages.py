@@ -17,9 +17,17 @@ from agent_host.display_text import escape, one_line
 from agent_host.host.records import StoredSession
 from agent_host.session.patches import FilePatch
 from agent_host.session.transcript import Doubt, Picture, Wait
-from agent_host.view.pages import list_body, sessions_page
+from agent_host.view.pages import (
+    ENDS,
+    MOST_OF_ONE,
+    Budget,
+    coloured_html,
+    list_body,
+    rows_of_edits,
+    rows_of_patch,
+    sessions_page,
+)
 from agent_host.view.session import session_body, session_page, session_values
-from agent_host.view.text import ENDS, MOST_OF_ONE, Budget, coloured_html, rows_of_edits, rows_of_patch
 from agent_host.view.timeline import WIDTH, draw
 from tests.support.page_sessions import HOSTILE
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.workspace_changes.repository import object_format
+from agent_host.workspace_changes import object_format
 
 if TYPE_CHECKING:
     from pathlib import Path

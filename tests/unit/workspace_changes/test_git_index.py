@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.workspace_changes.git_objects import NAME_BYTES, Unreadable, blob_name, parse_index
+from agent_host.workspace_changes import NAME_BYTES, Unreadable, blob_name, parse_index
 from tests.support.git import commit_all, git
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from agent_host.contracts import Need, Subject, ToolSpec
 from policy.names import CapabilityName
 from tool_runtime.families.family import ToolRow
 from tool_runtime.families.schemas import FETCHES, RUNS, flag, integer, mapping, parameters, text
-from tool_runtime.output import artifacts
-from tool_runtime.output.text import charset_of, decode_body
+from tool_runtime.output import artifacts, charset_of, decode_body
 from tool_runtime.output.truncate import truncate_text
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, encode
 

@@ -1,1 +1,102 @@
-"""MCP servers as a source of tools (TR 9). Only what `connection` brings along imports the SDK."""
+"""MCP servers as a source of tools (TR 9). Only what `connection` brings along imports the SDK.
+
+Here are facts about a server before anything is started or connected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from agent_host.contracts import PersonAnswer, PersonAsked
+    from policy.scope import CommandScope
+
+
+class Asking(NamedTuple):
+    """The means of a server to ask during a call: `put` puts its question to a person, and the time of the call stands
+    inside of `paused`."""
+
+    put: Callable[[PersonAsked], Awaitable[PersonAnswer]]
+    paused: Callable[[], AbstractContextManager[None]]
+
+
+MAX_ANSWER_BYTES: Final = 10 * 1024 * 1024
+"""Of one answer: a body, an event, a line (TR 9.3)."""
+MAX_PAGES: Final = 50
+"""Of one list of tools."""
+
+
+class Http(NamedTuple):
+    """A server at `url`. `token` is sent to the origin of `url` and nowhere else, and so is the certificate in
+    `client_cert` (its key in `client_key`, where that is a file of its own). `ca_file` has the only roots that are
+    trusted, where it is given. `proxy` is the URL of one. `oauth_folder` is where the tokens of OAuth are kept, None
+    where it is not to be used."""
+
+    url: str
+    token: str | None = None
+    ca_file: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    proxy: str | None = None
+    oauth_folder: str | None = None
+
+
+class Stdio(NamedTuple):
+    """A program that is one. `environment` is all that it gets, `scope` what a sandbox holds it to, where there is
+    one."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    environment: Mapping[str, str]
+    mark: str
+    scope: CommandScope | None = None
+
+
+class ServerConfig(NamedTuple):
+    """One server by its `name`. `connect_timeout_s` is for a connection with its handshake, `timeout_s` for a call.
+    `elicitation`: it may ask the person something in the middle of a call."""
+
+    name: str
+    place: Http | Stdio
+    timeout_s: float
+    connect_timeout_s: float
+    elicitation: bool = False
+
+
+def origin_of(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port of a URL, in one spelling. Raises ValueError for what is none."""
+    parts = urlsplit(url)
+    default: dict[str, int] = {"http": 80, "https": 443}
+    scheme = parts.scheme.lower()
+    return scheme, (parts.hostname or "").lower(), parts.port or default.get(scheme)
+
+
+def token_file(folder: str, url: str) -> str:
+    """The file of a server's OAuth tokens."""
+    return os.path.join(folder, f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json")
+
+
+def read_tokens(folder: str, url: str) -> tuple[str, ...]:
+    """The tokens in that file, and the secret of the client; none where it cannot be read."""
+    try:
+        with open(token_file(folder, url), "rb") as file:
+            kept = orjson.loads(file.read(1 << 20))
+        found = [(kept.get("tokens") or {}).get(name) for name in ("access_token", "refresh_token", "id_token")]
+        found.append((kept.get("client") or {}).get("client_secret"))
+    except (OSError, ValueError, AttributeError):
+        return ()
+    return tuple(token for token in found if isinstance(token, str))
+
+
+class NotSent(Exception):
+    """The server has not got the request: it may be sent again on another connection."""

@@ -2,7 +2,7 @@
 
 A session lives in a task of its own, since the SDK's scopes are entered and left by the same one. The SDK negotiates
 which of its two eras it speaks: with `initialize`, or without. What a server asks of its client is refused: it is given
-no model and no files, and a person only where the user's configuration says so (`questions`).
+no model and no files, and a person only where the user's configuration says so (`wire`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from pydantic import TypeAdapter, ValidationError
 from agent_host.version import __version__
 from tool_runtime.processes.server import ProgramLineTooLong, ServerParams
 from tool_runtime.remote.lists import MAX_TOOLS
-from tool_runtime.remote.mcp.questions import ServerQuestions
-from tool_runtime.remote.mcp.servers import MAX_ANSWER_BYTES, MAX_PAGES, NotSent, Stdio, origin_of
-from tool_runtime.remote.mcp.wire import Incoming, answer_in, has_answer
+from tool_runtime.remote.mcp import MAX_ANSWER_BYTES, MAX_PAGES, NotSent, Stdio, origin_of
+from tool_runtime.remote.mcp.wire import Incoming, ServerQuestions, answer_in, has_answer
 from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from mcp.client.session import IncomingMessage
 
     from tool_runtime.processes.server import ServerProcess
-    from tool_runtime.remote.mcp.servers import Asking, Http, ServerConfig
+    from tool_runtime.remote.mcp import Asking, Http, ServerConfig
     from tool_runtime.remote.mcp.wire import Id
 
     Start = Callable[[ServerParams], ServerProcess]

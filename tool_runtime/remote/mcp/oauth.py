@@ -24,7 +24,7 @@ from mcp.shared.auth import (
 )
 from pydantic import BaseModel, ValidationError
 
-from tool_runtime.remote.mcp.servers import token_file
+from tool_runtime.remote.mcp import token_file
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

@@ -6,7 +6,7 @@ import pytest
 
 from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
-from tool_runtime.sandbox import levels
+from tool_runtime import sandbox as levels
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import pytest
 from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
-from tool_runtime.sandbox import levels
+from tool_runtime import sandbox as levels
 from tool_runtime.sandbox.session import _folder_of
 from tool_runtime.settings import SandboxSettings
 

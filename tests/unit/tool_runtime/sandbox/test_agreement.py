@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from policy.rules.sandbox import may_read, may_write
 from policy.scope import CommandScope
+from tool_runtime import sandbox as levels
 from tool_runtime.platform import landlock, landlock_rules, linux_sandbox
-from tool_runtime.sandbox import levels
 from tool_runtime.threads import run_in_fresh_thread
 
 pytestmark = [

@@ -19,10 +19,9 @@ from agent_host.contracts import Denial
 from policy.urls import UrlProblem
 from tests.unit.tool_runtime.conftest import until
 from tests.unit.tool_runtime.test_http import response, serving
-from tool_runtime.sandbox import proxy
-from tool_runtime.sandbox.proxy import MAX_HEAD_BYTES, DomainProxy, NoProxyRequest, ProxyParams, request_of, upstreams
 from tool_runtime.threads import DaemonPool
-from tool_runtime.web.domain_gate import DomainScope, Network
+from tool_runtime.web import DomainScope, Network, proxy
+from tool_runtime.web.proxy import MAX_HEAD_BYTES, DomainProxy, NoProxyRequest, ProxyParams, request_of, upstreams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping

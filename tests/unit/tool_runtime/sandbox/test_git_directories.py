@@ -16,7 +16,7 @@ from policy.scope import RepositoryFacts, ScopeFacts
 from tests.support.held import rows_of
 from tests.unit.policy.helpers import bundle
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
-from tool_runtime.sandbox import levels
+from tool_runtime import sandbox as levels
 from tool_runtime.sandbox.protected_paths import Guarded
 from tool_runtime.settings import SandboxSettings
 from tool_runtime.tool import mark_of

@@ -20,7 +20,7 @@ from agent_host.contracts import ToolConstraints, ToolResult
 from policy.scope import CommandScope
 from tests.support.held import NOBODY, make_repository, rows_of
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
-from tool_runtime.sandbox import levels
+from tool_runtime import sandbox as levels
 from tool_runtime.sandbox.protected_paths import Guarded
 from tool_runtime.sandbox.workspace_places import Entry, WorkspacePlaces
 from tool_runtime.settings import SandboxSettings

@@ -21,10 +21,11 @@ from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, error_of, open_descriptors, request, text_of, until
 from tests.unit.tool_runtime.sandbox.conftest import held
+from tool_runtime import sandbox as levels
 from tool_runtime.platform import current
 from tool_runtime.platform.mounts import LevelFinding
-from tool_runtime.sandbox import levels, proxy
 from tool_runtime.settings import SandboxSettings
+from tool_runtime.web import proxy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

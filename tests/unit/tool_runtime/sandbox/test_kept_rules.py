@@ -11,8 +11,8 @@ import pytest
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tests.unit.tool_runtime.sandbox.conftest import held
+from tool_runtime import sandbox as levels
 from tool_runtime.platform import landlock, linux_sandbox, mounts
-from tool_runtime.sandbox import levels
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.process import eventually
+from tool_runtime import sandbox as levels
 from tool_runtime.platform import current, landlock_rules, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import DiskView
-from tool_runtime.sandbox import launching, levels
+from tool_runtime.sandbox import launching
 from tool_runtime.sandbox.launching import Launcher
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tests.support.held import PYTHON, rows_of
+from tool_runtime import sandbox as levels
 from tool_runtime.platform import landlock
-from tool_runtime.sandbox import levels
 
 HERE = Path(__file__).parent
 HOSTILE = rows_of((HERE / "hostile.txt").read_text(encoding="utf-8"))
@@ -164,7 +164,7 @@ def test_older_versions_of_landlock_hold_what_they_say(abi: int) -> None:
 @pytest.mark.parametrize("abi", [0, 1, 2])
 def test_versions_that_hold_too_little_are_refused(abi: int) -> None:
     code = (
-        "import sys; from tests.support import held; from tool_runtime.sandbox import levels as sandbox;"
+        "import sys; from tests.support import held; from tool_runtime import sandbox;"
         f"held.mask({abi}); found = sandbox.look('landlock'); print(found.works, found.problem)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

@@ -11,8 +11,8 @@ import pytest
 from agent_host.contracts import ToolConstraints, ToolResult
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
+from tool_runtime import sandbox as levels
 from tool_runtime.platform.inotify import TreeWatch
-from tool_runtime.sandbox import levels
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:

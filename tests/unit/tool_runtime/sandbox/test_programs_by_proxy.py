@@ -20,8 +20,9 @@ import pytest
 from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request
-from tool_runtime.sandbox import levels, proxy
+from tool_runtime import sandbox as levels
 from tool_runtime.settings import SandboxSettings
+from tool_runtime.web import proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

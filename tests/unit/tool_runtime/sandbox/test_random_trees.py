@@ -14,7 +14,7 @@ from agent_host.judging.scoping import scope_facts
 from policy.rules.sandbox import command_scope, may_read, may_write
 from tests.unit.policy.helpers import bundle
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
-from tool_runtime.sandbox import levels
+from tool_runtime import sandbox as levels
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:

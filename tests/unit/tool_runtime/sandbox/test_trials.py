@@ -17,7 +17,7 @@ from agent_host.host.sandboxing import level_of, try_levels
 from agent_host.version import __version__
 from config.load import load
 from state.remembered import SANDBOX_LEVELS_FILE, SandboxLevels
-from tool_runtime.sandbox import levels
+from tool_runtime import sandbox as levels
 from tool_runtime.settings import SandboxSettings
 from tool_runtime.tool import ToolFault
 

@@ -1,0 +1,581 @@
+"""The Anthropic Messages dialect: POST {url}/v1/messages, answered by server-sent events (AH 6.2, 6.3)."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import orjson
+
+from agent_host.llm.dialects import NOT_CLOSED, CallReader, SentNames, meaning_with, mend_ids, sendable_name
+from agent_host.llm.event_stream import messages_events
+from agent_host.llm.raw_json import (
+    loads_with_halves,
+    may_hold_halves,
+    member,
+    members,
+    name_in,
+    repair,
+    repair_json,
+    split_open_end,
+)
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError, key_headers
+from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
+from agent_host.thread.thread import UnitMark
+from config import json_text
+from config.json_text import copy_to_keep
+from state.usage import TokenUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from agent_host.contracts import Image, ToolSpec
+    from agent_host.llm.stream import CacheTtl
+    from agent_host.thread.messages import Message, Order
+
+NAME = "anthropic"
+_API_VERSION = "2023-06-01"
+# How a message ends: the object of its last block, the array, the message.
+_ENDS = b"}]}"
+_CACHE_MARK: dict[CacheTtl, dict[str, str]] = {
+    "5m": {"type": "ephemeral"},
+    "1h": {"type": "ephemeral", "ttl": "1h"},
+}
+
+
+class AnthropicRenderer:
+    """Messages as the Messages API takes them: results of one turn's calls stand together in one user message. Blocks
+    go out that `model` made."""
+
+    def __init__(self, model: str = "", cache_ttl: CacheTtl = "5m") -> None:
+        self._model = model
+        self.cache_mark = UnitMark(b',"cache_control":' + orjson.dumps(_CACHE_MARK[cache_ttl]), len(_ENDS))
+        """See `Renderer`: a field of the last block."""
+
+    def user(self, messages: Sequence[Message]) -> bytes:
+        """One user message, a text block for each of `messages`."""
+        return copy_to_keep(orjson.dumps({"role": "user", "content": [_text(message) for message in messages]}))
+
+    def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
+        """The assistant's blocks and, where it called tools, the user message with their results."""
+        turn = orjson.dumps({"role": "assistant", "content": self._blocks(assistant)})
+        if not results:
+            return copy_to_keep(turn)
+        answers: list[dict[str, Any]] = []
+        for result in results:
+            block: dict[str, Any] = {"type": "tool_result", "tool_use_id": result.tool_call_id}
+            if result.images:
+                block["content"] = [*_result_parts(result), *map(_image, result.images)]
+            elif result.content:
+                block["content"] = orjson.Fragment(result.content_json)
+            if result.is_error:
+                block["is_error"] = True
+            answers.append(block)
+        return turn + b"," + orjson.dumps({"role": "user", "content": answers})
+
+    def _blocks(self, assistant: Message) -> list[Any]:
+        blocks: list[Any] = []
+        answered = False
+        for part in assistant.parts_for(NAME, self._model):
+            if isinstance(part, Block):
+                blocks.append(orjson.Fragment(part.raw))
+                answered = answered or not _is_thinking(part)
+            elif not isinstance(part, str):
+                blocks.append(_tool_use(part))
+                answered = True
+            elif part.strip():
+                whole = part == assistant.content
+                text = orjson.Fragment(assistant.content_json) if whole else part
+                blocks.append({"type": "text", "text": text})
+                answered = True
+        # The API refuses an answer that is empty, or thinking and nothing else.
+        return blocks if answered else [*blocks, {"type": "text", "text": NOTHING_SAID}]
+
+
+def _result_parts(result: Message) -> list[dict[str, Any]]:
+    return [_text(result)] if result.content.strip() else []
+
+
+def _image(image: Image) -> dict[str, Any]:
+    data = orjson.Fragment(b'"%s"' % b64encode(image.data))
+    return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": data}}
+
+
+def _is_thinking(block: Block) -> bool:
+    kind = orjson.loads(block.raw)["type"]
+    return kind in ("thinking", "redacted_thinking")
+
+
+def _tool_use(call: ToolCall) -> dict[str, Any]:
+    return {
+        "type": "tool_use",
+        "id": call.call_id,
+        "name": sendable_name(call.name),
+        "input": orjson.Fragment(call.arguments_json),
+    }
+
+
+def _text(message: Message) -> dict[str, Any]:
+    said = message.content.strip()
+    return {"type": "text", "text": orjson.Fragment(message.content_json) if said else NOTHING_SAID}
+
+
+def _is_closed(schema: Any) -> bool:
+    """True if all objects of a JSON Schema say that they have no other properties: the provider refuses any other."""
+    if isinstance(schema, list):
+        return all(map(_is_closed, schema))
+    if not isinstance(schema, dict):
+        return True
+    is_object = schema.get("type") == "object" or "properties" in schema
+    return not (is_object and schema.get("additionalProperties") is not False) and all(map(_is_closed, schema.values()))
+
+
+class AnthropicDialect:
+    """See `agent_host.llm.stream.Dialect`. `cache_ttl` is how long the provider is to keep what requests begin with,
+    `names` are those that tools were offered by, where another of the session has offered some. `own_key`: the token
+    is a key of the vendor's own."""
+
+    name: ClassVar[str] = NAME
+    path: ClassVar[str] = "/v1/messages"
+    tail: ClassVar[bytes] = b"]}"
+    takes_images: ClassVar[bool] = True
+
+    def __init__(self, cache_ttl: CacheTtl = "5m", names: SentNames | None = None, *, own_key: bool = False) -> None:
+        self._cache_ttl = cache_ttl
+        self._own_key = own_key
+        self._names = names or SentNames()
+
+    def kept_for(self, cache_ttl: CacheTtl) -> AnthropicDialect:
+        """See `agent_host.llm.stream.Dialect`."""
+        return AnthropicDialect(cache_ttl, self._names, own_key=self._own_key)
+
+    def renderer(self, model: str) -> AnthropicRenderer:
+        """See `agent_host.llm.stream.Dialect`."""
+        return AnthropicRenderer(model, self._cache_ttl)
+
+    def headers(self, token: str | None) -> Mapping[str, str]:
+        """JSON out, events in; the token goes where the vendor's own clients put it, and where other gateways look."""
+        return {
+            "content-type": "application/json",
+            "accept": "text/event-stream",
+            "anthropic-version": _API_VERSION,
+            **key_headers(token, "x-api-key", only=self._own_key),
+        }
+
+    def head(
+        self,
+        *,
+        model: str,
+        max_output_tokens: int,
+        system: str,
+        tools: Sequence[ToolSpec],
+        session_id: str = "",
+        is_marked: bool = True,
+        answer_schema: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """Model, limits, tools and system prompt, with a cache mark after it. This provider finds its cache by the
+        request's beginning and takes no name for it."""
+        del session_id
+        mark = {"cache_control": _CACHE_MARK[self._cache_ttl]} if is_marked else {}
+        request: dict[str, Any] = {"model": model, "max_tokens": max_output_tokens, "stream": True}
+        if tools:
+            request["tools"] = [
+                {
+                    "name": self._names.offer(tool.name),
+                    "description": tool.description,
+                    "input_schema": tool.input_schema,
+                }
+                for tool in tools
+            ]
+        if answer_schema is not None and _is_closed(answer_schema):
+            request["output_config"] = {"format": {"type": "json_schema", "schema": answer_schema}}
+        request["system"] = [{"type": "text", "text": system, **mark}]
+        return orjson.dumps(request)[:-1] + b',"messages":['
+
+    def assembler(self, max_call_arguments_bytes: int | None = None) -> AnthropicAssembler:
+        """A fresh one."""
+
+        return AnthropicAssembler(max_call_arguments_bytes, self._names.real)
+
+    def whole(self, body: str) -> Iterator[tuple[str, str]]:
+        """See `Dialect.whole`."""
+        return messages_events(body)
+
+
+# Answers of the Anthropic Messages dialect: a turn out of the events of one stream (AH 6.3).
+
+_MEANINGS: dict[str, Meaning] = {
+    "end_turn": "complete",
+    "stop_sequence": "complete",
+    "tool_use": "empty",
+    "max_tokens": "cut",
+    "model_context_window_exceeded": "window",
+    "pause_turn": "continue",
+    "compaction": "continue",
+    "refusal": "blocked",
+}
+_OURS = frozenset({"text", "tool_use"})
+# Far above what any model takes; the sums of a whole session stay countable in any JSON.
+_MAX_COUNT = 10**9
+# What the standard calls an event without a name.
+_UNNAMED = "message"
+# In `cache_creation` of usage; the rest of `cache_creation_input_tokens` is kept for five minutes.
+_WRITTEN_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
+
+
+def meaning_of(stop_reason: str) -> Meaning:
+    """Return the meaning of a stop reason of this dialect; one that the provider may add later is not known to be the
+    end."""
+    return _MEANINGS.get(stop_reason, "unknown")
+
+
+@dataclass(slots=True)
+class _Block:
+    index: int
+    kind: str
+    call_id: str
+    name: str
+    start: dict[str, Any]
+    opaque: OpaqueBlock | None = None  # None for text and for calls of our tools
+    closed: bool = False
+    citations: list[Any] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    argument_bytes: int = 0
+    input: str = ""  # JSON text of arguments that came with the start
+    open_end: str = ""  # the first half of a character that the next text may complete
+
+
+class AnthropicAssembler:
+    """Puts a turn together from message_start, content blocks by index, message_delta and message_stop. No limit of the
+    arguments where `max_call_arguments_bytes` is None. `real_name` gives the tool that a name in the answer means."""
+
+    def __init__(
+        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
+    ) -> None:
+        self._real_name = real_name
+        self.content = 0
+        self.thinking = ""
+        self._calls = CallReader(max_call_arguments_bytes)
+        self._halves = False
+        self._replaced = 0
+        self._blocks: list[_Block] = []
+        self._by_index: dict[int, _Block] = {}
+        self._usage: dict[str, int] = {}
+        self._response_id = self._response_model = ""
+        self._stop_reason: str | None = None
+        self._detail = ""
+        self._started = False
+        self._over = False
+        self._data = ""
+
+    def feed(self, event: str, data: str) -> str | None:
+        """Take one event; unknown ones are skipped, as the API asks of its clients, and so is all behind the end. What
+        has no name of its own, as proxies send it, says in its data what it is."""
+        self.thinking = ""
+        if event == _UNNAMED:
+            event = _type_of(data)
+        handler = self._HANDLERS.get(event)
+        if handler is None or self._over:
+            return None
+        try:
+            self._data = data
+            return handler(self, self._loads(event, data))
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
+            # Its frames hold what was read of the event, and a retry holds the error while it reads the next answer.
+            raise StreamProtocolError(f"the {event} event is malformed") from error.with_traceback(None)
+
+    def finish(self) -> ModelTurn:
+        """The turn, when the stream said `message_stop`."""
+        if not (self._started and self._over and self._stop_reason is not None):
+            raise StreamProtocolError("the stream ended before the message did")
+        blocks = sorted(self._blocks, key=lambda block: block.index)
+        text = "".join(part for block in blocks if block.kind == "text" for part in block.parts)
+        calls = mend_ids(self._tool_call(block) for block in blocks if block.kind == "tool_use")
+        opaque, order, dropped = _opaque_parts(blocks, cut=self._is_cut())
+        return ModelTurn(
+            text,
+            calls,
+            self._stop_reason,
+            meaning_with(calls, meaning_of(self._stop_reason)),
+            self._token_usage(),
+            self._replaced + self._calls.replaced,
+            opaque,
+            order,
+            dropped,
+            self._response_id,
+            self._response_model,
+            self._detail if self._stop_reason != "max_tokens" else self._stop_reason,
+        )
+
+    def _is_cut(self) -> bool:
+        return meaning_of(self._stop_reason or "") in ("cut", "window")
+
+    def _loads(self, event: str, data: str) -> Any:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            if not may_hold_halves(data):
+                raise
+        self._halves = True
+        if event == "content_block_delta":  # the second half may come with the next one
+            return loads_with_halves(data)
+        data, count = repair_json(data)
+        self._replaced += count
+        return orjson.loads(data)
+
+    def _message_start(self, data: dict[str, Any]) -> None:
+        if self._started:
+            raise StreamProtocolError("a second message begins in the stream of the first")
+        self.content += 1
+        self._started = True
+        message = data["message"]
+        self._response_id, self._response_model = name_in(message.get("id")), name_in(message.get("model"))
+        self._note_usage(message.get("usage") or {})
+
+    def _block_start(self, data: dict[str, Any]) -> str | None:
+        raw = data["content_block"]
+        kind, index = _string(raw["type"], required=True), int(data["index"])
+        block = _Block(index, kind, _string(raw.get("id")), _string(raw.get("name")), raw)
+        left = self._close_ends() if self._halves else ""
+        self.content += index not in self._by_index
+        self._blocks.append(block)  # proxies may give several blocks one index
+        self._by_index[index] = block
+        if kind == "tool_use" and isinstance(raw.get("input"), dict) and raw["input"] and not self._halves:
+            block.input = members(member(self._data, "content_block") or "{}").get("input", "")
+        if block.kind not in _OURS:
+            block.opaque = OpaqueBlock(member(self._data, "content_block"))
+            self.thinking = block.opaque.shown(raw)
+        if block.kind != "text":
+            return left
+        text = _string(raw.get("text"))
+        block.parts.append(text)
+        return left + text
+
+    def _block_delta(self, data: dict[str, Any]) -> str | None:
+        block, delta = self._by_index.get(data["index"]), data["delta"]
+        if block is None:  # of a block that never began
+            return None
+        kind = delta["type"]
+        if block.opaque is not None:
+            block.opaque.add(delta)
+            self.thinking = block.opaque.shown(delta)
+        if kind == "text_delta" and block.kind == "text":
+            text = _string(delta["text"], required=True)
+            self.content += len(text)
+            if self._halves:
+                text, block.open_end = split_open_end(block.open_end + text)
+                text = self._repair(text)
+            block.parts.append(text)
+            return text
+        if kind == "citations_delta":
+            block.citations.append(delta["citation"])
+        if kind == "input_json_delta" and block.kind == "tool_use":
+            self._add_arguments(block, _string(delta["partial_json"], required=True))
+        elif any(value for name, value in delta.items() if name != "type"):
+            self.content += 1
+        return None
+
+    def _block_stop(self, data: dict[str, Any]) -> None:
+        block = self._by_index.get(data["index"])
+        if block is not None:
+            block.closed = True
+
+    def _add_arguments(self, block: _Block, part: str) -> None:
+        self.content += len(part)
+        block.parts.append(part)
+        block.argument_bytes += len(part) if part.isascii() else len(part.encode("utf-8", "surrogatepass"))
+        self._calls.check_size(block.argument_bytes)
+
+    def _message_delta(self, data: dict[str, Any]) -> None:
+        reason = _string(data["delta"].get("stop_reason"))
+        self.content += reason not in ("", self._stop_reason)
+        self._stop_reason = reason or self._stop_reason
+        self._detail = _details(data["delta"].get("stop_details")) or self._detail
+        self._note_usage(data.get("usage") or {})
+
+    def _message_stop(self, _: dict[str, Any]) -> str | None:
+        self._over = True
+        return self._close_ends() if self._halves else None
+
+    def _close_ends(self) -> str:
+        """The text for first halves whose second never came."""
+        closed = ""
+        for block in self._blocks:
+            if block.open_end:
+                end, block.open_end = self._repair(block.open_end), ""
+                block.parts.append(end)
+                closed += end
+        return closed
+
+    def _repair(self, text: str) -> str:
+        text, count = repair(text)
+        self._replaced += count
+        return text
+
+    def _error(self, data: dict[str, Any]) -> None:
+        error = data["error"]
+        raise StreamFault(f"{_string(error['type'], required=True)}: {error.get('message', '')}", body=data)
+
+    def _tool_call(self, block: _Block) -> ToolCall:
+        """The call of a tool_use block, its arguments encoded; its problem where it cannot run."""
+        at_the_limit = self._is_cut() and block is self._blocks[-1] and not "".join(block.parts).strip()
+        if not block.closed or (at_the_limit and not block.start.get("input")):
+            return ToolCall(block.call_id, self._real_name(block.name), {}, NOT_CLOSED)
+        self._calls.check_size(len(block.input.encode("utf-8", "surrogatepass")))
+        at_start = block.start.get("input")
+        arguments = "".join(block.parts) or block.input or (at_start if isinstance(at_start, dict) else None)
+        return self._calls.call(block.call_id, self._real_name(block.name), arguments)
+
+    def _token_usage(self) -> TokenUsage:
+        """The counts; `input_tokens` of this API leaves out what was read from the cache and written to it."""
+        read, written = (self._usage.get(f"cache_{what}_input_tokens", 0) for what in ("read", "creation"))
+        whole = self._usage.get("input_tokens", 0) + read + written
+        long = min(written, self._usage.get(_WRITTEN_FOR_AN_HOUR, 0))
+        return TokenUsage(whole, self._usage.get("output_tokens", 0), read, written, long)
+
+    def _note_usage(self, usage: Mapping[str, Any]) -> None:
+        # Counts in message_delta are cumulative and replace those of message_start.
+        by_time = usage.get("cache_creation")
+        counts = {**usage, **by_time} if isinstance(by_time, dict) else usage
+        self._usage.update(
+            (name, min(count, _MAX_COUNT)) for name, count in counts.items() if type(count) is int and count >= 0
+        )
+
+    _HANDLERS: ClassVar[dict[str, Callable[[AnthropicAssembler, Any], str | None]]] = {
+        "message_start": _message_start,
+        "content_block_start": _block_start,
+        "content_block_delta": _block_delta,
+        "content_block_stop": _block_stop,
+        "message_delta": _message_delta,
+        "message_stop": _message_stop,
+        "error": _error,
+    }
+
+
+def _opaque_parts(blocks: list[_Block], *, cut: bool) -> tuple[tuple[Block, ...], Order, int]:
+    """Return the provider's own parts of the blocks of an answer, the order of its parts, and how many were dropped. A
+    block that the answer ended in is not kept, and of an answer that was `cut` no thinking without its signature."""
+    opaque: list[Block] = []
+    order: list[int | Literal["call", "block"]] = []
+    dropped = 0
+    for block in blocks:
+        if block.kind == "tool_use":
+            order.append("call")
+            continue
+        text = "".join(block.parts) if block.opaque is None else ""
+        raw = text_with(block.start, text, block.citations) if block.opaque is None else block.opaque.whole()
+        if cut and raw is not None and block.kind == "thinking" and not orjson.loads(raw).get("signature"):
+            continue
+        dropped += block.closed and block.opaque is not None and raw is None
+        if raw is not None and block.closed and (text or block.opaque is not None):
+            opaque.append(Block(raw, NAME, holds_text=block.opaque is None))
+            order.append("block")
+        if text:
+            order.append(len(text))
+    return tuple(opaque), shortest(tuple(order)), dropped
+
+
+def _type_of(data: str) -> str:
+    """The type that the data of an event names, "" for none. Raises StreamProtocolError for an object that cannot be
+    read: what it would have said is not known."""
+    try:
+        kind = (loads_with_halves if may_hold_halves(data) else orjson.loads)(data).get("type")
+    except (ValueError, AttributeError) as error:
+        if data.lstrip().startswith("{"):
+            raise StreamProtocolError("an event without a name is malformed") from error.with_traceback(None)
+        return ""
+    return kind if isinstance(kind, str) else ""
+
+
+def _string(value: object, *, required: bool = False) -> str:
+    """`value` itself, "" for a missing one that may be missing. Raises ValueError for anything else."""
+    if value is None and not required:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a string")
+    return value
+
+
+def _details(value: object) -> str:
+    """Category and explanation of `stop_details`, in one line."""
+    said = [value.get(name) for name in ("category", "explanation")] if isinstance(value, dict) else []
+    return " ".join(": ".join(part for part in said if isinstance(part, str) and part).split())[:MAX_DETAIL]
+
+
+# Content blocks of the Anthropic Messages dialect that go back as they came: thinking with its signature, redacted
+# thinking, what tools of the provider did, and kinds that are not known here.
+
+# Deltas whose text is appended to a field of the block, and those whose value replaces one.
+_APPENDED = {"thinking_delta": "thinking"}
+_REPLACED = {"signature_delta": ("signature",), "compaction_delta": ("content", "encrypted_content")}
+
+
+class OpaqueBlock:
+    """One block. `start` is its JSON text in content_block_start, None where that cannot be had unchanged."""
+
+    def __init__(self, start: str | None) -> None:
+        self._start = start
+        self._appended: dict[str, list[str]] = {}
+        self._replaced: dict[str, Any] = {}
+        self._input: list[str] = []
+        self._known = True
+        self._open_end = ""
+
+    def add(self, delta: dict[str, Any]) -> None:
+        """Take one delta. Raises KeyError, TypeError for one that is malformed."""
+        kind = delta["type"]
+        if kind in _APPENDED:
+            field = _APPENDED[kind]
+            self._appended.setdefault(field, []).append(delta[field])
+        elif kind in _REPLACED:
+            self._replaced |= {field: delta[field] for field in _REPLACED[kind] if field in delta}
+        elif kind == "input_json_delta":
+            self._input.append(delta["partial_json"])
+        elif any(value for name, value in delta.items() if name != "type"):
+            self._known = False
+
+    def shown(self, part: dict[str, Any]) -> str:
+        """The thinking in `part`, the start of this block or a delta, for a person to read; "" for none. The first half
+        of a character waits for the second, and is not shown without it."""
+        text = part.get("thinking") if part["type"] in ("thinking", "thinking_delta") else None
+        if not isinstance(text, str):
+            return ""
+        text, self._open_end = split_open_end(self._open_end + text)
+        return repair(text)[0]
+
+    def whole(self) -> str | None:
+        """The block as JSON text; None where it cannot be sent back unchanged: it is malformed, or half of a character
+        was in it, or a delta of an unknown kind."""
+        if self._start is None or not self._known:
+            return None
+        try:
+            block: dict[str, Any] = json_text.loads(self._start)
+            if not (self._appended or self._replaced or self._input):
+                return self._start
+            for field, pieces in self._appended.items():
+                block[field], replaced = repair(block.get(field, "") + "".join(pieces))
+                if replaced:
+                    return None
+            block |= self._replaced
+            arguments = "".join(self._input)
+            if arguments:
+                json_text.loads(arguments)
+                block["input"] = orjson.Fragment(arguments)
+            return orjson.dumps(block).decode()
+        except (TypeError, ValueError):  # orjson's own errors are of these kinds
+            return None
+
+
+def text_with(start: dict[str, Any], text: str, citations: list[Any]) -> str | None:
+    """A text block with its other fields, None where it has none or they cannot be encoded."""
+    beside = {name: value for name, value in start.items() if value is not None} | {"type": "text", "text": text}
+    if citations:
+        first = beside.get("citations")
+        beside["citations"] = [*first, *citations] if isinstance(first, list) else citations
+    if len(beside) == len(("type", "text")) or beside.get("citations") == []:
+        return None
+    try:
+        return orjson.dumps(beside).decode()
+    except orjson.JSONEncodeError:
+        return None

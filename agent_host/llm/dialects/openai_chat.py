@@ -1,0 +1,649 @@
+"""The Chat Completions dialect of OpenAI, which many servers speak: POST {url}/v1/chat/completions, answered by
+server-sent events (AH 6.2, 6.3)."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from functools import cached_property, partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+import orjson
+
+from agent_host.llm.dialects import (
+    NOT_CLOSED,
+    CallReader,
+    SentNames,
+    encode_arguments,
+    keep_spelling,
+    meaning_with,
+    mend_ids,
+    sendable_name,
+)
+from agent_host.llm.errors import fault_of
+from agent_host.llm.event_stream import chat_events
+from agent_host.llm.raw_json import (
+    OpaqueFields,
+    elements,
+    loads_with_halves,
+    may_hold_halves,
+    members,
+    name_in,
+    repair,
+    split_open_end,
+)
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError, key_headers
+from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, ToolCall, shortest
+from config.json_text import copy_to_keep
+from state.usage import TokenUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from agent_host.contracts import Image, ToolSpec
+    from agent_host.llm.stream import CacheTtl
+    from agent_host.thread.messages import Message, Order
+
+    _Raw = Callable[[], Mapping[str, str]]
+
+NAME: Final = "openai"
+OF_MESSAGE: Final = "message"
+OF_CALL: Final = "call"
+OF_FUNCTION: Final = "function"
+"""Members of a block, which is `{"message": {...}}` or `{"call": {...}, "function": {...}}`: the fields that go back
+into the message, into the call, and into the function that it names."""
+
+# Some servers refuse empty texts.
+_NOTHING_SAID: Final = b'"%b"' % NOTHING_SAID.encode()
+# Tool messages have no field for it.
+_ERROR_MARK: Final = b"[error] "
+# OpenAI refuses longer ones, and ids that came from another provider may be longer.
+_MAX_ID_CHARS = 40
+_OF_CALL = frozenset({"index", "id", "type", "function"})
+_OF_FUNCTION = frozenset({"name", "arguments"})
+
+
+class ChatRenderer:
+    """Messages as Chat Completions takes them: a tool message for each result, and behind them a user message with
+    their pictures, which tool messages cannot hold. Blocks go out that `model` made."""
+
+    cache_mark: ClassVar[None] = None
+    """See `Renderer`. This wire has no marks: a provider keeps what it can."""
+
+    def __init__(self, model: str = "") -> None:
+        self._model = model
+
+    def user(self, messages: Sequence[Message]) -> bytes:
+        """One user message; several texts have an empty line between them."""
+        if len(messages) == 1:
+            return b'{"role":"user","content":%b}' % _content(messages[0])
+        said = "\n\n".join(message.content for message in messages if message.content.strip())
+        return b'{"role":"user","content":%b}' % (orjson.dumps(said) if said else _NOTHING_SAID)
+
+    def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
+        """The assistant's message and, where it called tools, a message for each result."""
+        pictures = [result for result in results if result.images]
+        messages = [self._assistant(assistant), *map(_result, results)]
+        if pictures:
+            messages.append(_pictures(pictures))
+        return copy_to_keep(b",".join(messages))
+
+    def _assistant(self, assistant: Message) -> bytes:
+        calls: list[ToolCall] = []
+        of_calls: dict[int, dict[str, str]] = {}
+        beside = b""
+        for part in assistant.parts_for(NAME, self._model):
+            if isinstance(part, Block):
+                found = members(part.raw)
+                beside += _members(found.get(OF_MESSAGE))
+                of_calls[len(calls)] = {**of_calls.get(len(calls), {}), **found}
+            elif not isinstance(part, str):
+                calls.append(part)
+        sent = b",".join(_call(call, of_calls.get(number, {})) for number, call in enumerate(calls, 1))
+        content = b"null" if calls and not assistant.content.strip() else _content(assistant)
+        listed = b',"tool_calls":[%b]' % sent if calls else b""
+        return b'{"role":"assistant","content":%b%b%b}' % (content, listed, beside)
+
+
+def _content(message: Message) -> bytes:
+    return message.content_json if message.content.strip() else _NOTHING_SAID
+
+
+def _call(call: ToolCall, blocks: Mapping[str, str]) -> bytes:
+    """The call, with the fields that came with it, which are members of its `blocks`."""
+    beside, of_function = (_members(blocks.get(name)) for name in (OF_CALL, OF_FUNCTION))
+    name, arguments = orjson.dumps(sendable_name(call.name)), encode_arguments(call, blocks.get(ARGUMENTS_TEXT))
+    function = b'{"name":%b,"arguments":%b%b}' % (name, arguments, of_function)
+    return b'{"id":%b,"type":"function","function":%b%b}' % (_id(call.call_id), function, beside)
+
+
+def _members(fields: str | None) -> bytes:
+    """The members of the JSON object `fields`, as they stand there, behind others."""
+    inner = "" if fields is None else fields.strip()[1:-1].strip()
+    return b",%b" % inner.encode() if inner else b""
+
+
+def _id(call_id: str | None) -> bytes:
+    """The id, or the same other one for each time that it is too long."""
+    known = call_id or ""
+    if len(known) > _MAX_ID_CHARS:
+        known = f"call_{sha256(known.encode()).hexdigest()[:32]}"
+    return orjson.dumps(known)
+
+
+def _result(result: Message) -> bytes:
+    content = _content(result)
+    if result.is_error:
+        content = b'"%b%b' % (_ERROR_MARK, content[1:])
+    return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (_id(result.tool_call_id), content)
+
+
+def _pictures(results: Iterable[Message]) -> bytes:
+    """A user message with the pictures of `results`, each result's behind a line that names its call."""
+    parts: list[dict[str, Any]] = []
+    for result in results:
+        text = f"[Pictures of the result of {orjson.loads(_id(result.tool_call_id))}:]"
+        parts += [{"type": "text", "text": text}, *map(_image, result.images)]
+    return orjson.dumps({"role": "user", "content": parts})
+
+
+def _image(image: Image) -> dict[str, Any]:
+    url = orjson.Fragment(b'"data:%b;base64,%b"' % (image.media_type.encode(), b64encode(image.data)))
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+class ChatDialect:
+    """See `agent_host.llm.stream.Dialect`. `max_tokens_field` is what the gateway calls the limit of an answer;
+    `names_cache`: it takes `prompt_cache_key`; `own_key`: the token is a key of the vendor's own."""
+
+    name: ClassVar[str] = NAME
+    path: ClassVar[str] = "/v1/chat/completions"
+    tail: ClassVar[bytes] = b"]}"
+    takes_images: ClassVar[bool] = True
+
+    def __init__(
+        self, *, max_tokens_field: str = "max_completion_tokens", names_cache: bool = True, own_key: bool = False
+    ) -> None:
+        self._own_key = own_key
+        self._max_tokens_field = max_tokens_field
+        self._names_cache = names_cache
+        self._names = SentNames()
+
+    def kept_for(self, cache_ttl: CacheTtl) -> ChatDialect:
+        """See `agent_host.llm.stream.Dialect`: this wire cannot say it."""
+        del cache_ttl
+        return self
+
+    def renderer(self, model: str) -> ChatRenderer:
+        """See `agent_host.llm.stream.Dialect`."""
+        return ChatRenderer(model)
+
+    def headers(self, token: str | None) -> Mapping[str, str]:
+        """JSON out, events in; the token goes where the vendor's own clients put it, and where other gateways look."""
+        carrying = key_headers(token, "authorization", only=self._own_key)
+        return {"content-type": "application/json", "accept": "text/event-stream", **carrying}
+
+    def head(
+        self,
+        *,
+        model: str,
+        max_output_tokens: int,
+        system: str,
+        tools: Sequence[ToolSpec],
+        session_id: str = "",
+        is_marked: bool = True,
+        answer_schema: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """Model, limit, tools and the system message, which other messages follow."""
+        del is_marked
+        request: dict[str, Any] = {
+            "model": model,
+            self._max_tokens_field: max_output_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if session_id and self._names_cache:
+            request["prompt_cache_key"] = session_id
+        if tools:
+            request["tools"] = [self._function(tool) for tool in tools]
+        if answer_schema is not None:
+            form = {"name": "answer", "schema": answer_schema, "strict": False}
+            request["response_format"] = {"type": "json_schema", "json_schema": form}
+        first = orjson.dumps({"role": "system", "content": system}) + b"," if system.strip() else b""
+        return orjson.dumps(request)[:-1] + b',"messages":[' + first
+
+    def assembler(self, max_call_arguments_bytes: int | None = None) -> ChatAssembler:
+        """A fresh one."""
+
+        return ChatAssembler(max_call_arguments_bytes, self._names.real)
+
+    def whole(self, body: str) -> Iterator[tuple[str, str]]:
+        """See `Dialect.whole`."""
+        return chat_events(body)
+
+    def _function(self, tool: ToolSpec) -> dict[str, Any]:
+        name = self._names.offer(tool.name)
+        function = {"name": name, "description": tool.description, "parameters": tool.input_schema}
+        return {"type": "function", "function": function}
+
+
+# Answers of the Chat Completions dialect: a turn out of the chunks of one stream (AH 6.3).
+
+# Each end of an answer that is known of any server; OpenAI's own come first in each group.
+_MEANINGS: Mapping[str, Meaning] = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", ""), "complete"),
+    **dict.fromkeys(("tool_calls", "function_call", "tool_use"), "empty"),
+    **dict.fromkeys(("length", "max_tokens", "model_length"), "cut"),
+    **dict.fromkeys(("content_filter", "refusal", "safety", "sensitive", "recitation", "guardrail"), "blocked"),
+}
+# The server gave up: the answer is not whole, and another try may be.
+_FAILED: Final = frozenset({"error", "abort", "network_error", "insufficient_system_resource", "overloaded"})
+_EVENTS: Final = ("message", "error")
+_REFUSAL: Final = "refusal"
+_KNOWN: Final = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio"})
+# Under the first of these names that a delta has, the model's thinking is a text.
+_THINKING: Final = ("reasoning_content", "reasoning")
+# Where servers count tokens that were read from a cache and written to it.
+_READ: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+_WRITTEN: Final = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
+# Far above what any model takes; the sums of a whole session stay countable in any JSON.
+_MAX_COUNT = 10**9
+
+
+def meaning_of(stop_reason: str) -> Meaning:
+    """Return the meaning of a stop reason of this dialect."""
+    return _MEANINGS.get(stop_reason, "unknown")
+
+
+def _same_name(name: str) -> str:
+    return name
+
+
+class ChatAssembler:
+    """Puts a turn together from chunks with deltas of the first choice. `real_name` gives the tool that the model means
+    by a name. No limit of the arguments where `max_call_arguments_bytes` is None."""
+
+    def __init__(
+        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = _same_name
+    ) -> None:
+        self.content = 0
+        self.thinking = ""
+        self._reader = CallReader(max_call_arguments_bytes)
+        self._calls = StreamedCalls(self._reader, real_name)
+        self._fields = OpaqueFields()
+        self._texts: list[str] = []
+        self._open_text = self._open_thought = ""  # first halves of characters that a next delta may complete
+        self._refusal: list[str] = []
+        self._halves = False
+        self._replaced = self._unread = 0
+        self._usage: dict[str, Any] = {}
+        self._response_id = self._response_model = ""
+        self._stop_reason: str | None = None
+        self._started = self._done = False
+        self._raw = RawChunk("")
+
+    def feed(self, event: str, data: str) -> str | None:
+        """Take one event. What is behind `[DONE]` is skipped, and so are events without data, or of other names without
+        an object."""
+        self.thinking = ""
+        if self._done or not data or data.isspace() or (event not in _EVENTS and not data.startswith("{")):
+            return None
+        if data.startswith("[DONE]"):
+            self._done = True
+            return self._close_text() if self._halves else None
+        try:
+            self._raw = RawChunk(data)
+            return self._chunk(event, self._loads(data))
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            # Its frames hold what was read of the chunk, and a retry holds the error while it reads the next answer.
+            raise StreamProtocolError("a chunk of the answer is malformed") from error.with_traceback(None)
+
+    def finish(self) -> ModelTurn:
+        """The turn, when a chunk gave the reason of its end. An empty reason counts with `[DONE]` only: servers that
+        send it do so in every chunk."""
+        if not self._started:
+            raise StreamProtocolError("there was no chunk of Chat Completions in it: check --dialect")
+        if self._stop_reason is None or (not self._stop_reason and not self._done):
+            raise StreamProtocolError("the stream ended before the answer did")
+        if self._stop_reason in _FAILED:
+            raise StreamProtocolError(f"the gateway ended it with finish_reason {self._stop_reason!r}")
+        self._close_text()
+        stop_reason = _REFUSAL if self._refusal else self._stop_reason
+        meaning = meaning_of(stop_reason)
+        text = "".join(self._texts)
+        calls, blocks, order = self._parts(text, cut=meaning == "cut")
+        return ModelTurn(
+            text,
+            mend_ids(calls),
+            stop_reason,
+            meaning_with(calls, meaning),
+            _token_usage(self._usage),
+            self._replaced + self._calls.replaced + self._fields.replaced,
+            blocks,
+            order,
+            self._unread + self._fields.dropped + self._calls.dropped,
+            self._response_id,
+            self._response_model,
+            self._detail(stop_reason, meaning),
+        )
+
+    def _detail(self, stop_reason: str, meaning: Meaning) -> str:
+        """Name the limit that cut the answer; else the model's words when it refused, in one line, or what filtered
+        it."""
+        said = repair(" ".join("".join(self._refusal).split())[:MAX_DETAIL])[0]
+        return (said or stop_reason) if meaning in ("cut", "blocked") else ""
+
+    def _parts(self, text: str, *, cut: bool) -> tuple[list[ToolCall], tuple[Block, ...], Order]:
+        """The calls, what only the provider reads of the message and of each call, and their order."""
+        calls: list[ToolCall] = []
+        blocks: list[Block] = []
+        order: list[int | Literal["call", "block"]] = []
+        found = list(self._calls.read(cut=cut))
+        fields = self._fields.whole()
+        if fields is not None and (text or found or not cut):  # thinking that the limit cut does not go back
+            blocks.append(Block(f'{{"{OF_MESSAGE}":{fields}}}', NAME))
+            order.append("block")
+        if text:
+            order.append(len(text))
+        for call, arguments, beside, of_function in found:
+            calls.append(call)
+            order.append("call")
+            written = keep_spelling(call, arguments, NAME)
+            if written is not None:
+                blocks.append(written)
+                order.append("block")
+            named = ((OF_CALL, beside), (OF_FUNCTION, of_function))
+            members = [f'"{name}":{fields}' for name, fields in named if fields is not None]
+            if members:
+                blocks.append(Block(f"{{{','.join(members)}}}", NAME))
+                order.append("block")
+        return calls, tuple(blocks), shortest(tuple(order))
+
+    def _loads(self, data: str) -> Any:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            if not may_hold_halves(data):
+                raise
+        self._halves = True  # the second half may come with the next delta
+        return loads_with_halves(data)
+
+    def _chunk(self, event: str, chunk: dict[str, Any]) -> str | None:
+        self._started = self._started or "choices" in chunk
+        error = chunk.get("error") or (chunk if event == "error" else None)
+        if error:
+            raise fault_of(error)
+        self._response_id = self._response_id or name_in(chunk.get("id"))
+        self._response_model = self._response_model or name_in(chunk.get("model"))
+        self._note_usage(chunk.get("usage"))
+        shown = ""
+        for place, choice in enumerate(chunk.get("choices") or ()):
+            if choice.get("index") in (0, None):
+                shown += self._choice(choice, place)
+        return shown or None
+
+    def _choice(self, choice: dict[str, Any], place: int) -> str:
+        if choice.get("error"):
+            raise fault_of(choice["error"])
+        delta: dict[str, Any] = choice.get("delta") or {}
+        shown = self._add_text(self._text_of(delta.get("content"))) if delta.get("content") else ""
+        if delta.get("refusal"):
+            self._refusal.append(self._text_of(delta["refusal"]))
+            shown += self._add_text(self._refusal[-1])
+        self._add_calls(delta, place)
+        if not delta.keys() <= _KNOWN:
+            self._add_fields(delta, place)
+        reason = choice.get("finish_reason")
+        if reason is not None:
+            shown += self._end(reason)
+        self._note_usage(choice.get("usage"))
+        return shown
+
+    def _text_of(self, content: Any) -> str:
+        """The text of a delta; some servers send it in parts, and other parts beside it, which are lost."""
+        if isinstance(content, str):
+            return content
+        texts = [part.get("text") if part.get("type") == "text" else None for part in content]
+        self._unread += texts.count(None)
+        return "".join(filter(None, texts))
+
+    def _add_text(self, text: str) -> str:
+        self.content += len(text)
+        if self._halves:
+            text, self._open_text = split_open_end(self._open_text + text)
+            text = self._repair(text)
+        self._texts.append(text)
+        return text
+
+    def _add_calls(self, delta: dict[str, Any], place: int) -> None:
+        for number, entry in enumerate(delta.get("tool_calls") or ()):
+            self.content += self._calls.add(entry, partial(self._raw.call, place, number))
+        function = delta.get("function_call")  # the form before `tool_calls`
+        if function:
+            raw = partial(self._raw.function_call, place)
+            self.content += self._calls.add({"index": -1, "function": function}, raw)
+
+    def _add_fields(self, delta: dict[str, Any], place: int) -> None:
+        texts = self._raw.delta(place) if any(map(_is_structure, delta.values())) else {}
+        for name, value in delta.items():
+            if name not in _KNOWN:
+                self.content += self._fields.add(name, value, texts.get(name, ""))
+        thought = next((delta[name] for name in _THINKING if delta.get(name)), None) or _reasoning_text(delta)
+        if isinstance(thought, str) and thought:
+            thought, self._open_thought = split_open_end(self._open_thought + thought)
+            self.thinking += repair(thought)[0]
+
+    def _end(self, reason: str) -> str:
+        reason = self._repair(_string(reason))
+        self.content += reason not in ("", self._stop_reason)
+        self._stop_reason = reason or self._stop_reason or ""
+        return self._close_text() if self._halves and reason else ""
+
+    def _close_text(self) -> str:
+        """The text for a first half whose second never came."""
+        end, self._open_text = self._repair(self._open_text), ""
+        self._texts.append(end)
+        return end
+
+    def _repair(self, text: str) -> str:
+        text, count = repair(text)
+        self._replaced += count
+        return text
+
+    def _note_usage(self, usage: Any) -> None:
+        """Counts of a later chunk replace those before: some servers send them in each, as far as they are."""
+        if isinstance(usage, dict) and usage:
+            self._usage = usage
+
+
+def _is_structure(value: object) -> bool:
+    """True if the JSON text of `value` is needed: texts are put together from pieces anyway."""
+    return value is not None and not isinstance(value, str)
+
+
+def _reasoning_text(delta: dict[str, Any]) -> str:
+    """The thinking in `reasoning_details`, where it stands nowhere else."""
+    details = delta.get("reasoning_details")
+    entries = [entry for entry in details if isinstance(entry, dict)] if isinstance(details, list) else []
+    texts = (entry.get("text") or entry.get("summary") for entry in entries)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _token_usage(usage: Mapping[str, Any]) -> TokenUsage:
+    """The counts. `prompt_tokens` is all input. Reasoning counts as output; servers that leave it out of
+    `completion_tokens` have it in the total."""
+    details = usage.get("prompt_tokens_details")
+    counts = {**usage, **(details if isinstance(details, dict) else {})}
+    given = _count(counts, ("prompt_tokens",))
+    beyond = _count(counts, ("total_tokens",)) - given if given else 0
+    read = min(_count(counts, _READ), given)
+    written = min(_count(counts, _WRITTEN), given - read)
+    return TokenUsage(given, max(_count(counts, ("completion_tokens",)), beyond), read, written)
+
+
+def _count(counts: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    """The first of these counts that is one."""
+    found = (counts.get(name) for name in names)
+    return next((min(count, _MAX_COUNT) for count in found if type(count) is int and count >= 0), 0)
+
+
+def _string(value: object) -> str:
+    """`value` itself. Raises ValueError for what is no string."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a string")
+    return value
+
+
+class RawChunk:
+    """The JSON text of parts of one chunk. Each part is looked for once, when it is first asked for: nearly all chunks
+    hold texts only. All methods raise ValueError or LookupError for what is not there."""
+
+    def __init__(self, data: str) -> None:
+        self._data = data
+        self._deltas: dict[int, Mapping[str, str]] = {}
+        self._calls: dict[int, list[str]] = {}
+
+    def delta(self, choice: int) -> Mapping[str, str]:
+        """The members of the delta of the choice at this place, by name."""
+        if choice not in self._deltas:
+            self._deltas[choice] = members(members(self._choices[choice])["delta"])
+        return self._deltas[choice]
+
+    def call(self, choice: int, number: int) -> Mapping[str, str]:
+        """The members of an entry of that delta's `tool_calls`."""
+        if choice not in self._calls:
+            self._calls[choice] = elements(self.delta(choice)["tool_calls"])
+        return members(self._calls[choice][number])
+
+    def function_call(self, choice: int) -> Mapping[str, str]:
+        """The delta's `function_call`, as the member of a call."""
+        return {"function": self.delta(choice)["function_call"]}
+
+    @cached_property
+    def _choices(self) -> list[str]:
+        return elements(members(self._data)["choices"])
+
+
+class _StreamedCall:
+    """One call as far as it has come. `beside` and `of_function` are what only its provider reads of it."""
+
+    __slots__ = ("arguments", "beside", "call_id", "name", "of_function", "size")
+
+    def __init__(self) -> None:
+        self.call_id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+        self.size = 0
+        self.beside: OpaqueFields | None = None
+        self.of_function: OpaqueFields | None = None
+
+
+class StreamedCalls:
+    """The calls of one answer, in the order in which they began. `reader` reads their arguments, `real_name` gives the
+    tool that the model means."""
+
+    def __init__(self, reader: CallReader, real_name: Callable[[str], str]) -> None:
+        self._reader = reader
+        self._real_name = real_name
+        self._calls: list[_StreamedCall] = []
+        self._by_index: dict[int, _StreamedCall] = {}
+        self._replaced = 0
+
+    @property
+    def replaced(self) -> int:
+        """Halves of characters that became U+FFFD."""
+        kept = (fields for call in self._calls for fields in (call.beside, call.of_function) if fields is not None)
+        return self._replaced + self._reader.replaced + sum(fields.replaced for fields in kept)
+
+    @property
+    def dropped(self) -> int:
+        """Fields that cannot be sent back unchanged."""
+        kept = (fields for call in self._calls for fields in (call.beside, call.of_function) if fields is not None)
+        return sum(fields.dropped for fields in kept)
+
+    def add(self, delta: dict[str, Any], raw: _Raw) -> int:
+        """Take one entry of a delta's `tool_calls`; `raw` gives the JSON text of its members. Returns how much it
+        brought, 0 for nothing. Raises AnswerTooLarge, and for one that is malformed what reading it raises."""
+        function: dict[str, Any] = delta.get("function") or {}
+        call_id, name = (self._text(value) for value in (delta.get("id"), function.get("name")))
+        arguments = function.get("arguments")
+        extra, of_function = delta.keys() - _OF_CALL, function.keys() - _OF_FUNCTION
+        if not (call_id or name or arguments or extra or of_function):
+            return 0
+        index = delta.get("index")
+        before = len(self._calls)
+        call = self._call_for(index if type(index) is int else None, call_id, name)
+        brought = len(self._calls) - before
+        call.call_id, call.name = call.call_id or call_id, call.name or name
+        if arguments:
+            brought += self._add_arguments(call, arguments, raw)
+        if extra:
+            call.beside = call.beside or OpaqueFields()
+            brought += _keep(call.beside, delta, extra, raw)
+        if of_function:
+            call.of_function = call.of_function or OpaqueFields()
+            brought += _keep(call.of_function, function, of_function, lambda: members(raw()["function"]))
+        return brought
+
+    def read(self, *, cut: bool) -> Iterator[tuple[ToolCall, str, str | None, str | None]]:
+        """Each call, the text of its arguments, and as JSON what its provider alone reads of it and of its function.
+        `cut`: the answer was cut, and with it perhaps the last call."""
+        for call in self._sort_calls():
+            if not (call.name or call.call_id):  # arguments of a call that never began
+                continue
+            arguments = "".join(call.arguments)
+            name = self._real_name(call.name)
+            if cut and call is self._calls[-1] and not arguments.strip():
+                found = ToolCall(call.call_id, name, {}, NOT_CLOSED)
+            else:
+                found = self._reader.call(call.call_id, name, arguments)
+            yield found, arguments, _whole(call.beside), _whole(call.of_function)
+
+    def _sort_calls(self) -> list[_StreamedCall]:
+        """The calls by their indexes, where each has one of its own, else as they began."""
+        if len(self._by_index) != len(self._calls):
+            return self._calls
+        return [call for _, call in sorted(self._by_index.items(), key=lambda entry: entry[0])]
+
+    def _call_for(self, index: int | None, call_id: str, name: str) -> _StreamedCall:
+        """The call that goes on; a new one where none of this index is there, or where another one begins: some servers
+        send index 0 for each, others no index, or no id."""
+        last = self._by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
+        if last is not None:
+            other_id = call_id not in ("", last.call_id) and (last.call_id != "" or index is None)
+            other_name = name != "" and last.name not in ("", name)
+            without_both = index is None and not call_id and name != ""
+            if not (other_id or other_name or without_both):
+                return last
+        call = _StreamedCall()
+        self._calls.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _add_arguments(self, call: _StreamedCall, arguments: Any, raw: _Raw) -> int:
+        """Arguments come as pieces of JSON text, and from some servers as an object in one piece: its text, so that all
+        of them are read in one way."""
+        if not isinstance(arguments, str):
+            arguments = members(raw()["function"])["arguments"]
+        call.arguments.append(arguments)
+        call.size += len(arguments) if arguments.isascii() else len(arguments.encode("utf-8", "surrogatepass"))
+        self._reader.check_size(call.size)
+        return len(arguments)
+
+    def _text(self, value: Any) -> str:
+        if not isinstance(value, str):
+            return ""
+        text, count = repair(value)
+        self._replaced += count
+        return text
+
+
+def _whole(fields: OpaqueFields | None) -> str | None:
+    return None if fields is None else fields.whole()
+
+
+def _keep(fields: OpaqueFields, delta: dict[str, Any], names: set[str], raw: _Raw) -> int:
+    """Take those fields of `delta`; `raw` gives their JSON text. Returns how many had something in them."""
+    texts = raw()
+    return sum(fields.add(name, delta[name], texts[name]) for name in sorted(names))

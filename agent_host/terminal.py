@@ -1,0 +1,514 @@
+"""Text for a terminal, shared by every command that shows a session: styles and the width of text, questions and forms
+in lines, Markdown."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import io
+import json
+import math
+import os
+import re
+import threading
+import unicodedata
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from agent_host.display_text import escape
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import ClassVar
+
+    from markdown_it import MarkdownIt
+    from rich.console import JustifyMethod
+    from rich.markdown import Markdown
+
+MIN_COLUMNS: Final = 40
+PLAIN: Final = "\x1b[0m"
+BOLD: Final = "\x1b[1m"
+DIM: Final = "\x1b[2m"
+RED: Final = "\x1b[31m"
+GREEN: Final = "\x1b[32m"
+YELLOW: Final = "\x1b[33m"
+CYAN: Final = "\x1b[36m"
+DIFF_COLOURS: Final = {"+": GREEN, "-": RED, "@": CYAN}
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;:]{0,32}m")
+_ERASE: Final = re.compile(r"\x1b\[[0-2]?K")
+_WORDS: Final = re.compile(r"\s+|\S+")
+
+
+def is_in_ci() -> bool:
+    """True if CI runs this, where a terminal is only a log."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def wants_style() -> bool:
+    """True if the user and the terminal want colours and other styles."""
+    return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def cells(line: str) -> int:
+    """The columns that `line` takes, about."""
+    return len(line) if line.isascii() else sum(map(width, line))
+
+
+def width(char: str) -> int:
+    """Columns of one character, at least as many as a terminal takes for it, so that no text begins a row that is not
+    its own. A character that combines counts too, so that a line of them ends."""
+    return 2 if char >= "\u2e80" or unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def cut(line: str, columns: int) -> str:
+    """As much of `line` as fits into `columns`; `…` at its end where there is more."""
+    if cells(line) <= columns:
+        return line
+    used = 0
+    for at, char in enumerate(line):
+        used += width(char)
+        if used >= columns:
+            return line[:at] + "…"
+    return line
+
+
+def wrap(text: str, columns: int, hang: int | None = None) -> list[str]:
+    """`text` in lines of at most `columns`, at words where that goes. Nothing is left out but blanks at an end. What is
+    wrapped continues `hang` columns in, by default where its line begins."""
+    return [part for line in text.split("\n") for part in _wrap_line(line.expandtabs(), max(columns, 4), hang)]
+
+
+def _wrap_line(line: str, columns: int, hang: int | None) -> Iterator[str]:
+    if cells(line) <= columns or line.isspace():
+        yield line if cells(line) <= columns else ""
+        return
+    begins = len(line) - len(line.lstrip()) if hang is None else hang
+    indent = " " * min(begins, columns // 2)
+    row = ""
+    for word in _WORDS.findall(line):
+        wide = cells(word)
+        if cells(row) + wide <= columns:
+            row += word
+            continue
+        if wide <= columns - len(indent) and row.strip():
+            yield row.rstrip()
+            row = indent
+        if word.isspace():
+            continue
+        rest = word
+        while cells(row) + cells(rest) > columns:
+            part = split_cells(rest, columns - cells(row))[0] if cells(row) + width(rest[0]) <= columns else ""
+            yield row + part
+            row, rest = indent, rest[len(part) :]
+        row += rest
+    if row.strip():
+        yield row
+
+
+def split_cells(text: str, columns: int) -> list[str]:
+    """`text` in pieces of at most `columns`, at least one."""
+    pieces: list[str] = []
+    row: list[str] = []
+    used = 0
+    for char in text:
+        wide = width(char)
+        if used + wide > max(columns, 1) and row:
+            pieces.append("".join(row))
+            row, used = [], 0
+        row.append(char)
+        used += wide
+    return [*pieces, "".join(row)]
+
+
+def wrap_coloured(line: str, columns: int) -> list[str]:
+    """One line of a program's output in rows of at most `columns`. Its colours stay, each row begins and ends without
+    one, and everything else that would steer a terminal is shown as its escape."""
+    rows, colours, row, used = [], "", "", 0
+    at = 0
+    for mark in [*_COLOUR.finditer(line), None]:
+        text = line[at : len(line) if mark is None else mark.start()]
+        for char in escape(text, keep=""):
+            wide = width(char)
+            if used + wide > columns:
+                rows.append(row + (PLAIN if colours else ""))
+                row, used = colours, 0
+            row += char
+            used += wide
+        if mark is not None:
+            at = mark.end()
+            colours = (colours + mark[0])[-256:] if mark[0] not in ("\x1b[m", PLAIN) else ""
+            row += mark[0] if colours else PLAIN
+    return [*rows, row + (PLAIN if colours else "")]
+
+
+def without_colours(text: str) -> str:
+    """`text` without its colours."""
+    return _COLOUR.sub("", text)
+
+
+def last_state(line: str) -> str:
+    """The last state of a line that was written over with carriage returns; what erases the end of a line goes."""
+    return _ERASE.sub("", line).rstrip("\r").rpartition("\r")[2].expandtabs()
+
+
+# An approval in lines for a person, from the payload of `approval_requested`: `run` and `chat` show the same.
+
+
+# Details that have a line of their own, in this order.
+_PLAIN_FIELDS: Final = (
+    ("command", "command"),
+    ("cwd", "in"),
+    ("path", "path"),
+    ("requestedPath", "asked for as"),
+    ("newPath", "moved to"),
+    ("method", "method"),
+    ("url", "url"),
+    ("host", "host"),
+    ("saveTo", "saved to"),
+    ("bodyFile", "sends"),
+    ("note", "note"),
+    ("source", "asked by"),
+    ("question", "question"),
+    ("stdin", "stdin"),
+    ("body", "body"),
+    ("start", "begins with"),
+    ("otherArguments", "arguments"),
+)
+_LISTS: Final = (
+    ("writes", "writes"),
+    ("deletes", "deletes"),
+    ("reads", "reads"),
+    ("hosts", "reaches"),
+    ("doubts", "in doubt"),
+    ("runs", "runs"),
+)
+_NOT_SHOWN: Final = (("segmentsNotShown", "programs"), ("headersNotShown", "headers"))
+_UNKNOWN: Final = "(known when it runs)"
+_CUT_MARK: Final = "[… "
+_ENDS_CUT: Final = "…"
+
+
+class QuestionLine(NamedTuple):
+    """One line, escaped; `colour` is the style that it has where styles are wanted, `indent` where it begins again when
+    it is wrapped."""
+
+    text: str
+    colour: str = ""
+    indent: int = 0
+
+
+def lines_of_question(payload: Mapping[str, Any]) -> Iterator[QuestionLine]:
+    """The question. All text of the model is escaped in it."""
+    details = dict(payload["details"])
+    yield QuestionLine(escape(f"{payload['title']}: {payload['actionSummary']}", keep=""), BOLD)
+    if payload["description"] and payload["description"] != details.get("question"):
+        yield from _field("why", payload["description"])
+    risks = "".join(f"; {risk}" for risk in payload["risks"])
+    yield from _field("risk", f"{payload['riskLevel']}{risks}")
+    grant = details.get("sandboxGrant") or {}
+    for line in grant.get("opens", ()):
+        yield from _field("opens", line)
+    if grant:
+        yield from _field("since", grant["reason"])
+    for name, label in _PLAIN_FIELDS:
+        if isinstance(details.get(name), str):
+            yield from _field(label, details[name])
+    yield from _lines_of_lists(details)
+    for line in str(details.get("diff", "")).splitlines():
+        yield QuestionLine(f"  {escape(line, keep='')}", DIFF_COLOURS.get(line[:1], ""), 3)
+
+
+def _lines_of_lists(details: Mapping[str, Any]) -> Iterator[QuestionLine]:
+    segments = details.get("segments") or []
+    lines = [
+        " ".join(_UNKNOWN if word is None else word for word in (one["program"], *one["arguments"])) for one in segments
+    ]
+    for line in lines if lines != [details.get("command")] else ():
+        yield from _field("runs", line)
+    for name, label in _LISTS:
+        for one in details.get(name) or []:
+            yield from _field(label, _UNKNOWN if one is None else one)
+    for one in details.get("headers") or []:
+        yield from _field("header", f"{one['name']}: {one.get('value', '(not shown)')}")
+    for name, label in _NOT_SHOWN:
+        if details.get(name):
+            yield from _field(label, f"{_CUT_MARK}{details[name]} more are not shown]")
+
+
+def _field(label: str, text: str) -> Iterator[QuestionLine]:
+    first, *rest = escape(text).split("\n")
+    yield QuestionLine(f"  {label + ':':<10} {first}", indent=13)
+    for line in rest:
+        yield QuestionLine(f"{'':<13}{line}", indent=13)
+
+
+def hides_something(payload: Mapping[str, Any]) -> bool:
+    """True if the question does not show all of the call, which it marks: something was cut, is binary or too large to
+    compare."""
+    details = payload["details"]
+    has_hidden_header = any("value" not in one for one in details.get("headers", ()))
+    return (
+        has_hidden_header
+        or any(details.get(name) for name, _ in _NOT_SHOWN)
+        or "binary" in details
+        or _has_cut(details)
+    )
+
+
+def _has_cut(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.endswith(_ENDS_CUT) or _CUT_MARK in value
+    if isinstance(value, dict):
+        note = value.get("note")
+        return isinstance(note, str) or any(map(_has_cut, value.values()))
+    return isinstance(value, list) and any(map(_has_cut, value))
+
+
+# A server's question at a terminal: one line for each thing that is asked for.
+
+
+class Field(Protocol):
+    """One thing that is asked for; `agent_host.FormField` is one."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the answer."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """`string`, `integer`, `number`, `boolean`, `choice` or `choices`."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """Its title, which may be empty."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """Its description, which may be empty."""
+        ...
+
+    @property
+    def required(self) -> bool:
+        """True if it cannot be left out."""
+        ...
+
+    @property
+    def choices(self) -> Sequence[tuple[str, str]]:
+        """The values to choose from, each with its words."""
+        ...
+
+    @property
+    def default(self) -> Any:
+        """The answer of an empty line, None for none."""
+        ...
+
+    def problem(self, value: Any) -> str | None:
+        """The problem with a value; None if it fits."""
+        ...
+
+
+class Question(Protocol):
+    """A question of a server; `agent_host.Form` is one."""
+
+    @property
+    def source(self) -> str:
+        """The server."""
+        ...
+
+    @property
+    def url(self) -> str | None:
+        """A page to open."""
+        ...
+
+
+_FLAGS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
+DECLINES: Final = "!"
+"""A line that takes the whole form back in the middle of it."""
+
+
+def question_of(form: Question) -> str:
+    """Lines before the fields, or instead of them if there is a page to open."""
+    if form.url is not None:
+        return "Open the page yourself, then y; n declines: "
+    return f"Answer {form.source}? y answer, n decline ({DECLINES} declines later): "
+
+
+def prompt_of(field: Field, problem: str) -> str:
+    """The text before the answer; `problem` is what was wrong with the one before."""
+    lines = [f"  {problem}\n"] if problem else []
+    name = field.name if field.title in ("", field.name) else f"{field.title} ({field.name})"
+    lines.append(f"  {name}{f': {field.description}' if field.description else ''}\n")
+    lines += [f"    {number} {words}\n" for number, (_, words) in enumerate(field.choices, 1)]
+    return escape(f"{''.join(lines)}  {_hint(field)}: ")
+
+
+def _hint(field: Field) -> str:
+    how = {"boolean": "y or n", "choice": "a number of the list", "choices": "numbers of the list, with blanks"}
+    said = how.get(field.kind, {"integer": "a whole number", "number": "a number"}.get(field.kind, "a text"))
+    if field.default is not None:
+        default = field.default if isinstance(field.default, str) else json.dumps(field.default)
+        return f"{said}; nothing for {default}"
+    return said if field.required else f"{said}; nothing to leave it out"
+
+
+def take(field: Field, line: str, content: dict[str, Any]) -> str | None:
+    """Take a line as the answer to `field` into `content`; what is wrong with it, None where it is taken."""
+    text = line.strip()
+    if not text:
+        if field.default is not None:
+            content[field.name] = field.default
+            return None
+        if not field.required:
+            return None
+    try:
+        value = _value(field, text)
+    except (ValueError, KeyError, IndexError):
+        return f"{field.name} needs {_hint(field)}"
+    problem = field.problem(value)
+    if problem is None:
+        content[field.name] = value
+    return problem
+
+
+def _value(field: Field, text: str) -> Any:
+    if field.kind == "boolean":
+        return _FLAGS[text.lower()]
+    if field.kind == "integer":
+        return int(text)
+    if field.kind == "number":
+        number = float(text)
+        if not math.isfinite(number):
+            raise ValueError(text)
+        return number
+    if field.kind == "choice":
+        return _chosen(field, text)
+    if field.kind == "choices":
+        return [_chosen(field, one) for one in text.split()]
+    return text
+
+
+def _chosen(field: Field, number: str) -> str:
+    place = int(number) - 1
+    if place < 0:
+        raise IndexError(number)
+    return field.choices[place][0]
+
+
+# The model's prose at a terminal: Markdown, rendered block by block as it comes.
+
+
+FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+# What is longer without an end is rendered as far as it has come.
+_MAX_OPEN_CHARS = 64 * 1024
+
+
+class MarkdownBlocks:
+    """Cuts a text that comes in pieces where a block of Markdown ends: at a blank line outside of a fence of code."""
+
+    def __init__(self) -> None:
+        self._open = ""
+        self._seen = 0  # chars of whole lines in `_open` that are known to hold no end of a block
+        self._fence = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no text waits for the end of its block."""
+        return not self._open
+
+    @property
+    def open(self) -> str:
+        """The text that has no end yet."""
+        return self._open
+
+    def add(self, text: str) -> Iterator[str]:
+        """Yield the blocks that `text` completes."""
+        self._open += text
+        while True:
+            end = self._next_end()
+            if end is None:
+                break
+            block, self._open, self._seen = self._open[:end], self._open[end:], 0
+            if block.strip():
+                yield block
+        if len(self._open) > _MAX_OPEN_CHARS:
+            yield self.end()
+
+    def end(self) -> str:
+        """The text that has no end yet; nothing is left."""
+        rest, self._open, self._seen, self._fence = self._open, "", 0, ""
+        return rest
+
+    def _next_end(self) -> int | None:
+        """The place behind the first blank line outside of a fence."""
+        while (at := self._open.find("\n", self._seen)) >= 0:
+            line, self._seen = self._open[self._seen : at], at + 1
+            mark = FENCE.match(line)
+            if mark is not None and not self._fence:
+                self._fence = mark[1]
+            elif mark is not None and mark[1].startswith(self._fence) and not line.strip(" `~"):
+                self._fence = ""
+            elif not line.strip() and not self._fence:
+                return self._seen
+        return None
+
+
+def render(block: str, columns: int, *, styled: bool = True) -> str:
+    """One block as lines for a terminal of so many columns. The text steers nothing: its control characters are
+    escaped already (`display.defuse`), and a link shows where it leads. Nothing of it is left out: what Markdown would
+    hide (HTML, the address of a picture, a link's definition) is shown as it was written."""
+    from rich.console import Console
+    from rich.theme import Theme
+
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=columns,
+        force_terminal=styled,
+        color_system="standard" if styled else None,
+        legacy_windows=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        theme=Theme({"markdown.code": "bold cyan"}),  # no background: not every terminal is dark
+    )
+    console.print(_parsed(block))
+    rows = [row if _STYLE.sub("", row).strip() else "" for row in out.getvalue().splitlines()]
+    return "\n".join(row.rstrip() for row in rows).strip("\n") + "\n"
+
+
+def _parsed(block: str) -> Markdown:
+    parser, empty = _markdown()
+    markdown = copy.copy(empty)
+    markdown.parsed = parser.parse(block)
+    return markdown
+
+
+@functools.cache
+def _markdown() -> tuple[MarkdownIt, Markdown]:
+    from markdown_it import MarkdownIt
+    from rich.markdown import Heading, Markdown, TableDataElement
+
+    class LeftHeading(Heading):
+        LEVEL_ALIGN: ClassVar = {}
+
+    class WholeCell(TableDataElement):
+        def __init__(self, justify: JustifyMethod) -> None:
+            super().__init__(justify)
+            self.content.overflow = "fold"
+
+    own = {"heading_open": LeftHeading, "td_open": WholeCell, "th_open": WholeCell}
+
+    class OwnMarkdown(Markdown):
+        elements: ClassVar = {**Markdown.elements, **own}
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+    return parser.disable(["image", "reference"]), OwnMarkdown("", hyperlinks=False, code_theme="ansi_dark")
+
+
+def load_soon() -> None:
+    """Import what renders, while the model thinks."""
+    threading.Thread(target=render, args=("`x`", 40), name="markdown", daemon=True).start()

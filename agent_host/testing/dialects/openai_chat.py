@@ -1,0 +1,427 @@
+"""Answers in the Chat Completions dialect: pure functions from a turn to encoded bytes."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agent_host.testing.dialects import BadRequest, blocks_of, has_mark_of, mark_of, progress, tool_id
+from agent_host.testing.dialects.anthropic import check_image
+from agent_host.testing.script import RequestView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from agent_host.testing.dialects import CachePiece
+    from agent_host.testing.script import ErrorBody, Turn
+
+ERROR_TYPES: Mapping[int, tuple[str, str | None]] = {
+    # type and code
+    400: ("invalid_request_error", None),
+    401: ("invalid_request_error", "invalid_api_key"),
+    402: ("insufficient_quota", "insufficient_quota"),
+    403: ("invalid_request_error", "permission_denied"),
+    404: ("invalid_request_error", "model_not_found"),
+    413: ("invalid_request_error", "request_too_large"),
+    429: ("rate_limit_error", "rate_limit_exceeded"),
+    500: ("server_error", None),
+}
+_STOP_REASONS: Mapping[str, str] = {
+    # words that scripts have of the Messages dialect; any other is sent as it is
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "refusal": "stop",  # the text says it
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+}
+_CREATED = 1767225600
+
+
+class ChatCompletions:
+    """`POST /v1/chat/completions`, streaming and not."""
+
+    path = "/v1/chat/completions"
+    has_cache_marks = False
+    closing_events = 3
+
+    def read(self, payload: Any, headers: Mapping[str, str]) -> RequestView:
+        """See `Dialect.read`."""
+        return read_request(payload, headers)
+
+    def pieces(self, payload: Any) -> list[CachePiece]:
+        """See `Dialect.pieces`."""
+        parts = (*(payload.get("tools") or ()), *payload["messages"])
+        return [piece for part in parts for piece in blocks_of(orjson.dumps(part))]
+
+    def stream_events(self, turn: Turn, view: RequestView) -> list[bytes]:
+        """See `Dialect.stream_events`."""
+        head = _head(view, "chat.completion.chunk")
+        deltas = [{"role": "assistant", "content": ""}, *_deltas(turn, view)]
+        chunks = [_chunk(head, delta, None, view) for delta in deltas]
+        chunks.append(_chunk(head, {}, _finish_reason(turn), view))
+        if view.wants_usage:
+            chunks.append({**head, "choices": [], "usage": _usage(turn)})
+        events = [b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks]
+        return add_comments([*events, b"data: [DONE]\n\n"], turn.pings)
+
+    def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
+        """See `Dialect.error_event`."""
+        del view
+        return b"data: %b\n\n" % self.error(500, error)
+
+    def failed_message(self, error: ErrorBody, view: RequestView) -> None:
+        """See `Dialect.failed_message`."""
+
+    def message(self, turn: Turn, view: RequestView) -> bytes:
+        """See `Dialect.message`."""
+        message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, **_reasoning(turn)}
+        if turn.text:
+            message[_text_field(turn)] = turn.text
+        if turn.tool_calls:
+            message["tool_calls"] = list(_calls(turn, view))
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(turn)}
+        return orjson.dumps({**_head(view, "chat.completion"), "choices": [choice], "usage": _usage(turn)})
+
+    def error(self, status: int, error: ErrorBody) -> bytes:
+        """See `Dialect.error`."""
+        usual = ERROR_TYPES.get(status) or ERROR_TYPES[400 if status < 500 else 500]
+        kind, code = (error.type, error.type) if error.type else usual
+        return orjson.dumps({"error": {"message": error.message, "type": kind, "param": None, "code": code}})
+
+
+def _head(view: RequestView, kind: str) -> dict[str, Any]:
+    name = f"chatcmpl-{view.session}-{view.turn_index}"
+    return {"id": name, "object": kind, "created": _CREATED, "model": view.model}
+
+
+def _chunk(
+    head: Mapping[str, Any], delta: Mapping[str, Any], finish_reason: str | None, view: RequestView
+) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return {**head, "choices": [choice], **({"usage": None} if view.wants_usage else {})}
+
+
+def _finish_reason(turn: Turn) -> str:
+    if turn.stop_reason:
+        return _STOP_REASONS.get(turn.stop_reason, turn.stop_reason)
+    return "tool_calls" if turn.tool_calls else "stop"
+
+
+def _text_field(turn: Turn) -> str:
+    return "refusal" if turn.stop_reason == "refusal" else "content"
+
+
+def _usage(turn: Turn) -> dict[str, Any]:
+    """The script's counts in this wire's form, where the prompt is all input."""
+    counts = turn.usage
+    prompt = counts.input_tokens + counts.cache_read_input_tokens + counts.cache_creation_input_tokens
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": counts.output_tokens,
+        "total_tokens": prompt + counts.output_tokens,
+        "prompt_tokens_details": {
+            "cached_tokens": counts.cache_read_input_tokens,
+            "cache_write_tokens": counts.cache_creation_input_tokens,
+        },
+    }
+
+
+def _reasoning(turn: Turn) -> dict[str, Any]:
+    """The fields of the message that have to come back beside its tool calls."""
+    fields: dict[str, Any] = {}
+    if turn.thinking:
+        fields["reasoning_content"] = turn.thinking
+    if turn.redacted_thinking:
+        fields["reasoning_details"] = [
+            {"type": "reasoning.encrypted", "data": turn.redacted_thinking, "id": "rs_0", "index": 0}
+        ]
+    return fields
+
+
+def _calls(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
+    mark = mark_of(view.model, _reasoning(turn))
+    for number, call in enumerate(turn.tool_calls):
+        made = tool_id(view, number, takes_position=turn.when is None, mark=mark, prefix="call")
+        function = {"name": call.name, "arguments": call.encode_arguments()}
+        yield {"id": call.id or made, "type": "function", "function": function}
+
+
+def _deltas(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
+    for piece in _pieces(turn.thinking, turn):
+        yield {"reasoning_content": piece}
+    reasoning = _reasoning(turn)
+    if "reasoning_details" in reasoning:
+        yield {"reasoning_details": reasoning["reasoning_details"]}
+    for piece in _pieces(turn.text, turn):
+        yield {_text_field(turn): piece}
+    for index, call in enumerate(_calls(turn, view)):
+        arguments = call["function"]["arguments"]
+        start = {**call, "function": {**call["function"], "arguments": ""}}
+        yield {"tool_calls": [{"index": index, **start}]}
+        for piece in _pieces(arguments, turn):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+
+
+def _pieces(text: str, turn: Turn) -> Iterator[str]:
+    for start in range(0, len(text), turn.chunk_chars):
+        yield text[start : start + turn.chunk_chars]
+
+
+def add_comments(events: list[bytes], pings: int) -> list[bytes]:
+    """One comment after each of the first `pings` events, the rest of them before the last event."""
+    ping = b": ping\n\n"
+    spread = min(pings, len(events) - 1)
+    head = [part for event in events[:spread] for part in (event, ping)]
+    return [*head, *events[spread:-1], *[ping] * (pings - spread), events[-1]]
+
+
+# Reading requests in the Chat Completions dialect, as strictly as the real endpoints where clients go wrong.
+#
+# Scripts are the same on every wire. So the results of one turn's calls, with the pictures behind them, count as one
+# message of the user, as they do in the Messages dialect, and the system message as none.
+
+ERROR_MARK = "[error] "
+"""Prefix of a tool message for a failed call: the wire has no field for it."""
+REASONING = ("reasoning_content", "reasoning_details")
+"""Fields of the gateway's own answers that have to come back beside tool calls."""
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_ID_CHARS = 40
+DATA_URL = re.compile(r"data:([a-z/+.-]+);base64,(.*)", re.DOTALL)
+
+
+def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
+    """Check a decoded body of `POST /v1/chat/completions` and take from it what scripts look at.
+
+    Raises:
+        BadRequest: the body is not one that can be answered.
+    """
+    if not isinstance(payload, dict):
+        raise BadRequest("We could not parse the JSON body of your request: it must be an object")
+    model = payload.get("model")
+    if not isinstance(model, str) or not model:
+        raise BadRequest("you must provide a model parameter")
+    messages = payload.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest("messages: must be an array, and not empty")
+    _check_messages(messages)
+    _check_reasoning(messages, model)
+    groups = _group(messages)
+    if not groups:
+        raise BadRequest("messages: at least one message of the user is required")
+    stream = payload.get("stream") is True
+    newest = groups[-1]
+    turn_index, position = progress(
+        [call["id"] for call in message.get("tool_calls") or ()]
+        for message in reversed(messages)
+        if message["role"] == "assistant"
+    )
+    system = (message for message in messages if message["role"] in ("system", "developer"))
+    return RequestView(
+        session=headers.get("x-session-id") or _thread_key(groups),
+        model=model,
+        system="\n".join(_text(message.get("content")) for message in system),
+        max_tokens=_max_tokens(payload),
+        stream=stream,
+        tools=_tools(payload.get("tools")),
+        message_count=len(groups),
+        turn_index=turn_index,
+        position=position,
+        last_role="assistant" if newest[0]["role"] == "assistant" else "user",
+        last_text=_last_text(newest),
+        last_tool_error=any(_is_error(message) for message in newest),
+        headers=headers,
+        last_images=tuple(kind for message in newest for kind in _images(message.get("content"))),
+        image_count=sum(1 for message in messages for _ in _images(message.get("content"))),
+        wants_usage=_wants_usage(payload.get("stream_options"), stream=stream),
+    )
+
+
+def _max_tokens(payload: Mapping[str, Any]) -> int | None:
+    names = [name for name in ("max_completion_tokens", "max_tokens") if payload.get(name) is not None]
+    if len(names) > 1:
+        raise BadRequest("Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.")
+    limit = payload[names[0]] if names else None
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise BadRequest(f"{names[0]}: must be a whole number from 1")
+    return limit
+
+
+def _wants_usage(options: Any, *, stream: bool) -> bool:
+    if options is not None and not stream:
+        raise BadRequest("The 'stream_options' parameter is only allowed when 'stream' is enabled.")
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _tools(tools: Any) -> tuple[str, ...]:
+    if tools is not None and not isinstance(tools, list):
+        raise BadRequest("tools: must be an array")
+    return tuple(_tool_name(number, tool) for number, tool in enumerate(tools or ()))
+
+
+def _tool_name(number: int, tool: Any) -> str:
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    if not isinstance(function, dict):
+        raise BadRequest(f"tools[{number}]: must be of type function")
+    if not isinstance(function.get("parameters", {}), dict):
+        raise BadRequest(f"tools[{number}].function.parameters: must be an object")
+    return check_name(function.get("name"), f"tools[{number}].function.name")
+
+
+def check_name(name: Any, where: str) -> str:
+    """The name of a tool. Raises BadRequest for one that the real endpoints refuse."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadRequest(f"Invalid '{where}': expected a string that matches the pattern '^[a-zA-Z0-9_-]{{1,64}}$'.")
+    return name
+
+
+def _check_messages(messages: Sequence[Any]) -> None:
+    """Roles, contents and the pairing of tool calls with results, in one pass: threads may hold thousands."""
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            raise BadRequest(f"messages[{index}].role: must be one of {', '.join(_ROLES)}")
+        _check_content(index, message)
+        if message["role"] == "tool":
+            _take_answer(index, message.get("tool_call_id"), open_calls)
+            continue
+        _refuse_open(index, open_calls)
+        open_calls = _ids_of_calls(index, message)
+        if len(set(open_calls)) < len(open_calls) or not seen.isdisjoint(open_calls):
+            raise BadRequest(f"messages[{index}]: ids of tool calls must be unique in a conversation: {open_calls}")
+        seen.update(open_calls)
+    _refuse_open(len(messages), open_calls)
+
+
+def _take_answer(index: int, call_id: Any, open_calls: list[str]) -> None:
+    if call_id not in open_calls:
+        raise BadRequest(
+            f"Invalid parameter: messages with role 'tool' must be a response to a preceding message with "
+            f"'tool_calls' (messages[{index}].tool_call_id: {call_id!r})"
+        )
+    open_calls.remove(call_id)
+
+
+def _refuse_open(index: int, open_calls: Sequence[str]) -> None:
+    if open_calls:
+        raise BadRequest(
+            "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+            f"'tool_call_id'. The following did not have response messages in front of messages[{index}]: "
+            f"{', '.join(open_calls)}"
+        )
+
+
+def _ids_of_calls(index: int, message: Mapping[str, Any]) -> list[str]:
+    """The ids of a message's calls."""
+    calls = message.get("tool_calls")
+    if calls is None:
+        return []
+    where = f"messages[{index}].tool_calls"
+    if message["role"] != "assistant" or not isinstance(calls, list) or not calls:
+        raise BadRequest(f"{where}: must be an array of the assistant, and not empty")
+    return [_check_call(call, f"{where}[{number}]") for number, call in enumerate(calls)]
+
+
+def _check_call(call: Any, where: str) -> str:
+    function = call.get("function") if isinstance(call, dict) and call.get("type") == "function" else None
+    if not isinstance(function, dict):
+        raise BadRequest(f"{where}: must be of type function")
+    check_name(function.get("name"), f"{where}.function.name")
+    text = function.get("arguments")
+    try:
+        arguments = orjson.loads(text) if isinstance(text, str) else None
+    except orjson.JSONDecodeError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise BadRequest(f"{where}.function.arguments: must be the text of a JSON object")
+    call_id = call.get("id")
+    if not isinstance(call_id, str) or not 0 < len(call_id) <= _MAX_ID_CHARS:
+        raise BadRequest(f"Invalid '{where}.id': expected a string with 1 to {_MAX_ID_CHARS} characters.")
+    return call_id
+
+
+def _check_content(index: int, message: Mapping[str, Any]) -> None:
+    content, role, where = message.get("content"), message["role"], f"messages[{index}].content"
+    if isinstance(content, str) and content:
+        return
+    if content is None and role == "assistant" and (message.get("tool_calls") or message.get("refusal")):
+        return
+    if not isinstance(content, list) or not content:
+        raise BadRequest(f"Invalid type for '{where}': expected a text or an array of parts that is not empty")
+    for number, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "image_url" and role == "user":
+            check_picture(part.get("image_url"), f"{where}[{number}].image_url")
+        elif kind != "text" or not isinstance(part.get("text"), str) or not part["text"]:
+            raise BadRequest(f"Invalid '{where}[{number}]': a {role} message has no part like this, or it is empty")
+
+
+def check_picture(picture: Any, where: str) -> None:
+    """Check a picture, which is `{"url": …}` with base64. Raises BadRequest."""
+    url = picture.get("url") if isinstance(picture, dict) else None
+    found = DATA_URL.fullmatch(url) if isinstance(url, str) else None
+    if found is None:
+        raise BadRequest(f"{where}.url: must be a data URL with base64")
+    check_image({"source": {"type": "base64", "media_type": found[1], "data": found[2]}}, where)
+
+
+def _check_reasoning(messages: Sequence[Mapping[str, Any]], model: str) -> None:
+    """Each call whose id has a mark of `model` must come with the reasoning that the gateway sent with it."""
+    for index, message in enumerate(messages):
+        calls = message.get("tool_calls") or ()
+        marked = next((call["id"] for call in calls if has_mark_of(call["id"], model)), None)
+        sent = {name: message[name] for name in REASONING if name in message}
+        if marked is not None and not marked.endswith(mark_of(model, sent) or "_"):
+            raise BadRequest(
+                f"messages[{index}]: the reasoning that came with these tool calls ({' and '.join(REASONING)}) must be "
+                "passed back to the API as it was"
+            )
+
+
+def _group(messages: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The messages as scripts count them: tool messages that follow one another are one, with the pictures behind."""
+    groups: list[list[dict[str, Any]]] = []
+    for message in messages:
+        if message["role"] in ("system", "developer"):
+            continue
+        before = groups[-1] if groups else []
+        of_results = bool(before) and before[-1]["role"] == "tool"
+        if of_results and (message["role"] == "tool" or any(_images(message.get("content")))):
+            before.append(message)
+        else:
+            groups.append([message])
+    return groups
+
+
+def _last_text(group: Sequence[Mapping[str, Any]]) -> str:
+    results = [_text(message.get("content")).removeprefix(ERROR_MARK) for message in group if message["role"] == "tool"]
+    return "\n".join(results or [_text(message.get("content")) for message in group])
+
+
+def _is_error(message: Mapping[str, Any]) -> bool:
+    return message["role"] == "tool" and _text(message.get("content")).startswith(ERROR_MARK)
+
+
+def _images(content: Any) -> Iterator[str]:
+    """The media types of the pictures in a message's content."""
+    for part in content if isinstance(content, list) else ():
+        if part["type"] == "image_url" and (found := DATA_URL.fullmatch(part["image_url"]["url"])):
+            yield found[1]
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content if part["type"] == "text")
+    return content or ""
+
+
+def _thread_key(groups: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """A key for conversations that do not say their session: it stays the same as long as the first message does."""
+    return sha256(_text(groups[0][0].get("content")).encode()).hexdigest()[:16]

@@ -1,0 +1,479 @@
+"""Answers in the Responses dialect: pure functions from a turn to encoded bytes."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from agent_host.testing.dialects import BadRequest, blocks_of, has_mark_of, mark_of, progress, tool_id
+from agent_host.testing.dialects.openai_chat import (
+    DATA_URL,
+    ERROR_MARK,
+    ERROR_TYPES,
+    add_comments,
+    check_name,
+    check_picture,
+)
+from agent_host.testing.script import RequestView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from agent_host.testing.dialects import CachePiece
+    from agent_host.testing.script import ErrorBody, Turn
+
+# Words that scripts have of the Messages dialect, and what a response is incomplete for; None: it is complete.
+_INCOMPLETE: Mapping[str, str | None] = {
+    "": None,
+    "end_turn": None,
+    "stop_sequence": None,
+    "tool_use": None,
+    "pause_turn": "steered",
+    "refusal": None,  # the text says it
+    "max_tokens": "max_output_tokens",
+    "model_context_window_exceeded": "max_output_tokens",
+}
+_CREATED = 1767225600
+
+
+class Responses:
+    """`POST /v1/responses`, streaming and not."""
+
+    path = "/v1/responses"
+    has_cache_marks = False
+    closing_events = 1
+
+    def read(self, payload: Any, headers: Mapping[str, str]) -> RequestView:
+        """See `Dialect.read`."""
+        return read_request(payload, headers)
+
+    def pieces(self, payload: Any) -> list[CachePiece]:
+        """See `Dialect.pieces`."""
+        parts = (*(payload.get("tools") or ()), *payload["input"])
+        return [piece for part in parts for piece in blocks_of(orjson.dumps(part))]
+
+    def stream_events(self, turn: Turn, view: RequestView) -> list[bytes]:
+        """See `Dialect.stream_events`."""
+        head = _response(view, "in_progress")
+        told: list[tuple[str, dict[str, Any]]] = [("response.created", {"response": head})]
+        told.append(("response.in_progress", {"response": head}))
+        for index, item in enumerate(_items(turn, view)):
+            told += _item_events(index, item, turn)
+        ended = _end(turn, view)
+        told.append((f"response.{ended['status']}", {"response": {**ended, "output": list(_items(turn, view))}}))
+        events = [_event(kind, {**fields, "sequence_number": number}) for number, (kind, fields) in enumerate(told)]
+        return add_comments(events, turn.pings)
+
+    def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
+        """See `Dialect.error_event`."""
+        if error.failed:
+            return _event("response.failed", {"response": _failure(error, view), "sequence_number": 0})
+        code = error.type or ERROR_TYPES[500][1] or "server_error"
+        return _event("error", {"code": code, "message": error.message, "param": None, "sequence_number": 0})
+
+    def failed_message(self, error: ErrorBody, view: RequestView) -> bytes | None:
+        """See `Dialect.failed_message`."""
+        return orjson.dumps(_failure(error, view)) if error.failed else None
+
+    def message(self, turn: Turn, view: RequestView) -> bytes:
+        """See `Dialect.message`."""
+        return orjson.dumps({**_end(turn, view), "output": list(_items(turn, view))})
+
+    def error(self, status: int, error: ErrorBody) -> bytes:
+        """See `Dialect.error`."""
+        usual = ERROR_TYPES.get(status) or ERROR_TYPES[400 if status < 500 else 500]
+        kind, code = (error.type, error.type) if error.type else usual
+        return orjson.dumps({"error": {"message": error.message, "type": kind, "param": None, "code": code}})
+
+
+def _event(kind: str, fields: Mapping[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **fields}))
+
+
+def _response(view: RequestView, status: str) -> dict[str, Any]:
+    return {
+        "id": f"resp_{view.session}_{view.turn_index}",
+        "object": "response",
+        "created_at": _CREATED,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": {},
+        "model": view.model,
+        "output": [],
+        "parallel_tool_calls": True,
+        "store": False,
+        "temperature": 1.0,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+        "usage": None,
+    }
+
+
+def _failure(error: ErrorBody, view: RequestView) -> dict[str, Any]:
+    said = {"code": error.type or "server_error", "message": error.message}
+    return {**_response(view, "failed"), "error": said}
+
+
+def _end(turn: Turn, view: RequestView) -> dict[str, Any]:
+    reason = _INCOMPLETE.get(turn.stop_reason, turn.stop_reason)
+    ended = {**_response(view, "completed" if reason is None else "incomplete"), "usage": _usage(turn)}
+    return ended if reason is None else {**ended, "incomplete_details": {"reason": reason}}
+
+
+def _usage(turn: Turn) -> dict[str, Any]:
+    """The script's counts in this wire's form, where the input is all of it."""
+    counts = turn.usage
+    given = counts.input_tokens + counts.cache_read_input_tokens + counts.cache_creation_input_tokens
+    return {
+        "input_tokens": given,
+        "input_tokens_details": {
+            "cached_tokens": counts.cache_read_input_tokens,
+            "cache_write_tokens": counts.cache_creation_input_tokens,
+        },
+        "output_tokens": counts.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": given + counts.output_tokens,
+    }
+
+
+def _items(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
+    """The items of the answer, whole."""
+    reasoning = list(_reasoning(turn, view))
+    yield from reasoning
+    if turn.text:
+        kind = "refusal" if turn.stop_reason == "refusal" else "output_text"
+        part = {"type": kind, "refusal": turn.text} if kind == "refusal" else _text_part(turn.text)
+        phase = "commentary" if turn.tool_calls else "final_answer"
+        message = {"id": f"msg_{view.turn_index}", "type": "message", "status": "completed", "role": "assistant"}
+        yield {**message, "content": [part], "phase": phase}
+    mark = mark_of(view.model, reasoning)
+    for number, call in enumerate(turn.tool_calls):
+        made = tool_id(view, number, takes_position=turn.when is None, mark=mark, prefix="call")
+        yield {
+            "id": f"fc_{view.turn_index}_{number}",
+            "type": "function_call",
+            "status": "completed",
+            "arguments": call.encode_arguments(),
+            "call_id": call.id or made,
+            "name": call.name,
+        }
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _reasoning(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
+    if turn.thinking or turn.redacted_thinking:
+        summary = [{"type": "summary_text", "text": turn.thinking}] if turn.thinking else []
+        sealed = turn.redacted_thinking or f"sealed_{view.session}_{view.turn_index}"
+        yield {"id": f"rs_{view.turn_index}", "type": "reasoning", "encrypted_content": sealed, "summary": summary}
+
+
+def _item_events(index: int, item: dict[str, Any], turn: Turn) -> Iterator[tuple[str, dict[str, Any]]]:
+    """An item as it is added, told in pieces, and done."""
+    of = {"item_id": item["id"], "output_index": index}
+    begun, parts = _BEGUN[item["type"]](item)
+    yield "response.output_item.added", {"output_index": index, "item": begun}
+    for part in parts:
+        beside = {**of, **part.beside}
+        if part.kind:
+            yield f"response.{part.kind}.added", {**beside, "part": {**part.whole, part.field: ""}}
+        for start in range(0, len(part.text), turn.chunk_chars):
+            piece = {"delta": part.text[start : start + turn.chunk_chars], **part.of_delta}
+            yield f"response.{part.told}.delta", {**beside, **piece}
+        yield f"response.{part.told}.done", {**beside, part.field: part.text, **part.of_done}
+        if part.kind:
+            yield f"response.{part.kind}.done", {**beside, "part": part.whole}
+    yield "response.output_item.done", {"output_index": index, "item": item}
+
+
+class _Part(NamedTuple):
+    """A part of an item that comes in pieces: `told` names its events, `kind` those around them, "" for none. `whole`
+    is the part with its text in `field`; `beside` stands in all events, `of_delta` and `of_done` in some."""
+
+    told: str
+    text: str
+    field: str
+    kind: str = ""
+    whole: Mapping[str, Any] = MappingProxyType({})
+    beside: Mapping[str, Any] = MappingProxyType({})
+    of_delta: Mapping[str, Any] = MappingProxyType({})
+    of_done: Mapping[str, Any] = MappingProxyType({})
+
+
+_Begun = tuple[dict[str, Any], list[_Part]]
+
+
+def _begin_message(item: dict[str, Any]) -> _Begun:
+    (part,) = item["content"]
+    place = {"content_index": 0}
+    if part["type"] == "refusal":
+        told = _Part("refusal", part["refusal"], "refusal", "content_part", part, place)
+    else:
+        logprobs: dict[str, Any] = {"logprobs": []}
+        told = _Part("output_text", part["text"], "text", "content_part", part, place, logprobs, logprobs)
+    return {**item, "status": "in_progress", "content": []}, [told]
+
+
+def _begin_call(item: dict[str, Any]) -> _Begun:
+    named = {"name": item["name"]}
+    told = _Part("function_call_arguments", item["arguments"], "arguments", of_done=named)
+    return {**item, "status": "in_progress", "arguments": ""}, [told]
+
+
+def _begin_reasoning(item: dict[str, Any]) -> _Begun:
+    around = "reasoning_summary_part"
+    told = [
+        _Part("reasoning_summary_text", part["text"], "text", around, part, {"summary_index": number})
+        for number, part in enumerate(item["summary"])
+    ]
+    return {**item, "summary": []}, told
+
+
+_BEGUN = {"message": _begin_message, "function_call": _begin_call, "reasoning": _begin_reasoning}
+
+
+# Reading requests in the Responses dialect, as strictly as the real endpoint where clients go wrong.
+#
+# Scripts are the same on every wire. So items of the assistant that follow one another count as one message, and so
+# do the outputs of its calls; the system message counts as none.
+
+_ROLES = ("system", "developer", "user", "assistant")
+_MAX_ID_CHARS = 64
+# The kinds of one turn's items in their order, then the outputs of its calls, then what the user says.
+_RANKS = {"reasoning": 0, "message": 1, "function_call": 2, "function_call_output": 3}
+_CALL, _OUTPUT, _OF_USER = 2, 3, 4
+
+
+def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
+    """Check a decoded body of `POST /v1/responses` and take from it what scripts look at.
+
+    Raises:
+        BadRequest: the body is not one that can be answered.
+    """
+    if not isinstance(payload, dict):
+        raise BadRequest("We could not parse the JSON body of your request: it must be an object")
+    model = payload.get("model")
+    if not isinstance(model, str) or not model:
+        raise BadRequest("Missing required parameter: 'model'.")
+    items = payload.get("input")
+    if isinstance(items, str) and items:
+        items = [{"role": "user", "content": items}]
+    if not isinstance(items, list) or not items:
+        raise BadRequest("Missing required parameter: 'input'.")
+    kinds = [_check_item(number, item) for number, item in enumerate(items)]
+    _check_order(items, kinds)
+    groups = _group(items, kinds)
+    if not groups:
+        raise BadRequest("input: at least one message of the user is required")
+    _check_reasoning(groups, model)
+    newest = groups[-1]
+    turn_index, position = progress(
+        [item["call_id"] for item in group if item.get("type") == "function_call"]
+        for group in reversed(groups)
+        if _is_of_assistant(group[0])
+    )
+    system = [_text(item.get("content")) for item in items if item.get("role") in ("system", "developer")]
+    return RequestView(
+        session=headers.get("x-session-id") or _thread_key(groups),
+        model=model,
+        system="\n".join([*filter(None, [payload.get("instructions")]), *system]),
+        max_tokens=_max_tokens(payload),
+        stream=payload.get("stream") is True,
+        tools=tuple(_tool_name(number, tool) for number, tool in enumerate(_list(payload, "tools"))),
+        message_count=len(groups),
+        turn_index=turn_index,
+        position=position,
+        last_role="assistant" if _is_of_assistant(newest[0]) else "user",
+        last_text=_last_text(newest),
+        last_tool_error=any(_text(item.get("output")).startswith(ERROR_MARK) for item in newest),
+        headers=headers,
+        last_images=tuple(kind for item in newest for kind in _images(item)),
+        image_count=sum(1 for item in items for _ in _images(item)),
+    )
+
+
+def _list(payload: Mapping[str, Any], key: str) -> Sequence[Any]:
+    value = payload.get(key)
+    if value is not None and not isinstance(value, list):
+        raise BadRequest(f"{key}: must be an array")
+    return value or ()
+
+
+def _max_tokens(payload: Mapping[str, Any]) -> int | None:
+    limit = payload.get("max_output_tokens")
+    if limit is not None and (type(limit) is not int or limit < 16):
+        raise BadRequest("Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16.")
+    return limit
+
+
+def _tool_name(number: int, tool: Any) -> str:
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        raise BadRequest(f"tools[{number}]: must be of type function")
+    if not isinstance(tool.get("parameters"), dict):
+        raise BadRequest(f"tools[{number}].parameters: must be an object")
+    return check_name(tool.get("name"), f"tools[{number}].name")
+
+
+def _check_item(number: int, item: Any) -> str:
+    """The kind of an item of the input."""
+    where = f"input[{number}]"
+    kind = item.get("type", "message") if isinstance(item, dict) else None
+    check = _CHECKS.get(kind) if isinstance(kind, str) else None
+    if check is None:
+        raise BadRequest(f"Invalid value for '{where}.type': {kind!r}; supported are {', '.join(_CHECKS)}")
+    check(where, item)
+    return str(kind)
+
+
+def _check_message(where: str, item: Mapping[str, Any]) -> None:
+    role, content = item.get("role"), item.get("content")
+    if role not in _ROLES:
+        raise BadRequest(f"{where}.role: must be one of {', '.join(_ROLES)}")
+    if isinstance(content, str) and content:
+        return
+    if not isinstance(content, list) or not content:
+        raise BadRequest(f"Invalid type for '{where}.content': expected a text or an array of parts, and not empty")
+    text = ("output_text", "refusal") if role == "assistant" else ("input_text",)
+    _check_parts(f"{where}.content", content, text, pictures=role == "user")
+
+
+def _check_parts(where: str, parts: Sequence[Any], texts: Sequence[str], *, pictures: bool) -> None:
+    for number, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "input_image" and pictures:
+            check_picture({"url": part.get("image_url")}, f"{where}[{number}].image_url")
+        elif kind not in texts or not (part.get("text") or part.get("refusal")):
+            raise BadRequest(f"Invalid '{where}[{number}]': there is no such part here, or it is empty")
+
+
+def _check_call(where: str, item: Mapping[str, Any]) -> None:
+    check_name(item.get("name"), f"{where}.name")
+    _check_id(where, item)
+    text = item.get("arguments")
+    try:
+        arguments = orjson.loads(text) if isinstance(text, str) else None
+    except orjson.JSONDecodeError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise BadRequest(f"{where}.arguments: must be the text of a JSON object")
+
+
+def _check_id(where: str, item: Mapping[str, Any]) -> None:
+    call_id = item.get("call_id")
+    if not isinstance(call_id, str) or not 0 < len(call_id) <= _MAX_ID_CHARS:
+        raise BadRequest(f"Invalid '{where}.call_id': expected a string with 1 to {_MAX_ID_CHARS} characters.")
+
+
+def _check_output(where: str, item: Mapping[str, Any]) -> None:
+    _check_id(where, item)
+    output = item.get("output")
+    if isinstance(output, list) and output:
+        _check_parts(f"{where}.output", output, ("input_text",), pictures=True)
+    elif not isinstance(output, str):
+        raise BadRequest(f"Invalid type for '{where}.output': expected a text or an array of parts")
+
+
+def _check_reasoning_item(where: str, item: Mapping[str, Any]) -> None:
+    if not isinstance(item.get("encrypted_content"), str) or not isinstance(item.get("summary"), list):
+        raise BadRequest(f"{where}: a reasoning item that is not stored needs encrypted_content and summary")
+
+
+_CHECKS = {
+    "message": _check_message,
+    "function_call": _check_call,
+    "function_call_output": _check_output,
+    "reasoning": _check_reasoning_item,
+}
+
+
+def _check_order(items: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> None:
+    """Every call has its output before the conversation goes on, and reasoning has something behind it."""
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    for number, (item, kind) in enumerate(zip(items, kinds, strict=True)):
+        if kind == "function_call_output":
+            if item["call_id"] not in open_calls:
+                raise BadRequest(f"No tool call found for function call output with call_id {item['call_id']}.")
+            open_calls.remove(item["call_id"])
+        elif kind == "function_call":
+            if item["call_id"] in seen:
+                raise BadRequest(f"input[{number}]: ids of calls must be unique in a conversation: {item['call_id']}")
+            seen.add(item["call_id"])
+            open_calls.append(item["call_id"])
+        elif open_calls and not _is_of_assistant(item):
+            raise BadRequest(f"No tool output found for function call {', '.join(open_calls)}.")
+        if kind == "reasoning" and not (number + 1 < len(items) and _is_of_assistant(items[number + 1])):
+            raise BadRequest(
+                f"Item {item.get('id')!r} of type 'reasoning' was provided without its required following item."
+            )
+    if open_calls:
+        raise BadRequest(f"No tool output found for function call {', '.join(open_calls)}.")
+
+
+def _is_of_assistant(item: Mapping[str, Any]) -> bool:
+    return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
+
+
+def _group(items: Sequence[dict[str, Any]], kinds: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """The items as scripts count them: those of one turn are one message, and so are the outputs of its calls."""
+    groups: list[list[dict[str, Any]]] = []
+    before = _OF_USER
+    for item, kind in zip(items, kinds, strict=True):
+        if item.get("role") in ("system", "developer"):
+            continue
+        rank = _RANKS[kind] if kind != "message" or _is_of_assistant(item) else _OF_USER
+        if groups and (before < rank < _OUTPUT or rank == before in (_CALL, _OUTPUT)):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+        before = rank
+    return groups
+
+
+def _check_reasoning(groups: Sequence[Sequence[Mapping[str, Any]]], model: str) -> None:
+    """Each call whose id has a mark of `model` must come with the reasoning that the gateway sent with it."""
+    for group in groups:
+        marked = next((str(item["call_id"]) for item in group if has_mark_of(item.get("call_id"), model)), None)
+        sent = [item for item in group if item.get("type") == "reasoning"]
+        if marked is not None and _is_of_assistant(group[0]) and not marked.endswith(mark_of(model, sent) or "_"):
+            raise BadRequest(
+                f"Function call {marked!r} was provided without its required reasoning item, as it was sent."
+            )
+
+
+def _last_text(group: Sequence[Mapping[str, Any]]) -> str:
+    outputs = [_text(item["output"]).removeprefix(ERROR_MARK) for item in group if "output" in item]
+    return "\n".join(outputs or [_text(item.get("content")) for item in group if "content" in item])
+
+
+def _images(item: Mapping[str, Any]) -> Iterator[str]:
+    """The media types of the pictures in an item."""
+    for parts in (item.get("content"), item.get("output")):
+        for part in filter(_is_object, parts if isinstance(parts, list) else ()):
+            if part.get("type") == "input_image" and (found := DATA_URL.fullmatch(part["image_url"])):
+                yield found[1]
+
+
+def _is_object(part: Any) -> bool:
+    return isinstance(part, dict)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(
+            part.get("text") or part.get("refusal") or "" for part in content if part["type"] != "input_image"
+        )
+    return content or ""
+
+
+def _thread_key(groups: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """A key for conversations that do not say their session: it stays the same as long as the first message does."""
+    return sha256(_text(groups[0][0].get("content")).encode()).hexdigest()[:16]

@@ -1,0 +1,575 @@
+"""One read-only query on PostgreSQL, with psycopg 3.
+
+Five things hold a query, and each is enough for most of what could go wrong: the statement's own form (`sql_text`), a
+read-only transaction, the catalog (functions that the server itself calls volatile are refused, but for a few that
+change nothing), the server's own parser, which is given the text alone before it stands in anything of ours, and the
+form in which it is sent: as a subquery of a cursor, in the extended protocol, where neither a second statement nor one
+that writes has a place. The server cuts fields; what it cannot cut (a plan, an error) ends the connection when it grows
+beyond a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import sys
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psycopg
+from psycopg import generators, pq, sql, waiting
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
+from psycopg.raw_cursor import AsyncRawCursor, AsyncRawServerCursor
+from psycopg.types.json import set_json_loads
+
+from agent_host.errors import ErrorCode
+from agent_host.tool_service.postgres import AsyncConnectionPool, PoolTimeout
+from agent_host.tool_service.tables import Table
+from agent_host.tool_service.tool import ToolFault
+from config import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator, Sequence
+
+    from psycopg.pq.abc import PGresult
+
+    from agent_host.tool_service.tables import Caps
+
+_CONNECT_S: Final = 5
+_LOCK_MS: Final = 2000
+_POOL_SIZE: Final = 16
+_IDLE_S: Final = 60.0
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Limit for the fields of one batch, unless a single row is larger, and for the text of a plan."""
+_OVERHEAD_BYTES: Final = 1024 * 1024
+_MOST_A_BATCH: Final = 500
+_AS_SUBQUERY: Final = frozenset({"select", "with", "values", "table"})
+_AS_IT_IS: Final = frozenset({"explain", "show"})
+HARMLESS: Final = (
+    "clock_timestamp", "gen_random_uuid", "pg_column_size", "pg_database_size", "pg_indexes_size", "pg_relation_size",
+    "pg_table_size", "pg_tablespace_size", "pg_total_relation_size", "random", "statement_timestamp", "timeofday",
+    "transaction_timestamp",
+)  # fmt: skip
+"""Functions of pg_catalog that are volatile and change nothing."""
+# A name behind a dot may be a function of the value before, `(row).f`; those take one argument.
+_VOLATILE: Final = """SELECT DISTINCT p.proname FROM pg_catalog.pg_proc p
+    JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE p.provolatile = 'v' AND (p.proname = ANY($1) OR (p.proname = ANY($2) AND p.pronargs = 1))
+    AND NOT (n.nspname = 'pg_catalog' AND p.proname = ANY($3)) AND NOT p.proname = ANY($4) ORDER BY 1 LIMIT 10"""
+_BEGIN: Final = sql.SQL(
+    "BEGIN READ ONLY; SET LOCAL statement_timeout = {time}; SET LOCAL lock_timeout = {lock};"
+    " SET LOCAL idle_in_transaction_session_timeout = {time}; SET LOCAL standard_conforming_strings = on;"
+    " SET LOCAL client_encoding = 'UTF8'; SET LOCAL row_security = on"
+)
+_SETTING: Final = "SELECT pg_catalog.current_setting($1)"
+"""SHOW of one setting, in a form in which the server can cut it."""
+_INTEGERS: Final = frozenset({20, 21, 23, 26})  # int8, int2, int4, oid
+_FLOATS: Final = frozenset({700, 701})
+_BOOLEAN: Final = 16
+
+
+class _Column(NamedTuple):
+    name: str
+    type_code: int
+
+
+class PostgresDatabase:
+    """One connection of a tenant. `conninfo` gives how to connect, each time that a connection is made; `functions` are
+    volatile functions that the tenant allows by name."""
+
+    def __init__(self, conninfo: Callable[[], Awaitable[str]], functions: Sequence[str]) -> None:
+        self._functions = list(functions)
+        self._pool = AsyncConnectionPool(
+            conninfo,
+            min_size=0,
+            max_size=_POOL_SIZE,
+            max_idle=_IDLE_S,
+            timeout=_CONNECT_S,
+            open=False,
+            connection_class=BoundedConnection,
+            reset=_reset,
+            kwargs={"autocommit": True, "connect_timeout": _CONNECT_S, "prepare_threshold": None},
+        )
+
+    async def query(self, text: str, parameters: Sequence[Any], caps: Caps) -> Table:
+        """The rows of a query. Raises ToolFault."""
+        statement = _readable(text)
+        try:
+            await self._pool.open()
+            async with self._pool.connection() as connection:
+                time_ms = max(1, int(caps.timeout_s * 1000))
+                await connection.execute(_BEGIN.format(time=sql.Literal(time_ms), lock=sql.Literal(_LOCK_MS)))
+                try:
+                    await self._refuse_volatile(connection, statement)
+                    columns = await _prepare(connection, statement, parameters)
+                    if statement.verb == "show" and len(columns) == 1:
+                        return await _run_as_subquery(connection, _SETTING, columns, [columns[0].name], caps)
+                    if statement.verb in _AS_IT_IS:
+                        return await _run_plain(connection, statement, parameters, caps)
+                    return await _run_as_subquery(connection, statement.text, columns, parameters, caps)
+                finally:
+                    connection.limit_bytes = BoundedConnection.limit_bytes
+                    if not connection.closed:
+                        await connection.rollback()
+        except PoolTimeout:
+            raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the database cannot be reached") from None
+        except psycopg.Error as error:
+            raise _fault(error) from None
+        except json_text.TooDeep as error:
+            raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the plan cannot be given: {error}") from None
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._pool.close()
+
+    async def _refuse_volatile(self, connection: BoundedConnection, statement: Statement) -> None:
+        called = [name.text for name in statement.names if name.called]
+        members = [name.text for name in statement.names if name.member]
+        if not called and not members:
+            return
+        cursor = AsyncRawCursor(connection)
+        await cursor.execute(_VOLATILE, [called, members, list(HARMLESS), self._functions])
+        found = [row[0] for row in await cursor.fetchall()]
+        if found:
+            raise ToolFault(
+                ErrorCode.PERMISSION_DENIED,
+                f"the query calls what may have side effects: {', '.join(found)}. Only functions that the database "
+                f"calls "
+                "stable or immutable are allowed here",
+            )
+
+
+def _readable(text: str) -> Statement:
+    try:
+        statement = one_statement(text)
+    except UnreadableSql as error:
+        raise ToolFault(ErrorCode.INVALID_REQUEST, f"the query cannot be run: {error}") from None
+    if statement.verb not in _AS_SUBQUERY | _AS_IT_IS:
+        raise ToolFault(
+            ErrorCode.PERMISSION_DENIED,
+            "only queries that read are run here: SELECT, WITH, VALUES, TABLE, SHOW, and EXPLAIN of them",
+        )
+    if statement.verb == "explain" and statement.words & {"analyze", "analyse"} | _options(statement) & {"analyze"}:
+        raise ToolFault(ErrorCode.PERMISSION_DENIED, "EXPLAIN ANALYZE runs the statement; EXPLAIN alone is allowed")
+    return statement
+
+
+def _options(statement: Statement) -> set[str]:
+    """Names in front of what EXPLAIN explains, quoted ones among them."""
+    first = takewhile(lambda name: name.quoted or name.text not in _AS_SUBQUERY, statement.names)
+    return {name.text for name in first}
+
+
+async def _prepare(connection: BoundedConnection, statement: Statement, parameters: Sequence[Any]) -> list[_Column]:
+    """Names and types of what the statement gives, from the server, which reads it here as it stands and runs nothing:
+    text that is no statement by itself, such as one that closes a parenthesis of ours, gets no further. Raises
+    psycopg.Error."""
+    given = Transformer(connection)
+    given.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
+    async with connection.lock:
+        connection.pgconn.send_prepare(b"", statement.text.encode(), given.types)
+        await _done(connection)
+        connection.pgconn.send_describe_prepared(b"")
+        found = await _done(connection)
+    return [_Column((found.fname(place) or b"").decode(), found.ftype(place)) for place in range(found.nfields)]
+
+
+async def _done(connection: BoundedConnection) -> PGresult:
+    """The answer to what was sent. Raises psycopg.Error."""
+    results: list[PGresult] = await connection.wait(generators.execute(connection.pgconn))
+    result = results[-1]
+    if result.status == pq.ExecStatus.FATAL_ERROR:
+        raise error_from_result(result)
+    return result
+
+
+async def _run_plain(
+    connection: BoundedConnection, statement: Statement, parameters: Sequence[Any], caps: Caps
+) -> Table:
+    connection.limit_bytes = max(_BATCH_BYTES, caps.max_bytes) + _OVERHEAD_BYTES
+    cursor = AsyncRawCursor(connection)
+    set_json_loads(json_text.loads, cursor)
+    # Binary results are had in the extended protocol alone, where a second statement has no place.
+    await cursor.execute(statement.text, parameters, binary=True)
+    table = Table([column.name for column in cursor.description or ()], caps)
+    for row in await cursor.fetchall():
+        if not table.add([value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in row]):
+            break
+    return table
+
+
+async def _run_as_subquery(
+    connection: BoundedConnection,
+    text: str,
+    columns: Sequence[_Column],
+    parameters: Sequence[Any],
+    caps: Caps,
+) -> Table:
+    table = Table([column.name for column in columns], caps)
+    chars = caps.field_chars(len(columns))
+    names = [sql.Identifier(f"c{place}") for place in range(len(columns))]
+    # The server cuts each field and gives it as text: no value of a gigabyte is ever sent.
+    fields = sql.SQL(", ").join(sql.SQL("left({}::text, {})").format(name, sql.Literal(chars + 1)) for name in names)
+    aliases = sql.SQL("({})").format(sql.SQL(", ").join(names)) if names else sql.SQL("")
+    wrapped = sql.SQL("SELECT {} FROM (\n{}\n) AS q {}").format(fields, sql.SQL(text), aliases)
+    row_bytes = 4 * chars * max(1, len(columns))
+    batch = max(1, min(_MOST_A_BATCH, _BATCH_BYTES // row_bytes))
+    connection.limit_bytes = max(_BATCH_BYTES, row_bytes) + _OVERHEAD_BYTES
+    async with AsyncRawServerCursor(connection, "agent_host_query") as cursor:
+        await cursor.execute(wrapped.as_string(connection), parameters)
+        while rows := await cursor.fetchmany(batch):
+            for row in rows:
+                if not table.add([_value(field, column) for field, column in zip(row, columns, strict=True)]):
+                    return table
+            if len(rows) < batch:
+                break
+    return table
+
+
+def _value(text: str | None, column: _Column) -> Any:
+    """A field as JSON has it. Numbers of any length stay text, so that no digit is lost."""
+    if text is None:
+        return None
+    if column.type_code == _BOOLEAN:
+        return text == "true"
+    if column.type_code in _INTEGERS:
+        return int(text)
+    if column.type_code in _FLOATS:
+        number = float(text)
+        return number if number == number and abs(number) != float("inf") else text
+    return text
+
+
+async def _reset(connection: BoundedConnection) -> None:
+    """Nothing of a call is left for the next one: settings, locks, listeners, temporary tables."""
+    await connection.execute("DISCARD ALL")
+
+
+def _fault(error: psycopg.Error) -> ToolFault:
+    """The fault for the server's error about the query. Errors without a state are of the connection, and their text
+    names its host."""
+    if isinstance(error, RowsTooLarge):
+        return ToolFault(
+            ErrorCode.TOOL_EXECUTION_FAILED, "the database's answer is too large: a plan or an error holds a huge value"
+        )
+    if isinstance(error, psycopg.errors.QueryCanceled):
+        return ToolFault(ErrorCode.TOOL_EXECUTION_TIMEOUT, "the query was ended: it ran for too long")
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return ToolFault(ErrorCode.PERMISSION_DENIED, f"the database refuses this: {error.diag.message_primary}")
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return ToolFault(ErrorCode.PERMISSION_DENIED, f"only queries that read are run: {error.diag.message_primary}")
+    if error.sqlstate is None or error.sqlstate.startswith(("08", "28", "57P")):
+        return ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the connection to the database failed")
+    return ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the database says: {error.diag.message_primary}")
+
+
+# Reads SQL as PostgreSQL's own scanner splits it: words, and what follows them. Pure; nothing here knows a database.
+#
+# What a statement calls is asked of the server's catalog afterwards (`postgres.py`). So a scanner is enough, as long
+# as it never takes for text or comment what the server takes for code: where the two could differ the statement is
+# refused.
+
+_MAX_NAME_BYTES: Final = 63
+"""PostgreSQL truncates names to this length."""
+_SPACE: Final = re.compile(r"[ \t\n\r\f\v]+")
+_LINE_COMMENT: Final = re.compile(r"--[^\n\r]*")
+_WORD: Final = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")
+_QUOTED_NAME: Final = re.compile(r'"((?:[^"]|"")+)"')
+_PLAIN_TEXT: Final = re.compile(r"'(?:[^']|'')*'")
+_ESCAPED_TEXT: Final = re.compile(r"'(?:[^'\\]|''|\\.)*'", re.DOTALL)
+_DOLLAR: Final = re.compile(r"\$(?:[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_\u0080-\U0010ffff]*)?\$")
+_NUMBER: Final = re.compile(r"0[xXoObB][0-9A-Fa-f_]+|(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?")
+_GLUED: Final = re.compile(r"[A-Za-z0-9_$'\"\u0080-\U0010ffff]")
+_PARAMETER: Final = re.compile(r"\$[0-9]+")
+_COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
+
+
+class UnreadableSql(Exception):
+    """The text cannot be split with certainty; `str()` says why."""
+
+
+class SqlName(NamedTuple):
+    """A name in a statement, as the catalog would have it. `called`: an opening parenthesis follows. `member`: a dot
+    stands before it, so that it may be a function of the value before."""
+
+    text: str
+    called: bool
+    member: bool
+    quoted: bool
+
+
+class Statement(NamedTuple):
+    """One statement: its text without a semicolon at its end, and the names in it."""
+
+    text: str
+    names: tuple[SqlName, ...]
+
+    @property
+    def verb(self) -> str:
+        """The first word, in lower case; empty where it begins otherwise."""
+        return self.names[0].text if self.names and not self.names[0].quoted else ""
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Names that are not quoted: among them all keywords."""
+        return frozenset(name.text for name in self.names if not name.quoted)
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    end: int
+
+
+def one_statement(sql: str) -> Statement:
+    """The one statement that `sql` holds. Raises UnreadableSql for none, for several, and for what cannot be split."""
+    if "\0" in sql:
+        raise UnreadableSql("the statement holds a NUL character")
+    tokens = _tokens(sql)
+    while tokens and tokens[-1].text == ";":
+        tokens.pop()
+    if not tokens:
+        raise UnreadableSql("the statement is empty")
+    if any(token.text == ";" for token in tokens if token.kind == "sign"):
+        raise UnreadableSql("one statement at a time: a semicolon stands in the middle")
+    names = []
+    for place, token in enumerate(tokens):
+        if token.kind in ("word", "quoted"):
+            after = tokens[place + 1].text if place + 1 < len(tokens) and tokens[place + 1].kind == "sign" else ""
+            before = tokens[place - 1].text if place and tokens[place - 1].kind == "sign" else ""
+            names.append(SqlName(_fold_name(token), after == "(", before == ".", token.kind == "quoted"))
+    return Statement(sql[: tokens[-1].end], tuple(names))
+
+
+def _fold_name(token: _Token) -> str:
+    """The name as PostgreSQL stores it: folded where it is not quoted, cut to 63 bytes."""
+    text = token.text[1:-1].replace('""', '"') if token.kind == "quoted" else _fold(token.text)
+    return text.encode()[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
+
+
+def _fold(text: str) -> str:
+    """In lower case, as in a database of UTF-8: only ASCII letters have one."""
+    return "".join(char.lower() if char.isascii() else char for char in text)
+
+
+def _tokens(sql: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    place = 0
+    while place < len(sql):
+        token = _next(sql, place)
+        if token.kind != "space":
+            tokens.append(token)
+        place = token.end
+    return tokens
+
+
+def _next(sql: str, place: int) -> _Token:
+    two = sql[place : place + 2]
+    if two == "/*":
+        return _Token("space", "", _end_of_comment(sql, place))
+    for kind, pattern in (("space", _SPACE), ("space", _LINE_COMMENT), ("parameter", _PARAMETER)):
+        found = pattern.match(sql, place)
+        if found:
+            return _Token(kind, found.group(), found.end())
+    char = sql[place]
+    if char == "$":
+        return _dollar_text(sql, place)
+    if char == '"':
+        return _match(_QUOTED_NAME, "quoted", sql, place)
+    if char == "'":
+        return _match(_PLAIN_TEXT, "text", sql, place)
+    word = _WORD.match(sql, place)
+    if word:
+        return _word(sql, word)
+    number = _NUMBER.match(sql, place)
+    if number is None:
+        return _Token("sign", char, place + 1)
+    # Servers before version 15 take `1e'…'` for a number and a text with escapes.
+    if _GLUED.match(sql, number.end()):
+        raise UnreadableSql("a number and what follows it need a space between them")
+    return _Token("number", number.group(), number.end())
+
+
+def _word(sql: str, word: re.Match[str]) -> _Token:
+    """A word, or a text whose kind stands before its quote."""
+    prefix, following = word.group().lower(), sql[word.end() : word.end() + 1]
+    if following == "'" and prefix in ("e", "b", "x", "n"):
+        pattern = _ESCAPED_TEXT if prefix == "e" else _PLAIN_TEXT
+        return _match(pattern, "text", sql, word.end())
+    if prefix == "u" and sql[word.end() : word.end() + 2] in ("&'", '&"'):
+        raise UnreadableSql("texts and names with U& escapes are not taken")
+    return _Token("word", word.group(), word.end())
+
+
+def _dollar_text(sql: str, place: int) -> _Token:
+    opening = _DOLLAR.match(sql, place)
+    if opening is None:
+        return _Token("sign", "$", place + 1)
+    end = sql.find(opening.group(), opening.end())
+    if end < 0:
+        raise UnreadableSql("a text in dollar quotes does not end")
+    return _Token("text", "", end + len(opening.group()))
+
+
+def _match(pattern: re.Pattern[str], kind: str, sql: str, place: int) -> _Token:
+    found = pattern.match(sql, place)
+    if found is None:
+        raise UnreadableSql("a quote does not end")
+    return _Token(kind, found.group(), found.end())
+
+
+def _end_of_comment(sql: str, place: int) -> int:
+    """Comments of this kind lie in each other."""
+    depth = 0
+    for edge in _COMMENT_EDGE.finditer(sql, place):
+        depth += 1 if edge.group() == "/*" else -1
+        if depth == 0:
+            return edge.end()
+    raise UnreadableSql("a comment does not end")
+
+
+# A connection to PostgreSQL that takes in only so much in answer to one request.
+#
+# libpq holds each message whole in memory and has no limit of its own. The server cuts fields where it is asked to,
+# but plans and errors quote values at any length. So libpq is given one end of a pair of sockets in the place of its
+# own, and each byte that the server sends is counted before it is handed on; TLS lies on top of that and is not
+# touched. Where descriptors of sockets cannot be exchanged (Windows) there is no such limit.
+
+_PIECE_BYTES: Final = 64 * 1024
+_CANCEL_S: Final = 5.0
+_READ, _WRITE, _BOTH = waiting.Wait.R, waiting.Wait.W, waiting.Wait.RW
+_READABLE, _WRITABLE = waiting.Ready.R, waiting.Ready.W
+
+
+class RowsTooLarge(psycopg.OperationalError):
+    """The server sent more than `limit_bytes` in answer to one request: rows, a plan, an error, notices."""
+
+
+class BoundedConnection(psycopg.AsyncConnection[Any]):
+    """Ends itself when the answer to one request has more than `limit_bytes`."""
+
+    limit_bytes: int = 1024 * 1024
+    _gate: _Gate | None = None
+
+    async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ASYNC109  as psycopg has it
+        """As psycopg's; a wait that is given up cancels the query. Raises AnswerTooLarge."""
+        if sys.platform == "win32":
+            return await super().wait(gen, interval, timeout)
+        if self._gate is None:
+            self._gate = _Gate(self.pgconn.socket)
+        passing = self._gate.passing(gen, self.limit_bytes)
+        try:
+            return await waiting.wait_async(passing, self._gate.server.fileno(), interval=interval, timeout=timeout)
+        except RowsTooLarge:
+            self.pgconn.finish()
+            self._gate.close()
+            raise
+        except asyncio.CancelledError:
+            if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                try:
+                    await self.cancel_safe(timeout=_CANCEL_S)
+                finally:
+                    self.pgconn.finish()  # its answer is half read
+                    self._gate.close()
+            raise
+
+    async def close(self) -> None:
+        """As psycopg's."""
+        await super().close()
+        if self._gate is not None:
+            self._gate.close()
+
+
+class _Gate:
+    """Stands between libpq and the server. `server` is the socket to the server."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.server = socket.socket(fileno=os.dup(descriptor))
+        self._libpq, self._ours = socket.socketpair()
+        for one in (self.server, self._libpq, self._ours):
+            one.setblocking(False)
+        os.dup2(self._libpq.fileno(), descriptor, inheritable=False)
+        self._pending = b""
+        self._rest = b""
+        """Answers for which libpq's socket had no room yet."""
+
+    def passing(self, gen: Generator[Any, Any, Any], limit_bytes: int) -> Generator[Any, Any, Any]:
+        """The result of `gen`, whose waits are for the server."""
+        received = 0
+        try:
+            wanted = next(gen)
+            while True:
+                pending, unread = self._take_requests(), self._has_answers()
+                if wanted & _READ and unread:
+                    wanted = gen.send(_READABLE)
+                elif wanted & _WRITE and not pending:
+                    wanted = gen.send(_WRITABLE)
+                else:
+                    ready = yield _WRITE if unread else _BOTH if pending else _READ
+                    if ready & _READABLE:
+                        received += self._pass_answers()
+                    if received > limit_bytes:
+                        raise RowsTooLarge("the answer is too large")
+        except StopIteration as stop:
+            while self._take_requests():
+                yield _WRITE
+            return stop.value
+
+    def _take_requests(self) -> bytes:
+        """Send what libpq has written, as far as there is room for it. Returns what is left."""
+        while True:
+            if not self._pending:
+                try:
+                    self._pending = self._ours.recv(_PIECE_BYTES)
+                except BlockingIOError:
+                    return b""
+            try:
+                self._pending = self._pending[self.server.send(self._pending) :]
+            except BlockingIOError:
+                return self._pending
+            except OSError:  # libpq reads the end
+                self._pending = b""
+                return b""
+
+    def _has_answers(self) -> bool:
+        """True if libpq has not read all that it was given, the end of the answers among it."""
+        self._pass_on()
+        try:
+            self._libpq.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _pass_answers(self) -> int:
+        """Give libpq what the server has sent, or its end. Called once libpq has read all before."""
+        try:
+            piece = self.server.recv(_PIECE_BYTES)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            piece = b""
+        if piece:
+            self._rest = piece
+            self._pass_on()
+        else:
+            self._ours.shutdown(socket.SHUT_WR)
+        return len(piece)
+
+    def _pass_on(self) -> None:
+        """Give libpq the rest of the answers, as far as there is room for it."""
+        if self._rest:
+            with contextlib.suppress(BlockingIOError):
+                self._rest = self._rest[self._ours.send(self._rest) :]
+
+    def close(self) -> None:
+        """Let go of the sockets."""
+        if self.server.fileno() >= 0:
+            self._take_requests()  # the end of the session, as libpq announces it
+        for one in (self.server, self._libpq, self._ours):
+            one.close()
+
+    __del__ = close  # the pool lets go of a connection that broke without closing it

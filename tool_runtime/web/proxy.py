@@ -1,0 +1,327 @@
+"""The way to allowed hosts for one command that is held: a proxy of HTTP in this process, on loopback.
+
+It goes by the rules and the checks of addresses of the HTTP tools. What passes after a CONNECT is not looked into: a
+certificate is checked by the program itself. The supervisor lets only the command's own processes reach the port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from agent_host.contracts import Denial
+from policy.addresses import address_is_public
+from policy.urls import UrlProblem, target_of
+from tool_runtime.tool import FaultKind, ToolFault
+from tool_runtime.web import Blocked, DomainScope, Gate, Network, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from policy.scope import CommandScope
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.threads import DaemonPool
+
+_BUFFER: Final = 64 * 1024
+_HEAD_S: Final = 30.0
+_PAUSE_S: Final = 0.05
+_MAX_CONNECTIONS: Final = 128
+"""So many at once for one command: others wait. Each takes two of the host's descriptors."""
+_CONNECT_S: Final = 30.0
+_RULES: Final = {FaultKind.OUT_OF_SCOPE: "domains", FaultKind.ADDRESS_REFUSED: "addresses"}
+
+
+class Upstream(NamedTuple):
+    """A proxy of the user: where it is, and a header line with what it asks for."""
+
+    host: str
+    port: int
+    authorization: bytes | None = None
+
+
+def proxy_of(
+    scope: CommandScope, runtime: RuntimeSettings, report: Callable[[Denial], None], pool: DaemonPool
+) -> DomainProxy:
+    """The proxy of one command under `scope`; `report` is told of each host that it was denied."""
+    own = runtime.address_allowed
+    network = Network(own or address_is_public, local_names=own is not None)
+    pairs = {"http": runtime.http_proxy, "https": runtime.https_proxy}
+    upstream = upstreams({scheme: url for scheme, url in pairs.items() if url is not None})
+    return DomainProxy(ProxyParams(DomainScope(scope.domains, scope.blocked_domains), network, report, upstream), pool)
+
+
+def upstreams(proxies: Mapping[str, str]) -> dict[str, Upstream]:
+    """The proxies that `proxies` names by URL, by the scheme that they are for. One that is reached by TLS is not used:
+    nothing is reached then where only it leads."""
+    found: dict[str, Upstream] = {}
+    for scheme, url in proxies.items():
+        parts = urlsplit(url)
+        authorization = None
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            authorization = b"Proxy-Authorization: Basic " + base64.b64encode(pair.encode())
+        found[scheme] = Upstream(parts.hostname or "", parts.port or 80, authorization)
+    return found
+
+
+class ProxyParams(NamedTuple):
+    """The hosts that a command may reach, and the observer of denials. `upstream` maps `http` and `https` to a proxy of
+    the user."""
+
+    domains: DomainScope
+    network: Network
+    report: Callable[[Denial], None]
+    upstream: Mapping[str, Upstream] = {}
+
+
+class DomainProxy:
+    """Listens as soon as it is made, on the running loop; `close` ends it with all that goes through it."""
+
+    def __init__(self, params: ProxyParams, pool: DaemonPool) -> None:
+        self._params = params
+        self._pool = pool
+        self._gate = Gate(params.domains, params.network)
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+        self._running: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(_MAX_CONNECTIONS)
+        self._task = asyncio.create_task(self._serve(), name="sandbox-proxy")
+
+    def allows(self, host: str) -> bool:
+        """True if a host may be asked by its name, at the usual port."""
+        try:
+            self._gate.check_url(f"https://{host}/")
+        except (ToolFault, UrlProblem):
+            return False
+        return True
+
+    def opens_here(self, address: str, port: int) -> bool:
+        """True if what listens at an address of the loopback may be reached past the proxy, as programs do."""
+        return self._gate.opens_here(address, port)
+
+    async def aclose(self) -> None:
+        """Listen no longer, and cut what goes through. Harmless when repeated."""
+        tasks = [self._task, *self._running]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self._socket.close()
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._places.acquire()
+            try:
+                connection, _ = await loop.sock_accept(self._socket)
+            except OSError:  # no descriptor is left, or the program has gone again
+                self._places.release()
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            task = asyncio.create_task(self._handle(connection), name="sandbox-proxy-connection")
+            self._running.add(task)
+            task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._places.release()
+
+    async def _handle(self, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection, limit=_BUFFER)
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+                await self._read_request(reader, writer)
+        finally:
+            await _close(writer)
+
+    async def _read_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_HEAD_S):
+                wanted = await read_request(reader)
+        except (NoProxyRequest, UrlProblem) as error:
+            await _refuse(writer, "400 Bad Request", str(error))
+            return
+        if wanted is not None:
+            await self._answer(wanted, reader, writer)
+
+    async def _answer(self, wanted: ProxyRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            server_reader, server_writer = await self._connect(wanted)
+        except ToolFault as fault:
+            rule = "blocked_domains" if isinstance(fault, Blocked) else _RULES[fault.kind]
+            self._params.report(Denial("host", wanted.label, rule, "connect"))
+            await _refuse(writer, "403 Forbidden", f"refused by the sandbox: {fault}")
+            return
+        except (OSError, TimeoutError) as error:
+            await _refuse(writer, "502 Bad Gateway", f"{wanted.label}: {error or 'no answer in time'}")
+            return
+        try:
+            if wanted.is_tunnel and not self._upstream(wanted):
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            else:
+                upstream = self._upstream(wanted)
+                more = () if upstream is None or upstream.authorization is None else (upstream.authorization,)
+                server_writer.write(wanted.head(for_proxy=upstream is not None, more=more))
+            await _both_ways((reader, writer), (server_reader, server_writer))
+        finally:
+            await _close(server_writer)
+
+    def _upstream(self, wanted: ProxyRequest) -> Upstream | None:
+        if self._gate.is_local(wanted.host):
+            return None
+        return self._params.upstream.get("https" if wanted.is_tunnel else "http")
+
+    async def _connect(self, wanted: ProxyRequest) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connected to a host that may be asked. Raises ToolFault where it may not, OSError, TimeoutError."""
+        self._gate.check_url(wanted.url)
+        upstream = self._upstream(wanted)
+        async with asyncio.timeout(_CONNECT_S):
+            if upstream is not None:  # it looks the name up itself; the user has named it
+                return await _open(upstream.host, upstream.port)
+            addresses = await self._pool.run(lambda: resolve(wanted.host, wanted.port))
+            self._gate.check_addresses(wanted.host, wanted.port, addresses)
+            failed: OSError = OSError(f"{wanted.host} has no address")
+            for address in addresses:
+                try:
+                    return await _open(address, wanted.port)
+                except OSError as error:
+                    failed = error
+            raise failed
+
+
+async def _open(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(host, port, limit=_BUFFER)
+
+
+async def _both_ways(
+    one: tuple[asyncio.StreamReader, asyncio.StreamWriter], other: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+) -> None:
+    """Until both ends have nothing more to send, or one of them is gone."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_pass_on(one[0], other[1]))
+        group.create_task(_pass_on(other[0], one[1]))
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(_BUFFER):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+
+async def _refuse(writer: asyncio.StreamWriter, status: str, why: str) -> None:
+    body = f"{why}\n".encode("utf-8", "replace")
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode() + body)
+    await writer.drain()
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+# What a program asks of a proxy: `CONNECT host:port`, or a request for an absolute URL of http.
+
+MAX_HEAD_BYTES: Final = 32 * 1024
+_OF_THE_HOP: Final = frozenset({b"proxy-connection", b"proxy-authorization", b"connection", b"keep-alive"})
+
+
+class NoProxyRequest(ValueError):
+    """A program sent what is no request to a proxy; the message says why."""
+
+
+class ProxyRequest(NamedTuple):
+    """One request. `line` is its first line, `fields` its header lines as they came."""
+
+    host: str
+    port: int
+    is_tunnel: bool
+    line: bytes
+    fields: tuple[bytes, ...]
+
+    @property
+    def url(self) -> str:
+        """Of the host and the port, as the rules for domains take it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.is_tunnel else 'http'}://{host}:{self.port}/"
+
+    @property
+    def label(self) -> str:
+        """The host, with the port where it is not the usual one."""
+        return self.host if self.port == (443 if self.is_tunnel else 80) else f"{self.host}:{self.port}"
+
+    def head(self, *, for_proxy: bool, more: tuple[bytes, ...] = ()) -> bytes:
+        """The request as the next one gets it: a server a path, another proxy the whole URL and `more` lines. One
+        request a connection: what follows on this one might be meant for another host."""
+        method, target, version = self.line.split(b" ")
+        # What was judged, spelled as it was judged: two readers may take one spelling for two hosts.
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        if self.is_tunnel:
+            target = f"{host}:{self.port}".encode()
+        else:
+            path = _path_of(target)
+            target = f"{self.url[:-1]}".encode() + path if for_proxy else path
+        kept = [field for field in self.fields if field.partition(b":")[0].strip().lower() not in _OF_THE_HOP]
+        if not self.is_tunnel:
+            kept.append(b"Connection: close")
+        return b"\r\n".join([b" ".join((method, target, version)), *kept, *more, b"", b""])
+
+
+def _path_of(target: bytes) -> bytes:
+    """The path and the query of an absolute URL, without a fragment, which is nobody's but the client's."""
+    rest = target.split(b"://", 1)[1].partition(b"#")[0]
+    at = min((rest.find(mark) for mark in (b"/", b"?") if mark in rest), default=len(rest))
+    return rest[at:] if rest[at : at + 1] == b"/" else b"/" + rest[at:]
+
+
+async def read_request(reader: asyncio.StreamReader) -> ProxyRequest | None:
+    """The head of a request; None for a connection on which nothing came. Raises BadRequest, UrlProblem,
+    asyncio.IncompleteReadError."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError as error:
+        raise NoProxyRequest("the head of the request is too long") from error
+    except asyncio.IncompleteReadError as error:
+        if not error.partial:
+            return None
+        raise
+    return request_of(head)
+
+
+def request_of(head: bytes) -> ProxyRequest:
+    """The request in `head`, which ends in an empty line. Raises BadRequest, UrlProblem."""
+    if len(head) > MAX_HEAD_BYTES:
+        raise NoProxyRequest("the head of the request is too long")
+    line, *fields = head[:-4].split(b"\r\n")
+    parts = line.split(b" ")
+    if len(parts) != 3 or not parts[2].startswith(b"HTTP/1.") or not parts[1].isascii():
+        raise NoProxyRequest("this is a proxy of HTTP/1.1: no request for one was sent")
+    if any(b"\n" in field or b"\r" in field or field[:1] in b" \t" or b":" not in field for field in fields):
+        raise NoProxyRequest("a header line is malformed")
+    method, target = parts[0], parts[1].decode("ascii")
+    if method == b"CONNECT":
+        host, port = target_of(f"https://{target}/")
+        return ProxyRequest(host, port, True, line, tuple(fields))
+    if not target.lower().startswith("http://"):
+        raise UrlProblem("a proxy is asked for whole URLs of http; https goes by CONNECT")
+    host, port = target_of(target)
+    _check_host(fields, host, port)
+    return ProxyRequest(host, port, False, line, tuple(fields))
+
+
+def _check_host(fields: list[bytes], host: str, port: int) -> None:
+    """A server with several names goes by this header: it must be the host that was judged. Raises BadRequest."""
+    pairs = (field.partition(b":") for field in fields)
+    named = [value.strip() for name, _, value in pairs if name.strip().lower() == b"host"]
+    if len(named) != 1:
+        raise NoProxyRequest("there must be one Host header")
+    if not named[0].isascii() or target_of(f"http://{named[0].decode('ascii')}/") != (host, port):
+        raise NoProxyRequest("the Host header and the URL name different hosts")
