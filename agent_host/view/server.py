@@ -49,6 +49,7 @@ _LOOK_AT_ALL_S: Final = 0.5
 _ALIVE_S: Final = 15.0
 _MOST_STREAMS: Final = 32
 _MOST_BODY: Final = 4096
+_BACKLOG: Final = 128
 
 
 def serve(state_dir: str, *, port: int, can_approve: bool, on_ready: Callable[[str], None]) -> None:
@@ -58,6 +59,7 @@ def serve(state_dir: str, *, port: int, can_approve: bool, on_ready: Callable[[s
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((HOST, port))
+        listening.listen(_BACKLOG)  # before anybody is told the URL: a request waits until the server is up
     except OSError as error:
         listening.close()
         raise UsageError(f"--port {port}: {error.strerror}") from error
@@ -67,8 +69,8 @@ def serve(state_dir: str, *, port: int, can_approve: bool, on_ready: Callable[[s
         view.app(), log_config=None, log_level="critical", access_log=False, server_header=False, http="h11", ws="none",
         lifespan="off", h11_max_incomplete_event_size=16 * 1024, timeout_graceful_shutdown=1,
     )  # fmt: skip
-    on_ready(f"http://{HOST}:{number}/#token={view.token}")
     with listening:
+        on_ready(f"http://{HOST}:{number}/#token={view.token}")
         uvicorn.Server(config).run([listening])
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+
+import pytest
 
 from agent_host.view import server
 from agent_host.view.server import View
@@ -14,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    import pytest
     from starlette.requests import Request
     from starlette.responses import StreamingResponse
 
@@ -51,3 +53,16 @@ def test_a_change_during_a_reading_is_sent_though_nothing_else_changes(
         return [json.loads(await anext(lines))["parts"]["text"] for _ in range(2)]
 
     assert asyncio.run(asyncio.wait_for(two_lines(), 30)) == ["version 1", "version 2"]
+
+
+def test_whoever_is_told_the_url_can_connect_at_once(tmp_path: Path) -> None:
+    class ToldError(Exception):
+        pass
+
+    def connect(url: str) -> None:
+        port = int(url.partition("/#")[0].rpartition(":")[2])
+        with socket.create_connection((server.HOST, port), timeout=5):
+            raise ToldError
+
+    with pytest.raises(ToldError):
+        server.serve(str(tmp_path), port=0, can_approve=False, on_ready=connect)
