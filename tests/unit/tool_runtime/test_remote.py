@@ -85,7 +85,7 @@ class Here:
         admits: str = "fs/",
         place: str = "here",
         ask_after_s: float = 0.0,
-        connect_timeout_s: float = 5,
+        connect_timeout_s: float = 60,
     ) -> None:
         (folder / "state").mkdir(exist_ok=True)
         self.kept = ToolLists(str(folder / "state"), f"{source.name} {place}")
@@ -96,7 +96,7 @@ class Here:
             RuntimeSettings(outside=MACHINE, workspace=str(folder), shell="/bin/sh"), LocalCommand
         )
         terms = SourceTerms(
-            "Mcp.Invoke", True, timeout_s=5, connect_timeout_s=connect_timeout_s, ask_after_s=ask_after_s
+            "Mcp.Invoke", True, timeout_s=60, connect_timeout_s=connect_timeout_s, ask_after_s=ask_after_s
         )
         self.remote = RemoteTools(
             source, terms, self.kept, admits=lambda name: name.startswith(admits), report=self.tell
