@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.acp_client import need_packages
 from tests.support.node_packages import ACP_CLIENTS, FOLDER, NODE
-from tests.support.process import call, gateway, say, shell, use
+from tests.support.process import call, eventually, gateway, say, shell, use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,6 +104,16 @@ def test_a_prompt_of_acpx_with_its_permission_policies(host: Host, acpx: Acpx) -
     assert not (host.workspace / "ran").exists()
 
 
+def runs_in(folder: Path) -> list[str]:
+    """The programs whose working directory this is, where the system shows them."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == folder:
+                found.append((process / "cmdline").read_text())
+    return found
+
+
 def test_a_lasting_session_of_acpx(host: Host, acpx: Acpx) -> None:
     """Its processes come and go: each prompt loads or resumes the session."""
     with gateway(say("The first answer."), say("The second answer.")) as model:
@@ -109,6 +121,8 @@ def test_a_lasting_session_of_acpx(host: Host, acpx: Acpx) -> None:
             created = acpx(model.url, "full", "sessions", "new")
             assert created.returncode == 0, created.stderr
             first = acpx(model.url, "full", "--ttl", "1", "prompt", "One.")
+            # A prompt that meets acpx's own server as that leaves is lost.
+            eventually(lambda: not runs_in(host.workspace), "the end of acpx's server")
             second = acpx(model.url, "full", "--ttl", "1", "prompt", "Two.")
         finally:
             closed = acpx(model.url, "full", "sessions", "close")
