@@ -5,16 +5,19 @@ place has its neighbours granted one by one. Importing this loads nothing that c
 from __future__ import annotations
 
 import os
+from collections import deque
 
 from config.lean_typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Final
 
     from policy.scope import CommandScope
 
+    Place = tuple[str, int, Sequence[str]]
+    """A path, the rights there, and what is hidden of it."""
     DirectoryStamp = tuple[int, int, int, int]
     """Device, inode, and the times of its last changes in nanoseconds: the second one nobody can set."""
 
@@ -138,15 +141,15 @@ class _Granting:
         for path in _DEVICES:
             self.name(path, _DEVICE)
         self.name(SHARED_MEMORY, READ | WRITE)
-        for place in ("/",) if scope.reads is None else scope.reads:
-            self._named.append(place)
-            self.grant(place, READ, hidden)
-        for place in scope.writes:
-            self._named.append(place)
-            self.grant(place, READ | WRITE, hidden)
+        # What lies high is granted first: a directory with thousands of names beside a hidden one leaves the system be.
+        waiting = deque((place, READ, hidden) for place in (("/",) if scope.reads is None else scope.reads))
+        waiting += ((place, READ | WRITE, hidden) for place in scope.writes)
+        self._named += (place for place, _, _ in waiting)
+        while waiting:
+            waiting.extend(self._grant(*waiting.popleft()))
 
-    def grant(self, place: str, rights: int, hidden: Sequence[str]) -> None:
-        """Grant a place without what is hidden in it."""
+    def _grant(self, place: str, rights: int, hidden: Sequence[str]) -> Iterator[Place]:
+        """Grant a place without what is hidden in it: gives its entries, where these are granted one by one."""
         if place in hidden or place in (*_DEVICES, _TERMINALS):
             return
         if place == _DEVICE_FOLDER:  # disks and memory are there, which root may open
@@ -176,7 +179,7 @@ class _Granting:
             return
         for entry in entries:
             if not entry.is_symlink():
-                self.grant(entry.path, rights, below)
+                yield entry.path, rights, below
 
     def _grant_accelerators(self) -> None:
         try:

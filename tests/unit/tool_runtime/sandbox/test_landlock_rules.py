@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,3 +80,20 @@ def test_what_rules_cannot_say_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     few = landlock_rules.rules_for(scope)
     assert len(few.rules) == len(told.rules) - 2
     assert few.notes[-1].endswith(f"{tmp_path / 'e'} is the first not")
+
+
+def test_thousands_of_names_beside_a_hidden_one_take_nothing_from_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each name of a directory with a hidden one is a rule, and there is a bound on rules."""
+    top = len(os.listdir("/"))
+    monkeypatch.setattr(landlock_rules, "MAX_RULES", top + 50)
+    (tmp_path / "many").mkdir()
+    (tmp_path / "own").mkdir()
+    for number in range(top + 100):
+        (tmp_path / "many" / f"{number}").mkdir()
+    scope = CommandScope(reads=None, writes=(str(tmp_path / "own"),), hidden=(str(tmp_path / "many" / "7"),))
+    found = landlock_rules.rules_for(scope)
+    assert len(found.rules) == landlock_rules.MAX_RULES
+    assert rights(found, "/usr") & landlock_rules.EXECUTE
+    assert rights(found, str(tmp_path / "own")) & landlock_rules.WRITE_FILE
