@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CALL = (
     f"POST /tools/Echo/invoke HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ACME}\r\n"
-    f"X-Capability-Grant: {grant('Echo')}\r\n"
+    f"X-Capability-Grant: {grant('Echo', lasts_s=3600)}\r\n"
 )
 HALF_A_HEAD = b"GET /tools HTTP/1.1\r\nHost: x\r\nX-A: "
 HALF_A_BODY = f"{CALL}Content-Length: 1000\r\n\r\n{{".encode()
