@@ -277,9 +277,11 @@ class RemoteTools:
         known = await asyncio.to_thread(self._kept.newest)
         if known is not None or self._asking is None:
             return known
-        if self._asking.done():  # it may be there for the task after this one
-            self.begin()
-            return None
+        if self._asking.done():
+            known = await asyncio.to_thread(self._kept.newest)  # the list may have come during the first look
+            if known is None:  # it may be there for the task after this one
+                self.begin()
+            return known
         limit_s = self._terms.connect_timeout_s
         _, unanswered = await asyncio.wait([self._asking], timeout=limit_s)
         known = await asyncio.to_thread(self._kept.newest)

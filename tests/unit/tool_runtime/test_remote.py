@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -147,6 +149,29 @@ async def test_a_first_task_waits_for_a_source_that_nothing_is_known_of(tmp_path
     assert result.artifact_uris == ("workspaces/w/artifacts/a",)
     assert here.source.calls == [{"tool": "fs/read", "path": "x"}]
     assert len(sha256) == 64
+
+
+async def test_a_list_that_comes_while_it_is_looked_for_is_the_first_tasks(
+    tmp_path: Path, opened: list[Here], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Here(tmp_path, Listing(defined("fs/read")))
+    opened.append(here)
+    looks, listed = itertools.count(), threading.Event()
+    tell, newest = here.tell, here.kept.newest
+
+    def look() -> str | None:
+        found = newest()
+        if next(looks) == 0:
+            assert listed.wait(60)
+        return found
+
+    def told(notice: SourceNotice) -> None:
+        tell(notice)
+        listed.set()
+
+    monkeypatch.setattr(here.kept, "newest", look)
+    monkeypatch.setattr(here.remote, "_report", told)
+    assert list(await here.router.fix({})) == ["mcp:fs"]
 
 
 async def test_the_next_session_begins_with_what_is_kept_and_waits_for_nothing(
