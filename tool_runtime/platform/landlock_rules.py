@@ -103,6 +103,12 @@ def _is_within(path: str, place: str) -> bool:
     return path == place or place == "/" or path.startswith(f"{place}/")
 
 
+def _is_above_one(one: Place) -> bool:
+    """True if something hidden lies in the place."""
+    place, _, hidden = one
+    return any(_is_within(each, place) and each != place for each in hidden)
+
+
 def has_terminals() -> bool:
     """True if there are terminals of other programs."""
     try:
@@ -141,12 +147,20 @@ class _Granting:
         for path in _DEVICES:
             self.name(path, _DEVICE)
         self.name(SHARED_MEMORY, READ | WRITE)
-        # What lies high is granted first: a directory with thousands of names beside a hidden one leaves the system be.
-        waiting = deque((place, READ, hidden) for place in (("/",) if scope.reads is None else scope.reads))
+        waiting: deque[Place] = deque(
+            (place, READ, hidden) for place in (("/",) if scope.reads is None else scope.reads)
+        )
         waiting += ((place, READ | WRITE, hidden) for place in scope.writes)
         self._named += (place for place, _, _ in waiting)
+        beside: list[list[Place]] = []
         while waiting:
-            waiting.extend(self._grant(*waiting.popleft()))
+            entries = list(self._grant(*waiting.popleft()))
+            waiting += (one for one in entries if _is_above_one(one))
+            beside.append([one for one in entries if not _is_above_one(one)])
+        # A directory with thousands of names beside a hidden one takes nothing from the others.
+        for group in sorted(beside, key=len):
+            for one in group:
+                list(self._grant(*one))
 
     def _grant(self, place: str, rights: int, hidden: Sequence[str]) -> Iterator[Place]:
         """Grant a place without what is hidden in it: gives its entries, where these are granted one by one."""

@@ -97,3 +97,18 @@ def test_thousands_of_names_beside_a_hidden_one_take_nothing_from_the_system(
     assert len(found.rules) == landlock_rules.MAX_RULES
     assert rights(found, "/usr") & landlock_rules.EXECUTE
     assert rights(found, str(tmp_path / "own")) & landlock_rules.WRITE_FILE
+
+
+def test_of_what_lies_beside_hidden_places_the_widest_directory_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("wide/home/state", "wide/home/work"):
+        (tmp_path / name).mkdir(parents=True)
+    for number in range(300):
+        (tmp_path / "wide" / f"a{number}").mkdir()
+    scope = CommandScope(reads=(), writes=(str(tmp_path),), hidden=(str(tmp_path / "wide" / "home" / "state"),))
+    monkeypatch.setattr(landlock_rules, "MAX_RULES", 100)
+    found = landlock_rules.rules_for(scope)
+    assert rights(found, str(tmp_path / "wide" / "home" / "work")) & landlock_rules.WRITE_FILE
+    assert rights(found, str(tmp_path / "wide" / "home" / "state")) == 0
+    assert "only 100 are granted" in found.notes[-1]
