@@ -33,7 +33,7 @@ class ApprovalRequest(NamedTuple):
     process. All other text is escaped and bounded by `to_payload`. `by_name`: only the name of the tool approves it in
     advance. `timeout_s` is the bundle's timeout, None if it has none. With a `form` the request is a question of an MCP
     server in the middle of a call: nothing answers it in advance, and an approval has the answers as its `arguments`.
-    `replay` says how the call can be approved later if nobody answers now (`replay_of`); it is empty for a form.
+    `replay` says how the call can be approved later if no person answers now (`replay_of`); it is empty for a form.
     """
 
     approval_id: str
@@ -76,12 +76,12 @@ class ApprovalRequest(NamedTuple):
 
 
 class ApprovalAnswer(NamedTuple):
-    """The answer to a request: `approved`, and the reason of a denial. `unattended` marks a denial because nobody could
-    be asked, `timed_out` one because nobody answered in time.
+    """The answer to a request: `approved`, and the reason of a denial. `unattended` marks a denial because no person
+    could be asked, `timed_out` one because no answer came in time.
 
     `scope` is the range of an approval: this call, the same call again in this task, or in this session. `arguments`
     are the person's edited arguments, None if the model's were approved unchanged; for a form they are its fields.
-    `answered_by` is the interface that the person used, None if nobody was asked or answered.
+    `answered_by` is the interface that the person used, None without a question or an answer.
     """
 
     approved: bool
@@ -94,7 +94,7 @@ class ApprovalAnswer(NamedTuple):
 
     @property
     def is_denial(self) -> bool:
-        """True if a person denied it, not only that nobody was there to approve it."""
+        """True if a person denied it, not only that no person was there to approve it."""
         return not (self.approved or self.unattended or self.timed_out)
 
     def to_record(self, call_id: str, approval_id: str, bound_to: str | None = None) -> ApprovalAnswered:

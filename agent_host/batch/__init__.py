@@ -121,8 +121,8 @@ def _checked(rows: Iterable[tuple[int, Any]], base: str) -> tuple[list[BatchTask
         wrong = [row] if isinstance(row, str) else [one.sentence for one in all_problems(_SHAPE, row)]
         task = None if wrong else _task(row, base, wrong)
         name = "" if task is None else task.id.casefold() if _FOLDS_CASE else task.id
-        if name in lines:
-            wrong.append(f"id {name} is that of line {lines[name]} as well")
+        if task is not None and name in lines:
+            wrong.append(f"id {task.id} is that of line {lines[name]} as well")
         problems += (f"line {line}: {one}" for one in wrong)
         if task is not None and not wrong:
             lines[name] = line

@@ -256,7 +256,7 @@ def _line_end(end: ProcessEnd) -> LineEnd:
     for call in result.get("toolCalls", ()):
         if result["deniedApprovals"]:
             return LineEnd(
-                None, "it needs an approval, and a batch has nobody to give one", ErrorCode.APPROVAL_REQUIRED
+                None, "it needs an approval, and no person can give one in a batch", ErrorCode.APPROVAL_REQUIRED
             )
         if call["status"] == "denied":
             return LineEnd(None, "the policy denies it", str(call.get("code", ErrorCode.CAPABILITY_DENIED)))

@@ -170,7 +170,7 @@ class Scheduler:
         self._news.set()
 
     async def run(self) -> Stop:
-        """Run until each task has ended, or the batch stops early. Raises what an attempt died of that nobody foresaw,
+        """Run until each task has ended, or the batch stops early. Raises an unexpected error of an attempt,
         once those beside it have been left."""
         try:
             while (self._waiting or self._running) and not self._stop and self._fault is None:

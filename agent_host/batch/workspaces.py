@@ -295,7 +295,7 @@ def _unpack(path: str, target: str) -> None:
         while archive.fileobj is not None and (piece := len(archive.fileobj.read(1 << 20))):
             size += piece
             if size > 2 * _MOST_BYTES:
-                raise tarfile.TarError("more behind its last file than in it")
+                raise tarfile.TarError(f"more than {_MOST_BYTES // 1024**3} GiB behind its last file")
 
 
 def _remove(path: str) -> None:

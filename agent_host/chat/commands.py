@@ -1,4 +1,4 @@
-"""What a person types in a conversation: commands, each a line that begins with a slash, and answers to questions."""
+"""Input of a person in a conversation: commands, each a line that begins with a slash, and answers to questions."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def short(text: str, columns: int) -> str:
 #
 # `y` allows the call once, `t` in this task, `s` in this session, `n` denies it, `r` denies it with a reason that the
 # model reads, `e` edits the arguments, `a` proposes a line for the policy. Where the question cannot show all of the
-# call, `s` and `a` are not offered: nobody can agree for later to what they have not seen.
+# call, `s` and `a` are not offered: a person cannot agree for later to something unseen.
 
 
 _WORDS: Final = {

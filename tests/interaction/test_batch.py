@@ -129,7 +129,7 @@ def test_a_lines_own_policy_decides_after_a_kill_too(host: Host) -> None:
         batch.finish()
         out(host, "go").touch()
         outcome = run(host, model.url, "--keep")
-        assert outcome.code in (0, 1), outcome.stderr
+        assert outcome.code == 0, outcome.stderr
     written = {name: "second" in out(host, "patches", f"{name}.patch").read_text() for name in rows(host)}
     assert written == {"narrow": False, "launch": True}
 

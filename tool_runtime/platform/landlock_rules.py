@@ -11,7 +11,7 @@ from config.lean_typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Final
 
     from policy.scope import CommandScope
@@ -154,23 +154,23 @@ class _Granting:
         self._named += (place for place, _, _ in waiting)
         beside: list[list[Place]] = []
         while waiting:
-            entries = list(self._grant(*waiting.popleft()))
-            waiting += (one for one in entries if _is_above_one(one))
-            beside.append([one for one in entries if not _is_above_one(one)])
+            beside.append([])
+            for one in self._grant(*waiting.popleft()):
+                (waiting if _is_above_one(one) else beside[-1]).append(one)
         # A directory with thousands of names beside a hidden one takes nothing from the others.
         for group in sorted(beside, key=len):
             for one in group:
-                list(self._grant(*one))
+                self._grant(*one)
 
-    def _grant(self, place: str, rights: int, hidden: Sequence[str]) -> Iterator[Place]:
-        """Grant a place without what is hidden in it: gives its entries, where these are granted one by one."""
+    def _grant(self, place: str, rights: int, hidden: Sequence[str]) -> list[Place]:
+        """Grant a place without what is hidden in it. Returns its entries if they have to be granted one by one."""
         if place in hidden or place in (*_DEVICES, _TERMINALS):
-            return
+            return []
         if place == _DEVICE_FOLDER:  # disks and memory are there, which root may open
             self._add(place, READ_DIR)
             if rights & WRITE:
                 self._grant_accelerators()
-            return
+            return []
         if place.startswith(f"{_DEVICE_FOLDER}/") and rights & WRITE:
             rights |= IOCTL_DEV
         if f"{place}/".startswith(_OF_THE_KERNEL):
@@ -179,7 +179,7 @@ class _Granting:
         apart = (_DEVICE_FOLDER, *_OF_THE_KERNEL) if place == "/" else ()
         if not below and not apart:
             self._add(place, rights)
-            return
+            return []
         # Names are listed, those of what is hidden as well: without the right nobody could list a home directory.
         self._add(place, READ_DIR)
         if rights & WRITE:
@@ -190,10 +190,8 @@ class _Granting:
             self._listed[place] = stamp_of(place)
             entries = sorted(os.scandir(place), key=lambda entry: entry.name)
         except OSError:
-            return
-        for entry in entries:
-            if not entry.is_symlink():
-                yield entry.path, rights, below
+            return []
+        return [(entry.path, rights, below) for entry in entries if not entry.is_symlink()]
 
     def _grant_accelerators(self) -> None:
         try:

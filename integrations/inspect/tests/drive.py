@@ -16,7 +16,8 @@ def main(order: dict[str, Any]) -> None:
     agent = agent_host(workspace="workspace", program=order["program"], approval=approval, **order["agent"])
     (log,) = evaluate(
         repairs(order["tasks"], agent=agent),
-        model="openai-api/mock/gpt-test", display="none", log_dir=order["logs"], max_samples=1, **order.get("eval", {}),
+        model="openai-api/mock/gpt-test", display="none", log_dir=order["logs"],
+        **{"max_samples": 1, **order.get("eval", {})},
     )  # fmt: skip
     samples = {
         str(sample.id): {
