@@ -209,6 +209,12 @@ class ServeSection(Section, name="serve"):
     begin_timeout_s = number(low=0, high=86_400)
 
 
+class BatchSection(Section, name="batch"):
+    """Batches of tasks."""
+
+    node_storage = text(choices=("shared", "objects"))
+
+
 class ClientsSection(Section, name="clients"):
     """Clients that have many sessions: editors, chats."""
 
@@ -394,6 +400,7 @@ class Settings:
 
     host: HostSection
     serve: ServeSection
+    batch: BatchSection
     clients: ClientsSection
     acp: AcpSection
     llm: LlmSection

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from agent_host.batch.ledger import COMPLETED, INFRASTRUCTURE, SPENDING_LIMIT, Row
+from agent_host.batch.parcels import Parcel
 from agent_host.batch.workspaces import WorkspaceUnavailable
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError, ErrorCode, SessionHeld
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
 
     from agent_host.batch import BatchTask
     from agent_host.batch.ledger import Ledger
+    from agent_host.batch.parcels import LostCosts
     from agent_host.batch.workspaces import Workspaces
 
 HELD: Final = 75
 MOST_OUTPUT: Final = 64 * 1024**2
 """Bytes of standard output that a process may write."""
+_LEAST_COST: Final = 1e-9
+"""A limit that no call fits: 0 would be none."""
 _FAILED: Final = "TASK_FAILED"
 _MESSAGE_CHARS: Final = 1000
 _OF_RESULT: Final = (
@@ -62,9 +66,10 @@ class ProcessEnd(NamedTuple):
 class Engine(Protocol):
     """A place in which processes of a batch run."""
 
-    async def run(self, name: str, arguments: Sequence[str], *, directory: str) -> ProcessEnd:
-        """Run `agent-host` with these arguments to its end; `name` is what people see it under. Cancelling ends its
-        input, and waits until it has finished its step. Raises EngineFailed."""
+    async def run(self, name: str, arguments: Sequence[str], *, directory: str, parcel: Parcel) -> ProcessEnd:
+        """Run `agent-host` with these arguments to its end; `name` is what people see it under, `parcel` what the
+        process needs where it shares no directory with this one. Cancelling ends its input, and waits until it has
+        finished its step. Raises EngineFailed."""
         ...
 
     async def aclose(self) -> None:
@@ -79,7 +84,7 @@ class EngineFailed(Exception):
 class BatchLaunch(NamedTuple):
     """The options of all sessions: `common` of whatever runs (policy, sandbox, approvals, state directory), `model` of
     what asks a model; the limits that a task's own can only narrow; the longest time of a command in seconds.
-    `directory` is what their relative paths mean."""
+    `directory` is what their relative paths mean, `files` are those that a node needs of the batch's directory."""
 
     directory: str
     state_dir: str
@@ -89,6 +94,7 @@ class BatchLaunch(NamedTuple):
     timeout_s: float | None
     command_s: int
     keeps_all: bool
+    files: tuple[str, ...]
 
 
 class LineEnd(NamedTuple):
@@ -109,9 +115,18 @@ class Attempted(NamedTuple):
 
 
 class Attempts:
-    """Makes attempts at tasks, any number at once."""
+    """Makes attempts at tasks, any number at once. `lost` is there for an engine whose processes can be lost with the
+    records of their sessions."""
 
-    def __init__(self, ledger: Ledger, launch: BatchLaunch, workspaces: Workspaces, engine: Engine) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        launch: BatchLaunch,
+        workspaces: Workspaces,
+        engine: Engine,
+        lost: LostCosts | None = None,
+    ) -> None:
+        self._lost = lost
         self._ledger = ledger
         self._launch = launch
         self._workspaces = workspaces
@@ -183,17 +198,23 @@ class Attempts:
         order = ledger.at("work", f"{task.key}.order")
         _write_json(order, {"prompt": task.prompt, "policy": task.policy})
         limits = [value for value in (launch.timeout_s, task.timeout_s) if value is not None]
+        lost = 0.0
+        if self._lost is not None and max_cost is not None:
+            had = float(ledger.rows.get(task.id, {}).get("cost", 0.0))
+            self._lost.go_out(task.key, had=had, granted=max_cost)
+            lost = self._lost.of(task.key)
         arguments = [
             "run", "-", "--order", order, "--session-id", ledger.session_id(task), "--or-resume",
             "--output", "json", "--no-input", "--no-summary", "--patch", ledger.patch_of(task),
             "--workspace", self._workspaces.path_of(task.key), *launch.common, *launch.model,
             "--max-steps", str(min(launch.max_steps, task.max_steps or launch.max_steps)),
             *(["--model", task.model] if task.model else []),
-            *([] if max_cost is None else ["--max-cost", repr(max_cost)]),
+            *([] if max_cost is None else ["--max-cost", repr(max(_LEAST_COST, max_cost - lost))]),
             *(["--timeout", repr(min(limits))] if limits else []),
         ]  # fmt: skip
         try:
-            end = await self._engine.run(task.id, arguments, directory=launch.directory)
+            parcel = Parcel(task.key, ledger.session_id(task), (order, *launch.files), ledger.patch_of(task))
+            end = await self._engine.run(task.id, arguments, directory=launch.directory, parcel=parcel)
         except EngineFailed as error:
             return _failure("INTERRUPTED", str(error))
         result = _result_in(end.output)
@@ -204,6 +225,8 @@ class Attempts:
             "reason": result.get("reason"),
             "exitCode": end.exit_code,
         }
+        if lost:
+            row["cost"] = row.get("cost", 0.0) + lost
         is_slice = max_cost is not None and (task.max_cost is None or max_cost < task.max_cost)
         return {**row, "reason": SPENDING_LIMIT, "retryable": True} if is_slice and _has_spent_all(result) else row
 
@@ -225,7 +248,8 @@ class Attempts:
             "--workspace", self._workspaces.path_of(task.key), *launch.common,
         ]  # fmt: skip
         try:
-            end = await self._engine.run(f"{task.id} {which}", arguments, directory=launch.directory)
+            parcel = Parcel(task.key, session_id, (script, order, *launch.files))
+            end = await self._engine.run(f"{task.id} {which}", arguments, directory=launch.directory, parcel=parcel)
         except EngineFailed as error:
             return LineEnd(None, str(error))
         found = _line_end(end)

@@ -1,10 +1,14 @@
 """The engines of a batch: processes of this machine, started as other clients' sessions are, or of a Ray cluster.
 
 On a cluster each process is the child of a Ray task, which holds its standard input: a worker or a node that is lost
-takes the process along, and its session stays resumable in the state directory. That directory, the batch's and the
-workspaces are shared by all nodes; an id is taken up only when its lock can be had, so the engine first proves that a
-lock of one node is one on another. Keys are those of each node: nothing but options is sent, and a task's name is the
-id of the batch's task.
+takes the process along. Keys are those of each node: nothing but options is sent, and a task's name is the id of the
+batch's task. How a node has the session and its workspace is a setting:
+
+- `shared`: the state directory and the batch's are shared by all nodes. The session of a lost process is resumed where
+  it was. An id is taken up only when its lock can be had, so the engine first proves that a lock of one node is one on
+  another.
+- `objects`: a node gets the session and its workspace through Ray's object store, and gives them back when the process
+  has ended (`batch.parcels`). The session of a lost process goes on from where the last one that ended has left it.
 """
 
 from __future__ import annotations
@@ -14,21 +18,31 @@ import contextlib
 import os
 import subprocess
 import sys
+import tarfile
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.batch.attempts import MOST_OUTPUT, EngineFailed, ProcessEnd
+from agent_host.batch.attempts import HELD, MOST_OUTPUT, EngineFailed, ProcessEnd
+from agent_host.batch.parcels import Depot, LostCosts
 from agent_host.display_text import one_line
 from agent_host.errors import UsageError
-from state.errors import SessionLocked, WriteFailed
+from agent_host.ids import MACHINE
+from config.lean_typing import NamedTuple
+from state.errors import SessionLocked, StateError, WriteFailed
+from state.locations import make_private_dir
 from state.lock import SessionLock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from agent_host.batch.parcels import Parcel
     from agent_host.clients.connection import SessionProcess, Starter
 
 _LAST_WORDS: Final = 4096
 _PROBED_S: Final = 60.0
+_CHUNK: Final = 16 * 1024**2
+"""Bytes of a parcel that are one object."""
+_STOP_LOOKS_S: Final = 0.5
+_UNPACKED_BADLY: Final = (OSError, tarfile.TarError, StateError)
 _QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
@@ -38,8 +52,11 @@ class LocalEngine:
     def __init__(self, starter: Starter) -> None:
         self._starter = starter
 
-    async def run(self, name: str, arguments: Sequence[str], *, directory: str) -> ProcessEnd:
-        """See Engine."""
+    async def run(
+        self, name: str, arguments: Sequence[str], *, directory: str, parcel: Parcel | None = None
+    ) -> ProcessEnd:
+        """See Engine; nothing has to be sent."""
+        del parcel
         try:
             process = await self._starter.start(arguments, environment=dict(os.environ), directory=directory)
         except OSError as error:
@@ -75,9 +92,10 @@ async def _output_of(process: SessionProcess) -> bytes:
 
 class RayEngine:
     """An `Engine` on the cluster that RAY_ADDRESS names, else on one that is started here, whose dashboard is on
-    127.0.0.1 only. Raises UsageError without Ray, and where the nodes do not share `shared` with its locks."""
+    127.0.0.1 only. Nodes share the state directory of `depot`, unless they get `parcels`. Raises UsageError without
+    Ray, and where the nodes should share the directory with its locks, and do not."""
 
-    def __init__(self, *, jobs: int, shared: str) -> None:
+    def __init__(self, *, jobs: int, depot: Depot, parcels: bool) -> None:
         os.environ.update({name: os.environ.get(name, value) for name, value in _QUIET.items()})
         try:
             import ray
@@ -96,14 +114,28 @@ class RayEngine:
                 raise UsageError(f"--engine ray: {one_line(str(error), 500)}") from error
         cores = float(ray.cluster_resources().get("CPU", 1.0))
         # Sessions wait for a model most of the time: the jobs that were asked for are to fit.
-        self._run = ray.remote(num_cpus=min(1.0, cores / jobs), max_retries=0)(_run)
+        share = min(1.0, cores / jobs)
+        self._run = ray.remote(num_cpus=share, max_retries=0)(_run)
+        self._run_away = ray.remote(num_cpus=share, max_retries=0, num_returns="streaming")(_run_away)
+        self._stop_away = ray.remote(num_cpus=0, max_retries=0)(_stop_away)
+        self._depot = depot
+        self._parcels = parcels
+        self._lost = LostCosts(depot.directory)
+        self._here = os.path.join(depot.directory, "work", "here")
         with contextlib.ExitStack() as unready:
             unready.callback(self._close)
-            self._prove(shared)
+            if parcels:
+                self._mark = MACHINE.new_id("batch")
+                os.makedirs(os.path.dirname(self._here), exist_ok=True)
+                _write(self._here, [self._mark.encode()])
+            else:
+                self._prove(depot.state_dir)
             unready.pop_all()
 
-    async def run(self, name: str, arguments: Sequence[str], *, directory: str) -> ProcessEnd:
+    async def run(self, name: str, arguments: Sequence[str], *, directory: str, parcel: Parcel) -> ProcessEnd:
         """See Engine."""
+        if self._parcels:
+            return await self._send(name, list(arguments), directory, parcel)
         running = self._run.options(name=name).remote(list(arguments), directory)
         try:
             return ProcessEnd(*await asyncio.shield(asyncio.ensure_future(_result_of(running))))
@@ -115,18 +147,80 @@ class RayEngine:
         except self._failed as error:
             raise EngineFailed(f"{name}: {type(error).__name__}: its worker or node was lost") from error
 
+    async def _send(self, name: str, arguments: list[str], directory: str, parcel: Parcel) -> ProcessEnd:
+        """Run a process on a node that gets what it needs, and gives it back."""
+        try:
+            chunks = await asyncio.to_thread(self._put, parcel)
+            away = _Away(arguments, directory, parcel, self._depot.directory, self._depot.state_dir, self._mark)
+            answers = self._run_away.options(name=name).remote(away, chunks)
+            del chunks
+            sent = _Sent()
+            receiving = asyncio.ensure_future(self._receive(answers, sent, parcel))
+            try:
+                await asyncio.shield(receiving)
+            except asyncio.CancelledError:
+                if sent.node:
+                    await self._stop_away.options(scheduling_strategy=self._at(sent.node)).remote(away.stop_file)
+                else:  # it waits for its turn
+                    self._ray.cancel(answers)
+                with contextlib.suppress(self._failed, KeyboardInterrupt, *_UNPACKED_BADLY):
+                    await receiving
+                raise
+            if sent.end is None:
+                raise EngineFailed(f"{name}: its worker or node was lost")
+        except self._failed as error:
+            cause = getattr(error, "cause", None)
+            why = "its worker or node was lost" if cause is None else one_line(str(cause), 500)
+            raise EngineFailed(f"{name}: {type(cause or error).__name__}: {why}") from error
+        except _UNPACKED_BADLY as error:
+            raise EngineFailed(one_line(f"{name}: {error}", 500)) from error
+        return sent.end
+
+    def _put(self, parcel: Parcel) -> list[Any]:
+        """A parcel as objects of Ray's store."""
+        packed = self._depot.pack(parcel, with_files=True)
+        try:
+            return [self._ray.put(chunk) for chunk in _chunks(packed)]
+        finally:
+            os.unlink(packed)
+
+    async def _receive(self, answers: Any, sent: _Sent, parcel: Parcel) -> None:
+        """Take what `_run_away` yields, and put in place what comes back."""
+        came = os.path.join(self._depot.directory, "work", f"{parcel.key}.received")
+        _write(came, ())
+        has_come = False
+        async for reference in answers:
+            answer = await reference
+            if isinstance(answer, str):
+                sent.node = answer
+            elif isinstance(answer, bytes):
+                await asyncio.to_thread(_append, came, answer)
+                has_come = True
+            else:
+                sent.end = ProcessEnd(*answer)
+        if has_come:
+            await asyncio.to_thread(self._depot.take_back, parcel, came)
+        os.unlink(came)
+        if sent.end is not None and parcel.patch:
+            self._lost.come_back(parcel.key)
+
+    def _at(self, node: str) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return NodeAffinitySchedulingStrategy(node, soft=False)
+
     async def aclose(self) -> None:
         """See Engine."""
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._here)
         if self._is_ours:
             self._ray.shutdown()
 
     def _prove(self, shared: str) -> None:
         """Hold a lock here, and see that two nodes find it held."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         os.makedirs(shared, exist_ok=True)
         path = os.path.join(shared, ".ray-probe.lock")
         lock = SessionLock.acquire(path, "probe")
@@ -134,8 +228,7 @@ class RayEngine:
             alive = [node["NodeID"] for node in self._ray.nodes() if node["Alive"]]
             probe = self._ray.remote(num_cpus=0, max_retries=0)(_probe)
             for node in alive[:2] if len(alive) < 3 else [alive[0], alive[-1]]:
-                at = NodeAffinitySchedulingStrategy(node, soft=False)
-                found = self._ray.get(probe.options(scheduling_strategy=at).remote(path), timeout=_PROBED_S)
+                found = self._ray.get(probe.options(scheduling_strategy=self._at(node)).remote(path), timeout=_PROBED_S)
                 if found != "held":
                     why = "is not there on" if found == "missing" else "has locks that do not count on"
                     raise UsageError(f"--engine ray: {shared} {why} another node: all nodes have to share it")
@@ -161,14 +254,95 @@ def _probe(path: str) -> str:
     return "free"
 
 
-def _run(arguments: list[str], directory: str) -> tuple[int, bytes, str]:
-    """Run `agent-host` on the node of a task, to its end."""
+class _Sent:
+    """A process on a node: the node's id once the process begins, and its end."""
+
+    node: str = ""
+    end: ProcessEnd | None = None
+
+
+class _Away(NamedTuple):
+    """A process to run on a node, in the same `directory` there. A node where that has the `mark` of this one is this
+    machine, or shares its disk: the process runs in place."""
+
+    arguments: list[str]
+    cwd: str
+    parcel: Parcel
+    directory: str
+    state_dir: str
+    mark: str
+
+    @property
+    def stop_file(self) -> str:
+        """The file that asks the process to stop, once it is there."""
+        return os.path.join(self.directory, "work", f"{self.parcel.key}.stop")
+
+
+def _run_away(away: _Away, chunks: list[Any]) -> Iterator[Any]:
+    """On a node: yield its id, the end of the process, and the parcel that goes back, in pieces."""
+    import ray
+
+    yield ray.get_runtime_context().get_node_id()
+    depot, parcel = Depot(away.directory), away.parcel
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(away.stop_file)
+    if _is_marked(away):
+        chunks.clear()
+        yield _run(away.arguments, away.cwd, away.stop_file)
+        return
+    packed = os.path.join(away.directory, "work", f"{parcel.key}.received")
+    make_private_dir(os.path.dirname(packed))
+    _write(packed, (ray.get(chunks.pop(0)) for _ in range(len(chunks))))
+    try:
+        depot.unpack_here(parcel, packed)
+    except SessionLocked as error:  # a process of an attempt whose worker was lost finishes its step
+        yield HELD, b"", str(error)
+        return
+    finally:
+        os.unlink(packed)
+    arguments = [depot.state_dir if word == away.state_dir else word for word in away.arguments]
+    yield _run(arguments, away.directory, away.stop_file)
+    back = depot.pack(parcel, with_files=False)
+    yield from _chunks(back)
+    os.unlink(back)
+    depot.clear(parcel)
+
+
+def _is_marked(away: _Away) -> bool:
+    with contextlib.suppress(OSError), open(os.path.join(away.directory, "work", "here"), "rb") as file:
+        return file.read() == away.mark.encode()
+    return False
+
+
+def _stop_away(stop_file: str) -> None:
+    """On a node: ask a process to stop."""
+    _write(stop_file, ())
+
+
+def _chunks(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def _write(path: str, pieces: Iterable[bytes]) -> None:
+    with open(path, "wb") as file:
+        file.writelines(pieces)
+
+
+def _append(path: str, data: bytes) -> None:
+    with open(path, "ab") as file:
+        file.write(data)
+
+
+def _run(arguments: list[str], directory: str, stop_file: str = "") -> tuple[int, bytes, str]:
+    """Run `agent-host` on the node of a task, to its end; once `stop_file` is there, it is asked to end."""
     argv = [sys.executable, "-P", "-m", "agent_host", *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, cwd=directory, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         try:
             # `communicate` would close the standard input at once, and the session ends with that.
-            output, words = _read_both(process)
+            output, words = _read_both(process, stop_file)
         except BaseException:
             if process.stdin is not None:
                 process.stdin.close()
@@ -177,7 +351,7 @@ def _run(arguments: list[str], directory: str) -> tuple[int, bytes, str]:
     return process.returncode, output, words
 
 
-def _read_both(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
+def _read_both(process: subprocess.Popen[bytes], stop_file: str) -> tuple[bytes, str]:
     """Standard output, and the end of standard error; more than a result can have ends the process."""
     import selectors
 
@@ -187,7 +361,10 @@ def _read_both(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
             if stream is not None:
                 selector.register(stream, selectors.EVENT_READ, name)
         while selector.get_map():
-            for key, _ in selector.select():
+            ready = selector.select(_STOP_LOOKS_S if stop_file else None)
+            if stop_file and os.path.exists(stop_file) and process.stdin is not None:
+                process.stdin.close()
+            for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
                 if not data:
                     selector.unregister(key.fileobj)

@@ -9,6 +9,7 @@ the tasks, with those of earlier files behind them, and writes `predictions.json
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -82,6 +83,15 @@ class Ledger:
         """The field of a row that names the patch, if there is one."""
         return {"patchFile": f"patches/{task.id}.patch"} if os.path.exists(self.patch_of(task)) else {}
 
+    def keep_file(self, content: bytes) -> str:
+        """The path of a file in the directory that has this content. Raises OSError."""
+        path = self.at("work", "files", f"{hashlib.sha256(content).hexdigest()[:16]}.json")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(f"{path}.new", "wb") as file:
+            file.write(content)
+        os.replace(f"{path}.new", path)
+        return path
+
     def add(self, row: Row) -> None:
         """Put a row on record; on return it is durable. Raises OSError, and then nothing of it is there."""
         start = os.fstat(self._file.fileno()).st_size
@@ -141,7 +151,7 @@ class Ledger:
         other = [one for one, what in meant.items() if known["tasks"].get(one, what) != what]
         problems = [f"line of id {one}: another prompt, workspace or policy than before" for one in other]
         if known["policy"] != launch:
-            problems.insert(0, "another --policy than before")
+            problems.insert(0, "another --policy or batch.node_storage than before")
         if problems:
             raise UsageError(f"{self.path} is of other tasks: {list_problems(problems)}; choose another --out")
         if not meant.keys() <= known["tasks"].keys():

@@ -179,7 +179,7 @@ class Scheduler:
                 await self._await_news()
         finally:
             for running in list(self._running):
-                if self._stop != "broken":
+                if not self._stop:  # who interrupts has asked them once, and they are at their last step
                     running.cancel()
             if self._running:
                 await asyncio.wait(list(self._running))

@@ -68,11 +68,12 @@ class WorkspaceUnavailable(Exception):
 
 
 class Workspaces:
-    """The workspaces below `directory`, by the keys of their tasks; `left_out` are places that no copy has. Used from
-    any thread."""
+    """The workspaces below `directory`, by the keys of their tasks; `left_out` are places that no copy has. Unless a
+    repository `borrows` its objects, it has all that its refs and its index reach. Used from any thread."""
 
-    def __init__(self, directory: str, left_out: Iterable[str] = ()) -> None:
+    def __init__(self, directory: str, left_out: Iterable[str] = (), *, borrows: bool = True) -> None:
         self._directory = directory
+        self._borrows = borrows
         self._left_out = frozenset(map(os.path.realpath, left_out))
         self._lock = threading.Lock()
         self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -87,21 +88,23 @@ class Workspaces:
         path, unfinished = self.path_of(key), os.path.join(self._directory, f"{key}.new")
         try:
             self.remove(key)
-            _remove(unfinished)
+            remove_tree(unfinished)
             os.makedirs(self._directory, exist_ok=True)
             if source.kind == "directory":
                 _copy(source.place, unfinished, self._left_out)
             elif source.kind == "archive":
-                _unpack(source.place, unfinished)
+                unpack(source.place, unfinished)
             else:
                 self._check_out(source, unfinished)
+            if not self._borrows:
+                _have_own_objects(unfinished)
             os.rename(unfinished, path)
         except _UNUSABLE as error:
-            _remove(unfinished)
+            remove_tree(unfinished)
             said = "its directories nest too deep" if isinstance(error, RecursionError) else str(error)
             raise WorkspaceUnavailable(one_line(f"{source.place}: {said}", _REASON_CHARS)) from error
         except WorkspaceUnavailable:
-            _remove(unfinished)
+            remove_tree(unfinished)
             raise
         return path
 
@@ -110,9 +113,9 @@ class Workspaces:
         path = self.path_of(key)
         if os.path.lexists(path):
             gone = f"{path}.gone"
-            _remove(gone)
+            remove_tree(gone)
             os.rename(path, gone)
-            _remove(gone)
+            remove_tree(gone)
 
     def _check_out(self, source: Source, path: str) -> None:
         store = os.path.join(self._directory, f"git-{hashlib.sha256(source.place.encode()).hexdigest()[:16]}")
@@ -136,7 +139,7 @@ def _fetch(source: Source, store: str) -> None:
         kind = _setting(source.place, "extensions.objectformat") if is_path else "sha1"
         unfinished = f"{store}.new"
         if os.path.isdir(unfinished):
-            _remove(unfinished)
+            remove_tree(unfinished)
         os.makedirs(unfinished)
         _git(unfinished, "init", "--quiet", "--bare", "--template=", f"--object-format={kind}")
         os.rename(unfinished, store)
@@ -200,6 +203,14 @@ def _borrow(git_directory: str, objects: str) -> None:
     os.makedirs(os.path.join(git_directory, "objects", "info"), exist_ok=True)
     with open(os.path.join(git_directory, "objects", "info", "alternates"), "w", encoding="utf-8") as file:
         file.write(f"{objects}\n")
+
+
+def _have_own_objects(directory: str) -> None:
+    """Copy what a repository borrows, and borrow no more."""
+    lenders = os.path.join(directory, ".git", "objects", "info", "alternates")
+    if os.path.exists(lenders):
+        _git(directory, "repack", "-a", "-d", "--quiet")
+        os.unlink(lenders)
 
 
 def _copy(source: str, target: str, left_out: Collection[str]) -> None:
@@ -275,11 +286,11 @@ def _raw_setting(git_directory: str, name: str) -> str:
     return ""
 
 
-def _unpack(path: str, target: str) -> None:
+def unpack(path: str, target: str, *, is_own: bool = False) -> None:
     """Unpack an archive. Raises TarError for what leaves the directory, is special, or is too much, and what its
-    compression raises for damage."""
+    compression raises for damage. One of our `own` may have links that lead elsewhere, and add to what is there."""
     files = size = 0
-    os.makedirs(target)
+    os.makedirs(target, exist_ok=is_own)
 
     def admitted(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         nonlocal files, size
@@ -290,7 +301,7 @@ def _unpack(path: str, target: str) -> None:
             yield member
 
     with tarfile.open(path, "r:*") as archive:
-        archive.extractall(target, admitted(archive), filter="data")
+        archive.extractall(target, admitted(archive), filter="tar" if is_own else "data")  # noqa: S202  both refuse it
         # The sum of what was compressed stands at its end, behind what a tar archive needs to be read.
         while archive.fileobj is not None and (piece := len(archive.fileobj.read(1 << 20))):
             size += piece
@@ -298,7 +309,7 @@ def _unpack(path: str, target: str) -> None:
                 raise tarfile.TarError(f"more than {_MOST_BYTES // 1024**3} GiB behind its last file")
 
 
-def _remove(path: str) -> None:
+def remove_tree(path: str) -> None:
     """Remove a tree, also where a directory may not be written."""
     if os.path.islink(path) or os.path.isfile(path):
         os.unlink(path)

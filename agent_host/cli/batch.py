@@ -14,6 +14,7 @@ from agent_host.batch import content_hash, read_tasks
 from agent_host.batch.attempts import Attempts, BatchLaunch
 from agent_host.batch.engines import LocalEngine, RayEngine
 from agent_host.batch.ledger import Ledger
+from agent_host.batch.parcels import Depot, LostCosts
 from agent_host.batch.scheduler import Scheduler
 from agent_host.batch.summary import Progress, exit_code_of, summarize, table_of
 from agent_host.batch.workspaces import Workspaces
@@ -29,6 +30,7 @@ from agent_host.host.options import OPTION_OF, model_facts
 from agent_host.host.records import stored_sessions
 from agent_host.host.secrets import hide_key, hide_secrets
 from agent_host.ids import MACHINE
+from config.policies import names_file
 
 if TYPE_CHECKING:
     import argparse
@@ -62,7 +64,8 @@ def batch(namespace: argparse.Namespace) -> int:
     hide_secrets()
     hide_key(settings)
     policy = settings.host.policy
-    ledger = Ledger(out, tasks, f"{policy} {content_hash(policy)}".strip())
+    away = " objects" if _uses_parcels(namespace, settings) else ""
+    ledger = Ledger(out, tasks, f"{policy} {content_hash(policy)}".strip() + away)
     try:
         return asyncio.run(_run(namespace, line, settings, tasks, ledger, jobs))
     finally:
@@ -79,15 +82,21 @@ async def _run(
 ) -> int:
     began = MACHINE.monotonic()
     launch = _launch(namespace, line, settings)
-    engine = _engine(namespace.engine, settings, jobs=jobs, shared=launch.state_dir)
-    attempts = Attempts(ledger, launch, Workspaces(ledger.at("workspaces"), (ledger.path, launch.state_dir)), engine)
+    lost = LostCosts(ledger.path) if _uses_parcels(namespace, settings) else None
+    depot = Depot(ledger.path, launch.state_dir)
+    if lost is not None:
+        depot.finish()
+        launch, tasks = _with_copies(launch, tasks, ledger)
+    spaces = Workspaces(ledger.at("workspaces"), (ledger.path, launch.state_dir), borrows=lost is None)
+    engine = _engine(namespace.engine, settings, jobs=jobs, depot=depot, parcels=lost is not None)
+    attempts = Attempts(ledger, launch, spaces, engine, lost)
     progress = Progress(tasks, ledger)
     max_cost = settings.llm.max_cost or None
     scheduler = Scheduler(
         tasks, ledger, attempts,
         jobs=jobs, retries=namespace.retries, max_cost=max_cost,
         on_row=_print_row if namespace.output == "jsonl" else lambda _: None,
-        spent=None if max_cost is None else _costs_on_record(tasks, ledger, launch.state_dir),
+        spent=None if max_cost is None else _costs_on_record(tasks, ledger, launch.state_dir, lost),
     )  # fmt: skip
     on_signals(lambda number: _interrupt(scheduler, number))
     telling = asyncio.ensure_future(_tell(progress, scheduler))
@@ -104,18 +113,57 @@ def _print_row(row: Row) -> None:
     answer(orjson.dumps(row).decode() + "\n")
 
 
-def _costs_on_record(tasks: Sequence[BatchTask], ledger: Ledger, state_dir: str) -> dict[str, float]:
-    """Costs of the sessions that are in the state directory, by the ids of their tasks."""
+def _costs_on_record(
+    tasks: Sequence[BatchTask], ledger: Ledger, state_dir: str, lost: LostCosts | None
+) -> dict[str, float]:
+    """Costs of the sessions that are in the state directory, with those of lost processes, by the ids of their
+    tasks."""
     ids = {ledger.session_id(task): task.id for task in tasks}
     rows = [row for row in stored_sessions(state_dir).all() if row.session_id in ids]
-    return {ids[row.session_id]: float((row.usage or {}).get("cost", 0.0)) for row in rows}
+    costs = {task.id: 0.0 if lost is None else lost.total(task.key) for task in tasks}
+    for row in rows:
+        costs[ids[row.session_id]] += float((row.usage or {}).get("cost", 0.0))
+    return costs
 
 
-def _engine(name: str, settings: Settings, *, jobs: int, shared: str) -> Engine:
+def _uses_parcels(namespace: argparse.Namespace, settings: Settings) -> bool:
+    return namespace.engine == "ray" and settings.batch.node_storage == "objects"
+
+
+def _with_copies(
+    launch: BatchLaunch, tasks: Sequence[BatchTask], ledger: Ledger
+) -> tuple[BatchLaunch, list[BatchTask]]:
+    """The same, with copies of their files in the batch's directory, which parcels take along. Raises UsageError."""
+    copies: dict[str, str] = {}
+
+    def copy(named: str) -> str:
+        if named not in copies:
+            path = os.path.join(launch.directory, named)
+            try:
+                with open(path, "rb") as file:
+                    content = file.read()
+                copies[named] = ledger.keep_file(content)
+            except OSError as error:
+                raise UsageError(f"{path}: {error.strerror}") from error
+        return copies[named]
+
+    def of_words(words: Sequence[str]) -> tuple[str, ...]:
+        before = ("", *words)
+        return tuple(
+            copy(word) if option == "--schema" or (option == "--policy" and names_file(word)) else word
+            for option, word in zip(before, words, strict=False)
+        )
+
+    launch = launch._replace(common=of_words(launch.common), model=of_words(launch.model))
+    tasks = [task._replace(policy=copy(task.policy)) if names_file(task.policy) else task for task in tasks]
+    return launch._replace(files=tuple(copies.values())), tasks
+
+
+def _engine(name: str, settings: Settings, *, jobs: int, depot: Depot, parcels: bool) -> Engine:
     """Raises UsageError."""
     if name == "local":
         return LocalEngine(default_starter(settings, notice))
-    return RayEngine(jobs=jobs, shared=shared)
+    return RayEngine(jobs=jobs, depot=depot, parcels=parcels)
 
 
 def _interrupt(scheduler: Scheduler, number: int) -> None:
@@ -182,6 +230,7 @@ def _launch(namespace: argparse.Namespace, line: CommandLine, settings: Settings
         namespace.timeout,
         settings.tools.command_timeout_max_s,
         namespace.keep,
+        (),
     )
 
 

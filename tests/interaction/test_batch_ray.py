@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PYTHON = os.environ.get("AGENT_HOST_TEST_RAY", "")
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
+NEAR: dict[str, str] = {}
+"""Variables of what nodes have on disks of their own."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +44,7 @@ def short() -> Iterator[str]:
 
 def environment(host: Host, **more: str) -> dict[str, str]:
     own = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": os.environ["RAY_TMPDIR"], "PYTHONPATH": str(ROOT)}
-    return host.environment({**own, **more})
+    return host.environment({**own, **NEAR, **more})
 
 
 class Cluster:
@@ -61,8 +63,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(host: Host, nodes: int) -> Iterator[Cluster]:
-    argv = [PYTHON, "-m", "tests.support.ray_cluster", str(nodes)]
+def cluster(host: Host, nodes: int, *hidden: str) -> Iterator[Cluster]:
+    argv = [PYTHON, "-m", "tests.support.ray_cluster", str(nodes), *hidden]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         argv, cwd=ROOT, env=environment(host), stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
@@ -86,7 +88,8 @@ def tasks(host: Host, count: int, **more: Any) -> Path:
 def start(host: Host, model: Gateway, address: str, out: Path, *options: str) -> subprocess.Popen[bytes]:
     argv: Sequence[str] = [
         PYTHON, "-P", "-m", "agent_host", "batch", str(host.root / "tasks.jsonl"), "--out", str(out),
-        "--policy", "full", "--gateway", model.url, "--engine", "ray", "--jobs", "4", "--keep", *options,
+        *("--policy", "full") * ("--policy" not in options),
+        "--gateway", model.url, "--engine", "ray", "--jobs", "4", "--keep", *options,
     ]  # fmt: skip
     where = {"RAY_ADDRESS": address} if address else {}
     log = open(host.root / "batch.log", "ab")  # noqa: SIM115  until the process has its copy
@@ -145,6 +148,116 @@ def test_a_node_and_a_worker_that_are_lost_cost_a_retry_and_no_effect(host: Host
     assert len(found) == 8
     assert effects(out) == ["effect\n"] * 8
     assert sum(row["attempts"] for row in found.values()) > 8, "something was lost"
+
+
+@pytest.fixture
+def parcels(host: Host, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The directory that nodes do not have: all that the batch and its user have."""
+    works = subprocess.run(["unshare", "-Urm", "true"], check=False, capture_output=True)
+    if works.returncode:
+        pytest.skip("no namespaces for nodes with disks of their own")
+    near = Path(os.environ["RAY_TMPDIR"])
+    text = (host.root / "user.toml").read_text() + '[batch]\nnode_storage = "objects"\n'
+    (near / "user.toml").write_text(text + "[models.'*']\nprice_input = 1.0\nprice_output = 1.0\n")
+    monkeypatch.setitem(NEAR, "AGENT_HOST_CONFIG", str(near / "user.toml"))
+    monkeypatch.setitem(NEAR, "TMPDIR", str(near))
+    monkeypatch.setitem(NEAR, "HOME", str(near))
+    return str(host.root)
+
+
+def test_nodes_that_share_no_disk_get_workspaces_and_sessions_and_give_them_back(host: Host, parcels: str) -> None:
+    source = host.root / "source"
+    source.mkdir()
+    git = ("git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=a@example.com")
+    for words in (("init", "-q"), ("commit", "-qm", "first", "--allow-empty")):
+        subprocess.run([*git, *words], check=True)
+    (source / "elsewhere").symlink_to("/nowhere")
+    policy = host.root / "mine.json"
+    policy.write_text(host.run("policy", "show", "full").text)
+    tasks(
+        host,
+        3,
+        setup="git log -1 --format=%s > prepared; chmod 000 prepared",
+        check="test -e effects",
+        policy="mine.json",
+    )
+    out = host.root / "out"
+    with gateway(use(shell("echo effect >> effects")), say("Done.")) as model, cluster(host, 3, parcels) as nodes:
+        options = ("--policy", str(policy), "--max-cost", "5")
+        batch = start(host, model, nodes.address, out, *options)
+        assert batch.wait(180) == 0, (host.root / "batch.log").read_text()
+        asked = model.count
+        assert start(host, model, nodes.address, out, *options).wait(60) == 0
+        assert model.count == asked == 6, "the second run had nothing to do"
+    found = rows(out)
+    assert [(row["status"], row["setup"], row["check"], row["attempts"]) for row in found.values()] == [
+        ("TASK_COMPLETED", {"exitCode": 0}, {"exitCode": 0}, 1)
+    ] * 3
+    assert effects(out) == ["effect\n"] * 3
+    for number, workspace in enumerate(sorted((out / "workspaces").iterdir())):
+        assert (workspace / "elsewhere").is_symlink()
+        assert (workspace / "prepared").stat().st_mode & 0o777 == 0
+        assert "effects" in (out / "patches" / f"t{number}.patch").read_text()
+    shown = host.run("show", found["t0"]["sessionId"])
+    assert (shown.code, "Done." in shown.text) == (0, True), "its records are here"
+    assert not list((out / "work").glob("*.packed")) + list((out / "work").glob("*.received"))
+
+
+def test_an_interrupted_parcel_comes_back_and_one_that_is_lost_begins_where_it_was_sent(
+    host: Host, parcels: str
+) -> None:
+    tasks(host, 4)
+    out = host.root / "out"
+    seen = Path(os.environ["RAY_TMPDIR"])
+    first = shell(f"echo first >> effects; echo $PPID >> {seen}/began; while [ ! -e {seen}/go ]; do sleep 0.1; done")
+    second = shell(f"echo second >> effects; echo $PPID >> {seen}/later; while [ ! -e {seen}/on ]; do sleep 0.1; done")
+    with gateway(use(first), use(second), say("Done.")) as model, cluster(host, 3, parcels) as nodes:
+        options = ("--retries", "5", "--max-cost", "50")
+        batch = start(host, model, nodes.address, out, *options)
+        eventually(lambda: lines(seen / "began") == 4, "the first commands", within_s=120)
+        batch.send_signal(signal.SIGINT)
+        hosts = (seen / "began").read_text().split()
+        eventually(lambda: all(map(is_asked_to_end, hosts)), "the sessions to be asked to end")
+        (seen / "go").touch()
+        assert batch.wait(120) == 130, (host.root / "batch.log").read_text()
+        assert effects(out) == ["first\n"] * 4, "what was done has come back"
+        batch = start(host, model, nodes.address, out, *options)
+        eventually(lambda: lines(seen / "later") == 4, "the second commands", within_s=120)
+        kill_node_of((seen / "later").read_text().split()[0])
+        eventually(lambda: lines(seen / "later") > 4, "a second try elsewhere", within_s=120)
+        (seen / "on").touch()
+        assert batch.wait(240) == 0, (host.root / "batch.log").read_text()
+    found = rows(out)
+    assert {row["status"] for row in found.values()} == {"TASK_COMPLETED"}
+    assert effects(out) == ["first\nsecond\n"] * 4, "a lost workspace is not used again"
+    lost = [row for row in found.values() if row["attempts"] > 1]
+    kept = [row for row in found.values() if row["attempts"] == 1]
+    assert lost
+    assert kept
+    assert min(row["cost"] for row in lost) > max(row["cost"] for row in kept), "a lost process may have spent all"
+    assert sum(row["cost"] for row in found.values()) <= 50
+
+
+def kill_node_of(pid: str) -> None:
+    """Kill the raylet of a node on which a session's process runs."""
+    while "raylet" not in Path(f"/proc/{pid}/comm").read_text():
+        pid = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+    os.kill(int(pid), signal.SIGKILL)
+
+
+def is_asked_to_end(pid: str) -> bool:
+    """True if nobody can write to the standard input of a process any more."""
+    reader = os.open(f"/proc/{pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return os.read(reader, 1) == b""
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(reader)
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def test_nothing_runs_where_the_state_is_not_shared(host: Host) -> None:

@@ -15,7 +15,8 @@ WRITER = ("tool_runtime/files/writer.py", "tool_runtime/platform/directories.py"
 ELSEWHERE = {
     "agent_host/batch/attempts.py": "orders and marks in the batch's directory",
     "agent_host/batch/ledger.py": "results in the batch's directory",
-    "agent_host/batch/engines.py": "the state directory, for a lock that nodes try",
+    "agent_host/batch/engines.py": "the state directory, for a lock; parcels, before a session",
+    "agent_host/batch/parcels.py": "workspaces and sessions of a batch, before and behind their processes",
     "agent_host/batch/workspaces.py": "the workspaces of a batch, before a session begins there",
     "agent_host/chat/commands.py": "the new file that the user names for an export",
     "agent_host/chat/input_line.py": "the history of prompts, in the state directory",

@@ -146,7 +146,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[lmm]\nmodel = 'x'", "unknown section [lmm]; did you mean llm?"),
         (
             "[zzzzzzzz]\nq = 1",
-            "unknown section [zzzzzzzz]; known are acp, approvals, backend, clients, host, limits, llm, loop, mcp, ",
+            "unknown section [zzzzzzzz]; known are acp, approvals, backend, batch, clients, host, limits, llm, loop, ",
         ),
         ("max_steps = 3", "max_steps stands outside of any section; did you mean host.max_steps?"),
         ("[host]\nmax_steps = '3'", 'host.max_steps must be a whole number from 1 to 10,000, not "3"'),
@@ -315,6 +315,7 @@ FORBIDDEN: dict[str, str] = {
     "models": "{ price_input = 0, price_output = 0 }",
     "host.verbose": "true",
     "serve.begin_timeout_s": "1",
+    "batch.node_storage": "'objects'",
     "clients.fork_server": "false",
     "llm.gateway": '"http://evil.example"',
     "llm.dialect": '"openai"',

@@ -1,0 +1,188 @@
+"""Parcels: what goes to a node and comes back, and what a crash in between leaves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent_host.batch.parcels import Depot, LostCosts, Parcel
+from agent_host.batch.workspaces import remove_tree
+from state.errors import SessionLocked
+from state.keys import redaction_key
+from state.lock import SessionLock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = "0123456789abcdef"
+
+
+class Scene:
+    """A batch's machine and a node, whose directories are not the same."""
+
+    def __init__(self, root: Path) -> None:
+        self.out, self.state, self.node = root / "out", root / "state", root / "node"
+        self.workspace = self.out / "workspaces" / KEY
+        self.patch = self.out / "patches" / "a.patch"
+        order = self.out / "work" / f"{KEY}.order"
+        for folder in (self.workspace, self.patch.parent, order.parent, self.node):
+            folder.mkdir(parents=True)
+        order.write_text("do it")
+        self.here = Depot(str(self.out), str(self.state))
+        self.there = Depot(str(self.node))
+        self.parcel = Parcel(KEY, "b-1", (str(order),), str(self.patch))
+        self.on_node = Parcel(KEY, "b-1", (self._at_node(str(order)),), self._at_node(str(self.patch)))
+
+    def send(self) -> None:
+        self.there.unpack_here(self.on_node, self.here.pack(self.parcel, with_files=True))
+
+    def work(self) -> None:
+        """What a session does on a node."""
+        (self.node / "workspaces" / KEY / "made").write_text("made")
+        (self.node / "patches" / "a.patch").write_text("diff")
+        records = self.node / "state" / "sessions" / "b-1"
+        records.mkdir(parents=True, exist_ok=True)
+        (records / "result.json").write_text("{}")
+        checkpoint = self.node / "state" / "checkpoints" / "b-1.json"
+        if checkpoint.exists():
+            checkpoint.unlink()
+        else:
+            checkpoint.write_text("{}")
+
+    def archive(self) -> str:
+        return self.there.pack(self.on_node, with_files=False)
+
+    def found(self) -> dict[str, str]:
+        """The files of the batch's machine but those of the work in progress."""
+        files = itertools.chain(self.out.rglob("*"), self.state.rglob("*"))
+        named = {str(path.relative_to(self.out.parent)): path for path in files if path.is_file()}
+        return {name: path.read_text(errors="replace") for name, path in named.items() if "/work/" not in name}
+
+    def _at_node(self, path: str) -> str:
+        return str(self.node / os.path.relpath(path, self.out))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_a_session_goes_out_and_comes_back_with_its_workspace(scene: Scene) -> None:
+    (scene.workspace / "link").symlink_to("/nowhere")
+    os.mkfifo(scene.workspace / "pipe")
+    closed = scene.workspace / "closed"
+    closed.mkdir()
+    (closed / "file").write_text("kept")
+    (closed / "file").chmod(0)
+    closed.chmod(0)
+    scene.send()
+    assert (scene.node / "work" / f"{KEY}.order").read_text() == "do it"
+    assert redaction_key(str(scene.node / "state")) == redaction_key(str(scene.state)), "placeholders stay the same"
+    scene.work()
+    scene.here.take_back(scene.parcel, scene.archive())
+    assert (scene.workspace / "made").read_text() == "made"
+    assert (scene.workspace / "link").readlink().as_posix() == "/nowhere"
+    assert not (scene.workspace / "pipe").exists(), "what cannot be copied is left out"
+    assert closed.stat().st_mode & 0o777 == 0
+    closed.chmod(0o700)
+    assert (closed / "file").stat().st_mode & 0o777 == 0
+    assert scene.patch.read_text() == "diff"
+    assert (scene.state / "checkpoints" / "b-1.json").exists()
+    assert scene.state.stat().st_mode & 0o77 == (scene.state / "checkpoints").stat().st_mode & 0o77 == 0
+    scene.there.clear(scene.on_node)
+    assert [path.name for path in scene.node.rglob("*") if path.is_file()] == [f"{KEY}.packed", "redaction.key"]
+
+
+def test_what_the_session_has_removed_is_gone_and_an_older_parcel_does_not_stay(scene: Scene) -> None:
+    (scene.workspace / "first").write_text("1")
+    for _ in range(2):
+        scene.send()
+        (scene.node / "workspaces" / KEY / "first").unlink(missing_ok=True)
+        scene.work()
+        scene.here.take_back(scene.parcel, scene.archive())
+    assert not (scene.workspace / "first").exists()
+    assert not (scene.state / "checkpoints" / "b-1.json").exists(), "its clean end has removed it"
+    (scene.node / "workspaces" / KEY / "of a lost attempt").write_text("")
+    scene.send()
+    assert sorted(os.listdir(scene.node / "workspaces" / KEY)) == ["made"]
+
+
+def test_a_parcel_takes_effect_as_a_whole_wherever_the_batch_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of putting it in place is the last one once; the next start leaves the session before or behind it."""
+
+    class Killed(BaseException):
+        pass
+
+    for last in itertools.count():
+        scene = Scene(tmp_path / str(last))
+        scene.send()
+        scene.work()
+        scene.here.take_back(scene.parcel, scene.archive())
+        before = scene.found()
+        scene.send()
+        scene.work()
+        (scene.node / "workspaces" / KEY / "made").write_text("made again")
+        archive = scene.archive()
+
+        left = [None] * last
+
+        def dies(real: object, left: list[None] = left) -> object:
+            def step(*args: object, **named: object) -> object:
+                if not left:
+                    raise Killed
+                left.pop()
+                return real(*args, **named)  # type: ignore[operator]  # whatever function it stands for
+
+            return step
+
+        with monkeypatch.context() as patched:
+            patched.setattr("agent_host.batch.parcels.remove_tree", dies(remove_tree))
+            patched.setattr("agent_host.batch.parcels.shutil.move", dies(shutil.move))
+            patched.setattr("agent_host.batch.parcels.os.rename", dies(os.rename))
+            try:
+                scene.here.take_back(scene.parcel, archive)
+                whole = scene.found()
+                break
+            except Killed:
+                pass
+        Depot(str(scene.out), str(scene.state)).finish()
+        after = scene.found()
+        is_behind = after["out/workspaces/" + KEY + "/made"] == "made again"
+        assert is_behind == ("state/checkpoints/b-1.json" not in after)
+        assert is_behind or after == before
+        assert not list((scene.out / "work").glob("*.came"))
+    assert last > 4
+    assert whole["out/workspaces/" + KEY + "/made"] == "made again"
+
+
+def test_nothing_is_unpacked_while_a_lost_worker_s_process_is_there(scene: Scene) -> None:
+    scene.send()
+    lock = SessionLock.acquire(str(scene.node / "state" / "checkpoints" / "b-1.lock"), "b-1")
+    (scene.node / "workspaces" / KEY / "at work").write_text("")
+    with pytest.raises(SessionLocked):
+        scene.send()
+    assert (scene.node / "workspaces" / KEY / "at work").exists()
+    lock.release(remove=True)
+    scene.send()
+    assert not (scene.node / "workspaces" / KEY / "at work").exists()
+
+
+def test_what_a_lost_process_may_have_cost_counts(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    costs = LostCosts(str(tmp_path))
+    assert costs.total(KEY) == 0
+    costs.go_out(KEY, had=0.0, granted=2.0)
+    assert (costs.of(KEY), costs.total(KEY)) == (0.0, 2.0)
+    costs.come_back(KEY)
+    assert LostCosts(str(tmp_path)).total(KEY) == 0
+    costs.go_out(KEY, had=0.5, granted=2.0)
+    costs.go_out(KEY, had=0.5, granted=3.0)
+    assert (costs.of(KEY), costs.total(KEY)) == (1.5, 3.0), "the first never came back"
+    costs.come_back(KEY)
+    assert costs.total(KEY) == 1.5
