@@ -244,3 +244,27 @@ async def test_rows_that_the_disk_refuses_are_written_later_or_told(
     stop, code = await run(others, ledger, script)
     assert (stop, code) == ("unwritten", 3)
     assert (len(script.made), script.tidied) == (1, []), "its workspace stays, for the next run"
+
+
+async def test_an_interrupted_session_finishes_its_step_before_the_batch_ends(ledgers: Any) -> None:
+    tasks, finished = tasks_of(3), list[str]()
+    begun = asyncio.Event()
+
+    class LastSteps(Script):
+        async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Attempted:
+            try:
+                begun.set()
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                finished.append(task.id)
+            return await super().run(task, number=number, max_cost=max_cost)
+
+    made: Any = LastSteps(lambda *_: DONE)
+    batch = Scheduler(tasks, ledgers(tasks), made, jobs=3, retries=0, max_cost=None, on_row=lambda _: None)
+    running = asyncio.ensure_future(batch.run())
+    await begun.wait()
+    batch.interrupt()
+    assert await asyncio.wait_for(running, 60) == "interrupted"
+    assert sorted(finished) == ["t0", "t1", "t2"]
