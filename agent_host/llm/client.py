@@ -30,8 +30,6 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-import httpcore
-
 from agent_host import http
 from agent_host.errors import TOKEN_VARIABLE, ContextTooLong, GatewayRejected, GatewayUnavailable, UsageError
 from agent_host.http import TlsContext, displayable_url, first_line, is_loopback, retry_after_s, strip_html
@@ -46,6 +44,7 @@ from agent_host.llm.event_stream import (
     UnknownCoding,
     decoder,
 )
+from agent_host.llm.network import HttpConnection, NetworkFailed, NetworkLate, connect
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.urls import (
     GatewayAddress,
@@ -69,7 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     import httpx
-    from httpx import AsyncByteStream, Cookies
+    from httpx import Cookies
     from httpx_sse import EventSource
 
     from agent_host.errors import GatewayError, GuardrailBlocked
@@ -480,17 +479,15 @@ def _is_visible_character(piece: bytes) -> bool:
 # The connection to a gateway, kept from request to request (RFC 9112 9.3).
 #
 # httpx's client shares any number of connections out to any number of requests, to any host. A session asks one gateway
-# one thing at a time, and what the sharing costs is a sixth of a step, and its import a quarter of a start: the
-# connection is httpcore's, which lies below it. httpx comes in for cookies, and for the proxies of the environment: it
-# knows the rules of NO_PROXY, tunnels and SOCKS.
+# one thing at a time, and what the sharing costs is a quarter of a step, and its import a third of a start. httpx comes
+# in for cookies, and for the proxies of the environment: it knows the rules of NO_PROXY, tunnels and SOCKS.
 
 
-LATE = httpcore.TimeoutException
+LATE = NetworkLate
 """Raised by `post` and the body of an answer if the gateway takes too long."""
-FAILED = (httpcore.NetworkError, httpcore.ProtocolError)
-"""Raised by them if the gateway is not reached or breaks off."""
+FAILED = NetworkFailed
+"""Raised by them if the gateway is not reached, or breaks off."""
 _OF_CLIENTS = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
-_KEPT_S = 5.0  # how long an idle connection is used again: httpx's default
 
 
 class GatewayConnection(Protocol):
@@ -525,54 +522,50 @@ class _Direct:
         self, place: GatewayAddress, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts
     ) -> None:
         self._place = place
-        self._url = httpcore.URL(scheme=place.scheme, host=place.host, port=place.port, target=place.target)
         self._headers = {"host": place.named, **headers}
         if place.user is not None:
             from base64 import b64encode
 
             self._headers["authorization"] = f"Basic {b64encode(place.user.encode()).decode()}"
         self._raw = _encode(self._headers)
-        patience_s = timeouts.read_s
-        limits = {"connect": timeouts.connect_s, "read": patience_s, "write": patience_s, "pool": patience_s}
-        self._extensions = {"timeout": limits}
-        self._connect_s = timeouts.connect_s
+        self._timeouts = timeouts
         self._tls = tls
         self._cookies: Cookies | None = None
-        self._kept: httpcore.AsyncHTTP11Connection | None = None
+        self._kept: HttpConnection | None = None
 
     async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
         """See `GatewayConnection`."""
-        headers = [*self._raw, (b"content-length", b"%d" % length)]
-        request = httpcore.Request(b"POST", self._url, headers=headers, content=body, extensions=self._extensions)
-        answer = await (await self._ready()).handle_async_request(request)
-        said = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
+        kept = await self._ready()
+        try:
+            headers = [*self._raw, (b"content-length", b"%d" % length)]
+            status, answered = await kept.post(self._place.target.encode(), headers, body)
+        except BaseException:
+            kept.close()
+            raise
+        said = {name.decode("latin-1"): value.decode("latin-1") for name, value in answered}
         if "set-cookie" in said:
-            self._take_cookies(answer.headers)
-        stream = cast("AsyncByteStream", answer.stream)  # of an asynchronous connection
-        return GatewayAnswer(answer.status, said, stream, stream.aclose)
+            self._take_cookies(answered)
+        return GatewayAnswer(status, said, kept.body(), kept.end)
 
     async def aclose(self) -> None:
         """See `GatewayConnection`."""
         if self._kept is not None:
-            await self._kept.aclose()
+            self._kept.close()
 
-    async def _ready(self) -> httpcore.AsyncHTTP11Connection:
+    async def _ready(self) -> HttpConnection:
         """The connection; a new one where the server has closed it, or it was idle for too long."""
         if self._kept is not None:
-            if self._kept.is_available() and not self._kept.has_expired():
+            if self._kept.can_be_used:
                 return self._kept
-            await self._kept.aclose()
+            self._kept.close()
             self._kept = None
-        origin, host = self._url.origin, self._place.host
-        stream = await httpcore.AnyIOBackend().connect_tcp(host, origin.port, timeout=self._connect_s)
-        if self._place.scheme == "https":
-            self._tls.set_alpn_protocols(["http/1.1"])
-            try:
-                stream = await stream.start_tls(self._tls, host, self._connect_s)
-            except BaseException:
-                await stream.aclose()
-                raise
-        self._kept = httpcore.AsyncHTTP11Connection(origin, stream, keepalive_expiry=_KEPT_S)
+        place, limits = self._place, self._timeouts
+        tls = self._tls if place.scheme == "https" else None
+        if tls is not None:
+            tls.set_alpn_protocols(["http/1.1"])
+        self._kept = await connect(
+            place.host, place.port or (443 if tls else 80), tls, connect_s=limits.connect_s, patience_s=limits.read_s
+        )
         return self._kept
 
     def _take_cookies(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -620,9 +613,9 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except http.httpx.TimeoutException as error:
-        raise httpcore.TimeoutException(str(error)) from error
+        raise NetworkLate(str(error)) from error
     except http.httpx.RequestError as error:
-        raise httpcore.NetworkError(str(error)) from error
+        raise NetworkFailed(str(error)) from error
 
 
 def _encode(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

@@ -129,8 +129,9 @@ def count_usage(ctx: LoopContext, step_id: str, turn: ModelTurn, *, needed: int,
     calls = tuple(call.arguments_json.decode() for call in turn.tool_calls)
     blocks = tuple(block.raw for block in turn.blocks if not holds_arguments(block))
     # Of an opaque block only its provider knows what it says, so that no limit counts it beyond what is reported.
-    said = sum(map(count, (shown, *calls)))
-    with_blocks = max(said, message_tokens(count, turn.text, calls + blocks))
+    tokens = {text: count(text) for text in {shown, turn.text, *calls, *blocks}}
+    said = sum(tokens[text] for text in (shown, *calls))
+    with_blocks = max(said, message_tokens(tokens.__getitem__, turn.text, calls + blocks))
     read, written = usage.input_tokens or needed, usage.output_tokens or with_blocks
     usage = usage._replace(
         input_tokens=read,

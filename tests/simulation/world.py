@@ -109,6 +109,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **more: Any) -> Any:
         if more.get("sock") is not None:
             return await super().create_connection(protocol_factory, sock=more["sock"])
+        host, port = (await self.getaddrinfo(host, port))[0][4]
         if (host, port) not in self.servers:
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
         ours, theirs = socket.socketpair()

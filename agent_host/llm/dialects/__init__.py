@@ -28,7 +28,7 @@ _TOO_DEEP = "the arguments are nested too deep"
 _SEVERAL = re.compile(r"\}\s*\{")
 _TAKEN_OTHERWISE = re.compile(r':(?:null|""|\{\})|\.0')
 """Values that a tool may read differently from how they are written (`ToolRouter.usable_arguments`)."""
-_USABLE_ID = r"[A-Za-z0-9_.:-]{1,64}"
+_USABLE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 class CallReader:
@@ -192,7 +192,7 @@ def mend_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
     seen: set[str] = set()
     usable: list[ToolCall] = []
     for call in calls:
-        is_good = call.call_id not in seen and re.fullmatch(_USABLE_ID, call.call_id)
+        is_good = call.call_id not in seen and _USABLE_ID.fullmatch(call.call_id)
         unique = call if is_good else call.change_id(next(free))
         seen.add(unique.call_id)
         usable.append(unique)

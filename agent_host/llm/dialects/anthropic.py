@@ -429,10 +429,11 @@ class AnthropicAssembler:
 
     def _token_usage(self) -> TokenUsage:
         """The counts; `input_tokens` of this API leaves out what was read from the cache and written to it."""
-        read, written = (self._usage.get(f"cache_{what}_input_tokens", 0) for what in ("read", "creation"))
-        whole = self._usage.get("input_tokens", 0) + read + written
-        long = min(written, self._usage.get(_WRITTEN_FOR_AN_HOUR, 0))
-        return TokenUsage(whole, self._usage.get("output_tokens", 0), read, written, long)
+        count = self._usage.get
+        read, written = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
+        whole = count("input_tokens", 0) + read + written
+        long = min(written, count(_WRITTEN_FOR_AN_HOUR, 0))
+        return TokenUsage(whole, count("output_tokens", 0), read, written, long)
 
     def _note_usage(self, usage: Mapping[str, Any]) -> None:
         # Counts in message_delta are cumulative and replace those of message_start.
