@@ -199,7 +199,7 @@ class Attempts:
         _write_json(order, {"prompt": task.prompt, "policy": task.policy})
         limits = [value for value in (launch.timeout_s, task.timeout_s) if value is not None]
         lost = 0.0
-        if self._lost is not None and max_cost is not None:
+        if self._lost is not None:
             had = float(ledger.rows.get(task.id, {}).get("cost", 0.0))
             self._lost.go_out(task.key, had=had, granted=max_cost)
             lost = self._lost.of(task.key)

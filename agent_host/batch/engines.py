@@ -18,11 +18,11 @@ import contextlib
 import os
 import subprocess
 import sys
-import tarfile
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.batch.attempts import HELD, MOST_OUTPUT, EngineFailed, ProcessEnd
-from agent_host.batch.parcels import Depot, LostCosts
+from agent_host.batch.parcels import Depot, LostCosts, open_private
+from agent_host.batch.workspaces import UNUSABLE
 from agent_host.display_text import one_line
 from agent_host.errors import UsageError
 from agent_host.ids import MACHINE
@@ -42,7 +42,7 @@ _PROBED_S: Final = 60.0
 _CHUNK: Final = 16 * 1024**2
 """Bytes of a parcel that are one object."""
 _STOP_LOOKS_S: Final = 0.5
-_UNPACKED_BADLY: Final = (OSError, tarfile.TarError, StateError)
+_UNPACKED_BADLY: Final = (*UNUSABLE, StateError)
 _QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
@@ -121,13 +121,13 @@ class RayEngine:
         self._depot = depot
         self._parcels = parcels
         self._lost = LostCosts(depot.directory)
-        self._here = os.path.join(depot.directory, "work", "here")
+        self._marks = _marks(depot, MACHINE.new_id("here"))
         with contextlib.ExitStack() as unready:
             unready.callback(self._close)
             if parcels:
-                self._mark = MACHINE.new_id("batch")
-                os.makedirs(os.path.dirname(self._here), exist_ok=True)
-                _write(self._here, [self._mark.encode()])
+                for mark in self._marks:
+                    make_private_dir(os.path.dirname(mark))
+                    _write(mark, ())
             else:
                 self._prove(depot.state_dir)
             unready.pop_all()
@@ -149,22 +149,29 @@ class RayEngine:
 
     async def _send(self, name: str, arguments: list[str], directory: str, parcel: Parcel) -> ProcessEnd:
         """Run a process on a node that gets what it needs, and gives it back."""
+        sent = _Sent()
         try:
-            chunks = await asyncio.to_thread(self._put, parcel)
-            away = _Away(arguments, directory, parcel, self._depot.directory, self._depot.state_dir, self._mark)
+            try:
+                chunks = await asyncio.to_thread(self._put, parcel)
+            except BaseException:
+                self._lost.come_back(parcel.key)
+                raise
+            away = _Away(arguments, directory, parcel, self._depot.directory, self._depot.state_dir, self._marks)
             answers = self._run_away.options(name=name).remote(away, chunks)
             del chunks
-            sent = _Sent()
             receiving = asyncio.ensure_future(self._receive(answers, sent, parcel))
             try:
                 await asyncio.shield(receiving)
             except asyncio.CancelledError:
-                if sent.node:
-                    await self._stop_away.options(scheduling_strategy=self._at(sent.node)).remote(away.stop_file)
-                else:  # it waits for its turn
-                    self._ray.cancel(answers)
+                with contextlib.suppress(self._failed, KeyboardInterrupt, *_UNPACKED_BADLY):
+                    if sent.node:
+                        await self._stop_away.options(scheduling_strategy=self._at(sent.node)).remote(away.stop_file)
+                    else:  # it waits for its turn
+                        self._ray.cancel(answers)
                 with contextlib.suppress(self._failed, KeyboardInterrupt, *_UNPACKED_BADLY):
                     await receiving
+                if not sent.node:
+                    self._lost.come_back(parcel.key)
                 raise
             if sent.end is None:
                 raise EngineFailed(f"{name}: its worker or node was lost")
@@ -178,6 +185,7 @@ class RayEngine:
 
     def _put(self, parcel: Parcel) -> list[Any]:
         """A parcel as objects of Ray's store."""
+        self._depot.finish(parcel)
         packed = self._depot.pack(parcel, with_files=True)
         try:
             return [self._ray.put(chunk) for chunk in _chunks(packed)]
@@ -186,21 +194,24 @@ class RayEngine:
 
     async def _receive(self, answers: Any, sent: _Sent, parcel: Parcel) -> None:
         """Take what `_run_away` yields, and put in place what comes back."""
-        came = os.path.join(self._depot.directory, "work", f"{parcel.key}.received")
-        _write(came, ())
+        came = self._depot.work(parcel, "received")
         has_come = False
-        async for reference in answers:
-            answer = await reference
-            if isinstance(answer, str):
-                sent.node = answer
-            elif isinstance(answer, bytes):
-                await asyncio.to_thread(_append, came, answer)
-                has_come = True
-            else:
-                sent.end = ProcessEnd(*answer)
-        if has_come:
-            await asyncio.to_thread(self._depot.take_back, parcel, came)
-        os.unlink(came)
+        try:
+            with open_private(came) as file:
+                async for reference in answers:
+                    answer = await reference
+                    if isinstance(answer, str):
+                        sent.node = answer
+                    elif isinstance(answer, bytes):
+                        await asyncio.to_thread(file.write, answer)
+                        has_come = True
+                    else:
+                        sent.end = ProcessEnd(*answer)
+            if has_come:
+                await asyncio.to_thread(self._depot.take_back, parcel, came)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(came)
         if sent.end is not None and parcel.patch:
             self._lost.come_back(parcel.key)
 
@@ -214,8 +225,9 @@ class RayEngine:
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(self._here)
+        for mark in self._marks:
+            with contextlib.suppress(OSError):
+                os.unlink(mark)
         if self._is_ours:
             self._ray.shutdown()
 
@@ -262,15 +274,15 @@ class _Sent:
 
 
 class _Away(NamedTuple):
-    """A process to run on a node, in the same `directory` there. A node where that has the `mark` of this one is this
-    machine, or shares its disk: the process runs in place."""
+    """A process to run on a node, in the same `directory` there. A node that has the `marks` is this machine, or shares
+    its disk: the process runs in place."""
 
     arguments: list[str]
     cwd: str
     parcel: Parcel
     directory: str
     state_dir: str
-    mark: str
+    marks: tuple[str, str]
 
     @property
     def stop_file(self) -> str:
@@ -282,36 +294,46 @@ def _run_away(away: _Away, chunks: list[Any]) -> Iterator[Any]:
     """On a node: yield its id, the end of the process, and the parcel that goes back, in pieces."""
     import ray
 
-    yield ray.get_runtime_context().get_node_id()
     depot, parcel = Depot(away.directory), away.parcel
+    marked = [os.path.exists(mark) for mark in away.marks]
+    make_private_dir(os.path.dirname(away.stop_file))
     with contextlib.suppress(FileNotFoundError):
         os.unlink(away.stop_file)
-    if _is_marked(away):
+    yield ray.get_runtime_context().get_node_id()
+    if all(marked):
         chunks.clear()
         yield _run(away.arguments, away.cwd, away.stop_file)
         return
-    packed = os.path.join(away.directory, "work", f"{parcel.key}.received")
-    make_private_dir(os.path.dirname(packed))
-    _write(packed, (ray.get(chunks.pop(0)) for _ in range(len(chunks))))
+    if any(marked):
+        raise RuntimeError("the node shares only one of the batch's directory and the state directory")
+    packed = depot.work(parcel, "received")
+    lock = SessionLock.acquire(depot.work(parcel, "lock"), parcel.key)
     try:
-        depot.unpack_here(parcel, packed)
-    except SessionLocked as error:  # a process of an attempt whose worker was lost finishes its step
-        yield HELD, b"", str(error)
-        return
+        with open_private(packed) as file:
+            file.writelines(ray.get(chunks.pop(0)) for _ in range(len(chunks)))
+        try:
+            depot.unpack_here(parcel, packed)
+        except SessionLocked as error:  # a process of an attempt whose worker was lost finishes its step
+            yield HELD, b"", str(error)
+            return
+        try:
+            arguments = [depot.state_dir if word == away.state_dir else word for word in away.arguments]
+            yield _run(arguments, away.directory, away.stop_file)
+            packed = depot.pack(parcel, with_files=False)
+            yield from _chunks(packed)
+        finally:
+            with contextlib.suppress(OSError):
+                depot.clear(parcel)
     finally:
-        os.unlink(packed)
-    arguments = [depot.state_dir if word == away.state_dir else word for word in away.arguments]
-    yield _run(arguments, away.directory, away.stop_file)
-    back = depot.pack(parcel, with_files=False)
-    yield from _chunks(back)
-    os.unlink(back)
-    depot.clear(parcel)
+        for left in {depot.work(parcel, "received"), packed, away.stop_file}:
+            with contextlib.suppress(OSError):
+                os.unlink(left)
+        lock.release(remove=True)
 
 
-def _is_marked(away: _Away) -> bool:
-    with contextlib.suppress(OSError), open(os.path.join(away.directory, "work", "here"), "rb") as file:
-        return file.read() == away.mark.encode()
-    return False
+def _marks(depot: Depot, name: str) -> tuple[str, str]:
+    """Files that say that a machine has the batch's directory and the state directory."""
+    return os.path.join(depot.directory, "work", name), os.path.join(depot.state_dir, f".{name}")
 
 
 def _stop_away(stop_file: str) -> None:
@@ -328,11 +350,6 @@ def _chunks(path: str) -> Iterator[bytes]:
 def _write(path: str, pieces: Iterable[bytes]) -> None:
     with open(path, "wb") as file:
         file.writelines(pieces)
-
-
-def _append(path: str, data: bytes) -> None:
-    with open(path, "ab") as file:
-        file.write(data)
 
 
 def _run(arguments: list[str], directory: str, stop_file: str = "") -> tuple[int, bytes, str]:

@@ -23,7 +23,7 @@ import tarfile
 import threading
 import zlib
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.display_text import one_line
 from tool_runtime.platform.environment import find_program
@@ -45,6 +45,7 @@ _ENVIRONMENT: Final = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_ATTR_NOSYSTEM": "1",
     "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_LAZY_FETCH": "1",
     "GIT_ASKPASS": "",
     "SSH_ASKPASS": "",
     "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oStrictHostKeyChecking=yes",
@@ -52,12 +53,13 @@ _ENVIRONMENT: Final = {
 }
 _SETTINGS: Final = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "protocol.allow=never", "protocol.https.allow=always",
-    "protocol.ssh.allow=always", "submodule.recurse=false", "fetch.recurseSubmodules=false", "gc.auto=0",
+    "protocol.ssh.allow=always", "protocol.ext.allow=never", "protocol.file.allow=never", "protocol.git.allow=never",
+    "protocol.http.allow=never", "submodule.recurse=false", "fetch.recurseSubmodules=false", "gc.auto=0",
     "maintenance.auto=false", "safe.directory=*", "credential.helper=", "advice.detachedHead=false",
 )  # fmt: skip
 
 
-_UNUSABLE: Final = (
+UNUSABLE: Final = (
     OSError, shutil.Error, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, RecursionError,
 )  # fmt: skip
 """Exceptions of copying or unpacking a directory or an archive that is damaged or odd."""
@@ -96,10 +98,10 @@ class Workspaces:
                 unpack(source.place, unfinished)
             else:
                 self._check_out(source, unfinished)
-            if not self._borrows:
+            if not self._borrows and source.kind != "archive":  # whose repository has a configuration of its own
                 _have_own_objects(unfinished)
             os.rename(unfinished, path)
-        except _UNUSABLE as error:
+        except UNUSABLE as error:
             remove_tree(unfinished)
             said = "its directories nest too deep" if isinstance(error, RecursionError) else str(error)
             raise WorkspaceUnavailable(one_line(f"{source.place}: {said}", _REASON_CHARS)) from error
@@ -288,7 +290,8 @@ def _raw_setting(git_directory: str, name: str) -> str:
 
 def unpack(path: str, target: str, *, is_own: bool = False) -> None:
     """Unpack an archive. Raises TarError for what leaves the directory, is special, or is too much, and what its
-    compression raises for damage. One of our `own` may have links that lead elsewhere, and add to what is there."""
+    compression raises for damage. One of our `own` may have links that lead elsewhere, and as much as was packed; it
+    adds to what is there, and keeps modes."""
     files = size = 0
     os.makedirs(target, exist_ok=is_own)
 
@@ -296,17 +299,23 @@ def unpack(path: str, target: str, *, is_own: bool = False) -> None:
         nonlocal files, size
         for member in archive:
             files, size = files + 1, size + member.size
-            if files > _MOST_FILES or size > _MOST_BYTES:
+            if (files > _MOST_FILES or size > _MOST_BYTES) and not is_own:
                 raise tarfile.TarError(f"more than {_MOST_FILES:,} files, or {_MOST_BYTES // 1024**3} GiB")
             yield member
 
     with tarfile.open(path, "r:*") as archive:
-        archive.extractall(target, admitted(archive), filter="tar" if is_own else "data")  # noqa: S202  both refuse it
+        archive.extractall(target, admitted(archive), filter=_own_member if is_own else "data")  # noqa: S202  a filter
         # The sum of what was compressed stands at its end, behind what a tar archive needs to be read.
         while archive.fileobj is not None and (piece := len(archive.fileobj.read(1 << 20))):
             size += piece
             if size > 2 * _MOST_BYTES:
                 raise tarfile.TarError(f"more than {_MOST_BYTES // 1024**3} GiB behind its last file")
+
+
+def _own_member(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo:
+    """A member as it was packed, but for its owner, which is who unpacks it."""
+    nobody: dict[str, Any] = dict.fromkeys(("uid", "gid", "uname", "gname"))
+    return tarfile.tar_filter(member, target).replace(mode=member.mode & 0o777, deep=False, **nobody)
 
 
 def remove_tree(path: str) -> None:

@@ -85,7 +85,7 @@ async def _run(
     lost = LostCosts(ledger.path) if _uses_parcels(namespace, settings) else None
     depot = Depot(ledger.path, launch.state_dir)
     if lost is not None:
-        depot.finish()
+        depot.finish_all()
         launch, tasks = _with_copies(launch, tasks, ledger)
     spaces = Workspaces(ledger.at("workspaces"), (ledger.path, launch.state_dir), borrows=lost is None)
     engine = _engine(namespace.engine, settings, jobs=jobs, depot=depot, parcels=lost is not None)

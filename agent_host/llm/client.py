@@ -550,7 +550,7 @@ class _Direct:
     async def aclose(self) -> None:
         """See `GatewayConnection`."""
         if self._kept is not None:
-            self._kept.close()
+            await self._kept.aclose()
 
     async def _ready(self) -> HttpConnection:
         """The connection; a new one where the server has closed it, or it was idle for too long."""

@@ -7,6 +7,8 @@ network library, the locks and scopes of anyio are a tenth of a step, and the im
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import select
 from typing import TYPE_CHECKING, Final, cast
 
@@ -25,6 +27,7 @@ _MOST_OF_HEADERS: Final = 100 * 1024
 _KEPT_S: Final = 5.0
 """Longest time for which an idle connection is used again: httpx's default."""
 _NEXT_ADDRESS_S: Final = 0.25
+_CALL: Final = "Connect call failed"
 _NO_ANSWER: Final = "the connection was closed without an answer"
 
 
@@ -43,19 +46,26 @@ class HttpConnection:
         self._socket = socket
         self._patience_s = patience_s
         self._protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_OF_HEADERS)
-        self._idle_since = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self._idle_since = self._loop.time()
 
     @property
     def can_be_used(self) -> bool:
-        """True for one that is idle, not for too long, and that the host has not closed."""
-        is_kept = asyncio.get_running_loop().time() - self._idle_since < _KEPT_S
-        return is_kept and self._protocol.our_state is h11.IDLE and not self._socket.has_news
+        """True for one that is idle, not for too long, and on which the host has said nothing since, also no end."""
+        if asyncio.get_running_loop() is not self._loop or self._loop.time() - self._idle_since >= _KEPT_S:
+            return False
+        has_said_nothing = self._protocol.trailing_data == (b"", False) and not self._socket.has_news
+        return self._protocol.our_state is h11.IDLE and has_said_nothing
 
     async def post(self, target: bytes, headers: Headers, body: AsyncIterable[bytes]) -> tuple[int, Headers]:
         """Send a request; the status and the headers of the answer. Raises NetworkFailed, NetworkLate."""
         try:
             await self._send(self._protocol.send(h11.Request(method=b"POST", target=target, headers=list(headers))))
+            is_first = True
             async for piece in body:
+                if not is_first:
+                    await asyncio.sleep(0)  # the loop learns of a lost connection, the task of its cancellation
+                is_first = False
                 await self._send(self._protocol.send(h11.Data(data=piece)))
             await self._send(self._protocol.send(h11.EndOfMessage()))
         except _CannotWrite:
@@ -78,7 +88,7 @@ class HttpConnection:
         """The answer is no longer read. The connection is kept for the next one if it was read to its end."""
         if self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE:
             self._protocol.start_next_cycle()
-            self._idle_since = asyncio.get_running_loop().time()
+            self._idle_since = self._loop.time()
         else:
             self.close()
 
@@ -87,7 +97,13 @@ class HttpConnection:
         if self._protocol.our_state is not h11.CLOSED:
             self._protocol.send_failed()
         if not self._socket.has_closed:
-            self._socket.transport.abort()
+            with contextlib.suppress(RuntimeError):  # its event loop is closed, and the socket with it
+                self._socket.transport.abort()
+
+    async def aclose(self) -> None:
+        """As `close`, and nothing of it is left in the event loop."""
+        self.close()
+        await self._socket.wait_for_the_end()
 
     async def _next_event(self) -> object:
         while True:
@@ -99,8 +115,8 @@ class HttpConnection:
                 if not data and self._protocol.their_state is h11.SEND_RESPONSE:
                     raise NetworkFailed(_NO_ANSWER)
                 self._protocol.receive_data(data)
-            except h11.RemoteProtocolError as error:
-                raise NetworkFailed(str(error)) from error
+            except h11.RemoteProtocolError as error:  # what the host has said may be what it was told, a key with it
+                raise NetworkFailed(str(error).partition(": ")[0]) from error
 
     async def _read(self) -> bytes:
         socket = self._socket
@@ -128,32 +144,42 @@ class HttpConnection:
                     await socket.wait_for_room()
             except TimeoutError as error:
                 raise NetworkLate from error
+            if socket.is_full:
+                raise _CannotWrite
 
 
 class _CannotWrite(Exception):
-    """The host has closed the connection."""
+    """The host has closed the connection, or has answered and reads no more."""
 
 
 async def connect(
     host: str, port: int, tls: ssl.SSLContext | None, *, connect_s: float, patience_s: float
 ) -> HttpConnection:
-    """A connection to the address of the host that answers first. Raises NetworkFailed, NetworkLate."""
+    """A connection to the address of the host that answers first; `connect_s` is for that, and again for the handshake
+    of TLS. Raises NetworkFailed, NetworkLate."""
     socket, loop = _Socket(), asyncio.get_running_loop()
+    is_address = ":" in host or host.replace(".", "").isdigit()  # of one there is nothing to choose
     try:
-        async with asyncio.timeout(connect_s):
+        async with asyncio.timeout(connect_s if tls is None else 2 * connect_s):
             await loop.create_connection(
                 lambda: socket, host, port, ssl=tls,
-                server_hostname=None if tls is None else host, happy_eyeballs_delay=_NEXT_ADDRESS_S,
+                server_hostname=None if tls is None else host,
+                happy_eyeballs_delay=None if is_address else _NEXT_ADDRESS_S,
             )  # fmt: skip
     except TimeoutError as error:
         raise NetworkLate from error
-    except (OSError, UnicodeError) as error:  # of ssl as well; a name that is no name
+    except OSError as error:  # of ssl as well
         raise NetworkFailed(_said(error)) from error
+    except UnicodeError as error:
+        raise NetworkFailed(f"{host[:80]} is no name of a host") from error
     return HttpConnection(socket, patience_s)
 
 
 def _said(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    said = getattr(error, "strerror", None) or str(error) or "the connection was reset"
+    if isinstance(error, OSError) and error.errno and said.startswith(_CALL):
+        said = f"{os.strerror(error.errno)}{said.removeprefix(_CALL)}"
+    return said
 
 
 class _Socket(asyncio.Protocol):
@@ -173,7 +199,7 @@ class _Socket(asyncio.Protocol):
     @property
     def has_news(self) -> bool:
         """True if there are bytes, or the end, that nobody has read; also those of which the loop does not know yet."""
-        if self.received or self.has_ended:
+        if self.received or self.has_ended or self.transport.is_closing():
             return True
         file = self.transport.get_extra_info("socket").fileno()
         if not hasattr(select, "poll"):
@@ -232,8 +258,18 @@ class _Socket(asyncio.Protocol):
             await self._wait()
 
     async def wait_for_room(self) -> None:
-        """Until more can be written, or the connection is lost."""
-        while self.is_full:
+        """Until more can be written, or need not: the connection is lost, or an answer has come."""
+        while self.is_full and not self.has_ended and not self._has_answer:
+            await self._wait()
+
+    @property
+    def _has_answer(self) -> bool:
+        """True if the status that has come is a last one, none of the hints before it (`HTTP/1.1 1..`)."""
+        return len(self.received) > 9 and self.received[9] != ord("1")
+
+    async def wait_for_the_end(self) -> None:
+        """Until the connection is closed on this side."""
+        while not self.has_closed:
             await self._wait()
 
     async def _wait(self) -> None:

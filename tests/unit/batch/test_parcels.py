@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
-import shutil
-from typing import TYPE_CHECKING
+import tarfile
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agent_host.batch.parcels import Depot, LostCosts, Parcel
+from agent_host.batch.parcels import Depot, LostCosts, Parcel, _copy_durably
 from agent_host.batch.workspaces import remove_tree
 from state.errors import SessionLocked
 from state.keys import redaction_key
 from state.lock import SessionLock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY = "0123456789abcdef"
 
@@ -55,6 +54,11 @@ class Scene:
 
     def archive(self) -> str:
         return self.there.pack(self.on_node, with_files=False)
+
+    def behind(self, before: dict[str, str]) -> dict[str, str]:
+        """What is there once the session has worked twice, and has said so in its workspace."""
+        made = {f"out/workspaces/{KEY}/made": "made again"}
+        return {name: text for name, text in before.items() if "/checkpoints/" not in name} | made
 
     def found(self) -> dict[str, str]:
         """The files of the batch's machine but those of the work in progress."""
@@ -111,8 +115,9 @@ def test_what_the_session_has_removed_is_gone_and_an_older_parcel_does_not_stay(
     assert sorted(os.listdir(scene.node / "workspaces" / KEY)) == ["made"]
 
 
+@pytest.mark.parametrize("apart", [False, True])
 def test_a_parcel_takes_effect_as_a_whole_wherever_the_batch_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, apart: bool
 ) -> None:
     """Each step of putting it in place is the last one once; the next start leaves the session before or behind it."""
 
@@ -132,33 +137,81 @@ def test_a_parcel_takes_effect_as_a_whole_wherever_the_batch_is_killed(
 
         left = [None] * last
 
-        def dies(real: object, left: list[None] = left) -> object:
-            def step(*args: object, **named: object) -> object:
+        def dies(real: Any, left: list[None] = left) -> Any:
+            def step(place: str, *args: Any) -> Any:
                 if not left:
+                    if real is remove_tree and os.path.isdir(place):  # with a part of it
+                        next(one for one in Path(place).rglob("*") if one.is_file()).unlink()
                     raise Killed
                 left.pop()
-                return real(*args, **named)  # type: ignore[operator]  # whatever function it stands for
+                return real(place, *args)
 
             return step
 
+        def stays_on_its_disk(source: str, place: str, real: Any = os.rename) -> None:
+            if place.endswith(".came") and "/state/" in place:
+                raise OSError(errno.EXDEV, "another disk")
+            real(source, place)
+
         with monkeypatch.context() as patched:
             patched.setattr("agent_host.batch.parcels.remove_tree", dies(remove_tree))
-            patched.setattr("agent_host.batch.parcels.shutil.move", dies(shutil.move))
-            patched.setattr("agent_host.batch.parcels.os.rename", dies(os.rename))
+            patched.setattr("agent_host.batch.parcels.os.rename", dies(stays_on_its_disk if apart else os.rename))
+            patched.setattr("agent_host.batch.parcels._copy_durably", dies(_copy_durably))
             try:
                 scene.here.take_back(scene.parcel, archive)
                 whole = scene.found()
                 break
             except Killed:
                 pass
-        Depot(str(scene.out), str(scene.state)).finish()
+        Depot(str(scene.out), str(scene.state)).finish_all()
         after = scene.found()
         is_behind = after["out/workspaces/" + KEY + "/made"] == "made again"
         assert is_behind == ("state/checkpoints/b-1.json" not in after)
-        assert is_behind or after == before
-        assert not list((scene.out / "work").glob("*.came"))
+        assert after == (scene.behind(before) if is_behind else before)
+        assert [path.name for path in (scene.out / "work").iterdir()] == [f"{KEY}.order"]
     assert last > 4
     assert whole["out/workspaces/" + KEY + "/made"] == "made again"
+
+
+def test_what_a_session_put_in_the_place_of_its_directories_is_not_followed(scene: Scene) -> None:
+    for place in (scene.node / "workspaces" / KEY, scene.node / "state" / "sessions" / "b-1"):
+        scene.send()
+        scene.work()
+        remove_tree(str(place))
+        place.symlink_to(scene.out)
+        with pytest.raises(tarfile.TarError):
+            scene.here.take_back(scene.parcel, scene.archive())
+        assert scene.workspace.is_dir()
+        assert not scene.workspace.is_symlink()
+
+
+def test_a_parcel_is_its_owner_s_and_keeps_modes(scene: Scene) -> None:
+    open_to_all, closed = scene.workspace / "open", scene.workspace / "closed"
+    open_to_all.write_text("")
+    open_to_all.chmod(0o666)
+    closed.write_text("")
+    closed.chmod(0)
+    archive = scene.here.pack(scene.parcel, with_files=True)
+    assert Path(archive).stat().st_mode & 0o777 == 0o600
+    assert closed.stat().st_mode & 0o777 == 0, "as before"
+    with tarfile.open(archive) as packed:
+        assert {(member.uid, member.gid, member.uname) for member in packed} == {(0, 0, "")}
+    scene.there.unpack_here(scene.on_node, archive)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (scene.node / "workspaces" / KEY).iterdir()}
+    assert modes == {"open": 0o666, "closed": 0}
+    assert {path.stat().st_uid for path in scene.node.rglob("*")} == {os.geteuid()}
+
+
+def test_deep_and_odd_names_come_back(scene: Scene) -> None:
+    deep = scene.workspace
+    for _ in range(300):
+        deep /= "d"
+        deep.mkdir()
+    (deep / os.fsdecode(b"\xff\n")).write_text("odd")
+    scene.send()
+    scene.work()
+    scene.here.take_back(scene.parcel, scene.archive())
+    assert (deep / os.fsdecode(b"\xff\n")).read_text() == "odd"
 
 
 def test_nothing_is_unpacked_while_a_lost_worker_s_process_is_there(scene: Scene) -> None:
@@ -184,5 +237,7 @@ def test_what_a_lost_process_may_have_cost_counts(tmp_path: Path) -> None:
     costs.go_out(KEY, had=0.5, granted=2.0)
     costs.go_out(KEY, had=0.5, granted=3.0)
     assert (costs.of(KEY), costs.total(KEY)) == (1.5, 3.0), "the first never came back"
+    costs.go_out(KEY, had=0.5, granted=None)
+    assert (costs.of(KEY), costs.total(KEY)) == (3.0, 3.0), "a run without a limit forgets nothing"
     costs.come_back(KEY)
-    assert costs.total(KEY) == 1.5
+    assert costs.total(KEY) == 3.0

@@ -139,13 +139,73 @@ async def test_a_refusal_that_comes_before_the_request_is_whole_is_read() -> Non
         assert not connection.can_be_used
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "nothing.invalid", "a" * 70 + ".invalid"])
-async def test_a_host_that_is_not_there_is_told(host: str) -> None:
+async def test_an_answer_that_comes_while_the_host_reads_no_more_is_read() -> None:
+    over = asyncio.Event()
+
+    async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 429 Too Many\r\ncontent-length: 2\r\n\r\nno")
+        await over.wait()
+
+    async with serving(refuses) as connection:
+        headers = [(b"host", b"a"), (b"content-length", b"%d" % (65_536 * 999 + len(b"end of the request")))]
+        assert (await connection.post(b"/", headers, request(1000)))[0] == 429
+        await connection.end()
+        assert not connection.can_be_used
+        over.set()
+
+
+async def test_a_long_request_is_left_when_its_task_is_cancelled() -> None:
+    sent, begun = 0, asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 1
+            begun.set()
+            yield b"x"
+
+    async def takes(reader: asyncio.StreamReader, _: object) -> None:
+        while await reader.read(65_536):
+            pass
+
+    async with serving(takes) as connection:
+        posting = asyncio.ensure_future(
+            connection.post(b"/", [(b"host", b"a"), (b"content-length", b"9999999")], endless())
+        )
+        await begun.wait()
+        posting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await posting
+        assert sent < 100
+
+
+async def test_what_is_said_behind_an_answer_is_not_the_next_one() -> None:
+    async with serving(saying(WHOLE + b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nstale")) as connection:
+        assert await ask(connection) == BODY
+        assert not connection.can_be_used
+
+
+async def test_a_host_that_repeats_the_request_is_told_without_its_words() -> None:
+    async def repeats(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readuntil(b"\r\n\r\n"))
+
+    async with serving(repeats) as connection:
+        with pytest.raises(NetworkFailed, match="illegal status line") as caught:
+            await connection.post(b"/?key=SECRET", [(b"host", b"a"), (b"content-length", b"18")], request())
+        assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [("127.0.0.1", "Connection refused"), ("nothing.invalid", "not known|resolution"), ("a" * 70, "no name of a host")],
+)
+async def test_a_host_that_is_not_there_is_told(host: str, said: str) -> None:
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
     await server.wait_closed()
-    with pytest.raises(NetworkFailed, match=r".+"):
+    with pytest.raises(NetworkFailed, match=said):
         await connect(host, port, None, connect_s=60.0, patience_s=60.0)
 
 
