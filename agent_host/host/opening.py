@@ -19,7 +19,7 @@ from agent_host.host.backends import Backends, serving_gateway
 from agent_host.host.compose import make_context, put_under
 from agent_host.host.environment import THIS_MACHINE, families_of, machine_of, project_tool_names
 from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, refuse_unknown_host, settle_model
-from agent_host.host.parts import LaunchParts, Parts
+from agent_host.host.parts import LaunchParts, Parts, make_mode, merge
 from agent_host.host.python_tools import names_of_packages, python_tools, registry_with
 from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
 from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
@@ -278,16 +278,12 @@ class SessionOpener:
         launch = self._launch
         if launch is None:
             raise RuntimeError("only an opened session has a mode")
-        from agent_host.host.modes import merge  # few sessions change theirs
-
         fields = merge(launch, cast("dict[str, str]", session.mode), changes)
         if fields != session.mode:
             session.set_mode(await self._make_mode(launch, fields))
         return {**launch.fields, **fields}
 
     async def _make_mode(self, launch: LaunchParts, fields: Mapping[str, str]) -> SessionMode:
-        from agent_host.host.modes import make_mode  # as in `set_mode`
-
         return await asyncio.to_thread(make_mode, launch, fields)
 
     async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
