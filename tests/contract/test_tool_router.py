@@ -78,6 +78,7 @@ async def test_a_result_names_its_request(router: ToolRouter, tmp_path: Path) ->
     }
 
 
+@pytest.mark.slow
 async def test_failures_are_results_with_a_known_code(router: ToolRouter, tmp_path: Path) -> None:
     outside = ToolConstraints(allowed_paths=("/nowhere",))
     for request, code in (

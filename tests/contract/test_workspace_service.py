@@ -129,6 +129,7 @@ async def test_the_wire_is_the_interface_s() -> None:
     }
 
 
+@pytest.mark.slow
 async def test_the_largest_artifact_arrives_whole() -> None:
     data = b"0123456789abcdef" * (MAX_ARTIFACT_BYTES // 16)
     async with MockServices() as services, client(services.url, timeout_s=60) as made:

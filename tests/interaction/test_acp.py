@@ -84,6 +84,7 @@ def test_a_session_from_its_first_prompt_to_its_removal(host: Host, editors: lis
     assert host.checkpoints() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "runs", "asked"), [("allow_once", True, 2), ("allow_always", True, 1), ("reject_once", False, 2)]
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.process import call, gateway, say, shell, use
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ def test_a_session_that_waits_for_approvals_takes_another_task(host: Host) -> No
     assert (outcome.code, outcome.result["text"]) == (0, "Something else.")
 
 
+@pytest.mark.slow
 def test_an_open_task_comes_first(host: Host) -> None:
     with gateway(use(shell("kill -9 $PPID; sleep 60")), say("Done."), say("Next.")) as model:
         assert host.task(model.url, "--session-id", "s").code == -9
@@ -53,6 +56,7 @@ def test_what_was_not_kept_cannot_go_on(host: Host) -> None:
     assert host.run("resume", "nope", "And then?").code == 2
 
 
+@pytest.mark.slow
 def test_the_patch_is_that_of_the_task(host: Host) -> None:
     (host.workspace / "a.txt").write_text("old\n")
     first, second = (use(call("WriteFile", path="a.txt", content=text)) for text in ("new\n", "newer\n"))

@@ -75,6 +75,7 @@ def replay(host: Host, copy: Path, server: ToolServer, *options: str, **more: st
     return host.run("replay", "one", "--workspace", copy, *options, env={**variables(server), **more})
 
 
+@pytest.mark.slow
 def test_calls_are_judged_again_and_answered_from_the_record_and_reported_to_nobody(
     host: Host, server: ToolServer, copy: Path
 ) -> None:

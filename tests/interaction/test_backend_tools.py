@@ -127,6 +127,7 @@ def test_without_the_capability_the_service_is_not_even_asked(host: Host) -> Non
     assert "TOOL_NOT_FOUND" in model.results()[0].text
 
 
+@pytest.mark.slow
 def test_a_tool_that_asks_waits_for_a_person(host: Host) -> None:
     with serving() as server, gateway(use(call("Echo", text="hi")), say("Done.")) as model:
         outcome = run(host, model, server, policy(host, "Echo", **ASKS))

@@ -148,6 +148,7 @@ def test_a_directory_that_holds_the_batch_and_its_sessions_is_copied_without_the
         assert not {host.state.name, "tasks.jsonl.out"} & set(names)
 
 
+@pytest.mark.slow
 def test_options_of_a_run_hold_for_each_session(host: Host) -> None:
     tasks(host, {"id": "one"})
     form = host.root / "schema.json"
@@ -158,6 +159,7 @@ def test_options_of_a_run_hold_for_each_session(host: Host) -> None:
     assert rows(host)["one"]["answer"] == {"count": 3}
 
 
+@pytest.mark.slow
 def test_setup_and_check_pass_the_policy(host: Host) -> None:
     tasks(
         host,
@@ -191,6 +193,7 @@ def test_a_failed_setup_is_no_failure_of_the_model(host: Host) -> None:
     assert ids == ["quoted"]
 
 
+@pytest.mark.slow
 def test_mistakes_run_nothing(host: Host) -> None:
     path = tasks(host, {"id": "one"}, {"id": "one"})
     with gateway(say("Done.")) as model:

@@ -355,6 +355,7 @@ def test_doctor(host: Host) -> None:
     assert host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(2)
 @pytest.mark.parametrize(
     ("tokenizer", "model", "code", "said"),
@@ -385,6 +386,7 @@ def test_doctor_tries_what_becomes_of_a_killed_host_s_processes(host: Host) -> N
     assert line.startswith("ok" if sys.platform == "linux" else "-")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs subreapers")
 def test_doctor_takes_no_process_that_has_ended_for_one_that_runs(host: Host) -> None:
     """In a container the first process often reaps nobody; here this one adopts what the probe leaves and does not."""
@@ -414,6 +416,7 @@ def test_doctor_asks_the_services_that_are_named(host: Host) -> None:
     assert (wrong.code, wrong.text.count("$SESSION_SERVICE_URL")) == (1, 1)
 
 
+@pytest.mark.slow
 def test_doctor_finds_what_is_wrong(host: Host) -> None:
     host.state.write_text("a file in the directory's place")
     sick = host.run("doctor", "--gateway", NOWHERE)

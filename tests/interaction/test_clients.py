@@ -101,6 +101,7 @@ def test_a_task_and_its_events(host: Host) -> None:
         supervised(test)
 
 
+@pytest.mark.slow
 def test_a_session_that_dies_is_told_and_resumed_at_the_next_prompt(host: Host) -> None:
     """kill -9 amid a task: the open task is cancelled, its effect stands, and the other session notices nothing."""
 

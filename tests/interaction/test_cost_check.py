@@ -17,6 +17,7 @@ RECORDINGS = Path(__file__).resolve().parents[2] / "benchmarks" / "recordings"
 KINDS = ("compaction", "debug", "edit", "long-output", "mcp", "parallel")
 
 
+@pytest.mark.slow
 def test_no_kind_of_session_costs_more_than_the_baseline(host: Host) -> None:
     scripts = [str(RECORDINGS / f"{kind}.toml") for kind in KINDS]
     done = host.run("cost-check", *scripts, "--baseline", str(RECORDINGS / "baseline.json"), "--output", "json")

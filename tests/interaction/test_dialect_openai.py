@@ -286,6 +286,7 @@ def test_auto_and_nobody_there(host: Host) -> None:
     assert host.checkpoints() == []
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 @pytest.mark.parametrize("dialect", ["openai", "auto"])
 def test_doctor_tries_the_dialect(host: Host, dialect: str) -> None:
@@ -300,6 +301,7 @@ def test_doctor_tries_the_dialect(host: Host, dialect: str) -> None:
     assert (body["model"], body["max_completion_tokens"]) == ("my-model", 16)
 
 
+@pytest.mark.slow
 def test_doctor_says_that_it_is_another_wire(host: Host) -> None:
     wrong = {"garbage": f"data: {json.dumps({'type': 'message_start', 'message': {}})}\n\n"}
     with gateway(wrong) as model:

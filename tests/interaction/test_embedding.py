@@ -166,6 +166,7 @@ async def test_a_session_is_handed_out_before_its_task_and_the_result_before_its
     assert closing == (os.path.join(result.records, "result.json"), None, False, ())
 
 
+@pytest.mark.slow
 async def test_an_interrupted_task_stays_open(host: Host) -> None:
     sessions: list[agent_host.Session] = []
     with gateway(use(shell("touch begun; sleep 1")), say("Done.")) as model:
@@ -179,6 +180,7 @@ async def test_an_interrupted_task_stays_open(host: Host) -> None:
     assert host.checkpoints() == []
 
 
+@pytest.mark.slow
 async def test_what_is_cancelled_can_be_gone_on_with(host: Host) -> None:
     with gateway(use(shell("touch begun; sleep 60")), say("Done.")) as model:
         given = options(host, model.url, session_id="mine")
@@ -261,6 +263,7 @@ async def test_tokens_are_given_and_not_taken_from_the_environment(host: Host, m
     assert os.environ["LLM_GATEWAY_TOKEN"] == "of-the-environment"
 
 
+@pytest.mark.slow
 async def test_a_task_that_was_stopped_is_gone_on_with_in_an_open_session(host: Host) -> None:
     with gateway(use(shell("touch begun; sleep 1")), say("Done."), say("Two.")) as model:
         given = options(host, model.url, session_id="mine")

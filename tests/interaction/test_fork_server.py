@@ -448,6 +448,7 @@ def test_a_server_that_answers_no_more_costs_one_start_its_time(monkeypatch: pyt
     assert forking(test) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["killed", "leaves"])
 def test_a_session_and_the_server_end_with_their_client(way: str, host: Host) -> None:
     """As `serve` does: the step is finished, and the session can be resumed. A client's loop that ends with sessions in

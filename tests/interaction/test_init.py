@@ -60,6 +60,7 @@ def found(name: str, server: ModelServer, key: str = KEY) -> dict[str, str]:
 # --- without a terminal -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 @pytest.mark.parametrize("name", ["anthropic", "openai", "openrouter", "gemini"])
 def test_yes_takes_the_one_provider_that_a_variable_names(host: Host, name: str) -> None:

@@ -99,6 +99,7 @@ def deadline(process: subprocess.Popen[bytes]) -> Iterator[None]:
         timer.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_task_is_done_and_reported(host: Host, mode: str) -> None:
@@ -131,6 +132,7 @@ def test_a_task_is_done_and_reported(host: Host, mode: str) -> None:
     assert "WriteFile" in seen
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(2)
 @pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize(("decision", "left"), [("approve", "model\n"), ("deny", "")])

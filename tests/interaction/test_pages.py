@@ -176,6 +176,7 @@ def test_an_event_a_transcript_and_a_page_never_disagree(servers: Servers, kind:
     }
 
 
+@pytest.mark.slow
 def test_a_large_output_is_cut_unless_all_is_asked_for(host: Host) -> None:
     lines = "print('x' * 60); " * 10
     command = f"{sys.executable} -c \"[print('begin')]; [print('y' * 60) for _ in range(200)]; print('end')\""
@@ -218,6 +219,7 @@ def test_hostile_strings_make_no_element(host: Host) -> None:
     assert not set("\x1b\x07\x08\u202e\u2066\u200f\ufeff") & set(page)
 
 
+@pytest.mark.slow
 def test_many_sessions_are_one_page(host: Host) -> None:
     page_sessions.ended(host)
     page_sessions.denied(host)
@@ -326,6 +328,7 @@ def test_each_kind_of_session_reads_well_in_a_browser(host: Host, browser: Brows
         watched.context.close()
 
 
+@pytest.mark.slow
 def test_all_is_printed_in_dark_ink(host: Host, browser: Browser) -> None:
     page_sessions.ended(host)
     watched = Watched(browser, color_scheme="dark")
@@ -340,6 +343,7 @@ def test_all_is_printed_in_dark_ink(host: Host, browser: Browser) -> None:
     watched.context.close()
 
 
+@pytest.mark.slow
 def test_a_page_of_many_sessions_reads_well(host: Host, browser: Browser) -> None:
     for kind in ("ended", "denied", "interrupted"):
         getattr(page_sessions, kind)(host)
@@ -388,6 +392,7 @@ def test_a_script_that_was_put_into_a_copy_is_blocked(host: Host, browser: Brows
     watched.context.close()
 
 
+@pytest.mark.slow
 def test_search_links_and_keys(host: Host, browser: Browser) -> None:
     page_sessions.ended(host)
     path = written(host, "ended")

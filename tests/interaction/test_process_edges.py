@@ -162,6 +162,7 @@ def test_a_server_to_which_nobody_comes_ends(servers: Servers, path: Path) -> No
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_a_server_whose_client_leaves_before_a_session_ends(servers: Servers, path: Path) -> None:
     serve = listening(servers, path, 0.5)
     client = serve.on_socket(path)

@@ -144,6 +144,7 @@ def test_what_a_tool_gives_is_checked(host: Host, program: str, says: str) -> No
     assert says in failed
 
 
+@pytest.mark.slow
 def test_arguments_are_checked_and_time_is_limited(host: Host) -> None:
     tool(host)
     assert "INVALID_REQUEST" in result_of(host, "--policy", "full", "--approve", "add", a="one", b=2)

@@ -546,6 +546,7 @@ def test_no_child_and_no_record_has_the_key(host: Host, name: str, variable: str
     assert_nowhere(shown.stdout + shown.stderr.encode(), "show", [key])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 def test_a_server_finds_its_provider_and_keeps_the_key_to_itself(servers: Servers) -> None:
     servers.host.cold, key = True, fresh_key()

@@ -73,6 +73,7 @@ def test_a_recorded_session_runs_again_from_its_script(host: Host, dialect: str)
     assert (host.workspace / "a.txt").read_text() == "price: ${x}\n"
 
 
+@pytest.mark.slow
 def test_an_answer_that_breaks_off_is_said_and_left_out(host: Host) -> None:
     script = host.root / "recorded.jsonl"
     with gateway({"text": "Half of it", "cut_after_events": 3}, say("Done.")) as model:

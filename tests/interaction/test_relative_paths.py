@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.process import call, gateway, say, use
 
 if TYPE_CHECKING:
     from tests.support.process import Host
 
 
+@pytest.mark.slow
 def test_every_tool_takes_paths_relative_to_the_workspace(host: Host) -> None:
     (host.workspace / "old.txt").write_text("old\n")
     turns = (

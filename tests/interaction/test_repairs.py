@@ -28,6 +28,7 @@ def test_there_are_twenty_tasks_each_with_its_solution() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(4)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_check_passes_after_the_repair_and_not_before(tmp_path: Path, task: str) -> None:

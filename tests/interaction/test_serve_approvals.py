@@ -195,6 +195,7 @@ def completed_on_disk(host: Host, client: Client) -> None:
     eventually(lambda: log.exists() and b'"task_completed"' in log.read_bytes(), "the end of the task")
 
 
+@pytest.mark.slow
 def test_a_client_that_stops_reading_holds_up_nothing(servers: Servers) -> None:
     """The task ends all the same; what the client missed it is told, or finds with GetEvents."""
     host = servers.host

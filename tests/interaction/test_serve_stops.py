@@ -334,6 +334,7 @@ def test_shutdown_records_a_tool_that_does_not_obey(servers: Servers) -> None:
     assert "TOOL_INTERRUPTED" in json.dumps(host.history(client.session_id))
 
 
+@pytest.mark.slow
 def test_shutdown_lets_a_short_tool_finish(servers: Servers) -> None:
     host = servers.host
     with gateway(use(shell("touch waits; sleep 0.5; echo ran >> effects"))) as model:

@@ -200,6 +200,7 @@ def test_the_sandbox_is_never_weaker_than_at_the_launch(servers: Servers) -> Non
         again.ended_well()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("landlock" not in WORKING, reason="no level of the sandbox works here")
 def test_a_command_is_sandboxed_by_the_scopes_of_both_bundles(servers: Servers) -> None:
     workspace = servers.host.workspace

@@ -48,6 +48,7 @@ def result(out: str) -> dict[str, Any]:
     return value
 
 
+@pytest.mark.slow
 def test_a_command_is_shown_and_approved_with_one_key(host: Host) -> None:
     with gateway(use(shell("echo model >> effects && true")), say("Done.")) as model:
         terminal = run(host, model)
@@ -75,6 +76,7 @@ def test_a_write_is_shown_as_a_coloured_diff_that_steers_nothing(host: Host) -> 
     assert (code, (host.workspace / "a").exists()) == (0, False)
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 @pytest.mark.parametrize(("key", "questions"), [("y", 2), ("t", 1), ("s", 1)])
 def test_how_far_a_key_reaches(host: Host, key: str, questions: int) -> None:
@@ -111,6 +113,7 @@ def test_control_c_approves_nothing_and_leaves_the_question_open(host: Host) -> 
     assert (code, effects(host)) == (0, "model\n")
 
 
+@pytest.mark.slow
 def test_what_was_typed_before_the_question_is_no_answer(host: Host) -> None:
     with gateway({**use(EFFECT), "delay_ms": 300}, say("Done.")) as model:
         terminal = run(host, model)
@@ -131,6 +134,7 @@ def test_nobody_is_asked_in_ci_or_where_the_user_says_so(
     assert result(out)["resumeCommand"].startswith("agent-host resume ")
 
 
+@pytest.mark.slow
 def test_a_command_is_seen_while_it_runs(host: Host) -> None:
     command = "echo; for i in 1 2 3 4 5 6 7; do echo line $i; done; until test -e go; do sleep 0.01; done; echo over"
     with gateway(use(shell(command)), say("Done.")) as model:
@@ -163,6 +167,7 @@ def test_what_runs_beside_a_question_does_not_write_over_it(host: Host) -> None:
     assert "RunCommand echo begun" in answered
 
 
+@pytest.mark.slow
 def test_a_question_that_is_not_answered_in_time_approves_nothing(host: Host) -> None:
     with (host.root / "user.toml").open("a") as file:
         file.write("[approvals]\ntimeout_s = 0.3\n")
@@ -189,6 +194,7 @@ def test_a_key_without_its_enter_from_before_the_question_is_no_answer(host: Hos
     assert (code, effects(host)) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_job_in_the_background_asks_nobody(host: Host) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
         code, _ = run(host, model, background=True).finish()

@@ -19,6 +19,7 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
+@pytest.mark.slow
 def test_a_gateway_with_a_certificate_that_the_system_trusts(host: Host, authority: trustme.CA, tmp_path: Path) -> None:
     trusted = tmp_path / "roots.pem"
     authority.cert_pem.write_to_path(str(trusted))

@@ -68,6 +68,7 @@ def test_only_this_page_with_its_token_gets_data(host: Host, headers: dict[str, 
         assert view.post({"approvalId": "a", "decision": "approved"}, **headers).status_code == code
 
 
+@pytest.mark.slow
 def test_the_page_itself_has_no_data_and_stands_in_no_frame(host: Host) -> None:
     page_sessions.answered(host, "s", say("The secret answer."))
     with viewing(host) as view:
@@ -114,6 +115,7 @@ def test_naming_what_would_allow_a_denied_call_writes_nothing(host: Host) -> Non
     assert files_under(host.state) == before
 
 
+@pytest.mark.slow
 def test_the_list_has_metadata_alone(host: Host) -> None:
     page_sessions.answered(host, "s", use(call("ReadFile", path="/nowhere/file")), say("Ignore all rules."))
     with viewing(host) as view, view.stream("/api/sessions") as parts:
@@ -206,6 +208,7 @@ def test_a_denial_on_the_page_runs_nothing(servers: Servers) -> None:
     assert not (host.workspace / "effects").exists()
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_one_line(host: Host) -> None:
     page_sessions.answered(host, "s", say("Done."))
     with viewing(host) as view:

@@ -291,6 +291,7 @@ def test_a_change_to_the_bundle_by_an_earlier_session_is_reported(host: Host, ho
     assert f"session {session} of this state directory has changed this file" in checked.stderr
 
 
+@pytest.mark.slow
 def test_a_bundle_that_no_session_has_changed_is_used_in_silence(host: Host) -> None:
     (host.workspace / "own.json").write_text(json.dumps({"extends": "full"}))
     tries = (call("ReadFile", path="own.json"), call("WriteFile", path="own.json", content="x"), shell("cat own.json"))

@@ -41,6 +41,7 @@ def people(tmp_path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.slow
 async def test_a_secret_is_given_as_a_handle_and_used_by_it(tmp_path: Path) -> None:
     people(tmp_path)
     vault = Vault({"db/people": [{"password": "old"}, {"password": PASSWORD, "user": "u"}]})
@@ -61,6 +62,7 @@ async def test_a_secret_is_given_as_a_handle_and_used_by_it(tmp_path: Path) -> N
     assert "/v1/secret/data/db/people?version=2" in vault.asked
 
 
+@pytest.mark.slow
 async def test_only_listed_names_are_ever_asked_for(tmp_path: Path) -> None:
     vault = Vault({"db/people": [{"password": PASSWORD}], "a": [{"x": PASSWORD, "y": "z"}], "gone": [None]})
     with vault.in_thread() as url:
@@ -81,6 +83,7 @@ async def test_only_listed_names_are_ever_asked_for(tmp_path: Path) -> None:
             assert (await read(service, "a#x"))["status"] == "succeeded"
 
 
+@pytest.mark.slow
 async def test_a_handle_of_another_tenant_or_connection_opens_nothing(tmp_path: Path) -> None:
     people(tmp_path)
     vault = Vault({"db": [{"password": PASSWORD}]})
@@ -102,6 +105,7 @@ async def test_a_handle_of_another_tenant_or_connection_opens_nothing(tmp_path: 
             assert len(vault.asked) == asked + 1
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(2)
 @pytest.mark.parametrize(
     ("change", "code"),

@@ -202,6 +202,7 @@ def test_a_parcel_is_its_owner_s_and_keeps_modes(scene: Scene) -> None:
     assert {path.stat().st_uid for path in scene.node.rglob("*")} == {os.geteuid()}
 
 
+@pytest.mark.slow
 def test_deep_and_odd_names_come_back(scene: Scene) -> None:
     deep = scene.workspace
     for _ in range(300):

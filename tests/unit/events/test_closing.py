@@ -64,6 +64,7 @@ async def test_who_fails_or_does_not_end_hurts_nobody() -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
+@pytest.mark.slow
 async def test_who_does_not_even_obey_is_left() -> None:
     began = time.monotonic()
     await emitter(Closing(60, stubborn=True)).aclose(0.02)

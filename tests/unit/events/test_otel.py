@@ -211,6 +211,7 @@ asyncio.run(run())
 """
 
 
+@pytest.mark.slow
 def test_a_receiver_that_is_away_costs_no_time_and_no_word() -> None:
     began = time.monotonic()
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": closed_port()}

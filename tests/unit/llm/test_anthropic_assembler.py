@@ -135,6 +135,7 @@ def test_the_stop_reason_is_handed_on_with_what_it_means(reason: str, meaning: s
     assert (turn.stop_reason, turn.meaning) == (reason, meaning)
 
 
+@pytest.mark.slow
 def test_every_stop_reason_of_the_official_sdk_has_a_row() -> None:
     from anthropic.types.beta import BetaStopReason  # which takes a second, in the worker that needs it
 

@@ -19,6 +19,7 @@ def bare_deflate(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
+@pytest.mark.slow
 @each_row(
     ("coding", "body"),
     [

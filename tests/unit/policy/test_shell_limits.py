@@ -78,6 +78,7 @@ def test_whatever_a_hostile_line_is_made_of_only_listed_programs_are_allowed() -
     assert len(allowed) < len(SAMPLE) / 8
 
 
+@pytest.mark.slow
 @each_row("name", list(SAMPLE)[::3])
 def test_the_work_that_a_line_makes_is_bounded(name: str) -> None:
     assert calls_made(SAMPLE[name]) < 40 * MAX_NODES
@@ -346,6 +347,7 @@ def test_data_of_many_here_documents_is_left_out_as_far_as_it_is_plain() -> None
     assert blank_data(f"cat <<{name}x\n((\n{name}x") == f"cat <<{name}x\n((\n{name}x"
 
 
+@pytest.mark.slow
 def test_no_character_behind_a_brace_ends_the_process() -> None:
     """In a process of its own: the parser alone would read outside of a table there, and take the process with it."""
     code = (

@@ -350,6 +350,7 @@ def compaction_calls() -> tuple[int, int, int]:
 FIRST, NAMED, LAST = compaction_calls()
 
 
+@pytest.mark.slow
 @each_row("call", range(FIRST, NAMED - 1))  # the last of them closes a file, which cannot fail
 def test_a_compaction_that_cannot_be_is_a_sync_all_the_same(call: int) -> None:
     """A disk too full for a new snapshot: the journal goes on."""

@@ -139,6 +139,7 @@ def without_marks(thread: Thread) -> bytes:
     return b"".join(thread.encode_window()).replace(b',"cache_control":{"type":"ephemeral"}', b"")
 
 
+@pytest.mark.slow
 def test_what_a_request_has_of_pictures_is_bounded_in_bytes() -> None:
     thread = new_thread()
     for number in range(8):

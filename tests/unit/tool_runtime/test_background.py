@@ -215,6 +215,7 @@ async def test_a_stop_that_is_cancelled_stops_all_the_same(make_router: MakeRout
     assert await session.end() == CommandEnd("cmd_1", "stopped", 137)
 
 
+@pytest.mark.slow
 async def test_a_timeout_bounds_the_life_and_stdin_is_piped(make_router: MakeRouter) -> None:
     session = Session(make_router, background_lifetime_s=0.5)
     result = await session.call("RunCommand", command="cat; exec sleep 60", stdin="given", timeout=600, background=True)

@@ -168,6 +168,7 @@ async def test_what_is_not_kept_of_a_stream_is_said(make_router: MakeRouter) -> 
     assert text_of(result).endswith(f"[Of the {len(whole)} bytes of stdout the first 65536 are stored, and the end]\n")
 
 
+@pytest.mark.slow
 async def test_a_flood_costs_bounded_memory_and_does_not_delay_the_time_out(make_router: MakeRouter) -> None:
     router = make_router(artifact_max_bytes=1024 * 1024)
     # Of this process's own time: chunks that cost too much would starve the time-out, a busy machine does not count.
@@ -179,6 +180,7 @@ async def test_a_flood_costs_bounded_memory_and_does_not_delay_the_time_out(make
     assert 1024 * 1024 < len(result.artifacts[0].data) < 1024 * 1024 + 110_000
 
 
+@pytest.mark.slow
 async def test_time_out_gives_what_was_printed_and_ends_the_tree(make_router: MakeRouter, workspace: Path) -> None:
     command = f"{STRAY}; echo begun; (trap '' TERM; echo $BASHPID > stubborn; sleep 60; sleep 60) & sleep 60"
     router = make_router(kill_grace_s=0.1, shell="/bin/bash")
@@ -192,6 +194,7 @@ async def test_time_out_gives_what_was_printed_and_ends_the_tree(make_router: Ma
     assert not alive(workspace / "stubborn")
 
 
+@pytest.mark.slow
 async def test_time_out_lets_a_command_that_listens_clean_up(make_router: MakeRouter, workspace: Path) -> None:
     command = "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.01; done"
     result = await make_router().execute(request("RunCommand", command=command, timeout=1))

@@ -138,6 +138,7 @@ async def test_a_resume_does_not_rely_on_one_empty_look(
     assert not is_alive(left)
 
 
+@pytest.mark.slow
 async def test_children_that_no_command_started_are_left_alone(make_router: MakeRouter) -> None:
     """Those of a program that embeds the host, for example; their exit code is for whoever started them."""
     router = make_router(guard_processes=True)
@@ -182,6 +183,7 @@ async def test_the_dead_are_not_left_in_the_process_table(make_router: MakeRoute
     await until(lambda: not Path(f"/proc/{daemon}").exists())
 
 
+@pytest.mark.slow
 async def test_a_watcher_that_was_ended_is_replaced(make_router: MakeRouter, workspace: Path) -> None:
     router = make_router(guard_processes=True)
     call = asyncio.create_task(router.execute(request("RunCommand", command="sleep 600", timeout=60)))

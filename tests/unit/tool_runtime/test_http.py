@@ -287,6 +287,7 @@ async def test_body_limit_holds_for_declared_streamed_and_packed_bodies(make_rou
         text_of(await router.execute(request("HttpRequest", url=f"http://127.0.0.1:{server.port}/fits")))
 
 
+@pytest.mark.slow
 async def test_a_silent_server_times_out(call: Call) -> None:
     async with serving({}) as server:
         result = await call("HttpRequest", url=f"http://127.0.0.1:{server.port}/", timeout=1)

@@ -74,6 +74,7 @@ def test_diffs_apply(tmp_path_factory: pytest.TempPathFactory) -> None:
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("patch") is None, reason="needs the patch program")
 def test_bounded_diffs_apply_and_stay_cheap(tmp_path: Path) -> None:
     before = b"".join(b"same\nold %d\n" % (n % 7) for n in range(20_000))

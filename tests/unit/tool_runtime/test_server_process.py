@@ -62,6 +62,7 @@ async def test_what_it_said_of_an_error_is_told(pool: DaemonPool) -> None:
     assert process.last_words == "Error [ERR_X]: Cannot find module"
 
 
+@pytest.mark.slow
 async def test_a_flood_of_lines_waits_for_its_reader(pool: DaemonPool) -> None:
     code = """
         import sys
@@ -74,6 +75,7 @@ async def test_a_flood_of_lines_waits_for_its_reader(pool: DaemonPool) -> None:
     await process.aclose()
 
 
+@pytest.mark.slow
 async def test_a_line_without_an_end(pool: DaemonPool) -> None:
     process = started(pool, "print('x' * 100_000)")
     with pytest.raises(ProgramLineTooLong):
@@ -81,6 +83,7 @@ async def test_a_line_without_an_end(pool: DaemonPool) -> None:
     await process.aclose()
 
 
+@pytest.mark.slow
 async def test_one_that_was_given_work_finishes_it(pool: DaemonPool, tmp_path: Path) -> None:
     process = started(pool, f"{ECHO}import time; time.sleep(0.4); open({str(tmp_path / 'done')!r}, 'w').close()")
     process.write(b"ready\n")
@@ -90,6 +93,7 @@ async def test_one_that_was_given_work_finishes_it(pool: DaemonPool, tmp_path: P
     assert (tmp_path / "done").exists()
 
 
+@pytest.mark.slow
 async def test_one_that_was_given_none_is_ended_soon(pool: DaemonPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_GRACE_S", 3600.0)
     process = started(pool, f"{ECHO}import time; time.sleep(3600)")
@@ -99,6 +103,7 @@ async def test_one_that_was_given_none_is_ended_soon(pool: DaemonPool, monkeypat
     assert process._process.returncode != 0
 
 
+@pytest.mark.slow
 async def test_one_whose_end_nobody_waits_for_is_ended_all_the_same(pool: DaemonPool) -> None:
     process = started(pool, f"{ECHO}import time; time.sleep(3600)")
     process.write(b"ready\n")

@@ -149,6 +149,7 @@ async def test_another_exit_code_is_a_failure_with_what_was_printed(place: Place
     assert (answer["stdout"], answer["stderr"], answer["exit_code"]) == ("out\n", "wrong input\n", 1)
 
 
+@pytest.mark.slow
 async def test_a_time_out_ends_the_tree(place: Place) -> None:
     place.script("import os, time\nprint(os.getpid(), flush=True)\nos.fork()\ntime.sleep(60)\n")
     result = await place.run(timeout_s=1)

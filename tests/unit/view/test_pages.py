@@ -145,6 +145,7 @@ def pages_with(text: str) -> list[list[tuple[str, tuple[str, ...]]]]:
     return [Skeleton(part).found for part in parts]
 
 
+@pytest.mark.slow
 def test_no_text_of_a_session_changes_what_a_page_consists_of() -> None:
     plain = pages_with("plain")
     assert sum(map(len, plain)) > 400

@@ -43,6 +43,7 @@ def test_loose_ones_are_read(tmp_path: Path) -> None:
     assert blobs_of(tmp_path, *names) == [b"\0binary\n" * 1000, b"", None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 @pytest.mark.parametrize("offsets", ["true", "false"])
 def test_packed_ones_are_read_with_their_deltas(tmp_path: Path, offsets: str) -> None:

@@ -126,6 +126,7 @@ async def test_a_command_borrows_no_objects(run: Run, repository: Path, level: s
     assert borrowing(repository) == []
 
 
+@pytest.mark.slow
 async def test_after_a_crash_what_starts_programs_is_put_back(
     make_router: MakeRouter, scope: CommandScope, repository: Path, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ async def test_programs_and_background_commands_are_held_too(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.many_rows(1)
 async def test_a_server_in_the_background_serves_the_next_command(
     make_router: MakeRouter, scope: CommandScope, level: Any

@@ -158,6 +158,7 @@ def test_a_tree_is_walked_once_and_then_only_what_is_new(tmp_path: Path) -> None
     tree.close()
 
 
+@pytest.mark.slow
 def test_what_the_kernel_lost_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/proc/sys/fs/inotify/max_queued_events", encoding="ascii") as file:
         most = int(file.read())
