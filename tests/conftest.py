@@ -151,6 +151,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
         left_out = set(others)
         items[:] = [one for one in items if one not in left_out]
+    items.sort(key=lambda one: one.get_closest_marker("longest") is None)  # the others run beside them
 
 
 def _take_few_examples(items: list[pytest.Item]) -> None:

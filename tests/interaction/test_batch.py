@@ -335,6 +335,7 @@ def test_a_file_that_cannot_be_written_is_no_failure_of_the_model_and_ends_no_ot
     assert rows(host)["one"]["status"] == "TASK_COMPLETED"
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit of a process that runs")
 def test_many_sessions_whose_processes_and_batch_are_killed_at_random(host: Host) -> None:

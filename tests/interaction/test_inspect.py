@@ -85,6 +85,7 @@ def tasks(host: Host, check: str) -> str:
     return str(path)
 
 
+@pytest.mark.longest
 def test_the_repairs_are_scored_alike_through_inspect_and_through_a_batch(host: Host) -> None:
     mock = MockGateway(Script.load(MOCK))
     with mock.in_thread() as url:

@@ -236,6 +236,7 @@ def check_events(events: Mapping[int, dict[str, Any]], tasks: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.longest
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks at the process through /proc")
 def test_two_hundred_tasks_leave_nothing_behind(host: Host) -> None:
     policy = host.root / "policy.json"
