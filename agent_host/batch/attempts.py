@@ -24,13 +24,14 @@ from agent_host.ids import MACHINE
 from agent_host.loop.costs import MAX_COST
 from config import json_text
 from config.lean_typing import NamedTuple
+from state.disk import LOCAL_DISK, replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.batch import BatchTask
     from agent_host.batch.ledger import Ledger
-    from agent_host.batch.parcels import LostCosts
+    from agent_host.batch.parcels import Depot
     from agent_host.batch.workspaces import Workspaces
 
 HELD: Final = 75
@@ -115,8 +116,7 @@ class Attempted(NamedTuple):
 
 
 class Attempts:
-    """Makes attempts at tasks, any number at once. `lost` is there for an engine whose processes can be lost with the
-    records of their sessions."""
+    """Makes attempts at tasks, any number at once. `depot` is there for an engine whose sessions travel as parcels."""
 
     def __init__(
         self,
@@ -124,9 +124,9 @@ class Attempts:
         launch: BatchLaunch,
         workspaces: Workspaces,
         engine: Engine,
-        lost: LostCosts | None = None,
+        depot: Depot | None = None,
     ) -> None:
-        self._lost = lost
+        self._depot = depot
         self._ledger = ledger
         self._launch = launch
         self._workspaces = workspaces
@@ -148,6 +148,9 @@ class Attempts:
 
     async def _make_attempt(self, task: BatchTask, fields: Row, max_cost: float | None) -> Attempted:
         """The part of a row that says how the session ended; `fields` gets those of setup and check. Raises OSError."""
+        if self._depot is not None:
+            await asyncio.to_thread(self._depot.finish, task.key)
+            self._depot.costs.settle(task.key)
         unready = await self._get_ready(task, fields)
         if unready is not None:
             return Attempted(unready, has_asked=False)
@@ -198,11 +201,9 @@ class Attempts:
         order = ledger.at("work", f"{task.key}.order")
         _write_json(order, {"prompt": task.prompt, "policy": task.policy})
         limits = [value for value in (launch.timeout_s, task.timeout_s) if value is not None]
-        lost = 0.0
-        if self._lost is not None:
-            had = float(ledger.rows.get(task.id, {}).get("cost", 0.0))
-            self._lost.go_out(task.key, had=had, granted=max_cost)
-            lost = self._lost.of(task.key)
+        lost = 0.0 if self._depot is None else self._depot.costs.total(task.key)
+        had = float(ledger.rows.get(task.id, {}).get("cost", 0.0))
+        risk = 0.0 if max_cost is None else max(0.0, max_cost - max(had, lost))
         arguments = [
             "run", "-", "--order", order, "--session-id", ledger.session_id(task), "--or-resume",
             "--output", "json", "--no-input", "--no-summary", "--patch", ledger.patch_of(task),
@@ -213,7 +214,7 @@ class Attempts:
             *(["--timeout", repr(min(limits))] if limits else []),
         ]  # fmt: skip
         try:
-            parcel = Parcel(task.key, ledger.session_id(task), (order, *launch.files), ledger.patch_of(task))
+            parcel = Parcel(task.key, ledger.session_id(task), (order, *launch.files), ledger.patch_of(task), risk)
             end = await self._engine.run(task.id, arguments, directory=launch.directory, parcel=parcel)
         except EngineFailed as error:
             return _failure("INTERRUPTED", str(error))
@@ -354,8 +355,4 @@ def _write_json(path: str, value: Row) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    with open(f"{path}.new", "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)
+    replace_atomically(LOCAL_DISK, path, [data])

@@ -21,7 +21,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.batch.attempts import HELD, MOST_OUTPUT, EngineFailed, ProcessEnd
-from agent_host.batch.parcels import Depot, LostCosts, open_private
+from agent_host.batch.parcels import Depot, open_private
 from agent_host.batch.workspaces import UNUSABLE
 from agent_host.display_text import one_line
 from agent_host.errors import UsageError
@@ -32,7 +32,7 @@ from state.locations import make_private_dir
 from state.lock import SessionLock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from agent_host.batch.parcels import Parcel
     from agent_host.clients.connection import SessionProcess, Starter
@@ -93,9 +93,9 @@ async def _output_of(process: SessionProcess) -> bytes:
 class RayEngine:
     """An `Engine` on the cluster that RAY_ADDRESS names, else on one that is started here, whose dashboard is on
     127.0.0.1 only. Nodes share the state directory of `depot`, unless they get `parcels`. Raises UsageError without
-    Ray, and where the nodes should share the directory with its locks, and do not."""
+    Ray, and where the nodes should share the directory with its locks, and do not. `batch_id` is that of the batch."""
 
-    def __init__(self, *, jobs: int, depot: Depot, parcels: bool) -> None:
+    def __init__(self, *, jobs: int, depot: Depot, parcels: bool, batch_id: str) -> None:
         os.environ.update({name: os.environ.get(name, value) for name, value in _QUIET.items()})
         try:
             import ray
@@ -120,14 +120,14 @@ class RayEngine:
         self._stop_away = ray.remote(num_cpus=0, max_retries=0)(_stop_away)
         self._depot = depot
         self._parcels = parcels
-        self._lost = LostCosts(depot.directory)
-        self._marks = _marks(depot, MACHINE.new_id("here"))
+        self._marks = tuple(os.path.join(at, f".here-{batch_id}") for at in (depot.directory, depot.state_dir))
+        self._mark = MACHINE.new_id("here")
         with contextlib.ExitStack() as unready:
             unready.callback(self._close)
             if parcels:
                 for mark in self._marks:
                     make_private_dir(os.path.dirname(mark))
-                    _write(mark, ())
+                    _write(mark, self._mark)
             else:
                 self._prove(depot.state_dir)
             unready.pop_all()
@@ -150,13 +150,12 @@ class RayEngine:
     async def _send(self, name: str, arguments: list[str], directory: str, parcel: Parcel) -> ProcessEnd:
         """Run a process on a node that gets what it needs, and gives it back."""
         sent = _Sent()
+        away = _Away(
+            arguments, directory, parcel, self._depot.directory, self._depot.state_dir, self._marks, self._mark
+        )
         try:
-            try:
-                chunks = await asyncio.to_thread(self._put, parcel)
-            except BaseException:
-                self._lost.come_back(parcel.key)
-                raise
-            away = _Away(arguments, directory, parcel, self._depot.directory, self._depot.state_dir, self._marks)
+            chunks = await asyncio.to_thread(self._put, parcel)
+            self._depot.costs.go_out(parcel.key, parcel.risk)
             answers = self._run_away.options(name=name).remote(away, chunks)
             del chunks
             receiving = asyncio.ensure_future(self._receive(answers, sent, parcel))
@@ -171,7 +170,7 @@ class RayEngine:
                 with contextlib.suppress(self._failed, KeyboardInterrupt, *_UNPACKED_BADLY):
                     await receiving
                 if not sent.node:
-                    self._lost.come_back(parcel.key)
+                    self._depot.costs.come_back(parcel.key)
                 raise
             if sent.end is None:
                 raise EngineFailed(f"{name}: its worker or node was lost")
@@ -185,7 +184,6 @@ class RayEngine:
 
     def _put(self, parcel: Parcel) -> list[Any]:
         """A parcel as objects of Ray's store."""
-        self._depot.finish(parcel)
         packed = self._depot.pack(parcel, with_files=True)
         try:
             return [self._ray.put(chunk) for chunk in _chunks(packed)]
@@ -193,8 +191,8 @@ class RayEngine:
             os.unlink(packed)
 
     async def _receive(self, answers: Any, sent: _Sent, parcel: Parcel) -> None:
-        """Take what `_run_away` yields, and put in place what comes back."""
-        came = self._depot.work(parcel, "received")
+        """Note what the node says, and put in place what comes back."""
+        came = self._depot.work(parcel.key, "received")
         has_come = False
         try:
             with open_private(came) as file:
@@ -212,8 +210,8 @@ class RayEngine:
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(came)
-        if sent.end is not None and parcel.patch:
-            self._lost.come_back(parcel.key)
+        if sent.end is not None:
+            self._depot.costs.come_back(parcel.key)
 
     def _at(self, node: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -274,15 +272,16 @@ class _Sent:
 
 
 class _Away(NamedTuple):
-    """A process to run on a node, in the same `directory` there. A node that has the `marks` is this machine, or shares
-    its disk: the process runs in place."""
+    """A process to run on a node, in the same `directory` there. A node that has `mark` in the files `marks`, one in
+    that directory and one in the state directory, is this machine, or shares its disk: the process runs in place."""
 
     arguments: list[str]
     cwd: str
     parcel: Parcel
     directory: str
     state_dir: str
-    marks: tuple[str, str]
+    marks: tuple[str, ...]
+    mark: str
 
     @property
     def stop_file(self) -> str:
@@ -295,7 +294,7 @@ def _run_away(away: _Away, chunks: list[Any]) -> Iterator[Any]:
     import ray
 
     depot, parcel = Depot(away.directory), away.parcel
-    marked = [os.path.exists(mark) for mark in away.marks]
+    marked = [_has(path, away.mark) for path in away.marks]
     make_private_dir(os.path.dirname(away.stop_file))
     with contextlib.suppress(FileNotFoundError):
         os.unlink(away.stop_file)
@@ -306,8 +305,8 @@ def _run_away(away: _Away, chunks: list[Any]) -> Iterator[Any]:
         return
     if any(marked):
         raise RuntimeError("the node shares only one of the batch's directory and the state directory")
-    packed = depot.work(parcel, "received")
-    lock = SessionLock.acquire(depot.work(parcel, "lock"), parcel.key)
+    packed = depot.work(parcel.key, "received")
+    lock = SessionLock.acquire(depot.work(parcel.key, "lock"), parcel.key)
     try:
         with open_private(packed) as file:
             file.writelines(ray.get(chunks.pop(0)) for _ in range(len(chunks)))
@@ -325,20 +324,21 @@ def _run_away(away: _Away, chunks: list[Any]) -> Iterator[Any]:
             with contextlib.suppress(OSError):
                 depot.clear(parcel)
     finally:
-        for left in {depot.work(parcel, "received"), packed, away.stop_file}:
+        for left in {depot.work(parcel.key, "received"), packed, away.stop_file}:
             with contextlib.suppress(OSError):
                 os.unlink(left)
         lock.release(remove=True)
 
 
-def _marks(depot: Depot, name: str) -> tuple[str, str]:
-    """Files that say that a machine has the batch's directory and the state directory."""
-    return os.path.join(depot.directory, "work", name), os.path.join(depot.state_dir, f".{name}")
+def _has(path: str, text: str) -> bool:
+    with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
+        return file.read() == text
+    return False
 
 
 def _stop_away(stop_file: str) -> None:
     """On a node: ask a process to stop."""
-    _write(stop_file, ())
+    _write(stop_file, "")
 
 
 def _chunks(path: str) -> Iterator[bytes]:
@@ -347,9 +347,9 @@ def _chunks(path: str) -> Iterator[bytes]:
             yield chunk
 
 
-def _write(path: str, pieces: Iterable[bytes]) -> None:
-    with open(path, "wb") as file:
-        file.writelines(pieces)
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _run(arguments: list[str], directory: str, stop_file: str = "") -> tuple[int, bytes, str]:

@@ -20,6 +20,7 @@ from agent_host.errors import SessionHeld, UsageError
 from agent_host.ids import MACHINE
 from config import json_text
 from config.shapes import list_problems
+from state.disk import LOCAL_DISK, replace_atomically
 from state.errors import SessionLocked, WriteFailed
 from state.lock import SessionLock
 
@@ -87,9 +88,7 @@ class Ledger:
         """The path of a file in the directory that has this content. Raises OSError."""
         path = self.at("work", "files", f"{hashlib.sha256(content).hexdigest()[:16]}.json")
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(f"{path}.new", "wb") as file:
-            file.write(content)
-        os.replace(f"{path}.new", path)
+        replace_atomically(LOCAL_DISK, path, [content])
         return path
 
     def add(self, row: Row) -> None:

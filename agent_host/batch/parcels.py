@@ -2,8 +2,8 @@
 
 The batch's machine keeps each session as it was between two processes. A process on a node gets a parcel of that, in
 the same places of the node's own disk, and gives one back when it has ended. A parcel that came back takes effect as a
-whole: it is unpacked beside, and from the rename of that directory on each start of the batch puts it in place. A
-parcel that never came back leaves its mark, since nobody knows what its session has cost.
+whole: it is unpacked into a directory of its own, and once that has its final name, the session is replaced by it, now
+or after a crash. A parcel that is lost counts with all that its session was allowed to cost.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import orjson
 from agent_host.batch.workspaces import remove_tree, unpack
 from config import json_text
 from config.lean_typing import NamedTuple
+from state.disk import LOCAL_DISK, replace_atomically
 from state.keys import FOLDER, KEY_NAME, redaction_key, session_of
 from state.locations import SessionPaths, make_private_dir
 from state.lock import SessionLock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 _STATE: Final = "state"
 """The state directory below the batch's own, on a node and in a parcel."""
@@ -35,26 +36,28 @@ _NAMES: Final = "names"
 
 
 class Parcel(NamedTuple):
-    """What a process needs of the batch and leaves there: the session `session_id` with the workspace of the task
-    `key`, the files that it is told by, and the patch that it writes (absolute paths below the batch's directory)."""
+    """The session `session_id` with the workspace of the task `key`, the files that its process only reads, and the
+    patch that it writes (absolute paths below the batch's directory). `risk` is what the process may cost."""
 
     key: str
     session_id: str
     files: tuple[str, ...]
     patch: str = ""
+    risk: float = 0.0
 
 
 class Depot:
-    """Where a machine has the parts of parcels: the batch's `directory`, and the state directory, which on a node is a
-    part of the first. Used from any thread."""
+    """The places of parcels on a machine: the batch's `directory`, and the state directory, which on a node is a part
+    of the first. Used from any thread."""
 
     def __init__(self, directory: str, state_dir: str | None = None) -> None:
         self.directory = directory
         self.state_dir = state_dir or os.path.join(directory, _STATE)
+        self.costs = LostCosts(directory)
 
     def pack(self, parcel: Parcel, *, with_files: bool) -> str:
         """Make a parcel; the path of the archive, which the caller removes. Raises OSError, TarError."""
-        path = self.work(parcel, "packed")
+        path = self.work(parcel.key, "packed")
         make_private_dir(os.path.dirname(path))
         if with_files:
             make_private_dir(self.state_dir)
@@ -74,7 +77,7 @@ class Depot:
             make_private_dir(os.path.dirname(lock))
             SessionLock.acquire(lock, session_id).release(remove=True)
         self.clear(parcel)
-        unfinished = self.work(parcel, "new")
+        unfinished = self.work(parcel.key, "new")
         _remove(unfinished)
         make_private_dir(unfinished)
         unpack(archive, unfinished, is_own=True)
@@ -93,7 +96,7 @@ class Depot:
 
     def take_back(self, parcel: Parcel, archive: str) -> None:
         """On the batch's machine: replace the session by what came back. Raises OSError, TarError."""
-        came = self.work(parcel, "came")
+        came = self.work(parcel.key, "came")
         unfinished = f"{came}.new"
         _remove(unfinished)
         make_private_dir(unfinished)
@@ -102,14 +105,14 @@ class Depot:
         _check(unfinished, there)
         with open(os.path.join(unfinished, _NAMES), "w", encoding="ascii") as names:
             json.dump({"names": there, "parcel": list(parcel)}, names)
-            names.flush()
-            os.fsync(names.fileno())
+        _sync_disks()
         os.rename(unfinished, came)
+        LOCAL_DISK.sync_directory(os.path.dirname(came))
         self._put_in_place(came)
 
-    def finish(self, parcel: Parcel) -> None:
-        """Put in place what had come back whole before the batch was killed, or the disk refused it. Raises OSError."""
-        if os.path.lexists(came := self.work(parcel, "came")):
+    def finish(self, key: str) -> None:
+        """Put in place what came back whole before the batch was killed, or the disk refused it. Raises OSError."""
+        if os.path.lexists(came := self.work(key, "came")):
             self._put_in_place(came)
 
     def finish_all(self) -> None:
@@ -122,17 +125,16 @@ class Depot:
                 elif name.endswith((".came.gone", ".came.new", ".received", ".packed")):
                     remove_tree(os.path.join(folder, name))
 
-    def work(self, parcel: Parcel, name: str) -> str:
+    def work(self, key: str, name: str) -> str:
         """The path of a file of the task's among those of the work in progress."""
-        return os.path.join(self.directory, "work", f"{parcel.key}.{name}")
+        return os.path.join(self.directory, "work", f"{key}.{name}")
 
     def _put_in_place(self, came: str) -> None:
-        """Can be done again after a crash at any moment: what is in `names` and no longer in `came` is whole beside its
-        place, or in it."""
+        """Can be done again after a crash at any moment: what is in `names` and no longer in `came` was moved whole.
+        It is beside its place or in it."""
         with open(os.path.join(came, _NAMES), encoding="ascii") as file:
             told = json.load(file)
-        key, session_id, files, patch = told["parcel"]
-        for name, place in self._came_places(came, Parcel(key, session_id, tuple(files), patch)).items():
+        for name, place in self._came_places(came, Parcel(*told["parcel"])).items():
             new, old = f"{place}.came", f"{place}.gone"
             make_private_dir(os.path.dirname(place))
             if _is_in(came, name):
@@ -177,120 +179,103 @@ class Depot:
 
 
 class LostCosts:
-    """What sessions may have cost in processes whose parcels never came back, which no record of theirs says; by the
-    keys of tasks, kept in the batch's directory."""
+    """The possible costs of processes whose parcels were lost, by the keys of tasks. No session has them on record, so
+    the batch's directory has."""
 
     def __init__(self, directory: str) -> None:
         self._directory = os.path.join(directory, "work")
 
-    def of(self, key: str) -> float:
-        """The cost of the task's processes that were lost."""
-        return self._read(key).get("lost", 0.0)
+    def settle(self, key: str) -> None:
+        """Before an attempt: whatever is still out is lost. Raises OSError."""
+        self._write(key, self.total(key), 0.0)
 
-    def go_out(self, key: str, *, had: float, granted: float | None) -> None:
-        """Before a process starts after which the task may have cost `granted`, when it `had` cost so much on record;
-        without a limit nobody knows what a lost one has cost. Raises OSError."""
-        lost = self.total(key)
-        self._write(key, {"lost": lost, "out": 0.0 if granted is None else max(0.0, granted - max(had, lost))})
+    def go_out(self, key: str, risk: float) -> None:
+        """Before a process starts that may cost so much. Raises OSError."""
+        self._write(key, self._read(key)[0], risk)
 
     def come_back(self, key: str) -> None:
-        """The process has ended, and its session's records say what it has cost, or it was never started. Raises
-        OSError."""
-        if self._read(key):
-            self._write(key, {"lost": self.of(key)})
+        """The process has ended, and its session has the costs on record; or it never started. Raises OSError."""
+        self._write(key, self._read(key)[0], 0.0)
 
     def total(self, key: str) -> float:
-        """As `of`, with what is out: after a crash of the batch that is lost as well."""
-        return sum(self._read(key).values())
+        """The cost of the task's lost processes, with what is out: after a crash of the batch that is lost as well."""
+        return sum(self._read(key))
 
-    def _read(self, key: str) -> Mapping[str, float]:
-        with contextlib.suppress(OSError), open(self._path(key), "rb") as file:
-            known: Mapping[str, float] = json_text.loads(file.read())
-            return known
-        return {}
+    def _read(self, key: str) -> tuple[float, float]:
+        with contextlib.suppress(FileNotFoundError), open(self._path(key), "rb") as file:
+            lost, out = json_text.loads(file.read())
+            return lost, out
+        return 0.0, 0.0
 
-    def _write(self, key: str, value: Mapping[str, float]) -> None:
-        with open(f"{self._path(key)}.new", "wb") as file:
-            file.write(orjson.dumps(value))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{self._path(key)}.new", self._path(key))
+    def _write(self, key: str, lost: float, out: float) -> None:
+        if (lost, out) != self._read(key):
+            replace_atomically(LOCAL_DISK, self._path(key), [orjson.dumps([lost, out])])
 
     def _path(self, key: str) -> str:
         return os.path.join(self._directory, f"{key}.cost")
 
 
 def open_private(path: str) -> IO[bytes]:
-    """A new file that only its owner reads: it has what a session has on record. Raises OSError."""
-    _remove(path)
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    """A new file that only its owner can read, since sessions' records go through it. Raises OSError."""
+    return os.fdopen(LOCAL_DISK.open_new(path), "wb")
 
 
 def _add(archive: tarfile.TarFile, place: str, name: str) -> None:
-    """Add a file or a tree. What is special is left out, as what is gone when its turn comes, or has no path that the
-    system takes; what its owner may not read is read all the same."""
+    """Add a file or a tree, with files that their owner may not read. Left out is what is special, is gone when its
+    turn comes, or has a path that is too long for the system."""
     waiting = [(place, name)]
-    opened: list[tuple[str, int]] = []
-    while waiting:
-        place, name = waiting.pop()
-        try:
-            info = archive.gettarinfo(place, name)
-            if info is None or not (info.isreg() or info.isdir() or info.issym() or info.islnk()):
+    with contextlib.ExitStack() as closing:
+        while waiting:
+            place, name = waiting.pop()
+            try:
+                info = archive.gettarinfo(place, name)
+                if info is None or not (info.isreg() or info.isdir() or info.issym() or info.islnk()):
+                    continue
+                info.uid = info.gid = 0
+                info.uname = info.gname = ""
+                if (info.isreg() or info.isdir()) and not os.access(place, os.R_OK | (os.X_OK if info.isdir() else 0)):
+                    closing.callback(os.chmod, place, info.mode)
+                    os.chmod(place, info.mode | (stat.S_IRWXU if info.isdir() else stat.S_IRUSR))
+                if info.isreg():
+                    with open(place, "rb") as file:
+                        archive.addfile(info, file)
+                    continue
+                archive.addfile(info)
+                if info.isdir():
+                    waiting += ((os.path.join(place, one), f"{name}/{one}") for one in os.listdir(place))
+            except FileNotFoundError:
                 continue
-            info.uid = info.gid = 0
-            info.uname = info.gname = ""
-            if (info.isreg() or info.isdir()) and not os.access(place, os.R_OK | (os.X_OK if info.isdir() else 0)):
-                os.chmod(place, info.mode | (stat.S_IRWXU if info.isdir() else stat.S_IRUSR))
-                opened.append((place, info.mode))
-            if info.isreg():
-                with open(place, "rb") as file:
-                    archive.addfile(info, file)
-                continue
-            archive.addfile(info)
-            if info.isdir():
-                waiting += ((os.path.join(place, one), f"{name}/{one}") for one in os.listdir(place))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise
-    for place, mode in reversed(opened):
-        os.chmod(place, mode)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
 
 
 def _check(came: str, names: Iterable[str]) -> None:
-    """Make the state that came durable. Raises TarError for links and the like where a session has files or a
-    directory: in a workspace there may be any, and the workspace itself is a directory."""
+    """Raises TarError for links and the like in place of a session's files and directories, or of its workspace. Within
+    a workspace there may be any."""
     for name in names:
         top = os.path.join(came, name)
-        is_state = name.startswith(_STATE + os.sep)
-        parts = [top, *(os.path.join(at, one) for at, folders, files in os.walk(top) for one in (*folders, *files))]
-        for place in parts if is_state else [top]:
+        parts = [top]
+        if name.startswith(_STATE + os.sep):
+            parts += (os.path.join(at, one) for at, folders, files in os.walk(top) for one in (*folders, *files))
+        for place in parts:
             mode = os.lstat(place).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise tarfile.TarError(f"{name}: what came back is no file and no directory")
-            if is_state and stat.S_ISREG(mode):
-                _sync(place)
 
 
 def _bring(source: str, place: str) -> None:
-    """Have the source at a place where nothing is, whole from the moment on that it is gone at its own."""
+    """Move the source to a free place, or copy it to one on another disk."""
     try:
         _rename(source, place)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
         if os.path.isdir(source):
-            shutil.copytree(source, place, symlinks=True, copy_function=_copy_durably)
+            shutil.copytree(source, place, symlinks=True, copy_function=shutil.copy2)
         else:
-            _copy_durably(source, place)
-        os.rename(source, f"{source}.gone")
-
-
-def _copy_durably(source: str, place: str) -> None:
-    shutil.copy2(source, place, follow_symlinks=False)
-    if not os.path.islink(place):
-        _sync(place)
+            shutil.copy2(source, place)
+        _sync_disks()
 
 
 def _rename(source: str, place: str) -> None:
@@ -306,6 +291,12 @@ def _rename(source: str, place: str) -> None:
         os.chmod(place, stat.S_IMODE(mode))
 
 
+def _sync_disks() -> None:
+    """Make a whole tree durable: one call, where each of its files would need one. Windows has no such call."""
+    if hasattr(os, "sync"):
+        os.sync()
+
+
 def _remove(path: str) -> None:
     if os.path.lexists(path):
         remove_tree(path)
@@ -313,11 +304,3 @@ def _remove(path: str) -> None:
 
 def _is_in(came: str, name: str) -> bool:
     return os.path.lexists(os.path.join(came, name))
-
-
-def _sync(path: str) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -314,8 +314,8 @@ def unpack(path: str, target: str, *, is_own: bool = False) -> None:
 
 def _own_member(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo:
     """A member as it was packed, but for its owner, which is who unpacks it."""
-    nobody: dict[str, Any] = dict.fromkeys(("uid", "gid", "uname", "gname"))
-    return tarfile.tar_filter(member, target).replace(mode=member.mode & 0o777, deep=False, **nobody)
+    no_owner: dict[str, Any] = dict.fromkeys(("uid", "gid", "uname", "gname"))
+    return tarfile.tar_filter(member, target).replace(mode=member.mode & 0o777, deep=False, **no_owner)
 
 
 def remove_tree(path: str) -> None:

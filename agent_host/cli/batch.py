@@ -14,7 +14,7 @@ from agent_host.batch import content_hash, read_tasks
 from agent_host.batch.attempts import Attempts, BatchLaunch
 from agent_host.batch.engines import LocalEngine, RayEngine
 from agent_host.batch.ledger import Ledger
-from agent_host.batch.parcels import Depot, LostCosts
+from agent_host.batch.parcels import Depot
 from agent_host.batch.scheduler import Scheduler
 from agent_host.batch.summary import Progress, exit_code_of, summarize, table_of
 from agent_host.batch.workspaces import Workspaces
@@ -82,21 +82,24 @@ async def _run(
 ) -> int:
     began = MACHINE.monotonic()
     launch = _launch(namespace, line, settings)
-    lost = LostCosts(ledger.path) if _uses_parcels(namespace, settings) else None
-    depot = Depot(ledger.path, launch.state_dir)
-    if lost is not None:
+    depot, parcels = Depot(ledger.path, launch.state_dir), _uses_parcels(namespace, settings)
+    if parcels:
         depot.finish_all()
         launch, tasks = _with_copies(launch, tasks, ledger)
-    spaces = Workspaces(ledger.at("workspaces"), (ledger.path, launch.state_dir), borrows=lost is None)
-    engine = _engine(namespace.engine, settings, jobs=jobs, depot=depot, parcels=lost is not None)
-    attempts = Attempts(ledger, launch, spaces, engine, lost)
+    spaces = Workspaces(ledger.at("workspaces"), (ledger.path, launch.state_dir), borrows=not parcels)
+    engine: Engine = (
+        RayEngine(jobs=jobs, depot=depot, parcels=parcels, batch_id=ledger.batch_id)
+        if namespace.engine == "ray"
+        else LocalEngine(default_starter(settings, notice))
+    )
+    attempts = Attempts(ledger, launch, spaces, engine, depot if parcels else None)
     progress = Progress(tasks, ledger)
     max_cost = settings.llm.max_cost or None
     scheduler = Scheduler(
         tasks, ledger, attempts,
         jobs=jobs, retries=namespace.retries, max_cost=max_cost,
         on_row=_print_row if namespace.output == "jsonl" else lambda _: None,
-        spent=None if max_cost is None else _costs_on_record(tasks, ledger, launch.state_dir, lost),
+        spent=None if max_cost is None else _costs_on_record(tasks, ledger, depot),
     )  # fmt: skip
     on_signals(lambda number: _interrupt(scheduler, number))
     telling = asyncio.ensure_future(_tell(progress, scheduler))
@@ -113,16 +116,14 @@ def _print_row(row: Row) -> None:
     answer(orjson.dumps(row).decode() + "\n")
 
 
-def _costs_on_record(
-    tasks: Sequence[BatchTask], ledger: Ledger, state_dir: str, lost: LostCosts | None
-) -> dict[str, float]:
+def _costs_on_record(tasks: Sequence[BatchTask], ledger: Ledger, depot: Depot) -> dict[str, float]:
     """Costs of the sessions that are in the state directory, with those of lost processes, by the ids of their
     tasks."""
     ids = {ledger.session_id(task): task.id for task in tasks}
-    rows = [row for row in stored_sessions(state_dir).all() if row.session_id in ids]
-    costs = {task.id: 0.0 if lost is None else lost.total(task.key) for task in tasks}
-    for row in rows:
-        costs[ids[row.session_id]] += float((row.usage or {}).get("cost", 0.0))
+    costs = {task.id: depot.costs.total(task.key) for task in tasks}
+    for row in stored_sessions(depot.state_dir).all():
+        if row.session_id in ids:
+            costs[ids[row.session_id]] += float((row.usage or {}).get("cost", 0.0))
     return costs
 
 
@@ -138,13 +139,11 @@ def _with_copies(
 
     def copy(named: str) -> str:
         if named not in copies:
-            path = os.path.join(launch.directory, named)
             try:
-                with open(path, "rb") as file:
-                    content = file.read()
-                copies[named] = ledger.keep_file(content)
+                with open(os.path.join(launch.directory, named), "rb") as file:
+                    copies[named] = ledger.keep_file(file.read())
             except OSError as error:
-                raise UsageError(f"{path}: {error.strerror}") from error
+                raise UsageError(f"{error.filename}: {error.strerror}") from error
         return copies[named]
 
     def of_words(words: Sequence[str]) -> tuple[str, ...]:
@@ -157,13 +156,6 @@ def _with_copies(
     launch = launch._replace(common=of_words(launch.common), model=of_words(launch.model))
     tasks = [task._replace(policy=copy(task.policy)) if names_file(task.policy) else task for task in tasks]
     return launch._replace(files=tuple(copies.values())), tasks
-
-
-def _engine(name: str, settings: Settings, *, jobs: int, depot: Depot, parcels: bool) -> Engine:
-    """Raises UsageError."""
-    if name == "local":
-        return LocalEngine(default_starter(settings, notice))
-    return RayEngine(jobs=jobs, depot=depot, parcels=parcels)
 
 
 def _interrupt(scheduler: Scheduler, number: int) -> None:

@@ -135,7 +135,7 @@ class HttpConnection:
         if not data:
             return
         socket = self._socket
-        if socket.has_closed:
+        if socket.has_ended:
             raise _CannotWrite
         socket.transport.write(data)
         if socket.is_full:
@@ -149,7 +149,7 @@ class HttpConnection:
 
 
 class _CannotWrite(Exception):
-    """The host has closed the connection, or has answered and reads no more."""
+    """The host has ended its side, or has answered and reads no more."""
 
 
 async def connect(
@@ -183,7 +183,7 @@ def _said(error: Exception) -> str:
 
 
 class _Socket(asyncio.Protocol):
-    """What asyncio tells of a socket. One task reads and writes."""
+    """A socket as asyncio reports on it. One task reads and writes."""
 
     transport: asyncio.Transport
 
@@ -194,11 +194,11 @@ class _Socket(asyncio.Protocol):
         self.has_closed = False
         self.is_full = False
         self.error: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._changed = asyncio.Event()
 
     @property
     def has_news(self) -> bool:
-        """True if there are bytes, or the end, that nobody has read; also those of which the loop does not know yet."""
+        """True if there are bytes, or the end, that are not read yet; also those that the event loop has not seen."""
         if self.received or self.has_ended or self.transport.is_closing():
             return True
         file = self.transport.get_extra_info("socket").fileno()
@@ -217,20 +217,19 @@ class _Socket(asyncio.Protocol):
         self.received += data
         if len(self.received) > _MOST_WAITING:
             self.transport.pause_reading()
-        self._wake()
+        self._changed.set()
 
-    def eof_received(self) -> bool:
-        """See asyncio.Protocol. A request goes on behind the end of what the host says; with TLS it cannot."""
+    def eof_received(self) -> None:
+        """See asyncio.Protocol. A host that has ended gives no other answer: this side is closed as well."""
         self.has_ended = True
-        self._wake()
-        return self.transport.get_extra_info("sslcontext") is None
+        self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         self.has_ended = self.has_closed = True
         self.is_full = False
         self.error = exc
-        self._wake()
+        self._changed.set()
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
@@ -239,7 +238,7 @@ class _Socket(asyncio.Protocol):
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
         self.is_full = False
-        self._wake()
+        self._changed.set()
 
     def take(self, most: int) -> bytes:
         """Received bytes."""
@@ -273,12 +272,5 @@ class _Socket(asyncio.Protocol):
             await self._wait()
 
     async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._changed.clear()
+        await self._changed.wait()

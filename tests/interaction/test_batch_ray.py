@@ -238,6 +238,36 @@ def test_an_interrupted_parcel_comes_back_and_one_that_is_lost_begins_where_it_w
     assert sum(row["cost"] for row in found.values()) <= 50
 
 
+def test_a_node_that_shares_one_of_the_directories_runs_nothing(host: Host, parcels: str) -> None:
+    """It would work in the batch's own workspaces, and keep the sessions to itself."""
+    assert str(host.state).startswith(parcels)
+    host.state.mkdir()
+    tasks(host, 1)
+    out = host.root / "out"
+    with (
+        gateway(use(shell("echo effect >> effects")), say("Done.")) as model,
+        cluster(host, 2, str(host.state)) as nodes,
+    ):
+        batch = start(host, model, nodes.address, out, "--retries", "0")
+        assert batch.wait(180) == 3, (host.root / "batch.log").read_text()
+        assert model.count == 0
+    assert "the node shares only one of" in rows(out)["t0"]["message"]
+    assert not list(out.glob("workspaces/*/effects"))
+
+
+def test_a_batch_is_not_continued_with_another_storage(host: Host, parcels: str) -> None:
+    tasks(host, 1)
+    assert parcels
+    out = host.root / "out"
+    with gateway(say("Done.")) as model:
+        argv = ("batch", str(host.root / "tasks.jsonl"), "--out", str(out), "--gateway", model.url, "--policy", "full")
+        assert host.run(*argv).code == 0
+        refused = start(host, model, "", out)
+        assert refused.wait(60) == 2
+        assert model.count == 1
+    assert "batch.node_storage" in (host.root / "batch.log").read_text()
+
+
 def kill_node_of(pid: str) -> None:
     """Kill the raylet of a node on which a session's process runs."""
     while "raylet" not in Path(f"/proc/{pid}/comm").read_text():
@@ -246,7 +276,7 @@ def kill_node_of(pid: str) -> None:
 
 
 def is_asked_to_end(pid: str) -> bool:
-    """True if nobody can write to the standard input of a process any more."""
+    """True if the standard input of a process has been closed at its other end."""
     reader = os.open(f"/proc/{pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
     try:
         return os.read(reader, 1) == b""

@@ -41,7 +41,7 @@ def join(address: str, hidden: str) -> subprocess.Popen[str]:
     """A node with a directory of its own in place of `hidden`, in a mount namespace; one that does not come up, as
     where another program was faster at a port, is started again."""
     ray = Path(sys.executable).with_name("ray")
-    start = f'exec "{ray}" start --address={address} --num-cpus=4 --node-ip-address={LOOPBACK} --block'
+    start = f'exec "{ray}" start --address={address} --num-cpus=3 --node-ip-address={LOOPBACK} --block'
     as_root = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
     argv = [*as_root, "sh", "-c", f'mount -t tmpfs none "$0" && {start}', hidden]
     for _ in range(5):

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
+import json
 import os
+import shutil
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.batch.parcels import Depot, LostCosts, Parcel, _copy_durably
-from agent_host.batch.workspaces import remove_tree
+from agent_host.batch import BatchTask, Source
+from agent_host.batch.attempts import Attempts, BatchLaunch, ProcessEnd
+from agent_host.batch.ledger import Ledger
+from agent_host.batch.parcels import Depot, LostCosts, Parcel
+from agent_host.batch.workspaces import Workspaces, remove_tree
 from state.errors import SessionLocked
 from state.keys import redaction_key
 from state.lock import SessionLock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 KEY = "0123456789abcdef"
 
@@ -64,7 +73,11 @@ class Scene:
         """The files of the batch's machine but those of the work in progress."""
         files = itertools.chain(self.out.rglob("*"), self.state.rglob("*"))
         named = {str(path.relative_to(self.out.parent)): path for path in files if path.is_file()}
-        return {name: path.read_text(errors="replace") for name, path in named.items() if "/work/" not in name}
+        return {
+            name: path.read_text(errors="replace")
+            for name, path in named.items()
+            if "work" not in path.relative_to(self.out.parent).parts
+        }
 
     def _at_node(self, path: str) -> str:
         return str(self.node / os.path.relpath(path, self.out))
@@ -138,13 +151,13 @@ def test_a_parcel_takes_effect_as_a_whole_wherever_the_batch_is_killed(
         left = [None] * last
 
         def dies(real: Any, left: list[None] = left) -> Any:
-            def step(place: str, *args: Any) -> Any:
+            def step(place: str, *args: Any, **named: Any) -> Any:
                 if not left:
                     if real is remove_tree and os.path.isdir(place):  # with a part of it
                         next(one for one in Path(place).rglob("*") if one.is_file()).unlink()
                     raise Killed
                 left.pop()
-                return real(place, *args)
+                return real(place, *args, **named)
 
             return step
 
@@ -156,7 +169,7 @@ def test_a_parcel_takes_effect_as_a_whole_wherever_the_batch_is_killed(
         with monkeypatch.context() as patched:
             patched.setattr("agent_host.batch.parcels.remove_tree", dies(remove_tree))
             patched.setattr("agent_host.batch.parcels.os.rename", dies(stays_on_its_disk if apart else os.rename))
-            patched.setattr("agent_host.batch.parcels._copy_durably", dies(_copy_durably))
+            patched.setattr("agent_host.batch.parcels.shutil.copy2", dies(shutil.copy2))
             try:
                 scene.here.take_back(scene.parcel, archive)
                 whole = scene.found()
@@ -231,14 +244,66 @@ def test_what_a_lost_process_may_have_cost_counts(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     costs = LostCosts(str(tmp_path))
     assert costs.total(KEY) == 0
-    costs.go_out(KEY, had=0.0, granted=2.0)
-    assert (costs.of(KEY), costs.total(KEY)) == (0.0, 2.0)
+    costs.go_out(KEY, 2.0)
+    assert costs.total(KEY) == 2.0, "as long as it is out"
     costs.come_back(KEY)
     assert LostCosts(str(tmp_path)).total(KEY) == 0
-    costs.go_out(KEY, had=0.5, granted=2.0)
-    costs.go_out(KEY, had=0.5, granted=3.0)
-    assert (costs.of(KEY), costs.total(KEY)) == (1.5, 3.0), "the first never came back"
-    costs.go_out(KEY, had=0.5, granted=None)
-    assert (costs.of(KEY), costs.total(KEY)) == (3.0, 3.0), "a run without a limit forgets nothing"
+    costs.go_out(KEY, 1.5)
+    costs.settle(KEY)
+    costs.go_out(KEY, 0.5)
+    assert LostCosts(str(tmp_path)).total(KEY) == 2.0, "the first never came back"
     costs.come_back(KEY)
-    assert costs.total(KEY) == 3.0
+    assert costs.total(KEY) == 1.5
+    costs.settle(KEY)
+    costs.go_out(KEY, 0.0)
+    costs.come_back(KEY)
+    assert costs.total(KEY) == 1.5, "a run without a limit forgets nothing"
+
+
+class Node:
+    """An engine whose processes end with a result. `seen` has their arguments, and the names in the workspace."""
+
+    def __init__(self, depot: Depot) -> None:
+        self._depot = depot
+        self.seen: list[tuple[list[str], list[str]]] = []
+
+    async def run(self, name: str, arguments: Sequence[str], *, directory: str, parcel: Parcel) -> ProcessEnd:
+        self.seen.append(([*arguments], os.listdir(os.path.join(self._depot.directory, "workspaces", parcel.key))))
+        self._depot.costs.go_out(parcel.key, parcel.risk)
+        self._depot.costs.come_back(parcel.key)
+        row = {"endedBy": "model", "status": "TASK_COMPLETED", "retryable": False, "cost": 1.0, "reason": None}
+        return ProcessEnd(0, json.dumps(row).encode(), "")
+
+    async def aclose(self) -> None:
+        """Nothing is left of it."""
+
+
+def test_an_attempt_counts_what_was_out_and_begins_with_what_came_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch was killed with one process out, and with the parcel of the one before not in its place."""
+    (tmp_path / "source").mkdir()
+    task = BatchTask("a", "Do it.", Source("directory", str(tmp_path / "source")), max_cost=5.0)
+    ledger = Ledger(str(tmp_path / "out"), [task], "ci")
+    depot = Depot(ledger.path, str(tmp_path / "state"))
+    node = Node(depot)
+    launch = BatchLaunch(str(tmp_path), depot.state_dir, (), (), 9, None, 60, keeps_all=True, files=())
+    attempts = Attempts(ledger, launch, Workspaces(ledger.at("workspaces"), ()), node, depot)
+    asyncio.run(attempts.run(task, number=1, max_cost=5.0))
+
+    far = Depot(str(tmp_path / "node"))
+    (tmp_path / "node" / "workspaces" / task.key).mkdir(parents=True)
+    (tmp_path / "node" / "workspaces" / task.key / "made").touch()
+    parcel = Parcel(task.key, ledger.session_id(task), ())
+    with monkeypatch.context() as patched:
+        patched.setattr("agent_host.batch.parcels._bring", lambda *_: os.stat(tmp_path / "nothing"))
+        with pytest.raises(OSError, match="nothing"):
+            depot.take_back(parcel, far.pack(parcel, with_files=False))
+    depot.costs.go_out(task.key, 2.0)
+    ended = asyncio.run(attempts.run(task, number=2, max_cost=5.0))
+    ledger.close()
+    (first, empty), (second, names) = node.seen
+    assert (first[first.index("--max-cost") + 1], empty) == ("5.0", [])
+    assert (second[second.index("--max-cost") + 1], names) == ("3.0", ["made"])
+    assert ended.row["cost"] == 3.0
+    assert depot.costs.total(task.key) == 2.0

@@ -198,7 +198,7 @@ async def test_a_host_that_repeats_the_request_is_told_without_its_words() -> No
 
 @pytest.mark.parametrize(
     ("host", "said"),
-    [("127.0.0.1", "Connection refused"), ("nothing.invalid", "not known|resolution"), ("a" * 70, "no name of a host")],
+    [("127.0.0.1", "Connection refused"), ("a" * 70, "no name of a host")],
 )
 async def test_a_host_that_is_not_there_is_told(host: str, said: str) -> None:
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
@@ -209,7 +209,7 @@ async def test_a_host_that_is_not_there_is_told(host: str, said: str) -> None:
         await connect(host, port, None, connect_s=60.0, patience_s=60.0)
 
 
-async def test_an_answer_that_nobody_reads_is_not_gathered() -> None:
+async def test_an_answer_is_taken_no_faster_than_it_is_read() -> None:
     written = 0
 
     async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
