@@ -64,7 +64,7 @@ def test_a_whole_task_with_an_approval(host: Host, columns: int) -> None:
     assert (resolved["decision"], resolved["scope"], resolved["answeredBy"]) == ("approved", "once", "chat")
     assert (host.workspace / "effects").read_text() == "model\n"
     lines = screen.split("\n")
-    assert lines[lines.index("› Do it.") + 2].startswith("  I will run the tests")
+    assert lines[lines.index("› Do it.") + 2].startswith("  I will run the tests"), screen
     assert "  … 25 lines before (Ctrl-O shows all)" in screen
     assert ("  30" in lines, "  5" in lines) == (True, False)
     assert all(len(line) <= columns for line in lines)
