@@ -10,8 +10,7 @@ import_isolation.settle()
 
 TYPE_CHECKING = False  # importing it from typing would cost every start
 if TYPE_CHECKING:
-    from agent_host.approval.forms import Form, FormField
-    from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
+    from agent_host.approval import ApprovalAnswer, ApprovalRequest, Form, FormField
     from agent_host.errors import (
         AgentHostError,
         BudgetExceeded,
@@ -100,12 +99,11 @@ __all__ = [
 _HOMES = (
     "version",
     "errors",
-    "approval.request",
+    "approval",
     "host.records",
     "host.options",
     "host.python_tools",
     "host.sessions",
-    "approval.forms",
 )
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import orjson
 
-from agent_host.approval.request import ApprovalAnswer
+from agent_host.approval import ApprovalAnswer
 from config.lean_typing import NamedTuple
 from policy.names import SANDBOX_GRANT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from agent_host.approval.request import AnsweredBy, ApprovalRequest, Scope
+    from agent_host.approval import AnsweredBy, ApprovalRequest, Scope
     from agent_host.states import Machine, TaskPhase
 
     OnAsked = Callable[["PendingApprovals", str], None]

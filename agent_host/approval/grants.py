@@ -16,7 +16,7 @@ from state.records import ApprovalGranted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from agent_host.approval.request import ApprovalRequest, Scope
+    from agent_host.approval import ApprovalRequest, Scope
     from policy.facts import ActionFacts, OsFamily
 
 

@@ -21,7 +21,7 @@ from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError, ErrorCode, SessionHeld
 from agent_host.host.records import remove_session
 from agent_host.ids import MACHINE
-from agent_host.loop.costs import MAX_COST
+from agent_host.loop import MAX_COST
 from config import json_text
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK, replace_atomically

@@ -9,7 +9,7 @@ import subprocess
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agent_host.approval.forms import form_of
+from agent_host.approval import form_of
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError
 from agent_host.host.options import settings_from

@@ -22,14 +22,12 @@ from agent_host.host.environment import (
 from agent_host.host.gateway import answer_form, make_client, make_conversation, put_under_parts, report_window
 from agent_host.host.secrets import redaction_of
 from agent_host.host.skills import has_skills, hidden_files, limits_of_family, script_runs, skill_index, skill_scripts
-from agent_host.judging.environment import Registry
-from agent_host.judging.judge import Judge
+from agent_host.judging import Judge, Registry
+from agent_host.loop import ArtifactPlaces, CommandWatch, Journal, LoopContext
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
-from agent_host.loop.context import ArtifactPlaces, CommandWatch, LoopContext
 from agent_host.loop.conversation import refuse_uncounted
 from agent_host.loop.elicitation import ask_person
-from agent_host.loop.journal import Journal
 from agent_host.loop.progress import Progress
 from agent_host.loop.results import RecordedResults
 from agent_host.states import task_machine
@@ -53,7 +51,7 @@ if TYPE_CHECKING:
     from agent_host.host.remote_tools import ToolsElsewhere
     from agent_host.host.secrets import Secrets
     from agent_host.ids import Outside
-    from agent_host.judging.judge import Approved
+    from agent_host.judging import Approved
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.client import LlmClient
     from agent_host.session.opening import ClientServer, ResolvedOptions

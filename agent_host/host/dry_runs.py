@@ -31,8 +31,8 @@ from agent_host.host.sandboxing import LEVEL, Level, domains_to_open, level_to_t
 from agent_host.host.skills import limits_of_family, skill_called, skill_index, skill_scripts
 from agent_host.host.workspace_tools import WorkspaceTools, workspace_tools
 from agent_host.ids import MACHINE
+from agent_host.judging import Registry, resolve_places
 from agent_host.judging.dry_run import DryRunCase, InvalidCase, case_from, judge_case
-from agent_host.judging.environment import Registry, resolve_places
 from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
 from agent_host.services import TOOLS_URL_VARIABLE
 from agent_host.session.handshake import (
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from agent_host.contracts import ToolSpec
-    from agent_host.judging.environment import Environment
+    from agent_host.judging import Environment
     from agent_host.judging.facts import Scripts
     from agent_host.llm.stream import Dialect
     from config.settings import Settings

@@ -19,8 +19,8 @@ from agent_host.host.secrets import token_name
 from agent_host.http import TlsContext, displayable_url, is_loopback
 from agent_host.llm.deferred import DeferredClient, KnownModels
 from agent_host.llm.urls import check_headers, check_token, check_url, gateway_name, is_by_proxy, place_of
+from agent_host.loop import clean_message
 from agent_host.loop.conversation import Compaction, Conversation, ForModel, ModelView
-from agent_host.loop.journal import clean_message
 from agent_host.loop.progress import AnswerForm, instruction_on
 from agent_host.retrying import RetryPolicy
 from agent_host.thread.messages import decode
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from agent_host.events.emitter import Emitter
     from agent_host.host.parts import Parts
-    from agent_host.judging.judge import Judge
+    from agent_host.judging import Judge
     from agent_host.llm.client import LlmClient
     from agent_host.llm.local_server import ServerFacts
     from agent_host.llm.stream import Dialect
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from policy.bundle import PolicyBundle
     from state.checkpoint import Checkpoint, ContextStrategy
 
-# A provider may count so many times the tokens that the estimate gives (`loop.limits`).
+# A provider may count so many times the tokens that the estimate gives (`loop.requests`).
 _LOW_ESTIMATE = 1.5
 _MOST_BYTES_PER_TOKEN = 8
 

@@ -27,7 +27,6 @@ from agent_host.http import TlsContext
 from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings, find_dialect
 from agent_host.services import drop_observers
 from agent_host.services.session import say_goodbye
-from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.handshake import (
     files_to_guard,
     load_bundle,
@@ -37,9 +36,7 @@ from agent_host.session.handshake import (
     unknown_approvals,
 )
 from agent_host.session.host import Opened
-from agent_host.session.idempotent_start import start_record
 from agent_host.session.lifecycle import LiveSession
-from agent_host.session.new_task import record_of_task
 from agent_host.session.opening import (
     LOCAL,
     Beginning,
@@ -49,9 +46,12 @@ from agent_host.session.opening import (
     refuse_foreign_cursor,
     refuse_other_owner,
     sessions_of,
+    start_record,
     state_errors_translated,
     temporary_of,
 )
+from agent_host.session.reports import ApprovalReports
+from agent_host.session.tasks import record_of_task
 from agent_host.version import __version__
 from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
@@ -73,15 +73,15 @@ if TYPE_CHECKING:
     from agent_host.host.remote_tools import RecordedToolService, ToolService
     from agent_host.host.sandboxing import Level
     from agent_host.ids import Outside
-    from agent_host.judging.environment import Registry
+    from agent_host.judging import Registry
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.known_dialects import ChosenDialect
     from agent_host.llm.stream import Dialect
     from agent_host.services.approval import ApprovalReporter
     from agent_host.services.session import NewSession, SessionGrant, SessionService
     from agent_host.session.lifecycle import SessionMode
-    from agent_host.session.new_task import NewTask
     from agent_host.session.opening import ClientServer, OptionsSource, ResolvedOptions
+    from agent_host.session.tasks import NewTask
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from state.checkpoint import SessionIdentity

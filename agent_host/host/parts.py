@@ -16,7 +16,7 @@ from agent_host.host.options import anchor
 from agent_host.host.python_tools import names_of_packages
 from agent_host.host.sandboxing import LEVEL, level_of, scoping_of
 from agent_host.host.secrets import redaction_of
-from agent_host.judging.judge import Mode
+from agent_host.judging import Mode
 from agent_host.llm.deferred import KnownModels
 from agent_host.loop.conversation import refuse_unpriced
 from agent_host.session.handshake import files_to_guard, load_bundle, own_files

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from agent_host.errors import UsageError
 from agent_host.host.environment import BUILT_IN, built_in, families_of
-from agent_host.judging.environment import Registry
+from agent_host.judging import Registry
 from policy.names import READ_SKILLS
 from tool_runtime.families.catalogue import RESERVED, specs_of
 from tool_runtime.families.python_tools import TIMEOUT_S, PythonTool

@@ -15,8 +15,7 @@ from agent_host.host.secrets import Secrets, Tokens
 from agent_host.ids import MACHINE
 from agent_host.services import endpoints
 from agent_host.session.handshake import policy_source, rules_on_record
-from agent_host.session.idempotent_start import Begun, find_begun, refuse_another
-from agent_host.session.opening import LOCAL, state_errors_translated
+from agent_host.session.opening import LOCAL, Begun, find_begun, refuse_another, state_errors_translated
 from agent_host.session.reports import UNREADABLE, Owner, StoredSession
 from agent_host.session.stored import StoredSessions, can_go_on
 from agent_host.session.transcript import MARK_WORDS, Doubt, Item, Transcript, Wait

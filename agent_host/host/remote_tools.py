@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import NoticeKind, SourceNotice, ToolSpec
     from agent_host.events.emitter import Emitter
     from agent_host.ids import Outside
-    from agent_host.judging.judge import Approved, Judge
+    from agent_host.judging import Approved, Judge
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from state.checkpoint import SessionIdentity

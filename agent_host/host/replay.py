@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agent_host.approval.request import ApprovalAnswer
+from agent_host.approval import ApprovalAnswer
 from agent_host.errors import SessionNotFound, UsageError
 from agent_host.events import EventType
 from agent_host.events.sinks import run_logs
@@ -27,7 +27,7 @@ from agent_host.host.remote_tools import RecordedAnswer, RecordedToolService
 from agent_host.host.sandboxing import Level
 from agent_host.host.sessions import open_recorded
 from agent_host.ids import MACHINE
-from agent_host.loop.journal import NOT_KEPT
+from agent_host.loop import NOT_KEPT
 from agent_host.loop.results import arguments_in_note
 from agent_host.session.transcript import read_run_log
 from agent_host.testing.gateway import MockGateway, Script
@@ -46,7 +46,7 @@ from tool_runtime.remote.lists import definition_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent_host.approval.request import ApprovalRequest
+    from agent_host.approval import ApprovalRequest
     from agent_host.host.sessions import OnEvent
     from agent_host.session.transcript import CallsOfRunLog
     from agent_host.thread.messages import Message

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agent_host.approval import ApprovalAnswer, ApprovalRequest
 from agent_host.approval.gate import InAdvance, PendingApprovals, UnattendedGate
-from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
 from agent_host.errors import NoActiveTask, UsageError
 from agent_host.host.environment import CAPABILITIES, THIS_MACHINE
 from agent_host.host.opening import SessionOpener
@@ -21,8 +21,8 @@ from agent_host.host.records import Result, result_of, stored_sessions
 from agent_host.host.secrets import Tokens
 from agent_host.http import displayable_url
 from agent_host.services.session import NewSession
-from agent_host.session.new_task import NewTask, title_of
 from agent_host.session.opening import LOCAL, FixedOptions
+from agent_host.session.tasks import NewTask, title_of
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
 from policy.rules import AS_THE_BUNDLE_SAYS

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from agent_host.contracts import ToolSpec
-    from agent_host.judging.judge import Approved
+    from agent_host.judging import Approved
     from tool_runtime.files.skills import SkillIndex
 
 _MAX_TOLD: Final = 5

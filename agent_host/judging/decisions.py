@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import ErrorCode
+from agent_host.judging import PreparedCall, Refusal
 from agent_host.judging.facts import UnusableArguments, gather
-from agent_host.judging.prepared import PreparedCall, Refusal
 from agent_host.judging.scoping import places_of_program
 from config.shapes import hint_at
 from policy.decide import case_of
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
-    from agent_host.judging.environment import Environment
+    from agent_host.judging import Environment, Judge
     from agent_host.judging.facts import World
-    from agent_host.judging.judge import Judge
     from agent_host.judging.scoping import Scoping
     from agent_host.thread.messages import ToolCall
     from policy.bundle import PolicyBundle

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host.contracts import Subject, ToolError, ToolSpec
 from agent_host.errors import ErrorCode
+from agent_host.judging import Environment, Judge, Registry
 from agent_host.judging.decisions import decide
-from agent_host.judging.environment import Environment, Registry
-from agent_host.judging.judge import Judge
 from agent_host.thread.messages import ToolCall
 from config.shapes import (
     ANYTHING,
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
 
+    from agent_host.judging import Approved
     from agent_host.judging.facts import Scripts
-    from agent_host.judging.judge import Approved
     from agent_host.judging.scoping import Scoping
     from config.shapes import Shape
     from policy.bundle import PolicyBundle

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from agent_host.contracts import Need, ToolSpec
-    from agent_host.judging.environment import Environment
+    from agent_host.judging import Environment
     from policy.bundle import PolicyBundle
     from policy.facts import ShellName
 

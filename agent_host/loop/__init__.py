@@ -1,0 +1,363 @@
+"""The parts that the loop works with: one value, composed by the session, that every part of the loop gets."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from agent_host.errors import CheckpointWriteFailed, ErrorCode
+from agent_host.events import EventType
+from agent_host.judging import Registry
+from agent_host.thread.messages import ToolCall, encode, holds_arguments, set_lengths
+from config.lean_typing import NamedTuple
+from policy.redaction import PLACEHOLDER
+from policy.rules import TaskOptions
+from state.errors import WriteFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from agent_host.approval.gate import ApprovalGate, ElicitationQueue
+    from agent_host.contracts import Category, LoadedSkill, ToolRouter
+    from agent_host.events.emitter import Emitter
+    from agent_host.events.live_output import LiveOutput
+    from agent_host.ids import Outside
+    from agent_host.judging import Judge
+    from agent_host.loop.cancellation import Cancellation
+    from agent_host.loop.conversation import Conversation
+    from agent_host.loop.progress import Progress
+    from agent_host.redaction import Scrubber
+    from agent_host.services.workspace import ArtifactHome, UploadQueue
+    from agent_host.states import Machine, TaskPhase
+    from agent_host.thread.messages import Block, Message
+    from agent_host.workspace_changes.watch import Watch, WatchWindow
+    from state.checkpoint import Checkpoint, Task
+    from state.records import JournalRecord
+    from state.store import OpenSession
+
+
+class ResumeNote(NamedTuple):
+    """A note for the model about a task that continues; `workspace` is the new one if the note is about one."""
+
+    text: str
+    workspace: str | None = None
+
+
+class Replay(NamedTuple):
+    """One call to run after all: the id by which it was approved, and the denied calls that it makes good for. `place`
+    and `approve` are the place that was asked about and what approves its kind, as on record of the last of these."""
+
+    replay_id: str
+    call: ToolCall
+    settles: tuple[str, ...]
+    place: str | None = None
+    approve: str | None = None
+
+
+MODEL_OPTION, MAX_COST_OPTION = "model", "max_cost"
+"""The options of a task on record that name its model, and what it may cost."""
+MAX_COST: Final = "--max-cost, llm.max_cost"
+"""The session's limit, as the message of an end by it names it."""
+LISTS_OPTION = "tool_lists"
+"""The option of a task on record that says which lists of tools from elsewhere it has: SHA-256 by source."""
+_OF_ITS_CALLS = frozenset((MODEL_OPTION, MAX_COST_OPTION, LISTS_OPTION))
+
+
+class ArtifactPlaces:
+    """Destinations of artifacts: `home` keeps them on this disk, and `queue` uploads them if the Workspace Service is
+    another place (`elsewhere`). The lock `one_large` is held while a large one is kept."""
+
+    __slots__ = ("elsewhere", "home", "one_large", "queue")
+
+    def __init__(self, home: ArtifactHome, queue: UploadQueue, elsewhere: bool) -> None:
+        self.home = home
+        self.queue = queue
+        self.elsewhere = elsewhere
+        self.one_large = asyncio.Lock()
+
+
+class CommandWatch:
+    """The looks around the commands of one session, at a workspace of this real path. `excluded` are folders of the
+    host itself, which are left out. `behind` is the look since which commands run in the background, None for none."""
+
+    def __init__(self, workspace: str, excluded: Collection[str] = ()) -> None:
+        self._workspace = workspace
+        self._excluded = tuple(excluded)
+        self._watch: Watch | None = None
+        self.behind: WatchWindow | None = None
+
+    def watch(self) -> Watch:
+        """The watch, made with the first command."""
+        if self._watch is None:
+            from agent_host.workspace_changes.watch import Watch
+
+            self._watch = Watch(self._workspace, self._excluded)
+        return self._watch
+
+
+class LoopContext(NamedTuple):
+    """The parts of one session; `conversation.renew_head` comes before its first use.
+
+    `phase` is where the current task stands; `at_once` is how many calls of one turn may run at the same time, by
+    category; `questions` are those that wait for an answer, `progress` counts turns that do nothing. `command_watch`
+    looks at what commands change; None where the settings have it off.
+    """
+
+    journal: Journal
+    judge: Judge
+    conversation: Conversation
+    router: ToolRouter
+    gate: ApprovalGate
+    emitter: Emitter
+    artifacts: ArtifactPlaces
+    cancellation: Cancellation
+    scrubber: Scrubber
+    phase: Machine[TaskPhase]
+    live_output: LiveOutput
+    at_once: Mapping[Category, int]
+    questions: ElicitationQueue
+    progress: Progress
+    outside: Outside
+    command_watch: CommandWatch | None = None
+
+    async def refresh_tools(self) -> None:
+        """Take the tools that the router has now. Those from elsewhere are as the task has had them so far, or from now
+        on has them."""
+        self.judge.tool_lists = await self.router.fix(self.task.options.get(LISTS_OPTION, {}))
+        specs = tuple(await self.router.tools())
+        if specs != tuple(self.judge.tools):
+            self.judge.tools = Registry(specs)
+            self.conversation.renew_head(self.judge)
+
+    def begin_task(self, task: Task) -> None:
+        """Have the options and the model of a task on record hold, which begins or goes on."""
+        options = {name: value for name, value in task.options.items() if name not in _OF_ITS_CALLS}
+        self.narrow_task(TaskOptions(**options))
+        self.conversation.use_model(task.options.get(MODEL_OPTION), self.judge)
+        self.use_skills()
+
+    def use_skills(self) -> None:
+        """Have the skills that the current task uses limit the tools."""
+        if limit_tools(self.judge, self.task.skills):
+            self.conversation.renew_head(self.judge)
+
+    def narrow_task(self, options: TaskOptions) -> None:
+        """Have `options` hold for the current task."""
+        if options != self.judge.options:
+            self.judge.options = options
+            self.conversation.renew_head(self.judge)
+
+    @property
+    def state(self) -> Checkpoint:
+        """The session's recoverable state."""
+        return self.journal.state
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.journal.state.identity.session_id
+
+    @property
+    def task(self) -> Task:
+        """The current task."""
+        task = self.journal.state.task
+        if task is None:
+            raise RuntimeError("the loop runs only with a task")
+        return task
+
+    def encode(self, message: Message, step_id: str | None = None) -> bytes:
+        """Encode a message of the current task for the record. A result follows its turn, all else the last message."""
+        step = self.state.open_step if message.role == "tool" else None
+        parent = self.state.last_message if step is None else self.state.thread[step.position]
+        task_id = self.task.task_id
+        return encode(
+            message, self.outside, session_id=self.session_id, task_id=task_id, step_id=step_id, parent=parent
+        )
+
+    def emit(self, event_type: EventType, step_id: str | None, **payload: object) -> None:
+        """An event of the current task, or of the session before its first one."""
+        self.emitter.emit(event_type, payload, task_id=self.journal.task_id, step_id=step_id)
+
+
+# The skills that the current task uses: from the call that has read one until the task ends, each leaves only the
+# tools that it names (SK 3.1).
+
+
+def limit_tools(judge: Judge, skills: Mapping[str, Sequence[str] | None]) -> bool:
+    """Have the `allowed-tools` of these skills hold, by their names; None leaves all tools. Whether that changed
+    anything."""
+    limits = {limit for limit in judge.limits if limit.commands is None}
+    limited = {name: allowed for name, allowed in skills.items() if allowed is not None}
+    if limited:
+        from policy.rules.skills import skill_tools  # with it comes what reads command lines
+
+        limits |= {skill_tools(name, allowed, judge.tools.names).limit for name, allowed in limited.items()}
+    if limits == judge.limits:
+        return False
+    judge.limits = frozenset(limits)
+    return True
+
+
+def note_on(judge: Judge, skill: LoadedSkill) -> str:
+    """The note on the tools that a skill leaves; empty if it leaves all."""
+    if skill.allowed_tools is None:
+        return ""
+    from policy.rules.skills import skill_tools
+
+    unknown = skill_tools(skill.name, skill.allowed_tools, judge.tools.names).unknown
+    named = f", of which these name no tool here: {', '.join(unknown)}" if unknown else ""
+    return f"\n[Until the task ends only the tools of its allowed-tools can be used{named}]"
+
+
+class Journal:
+    """The record of one session. `max_stored_bytes` is the limit at which `store` is full. `keeps_versions`:
+    each version of a file that a call writes over is kept, and not only the first of a task."""
+
+    def __init__(
+        self,
+        store: OpenSession,
+        emitter: Emitter,
+        max_stored_bytes: int,
+        *,
+        keeps_versions: bool = False,
+    ) -> None:
+        self.store = store
+        self.keeps_versions = keeps_versions
+        self._emitter = emitter
+        self._max_stored_bytes = max_stored_bytes
+        self._reported_full = False
+
+    @property
+    def state(self) -> Checkpoint:
+        """The session's recoverable state."""
+        return self.store.state
+
+    @property
+    def task_id(self) -> str | None:
+        """The id of the current task, or of the last one; None before the first."""
+        task = self.store.state.task
+        return None if task is None else task.task_id
+
+    def record(self, record: JournalRecord) -> None:
+        """Put something on record that must be there before the loop goes on. Raises CheckpointWriteFailed."""
+        try:
+            self.store.append(record)
+        except WriteFailed as error:
+            raise _nothing_started(error) from error
+
+    def try_record(self, record: JournalRecord) -> None:
+        """Put something on record, or leave all as it was. Raises CheckpointWriteFailed."""
+        try:
+            self.store.try_append(record)
+        except WriteFailed as error:
+            raise _nothing_started(error) from error
+
+    def write_ahead(self) -> None:
+        """Make what is recorded durable before an effect may follow. Raises CheckpointWriteFailed."""
+        try:
+            self.store.sync()
+        except WriteFailed as error:
+            raise _nothing_started(error) from error
+        self._report_storage_limit(None)
+
+    def checkpoint(self, step_id: str | None, record: JournalRecord, *, sync: bool = True) -> None:
+        """Put something on record that has already happened, durably unless more follows at once. A failure is
+        reported, and the next write carries what this one could not (AH 11)."""
+        try:
+            self.store.append(record)
+            if sync:
+                self.store.sync()
+        except WriteFailed as error:
+            self._emit(EventType.CHECKPOINT_FAILED, step_id, message=str(error), code=ErrorCode.CHECKPOINT_WRITE_FAILED)
+        self._report_storage_limit(step_id)
+
+    def keep(self, data: bytes) -> str:
+        """Keep a large thing with the session; see `OpenSession.keep`."""
+        name = self.store.keep(data)
+        self._report_storage_limit(None)
+        return name
+
+    def has_room(self) -> bool:
+        """True if another step has room on record; see `OpenSession.has_room`. Raises CheckpointWriteFailed."""
+        try:
+            return self.store.has_room()
+        except WriteFailed as error:
+            raise _nothing_started(error) from error
+
+    def _report_storage_limit(self, step_id: str | None) -> None:
+        if self.store.storage_full and not self._reported_full:
+            self._reported_full = True
+            message = (
+                f"the session has reached host.max_stored_bytes ({self._max_stored_bytes} bytes): artifacts, "
+                "versions of files and records are no longer kept"
+            )
+            self._emit(EventType.STORAGE_LIMIT_REACHED, step_id, message=message)
+
+    def _emit(self, event_type: EventType, step_id: str | None, **payload: object) -> None:
+        self._emitter.emit(event_type, payload, task_id=self.task_id, step_id=step_id)
+
+
+def _nothing_started(error: WriteFailed) -> CheckpointWriteFailed:
+    return CheckpointWriteFailed(f"{error}; nothing was started")
+
+
+# What goes on record of a model's turn: everything but secrets (AH 8.7).
+#
+# The calls that run are the model's own, with every byte. What is kept of them, and what the model is shown of them
+# from then on, has placeholders; so a call whose arguments held a secret cannot be taken up again from the record. It
+# says so.
+
+NOT_KEPT = "its arguments held a secret, which is kept nowhere, so it cannot be resumed: make the call again"
+_HOLDS_PLACEHOLDER = (
+    "the arguments hold {placeholder}, which stands in the place of a secret that you were not shown; it would be put "
+    "there for good: leave that part of the file as it is, or name where the value is to come from"
+)
+
+
+def clean_message(scrubber: Scrubber, message: Message) -> Message:
+    """The message as it is kept, and goes back to the model. A block of the provider that holds a secret is left out:
+    blocks are signed, and one with a placeholder in it would be refused."""
+    content = scrubber.text(message.content)
+    changed = content != message.content
+    calls = tuple(_clean_call(scrubber, call) for call in message.tool_calls)
+    # A secret is found in arguments by where it stands in them, and not in a text that quotes them.
+    of_others = calls != message.tool_calls
+
+    def is_kept(block: Block) -> bool:
+        is_other = (changed and block.holds_text) or (of_others and holds_arguments(block))
+        return not is_other and _is_clean(scrubber, block)
+
+    kept = message.keeping(is_kept)
+    if changed:
+        texts = [scrubber.text(part) for part in kept.parts() if isinstance(part, str)]
+        # A secret may begin in one text and end in the next: then they become one.
+        lengths = [len(text) for text in texts] if "".join(texts) == content else [len(content)]
+        kept = kept._replace(content=content, order=set_lengths(kept.order, lengths))
+    return kept._replace(tool_calls=calls)
+
+
+def holds_secret(scrubber: Scrubber, call: ToolCall) -> bool:
+    """True if the call's arguments differ from what is kept of them."""
+    return scrubber.json(call.arguments_json) != call.arguments_json
+
+
+def placeholder_problem(call: ToolCall) -> str | None:
+    """Why a call that would put a placeholder in the place of a secret cannot be run; None for any other."""
+    if b"[redacted:" not in call.arguments_json:
+        return None
+    found = re.search(PLACEHOLDER, call.arguments_json.decode())
+    return None if found is None else _HOLDS_PLACEHOLDER.format(placeholder=found.group())
+
+
+def _is_clean(scrubber: Scrubber, block: Block) -> bool:
+    raw = block.raw.encode()
+    return scrubber.json(raw) == raw
+
+
+def _clean_call(scrubber: Scrubber, call: ToolCall) -> ToolCall:
+    if not holds_secret(scrubber, call):
+        return call
+    return ToolCall(call.call_id, call.name, orjson.loads(scrubber.json(call.arguments_json)), NOT_KEPT)

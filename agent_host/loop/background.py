@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import ToolSpec
     from agent_host.events.emitter import Emitter
-    from agent_host.loop.context import LoopContext
-    from agent_host.loop.journal import Journal
+    from agent_host.loop import Journal, LoopContext
     from agent_host.workspace_changes.watch import Changes, Watch, WatchWindow
     from policy.facts import ActionFacts
     from state.checkpoint import Checkpoint, CommandRow

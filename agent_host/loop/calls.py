@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from agent_host.approval import ApprovalAnswer, ApprovalRequest, replay_of
 from agent_host.approval.grants import covering, grant_for, move_problem, place_of, same_action
-from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, replay_of
 from agent_host.contracts import ToolResult
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events import EventType
-from agent_host.judging.prepared import Refusal
+from agent_host.judging import Refusal
+from agent_host.loop import holds_secret
 from agent_host.loop.background import CommandChanges, watch_call
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
-from agent_host.loop.intents import file_to_write
-from agent_host.loop.journal import holds_secret
-from agent_host.loop.prepare import bound_to, edit, judge_again, names_taken, record_start, request_for
+from agent_host.loop.prepare import bound_to, edit, file_to_write, judge_again, names_taken, record_start, request_for
 from agent_host.loop.recovery import recover_calls
 from agent_host.loop.results import SHOWN_BYTES, Observations, add_note, finish, head_of, refused_result
 from config.json_text import encodable
@@ -36,10 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
     from agent_host.contracts import Category
-    from agent_host.judging.prepared import PreparedCall
+    from agent_host.judging import PreparedCall
+    from agent_host.loop import LoopContext
     from agent_host.loop.cancellation import Cancellation
-    from agent_host.loop.context import LoopContext
-    from agent_host.loop.step import Step
+    from agent_host.loop.task import Step
     from agent_host.thread.messages import Message
 
 _SUMMARY_CHARS = 160

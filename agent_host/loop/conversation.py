@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agent_host.contracts import Image
-    from agent_host.judging.judge import Judge
+    from agent_host.judging import Judge
     from agent_host.llm.deferred import KnownModels, Model
     from agent_host.llm.models import ModelFacts
     from agent_host.retrying import RetryPolicy

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.approval.forms import UnusableForm, form_of
-from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
+from agent_host.approval import ApprovalAnswer, ApprovalRequest, UnusableForm, form_of
 from agent_host.contracts import PersonAnswer
 from agent_host.display_text import one_line
 from agent_host.events import EventType
 from agent_host.loop.cancellation import TaskCancelled
 
 if TYPE_CHECKING:
-    from agent_host.approval.forms import Form
+    from agent_host.approval import Form
     from agent_host.contracts import PersonAsked, ToolRequest
-    from agent_host.loop.context import LoopContext
+    from agent_host.loop import LoopContext
 
 _SENT = "what is answered is sent to another program: give it no passwords, tokens or other secrets"
 _OPENED = "nothing opens the page by itself, and another program chose it: look at its host first"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from agent_host.contracts import ToolRouter
-    from agent_host.judging.environment import Registry
+    from agent_host.judging import Registry
     from agent_host.llm.stream import Meaning
     from agent_host.thread.messages import ToolCall
     from state.checkpoint import Checkpoint

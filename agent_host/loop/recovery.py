@@ -9,28 +9,25 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from agent_host.approval.grants import move_problem, place_of
-from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import Leftovers, ToolResult
 from agent_host.errors import ErrorCode
-from agent_host.events import EventType
-from agent_host.judging.prepared import PreparedCall, Refusal
+from agent_host.judging import PreparedCall, Refusal
 from agent_host.loop.background import CUT_OFF, CommandChanges, is_watched
-from agent_host.loop.intents import hash_on_disk
-from agent_host.loop.prepare import ask_after_all, bound_to, first_versions, prepare_calls, request_for, row_of
+from agent_host.loop.prepare import (
+    hash_on_disk,
+    prepare_calls,
+    request_for,
+)
 from agent_host.loop.results import Observations, call_on_record, finish, refused_result
-from agent_host.loop.step import Step, add_note
-from agent_host.thread.messages import Message
-from agent_host.thread.tokens import message_tokens
 from policy.rules.named_tools import is_repeatable
-from state.records import ApprovalAsked, TurnTaken
+from state.records import ApprovalAsked
 from state.recovery import CallOutcome, ResumeVerdict, compare, judge, paths_of
-from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent_host.loop.context import LoopContext, Replay
+    from agent_host.loop import LoopContext
+    from agent_host.thread.messages import Message
     from state.checkpoint import OpenCall
 
 _LEFT_OPEN = (ResumeVerdict.COMPARE, ResumeVerdict.INTERRUPTED)
@@ -155,61 +152,3 @@ async def _report(ctx: LoopContext, step_id: str, call: OpenCall, outcome: CallO
     interrupted = refused_result(ctx, step_id, prepared.call, refusal)
     changed = CommandChanges(unseen=CUT_OFF if cut_off else None)
     await finish(ctx, step_id, prepared, interrupted, Observations(changed=changed))
-
-
-# Calls that were denied since nobody was there, run after all on a person's word (SK 4.3).
-#
-# They are a step like any other, only that the host speaks for the model: so they are on record before they start,
-# and a crash does none of them twice.
-
-_APPROVED_NOW = (
-    "[Calls of yours were denied since nobody was there to approve them. The user has approved them now: they are run "
-    "once, exactly as you asked for them, and their results follow. Go on with the task from there.]"
-)
-_SAID = "(approved by the user)"
-
-
-def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
-    """A turn of these calls, durable and approved. Raises CheckpointWriteFailed."""
-    add_note(ctx, _APPROVED_NOW)
-    step_id = ctx.outside.new_id("step")
-    ctx.phase.fire("reopen")
-    ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
-    calls = tuple(replay.call.change_id(ctx.outside.new_id("call")) for replay in replays)
-    tokens = message_tokens(ctx.conversation.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
-    assistant = Message("assistant", _SAID, tokens, calls)
-    ctx.phase.fire("check")
-    prepared_calls = tuple(
-        _approve(ctx, prepared, replay) for prepared, replay in zip(prepare_calls(ctx, calls), replays, strict=True)
-    )
-    record = TurnTaken(
-        step_id,
-        "replay",
-        ctx.journal.store.boot_id(),
-        NO_TOKENS,
-        list(map(row_of, prepared_calls)),
-        ctx.encode(assistant, step_id),
-        "continue",
-        baselines=first_versions(prepared_calls),
-        settled=[call_id for replay in replays for call_id in replay.settles],
-    )
-    ctx.journal.record(record)
-    for prepared in prepared_calls:
-        if prepared.answer is not None:
-            ctx.journal.record(prepared.answer)
-    ctx.journal.write_ahead()
-    return Step(step_id, assistant, "continue", prepared_calls)
-
-
-def _approve(ctx: LoopContext, prepared: PreparedCall, replay: Replay) -> PreparedCall:
-    call_id, approval_id = prepared.call.call_id, prepared.approval_id or ctx.outside.new_id("appr")
-    answer = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
-    record = answer.to_record(call_id, approval_id, bound_to(ctx, prepared))
-    asked = ask_after_all(prepared._replace(answer=record))
-    if not asked.needs_approval:  # policy has changed its mind since, one way or the other
-        return asked._replace(answer=None)
-    elsewhere = move_problem(replay.place, place_of(prepared.facts))
-    if elsewhere is not None:  # with `approve` it can be replayed there
-        refusal = Refusal("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere, replay.approve)
-        return asked._replace(answer=None, refusal=refusal)
-    return asked._replace(approval_id=approval_id)

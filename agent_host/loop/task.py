@@ -28,8 +28,10 @@ before its next turn, not after it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+from agent_host.approval import ApprovalAnswer
+from agent_host.approval.grants import move_problem, place_of
 from agent_host.display_text import count_noun, one_line
 from agent_host.errors import (
     CANCELLED,
@@ -50,23 +52,51 @@ from agent_host.errors import (
     RequestTooLong,
     UsageError,
 )
-from agent_host.loop.background import see_background_changes
+from agent_host.events import EventType
+from agent_host.judging import PreparedCall, Refusal
+from agent_host.llm.known_dialects import meaning_of_old_record
+from agent_host.loop import LISTS_OPTION, MODEL_OPTION, clean_message
+from agent_host.loop.background import commands_to_report, see_background_changes
 from agent_host.loop.calls import run_calls
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.context import MODEL_OPTION
-from agent_host.loop.limits import warn_of_step_limit
-from agent_host.loop.recovery import take_replay
-from agent_host.loop.step import add_note, commit, reopen, report_commands, report_damage, report_steers, take_turn
+from agent_host.loop.prepare import (
+    ask_after_all,
+    bound_to,
+    first_versions,
+    prepare_calls,
+    row_of,
+)
+from agent_host.loop.progress import NOTES
+from agent_host.loop.requests import (
+    LEAST_SHARE,
+    ask,
+    call_model,
+    cut_window,
+    make_room,
+    warn_of_step_limit,
+)
 from agent_host.states import TaskEnd
-from agent_host.thread.messages import last_answer
-from state.records import SessionStatusChanged, TaskEnded
+from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, holds_arguments, last_answer
+from agent_host.thread.tokens import message_tokens
+from config.lean_typing import NamedTuple
+from state.records import (
+    NoteAdded,
+    SessionStatusChanged,
+    StepCommitted,
+    TaskEnded,
+    TurnTaken,
+)
+from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent_host.loop.context import LoopContext, Replay, ResumeNote
-    from agent_host.loop.step import Step
+    from agent_host.judging import PreparedCall
+    from agent_host.llm.stream import Meaning, ModelTurn
+    from agent_host.loop import LoopContext, Replay, ResumeNote
     from agent_host.states import EndStatus
+    from agent_host.thread.messages import ToolCall
+    from state.checkpoint import OpenStep, RequestWindow, TaskStatus
 
 MAX_FULL_WINDOWS = 3
 """So many turns in a row may end in a full context window, each followed by a cut."""
@@ -186,3 +216,308 @@ def _record_end(ctx: LoopContext, end: TaskEnd) -> None:
         ctx.journal.checkpoint(None, SessionStatusChanged("SESSION_RUNNING", reason=end.reason))
     else:
         ctx.journal.checkpoint(None, TaskEnded(end.status, end.reason))
+
+
+# Steps
+
+
+# What a step that ends its task puts on record about it.
+_END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {
+    "complete": ("completed", None),
+    "blocked": ("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED),
+}
+# Ends of a turn behind which the model goes on with the same answer.
+_NOT_WHOLE: frozenset[Meaning] = frozenset({"continue", "cut", "window"})
+# Those behind which the model is told what was wrong.
+_NO_ANSWER: frozenset[Meaning] = frozenset(NOTES)
+_LIMIT_CHARS = 80
+_DAMAGED = (
+    "[The record of this session was damaged on disk and is whole up to here. What was done after this is not known: "
+    "look at what is there before you do anything again.]"
+)
+
+
+class Step(NamedTuple):
+    """A model turn on record. `calls` are its calls with policy's decision on each; None when the step was found open
+    after a crash, where what happened to each call decides first. `stop` is the gateway's word for its end, and
+    `detail` what it said of it besides; a crash loses that."""
+
+    step_id: str
+    assistant: Message
+    meaning: Meaning
+    calls: tuple[PreparedCall, ...] | None
+    stop: str = ""
+    detail: str = ""
+
+
+async def take_turn(ctx: LoopContext) -> Step:
+    """Call the model and make its turn durable before anything follows from it (invariant 3).
+
+    Raises what `ask` raises, CheckpointWriteFailed.
+    """
+    step_id = ctx.outside.new_id("step")
+    ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
+    await make_room(ctx, step_id)
+    turn = await ask(ctx, step_id, lambda request, attempts: call_model(ctx, step_id, request, attempts))
+    window: RequestWindow = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
+    meaning = _meaning(ctx, turn)
+    calls = () if meaning == "blocked" else _renumber(ctx, [_usable(ctx, call) for call in turn.tool_calls])
+    assistant = _clean_turn(ctx, step_id, turn, calls)
+    if calls:
+        ctx.phase.fire("check")
+    prepared_calls = prepare_calls(ctx, calls)
+    record = TurnTaken(
+        step_id,
+        turn.stop_reason,
+        ctx.journal.store.boot_id(),
+        turn.usage,
+        list(map(row_of, prepared_calls)),
+        ctx.encode(assistant, step_id),
+        turn.meaning if calls else meaning,
+        window,
+        first_versions(prepared_calls),
+        options=_options_from_here(ctx),
+        model=ctx.conversation.model,
+        sandbox=_sandbox_from_here(ctx, prepared_calls),
+    )
+    if any(prepared.may_act for prepared in prepared_calls):
+        ctx.journal.record(record)
+        ctx.journal.write_ahead()
+    else:  # nothing that a resume could do twice: a disk that refuses does not keep the model from its work (AH 11)
+        ctx.journal.checkpoint(step_id, record, sync=bool(calls))
+    return Step(step_id, assistant, meaning, prepared_calls, turn.stop_reason, ctx.scrubber.text(turn.detail))
+
+
+def _sandbox_from_here(ctx: LoopContext, calls: Sequence[PreparedCall]) -> dict[str, Any]:
+    """The sandbox of the programs that calls of the turn start, if that is not what is on record."""
+    scoping = ctx.judge.scoping
+    if scoping is None or not any(prepared.spec is not None and prepared.spec.starts_program for prepared in calls):
+        return {}
+    row = scoping.row(ctx.judge.bundle, ctx.judge.environment)
+    return {} if row == (ctx.state.sandbox or {"level": "none"}) else row
+
+
+def _options_from_here(ctx: LoopContext) -> dict[str, Any]:
+    """The options on record for the rest of the task, and for a resume of it: the model, if another one has taken over,
+    and its lists of remote tools."""
+    model, lists = ctx.conversation.model, dict(ctx.judge.tool_lists)
+    was = ctx.task.options.get(MODEL_OPTION) or ctx.conversation.default_model
+    options: dict[str, Any] = {} if model == was else {MODEL_OPTION: model}
+    return options if lists == ctx.task.options.get(LISTS_OPTION, {}) else {**options, LISTS_OPTION: lists}
+
+
+def reopen(ctx: LoopContext) -> Step:
+    """The step that a crash left open."""
+    step = ctx.state.open_step
+    if step is None:
+        raise RuntimeError("reopen is called only where a step is open")
+    assistant = decode(ctx.state.thread[step.position])
+    meaning = "continue" if step.calls else _meaning_on_record(step)
+    ctx.phase.fire("reopen")
+    if step.calls:
+        ctx.phase.fire("check")
+    return Step(step.step_id, assistant, meaning, None, step.stop_reason)
+
+
+def _meaning_on_record(step: OpenStep) -> Meaning:
+    if step.meaning is not None:
+        return cast("Meaning", step.meaning)
+    return meaning_of_old_record(step.stop_reason)
+
+
+def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
+    """Put the results into the thread, in call order, and close the step, and with the last step the task: durable on
+    return. `made` are results that this process made; what is not among them is read from the record."""
+    open_step = ctx.state.open_step
+    calls = open_step.calls if open_step is not None else []
+    by_call = {result.tool_call_id: result for result in made}
+    results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
+    goes_on = step.meaning in _NOT_WHOLE
+    cut_short = (goes_on or step.meaning in _NO_ANSWER) and not calls
+    # A model that paused goes on when it reads its own turn; one that has said nothing has none to read.
+    paused = step.meaning == "continue" and (step.assistant.blocks or step.assistant.content.strip())
+    note = ctx.conversation.note(_go_on(ctx, step))._replace(goes_on=goes_on) if cut_short and not paused else None
+    dropped = _cut_full_window(ctx, step)
+    count = ctx.task.step_count + 1
+    encoded = None if note is None else ctx.encode(note)
+    status, reason = _END_OF_TASK.get(step.meaning, (None, None))
+    is_steered = status == "completed" and bool(ctx.state.steers)
+    status = None if is_steered else status  # the model has not read all that the person said
+    ctx.journal.checkpoint(step.step_id, StepCommitted(count, status, reason, encoded, dropped))
+    if calls:
+        if ctx.phase.may("execute"):  # nobody was asked after all
+            ctx.phase.fire("execute")
+        ctx.phase.fire("step_done")
+    elif cut_short or is_steered:
+        ctx.phase.fire("cut_short")
+    ctx.conversation.thread.add_exchange(step.assistant, results)
+    ctx.conversation.open_picture_bytes = 0
+    if note is not None:
+        ctx.conversation.thread.add_note(note)
+    ctx.emit(EventType.STEP_COMPLETED, step.step_id, stepId=step.step_id, stepCount=count)
+
+
+def _cut_full_window(ctx: LoopContext, step: Step) -> int | None:
+    """Cut the window if the model ended its turn because its context was full; returns what `RequestWindow` calls
+    `dropped`, None if the window stays."""
+    talk, open_step = ctx.conversation, ctx.state.open_step
+    if open_step is None or open_step.meaning != "window":
+        talk.full_windows = 0
+        return None
+    talk.full_windows += 1
+    cut_window(ctx, step.step_id)
+    return talk.thread.dropped
+
+
+def _go_on(ctx: LoopContext, step: Step) -> str:
+    """Words of the host behind an answer that is not whole, or is none."""
+    if step.meaning == "bad_answer" and ctx.progress.form is not None:
+        return ctx.scrubber.text(ctx.progress.form.note(step.assistant.content))
+    if step.meaning in NOTES:
+        return NOTES[step.meaning]
+    if step.meaning == "window":
+        return GO_ON_IN_A_NEW_WINDOW
+    limit = one_line(step.detail, _LIMIT_CHARS)
+    return f'[Your answer was cut at the limit "{limit}". Go on where it stopped.]' if limit else GO_ON
+
+
+def add_note(
+    ctx: LoopContext,
+    text: str,
+    *,
+    workspace: str | None = None,
+    of_damage: bool = False,
+    of_commands: Sequence[str] = (),
+    steers: int = 0,
+) -> None:
+    """Put a note of the host to the model into the thread; the model sees it with the next request. `workspace` is the
+    new one that the note is about, where it is about one; `of_damage`: it reports damage to the record; `of_commands`
+    are background commands whose end it reports, `steers` counts what a person said that is in it."""
+    note = ctx.conversation.note(text)._replace(workspace=workspace)
+    encoded = ctx.encode(note)
+    ctx.journal.checkpoint(None, NoteAdded(encoded, of_damage, of_commands, steers), sync=False)
+    ctx.conversation.thread.add_note(note)
+
+
+def report_damage(ctx: LoopContext) -> None:
+    """Say to the model that it was here before, where the session was saved from damage."""
+    if ctx.state.salvaged is not None:
+        add_note(ctx, _DAMAGED, of_damage=True)
+
+
+def report_steers(ctx: LoopContext) -> None:
+    """Say to the model what the person said since its last turn."""
+    said = list(ctx.state.steers)
+    if said:
+        text = "\n\n".join(said)
+        add_note(ctx, f"[The user says, while you work on the task:]\n{text}", steers=len(said))
+
+
+def report_commands(ctx: LoopContext) -> None:
+    """Say to the model which background commands have ended since its last turn."""
+    report = commands_to_report(ctx.state)
+    if report is not None:
+        text, of_commands = report
+        add_note(ctx, text, of_commands=of_commands)
+
+
+def _clean_turn(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[ToolCall, ...]) -> Message:
+    """The turn as it is kept and sent back. Blocks of a turn that was blocked are not: the model takes none back."""
+    # A count that cannot be one of the text makes no later request look shorter than it is.
+    encoded = tuple(call.arguments_json.decode() for call in calls)
+    estimated = message_tokens(ctx.conversation.count, turn.text, encoded)
+    counted = turn.usage.output_tokens
+    tokens = counted if counted >= estimated * LEAST_SHARE else estimated
+    message = Message("assistant", turn.text, tokens, calls)
+    if turn.meaning != "blocked":
+        blocks = tuple(block._replace(model=ctx.conversation.model) for block in turn.blocks)
+        message = message._replace(blocks=blocks, order=turn.order)
+    kept = clean_message(ctx.scrubber, message)
+    secret = _count_told(message) - _count_told(kept)
+    for count, why in ((turn.dropped_blocks, "could not be read whole"), (secret, "held a secret")):
+        if count:
+            text = f"{count} part(s) of the model's answer, such as reasoning, {why} and will not be sent back to it"
+            ctx.emit(EventType.LLM_BLOCK_DROPPED, step_id, count=count, message=text)
+    return kept
+
+
+def _count_told(message: Message) -> int:
+    """Blocks of a message that say something which its text and calls do not."""
+    return sum(not holds_arguments(block) for block in message.blocks)
+
+
+def _usable(ctx: LoopContext, call: ToolCall) -> ToolCall:
+    """The call without what stands for arguments that are left out. Policy judges it so."""
+    arguments = ctx.router.usable_arguments(call.name, call.arguments)
+    return call if arguments is call.arguments else call._replace(arguments=dict(arguments))
+
+
+def _renumber(ctx: LoopContext, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    """A gateway may number its calls again in every answer; in the thread each id stands once (invariant 4)."""
+    has_call, new_id = ctx.conversation.thread.has_call, ctx.outside.new_id
+    return tuple(call.change_id(new_id("call")) if has_call(call.call_id) else call for call in calls)
+
+
+def _meaning(ctx: LoopContext, turn: ModelTurn) -> Meaning:
+    """AH 4.4: with calls the turn goes on whatever the stop reason, unless the model refused."""
+    if turn.tool_calls and turn.meaning != "blocked":
+        return "continue"
+    return ctx.progress.meaning_without_calls(turn.meaning, turn.text, ctx.judge.tools, ctx.router)
+
+
+# Calls that were denied since nobody was there, run after all on a person's word (SK 4.3).
+#
+# They are a step like any other, only that the host speaks for the model: so they are on record before they start,
+# and a crash does none of them twice.
+
+_APPROVED_NOW = (
+    "[Calls of yours were denied since nobody was there to approve them. The user has approved them now: they are run "
+    "once, exactly as you asked for them, and their results follow. Go on with the task from there.]"
+)
+_SAID = "(approved by the user)"
+
+
+def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
+    """A turn of these calls, durable and approved. Raises CheckpointWriteFailed."""
+    add_note(ctx, _APPROVED_NOW)
+    step_id = ctx.outside.new_id("step")
+    ctx.phase.fire("reopen")
+    ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
+    calls = tuple(replay.call.change_id(ctx.outside.new_id("call")) for replay in replays)
+    tokens = message_tokens(ctx.conversation.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
+    assistant = Message("assistant", _SAID, tokens, calls)
+    ctx.phase.fire("check")
+    prepared_calls = tuple(
+        _approve(ctx, prepared, replay) for prepared, replay in zip(prepare_calls(ctx, calls), replays, strict=True)
+    )
+    record = TurnTaken(
+        step_id,
+        "replay",
+        ctx.journal.store.boot_id(),
+        NO_TOKENS,
+        list(map(row_of, prepared_calls)),
+        ctx.encode(assistant, step_id),
+        "continue",
+        baselines=first_versions(prepared_calls),
+        settled=[call_id for replay in replays for call_id in replay.settles],
+    )
+    ctx.journal.record(record)
+    for prepared in prepared_calls:
+        if prepared.answer is not None:
+            ctx.journal.record(prepared.answer)
+    ctx.journal.write_ahead()
+    return Step(step_id, assistant, "continue", prepared_calls)
+
+
+def _approve(ctx: LoopContext, prepared: PreparedCall, replay: Replay) -> PreparedCall:
+    call_id, approval_id = prepared.call.call_id, prepared.approval_id or ctx.outside.new_id("appr")
+    answer = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
+    record = answer.to_record(call_id, approval_id, bound_to(ctx, prepared))
+    asked = ask_after_all(prepared._replace(answer=record))
+    if not asked.needs_approval:  # policy has changed its mind since, one way or the other
+        return asked._replace(answer=None)
+    elsewhere = move_problem(replay.place, place_of(prepared.facts))
+    if elsewhere is not None:  # with `approve` it can be replayed there
+        refusal = Refusal("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere, replay.approve)
+        return asked._replace(answer=None, refusal=refusal)
+    return asked._replace(approval_id=approval_id)

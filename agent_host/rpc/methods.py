@@ -55,9 +55,9 @@ from agent_host.rpc.framing import MAX_LINE_BYTES
 from agent_host.rpc.messages import InvalidParams, name, params, prose
 from agent_host.rpc.server import AFTER, Method, Notification
 from agent_host.services.session import NewSession
-from agent_host.session.attachments import KINDS, picture_in
 from agent_host.session.opening import ClientServer
 from agent_host.session.reports import Owner
+from agent_host.session.tasks import KINDS, picture_in
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.shapes import FLAG, OBJECT, ListOf, MapOf, Text, number, one_of, whole

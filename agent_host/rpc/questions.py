@@ -44,7 +44,7 @@ _LISTED_S: Final = 5.0
 
 
 class GivenAnswer(Protocol):
-    """An answer that was given (`agent_host.approval.request.ApprovalAnswer`)."""
+    """An answer that was given (`agent_host.approval.ApprovalAnswer`)."""
 
     @property
     def approved(self) -> bool:

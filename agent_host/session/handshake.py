@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import UsageError
 from agent_host.import_isolation import places_in
-from agent_host.judging.environment import resolve_places
+from agent_host.judging import resolve_places
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from agent_host.judging.environment import Environment, Registry
+    from agent_host.judging import Environment, Registry
     from agent_host.session.external_bundles import FileSource
     from config.settings import Settings
     from policy.bundle import BundleProblem, CommandPolicy, PolicyBundle

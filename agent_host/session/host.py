@@ -15,8 +15,8 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
+    from agent_host.approval import AnsweredBy, Scope
     from agent_host.approval.gate import Delivery
-    from agent_host.approval.request import AnsweredBy, Scope
     from agent_host.errors import AgentHostError
     from agent_host.services.session import NewSession
     from agent_host.session.lifecycle import LiveSession

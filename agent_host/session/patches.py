@@ -29,7 +29,7 @@ from state.disk import LOCAL_DISK
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from agent_host.loop.context import LoopContext
+    from agent_host.loop import LoopContext
     from agent_host.session.tasks import Span
 
 MAX_PREVIEW_CHARS: Final = 64 * 1024 * 1024

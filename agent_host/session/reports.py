@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from agent_host.approval.request import ApprovalAnswer, replay_of
+from agent_host.approval import ApprovalAnswer, replay_of
+from agent_host.display_text import one_line
 from agent_host.errors import CANCELLED, INTERRUPTED, ErrorCode, UsageError, ending_of
-from agent_host.loop.context import Replay
+from agent_host.events import RUN_ENDS, EventType
+from agent_host.ids import rfc3339
+from agent_host.loop import Replay
+from agent_host.services.approval import ApprovalDecision
 from agent_host.states import SessionStatus, TaskPhase
 from agent_host.thread.messages import decode
 from config.lean_typing import NamedTuple
@@ -16,10 +20,13 @@ from state.blobs import NOT_KEPT, mode_and_blob
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from agent_host.loop.context import LoopContext
+    from agent_host.events.emitter import Event
+    from agent_host.judging import Registry
+    from agent_host.loop import LoopContext
+    from agent_host.services.approval import ApprovalReporter
     from agent_host.states import EndStatus, TaskEnd
     from agent_host.thread.messages import ToolCall
-    from state.checkpoint import Checkpoint, Task, TaskStatus
+    from state.checkpoint import Checkpoint, OpenCall, SessionIdentity, Task, TaskStatus
     from state.records import ApprovalAnswered
 
 _END_NAMES: dict[EndStatus, str] = {
@@ -244,7 +251,7 @@ def files_changed(ctx: LoopContext) -> list[str]:
     """The files that calls of the last task wrote or deleted and that are not as they were before, in order of their
     absolute paths, and those that commands were seen to change. Of a file too large to look at it is assumed, and of
     one whose first version was not kept."""
-    from agent_host.loop.intents import hash_on_disk, mode_at  # with the end of the first task
+    from agent_host.loop.prepare import hash_on_disk, mode_at  # with the end of the first task
 
     found = []
     for path, version in ctx.task.baselines.items():
@@ -414,3 +421,105 @@ def _replay_ids(thread: Sequence[bytes]) -> set[str]:
     """The replay ids of all calls in the thread."""
     calls = (call for data in thread if b'"toolCalls"' in data for call in decode(data).tool_calls)
     return {replay_of(call.name, call.arguments, session_id="", approve="")["id"] for call in calls}
+
+
+class ApprovalReports:
+    """A sink that hands every decision to `reporter`, each once. Nobody waits for the service. `scrub` takes secrets
+    out of a text; `tools` are those that a call on record may be of."""
+
+    def __init__(
+        self,
+        reporter: ApprovalReporter,
+        identity: SessionIdentity,
+        scrub: Callable[[str], str],
+        tools: Registry,
+        time: Callable[[], float],
+    ) -> None:
+        self._time = time
+        self._tools = tools
+        self._reporter = reporter
+        self._identity = identity
+        self._scrub = scrub
+        self._asked: dict[str, dict[str, Any]] = {}
+        self._again: set[str] = set()
+
+    def again(self, state: Checkpoint) -> None:
+        """Report the answers of the step that a former process left open: it may have died before the service knew. A
+        service that knew has the same decision under the same key."""
+        step, task = state.open_step, state.task
+        if step is None or task is None:
+            return
+        for call in step.calls:
+            if call.answer is not None and call.approval_id is not None:
+                self._again.add(call.approval_id)
+                self._report(
+                    call.approval_id,
+                    task_id=task.task_id,
+                    step_id=step.step_id,
+                    approved=call.answer.approved,
+                    reason=call.answer.reason,
+                    summary=self._summary(call),
+                    at=self._time(),
+                    again=True,
+                )
+
+    def take(self, event: Event) -> None:
+        """Remember what was asked, and report what was answered."""
+        payload = event.payload
+        if event.event_type in RUN_ENDS:
+            self._asked.clear()  # what was cancelled while it waited is never answered
+        elif event.event_type is EventType.APPROVAL_REQUESTED:
+            self._asked[payload["approvalId"]] = payload
+        elif event.event_type is EventType.APPROVAL_RESOLVED and payload["approvalId"] not in self._again:
+            asked = self._asked.pop(payload["approvalId"], {})
+            self._report(
+                payload["approvalId"],
+                task_id=event.task_id or "",
+                step_id=event.step_id,
+                approved=payload["decision"] == "approved",
+                reason=payload.get("reason"),
+                summary=asked.get("actionSummary", ""),
+                risk=asked.get("riskLevel"),
+                at=event.at,
+            )
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def _report(
+        self,
+        approval_id: str,
+        *,
+        task_id: str,
+        step_id: str | None,
+        approved: bool,
+        reason: str | None,
+        summary: str,
+        at: float,
+        risk: str | None = None,
+        again: bool = False,
+    ) -> None:
+        who = self._identity
+        self._reporter.take(
+            ApprovalDecision(
+                approval_id=approval_id,
+                session_id=who.session_id,
+                task_id=task_id,
+                step_id=step_id,
+                user_id=who.user_id,
+                tenant_id=who.tenant_id,
+                workspace_id=who.workspace_id,
+                decision="approved" if approved else "denied",
+                reason=None if reason is None else self._scrub(reason),
+                action_summary=summary,
+                risk_level=risk,
+                client_timestamp=rfc3339(at),
+                told_again=again,
+            )
+        )
+
+    def _summary(self, call: OpenCall) -> str:
+        """The call in one line; what the person was shown of it is not on record."""
+        spec = self._tools.get(call.tool_name)
+        subject = "" if spec is None else f": {spec.summary(call.arguments)}"
+        return one_line(self._scrub(f"{call.tool_name}{subject}"))

@@ -12,7 +12,6 @@ import orjson
 
 from agent_host.errors import INTERRUPTED, CheckpointUnreadable, ErrorCode, SessionNotFound, UsageError
 from agent_host.events import EventType
-from agent_host.session.new_task import title_of
 from agent_host.session.opening import state_errors_translated
 from agent_host.session.reports import (
     ON_RECORD,
@@ -23,7 +22,7 @@ from agent_host.session.reports import (
     verdict_in_result,
     verdict_on_record,
 )
-from agent_host.session.tasks import first_versions, workspaces
+from agent_host.session.tasks import first_versions, title_of, workspaces
 from agent_host.session.transcript import (
     Transcript,
     describe,

@@ -18,13 +18,12 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.events import EventType
-from agent_host.loop.artifacts import take_up_uploads
-from agent_host.loop.context import ResumeNote
+from agent_host.loop import ResumeNote
 from agent_host.loop.conversation import refuse_unpriced
+from agent_host.loop.results import take_up_uploads
 from agent_host.services.workspace import Upload, UploadFailed
-from agent_host.session.new_task import TaskQueue, record_of_task
 from agent_host.session.reports import approvals_of_open_calls, calls_to_replay, not_uploaded, result_object, verdict
-from agent_host.session.tasks import note_of_move
+from agent_host.session.tasks import TaskQueue, note_of_move, record_of_task
 from agent_host.states import TaskEnd
 from agent_host.thread.messages import decode, last_answer
 from state.records import SessionStatusChanged, TaskEnded, TaskReopened, TaskSteered
@@ -32,8 +31,8 @@ from state.records import SessionStatusChanged, TaskEnded, TaskReopened, TaskSte
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 
-    from agent_host.loop.context import LoopContext, Replay
-    from agent_host.session.new_task import NewTask
+    from agent_host.loop import LoopContext, Replay
+    from agent_host.session.tasks import NewTask
     from agent_host.states import EndStatus, Machine, SessionStatus
     from state.checkpoint import Checkpoint, TaskStatus
 

@@ -3,7 +3,7 @@
 The built-in estimate is a sum over kinds of characters and over the places where one kind follows another, since that
 is where tokenizers cut: a word behind a space, a capital behind a small letter, a digit behind a letter. Its weights
 were fitted to OpenAI's encodings on prose, code, listings, logs, numbers, hex and base64, and raised by a tenth: it
-errs high, and by about the same share on each of them. What the gateway counts then tells that share (`loop.limits`).
+errs high, and by about the same share on each of them. What the gateway counts then tells that share (`loop.requests`).
 Bytes divided by four would be half of the truth for hex, base64 and file listings, which is what tool output is made
 of.
 """

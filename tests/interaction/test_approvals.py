@@ -25,7 +25,7 @@ from tests.support.process import Host, gateway, say, shell, use
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
+    from agent_host.approval import ApprovalAnswer, ApprovalRequest
     from agent_host.events.emitter import Event
     from agent_host.session.opening import ResolvedOptions
     from tests.support.person import Word

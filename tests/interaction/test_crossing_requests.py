@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
+    from agent_host.approval import ApprovalAnswer, ApprovalRequest
     from agent_host.events.emitter import Event
     from tests.interaction.test_approval_desk import Client
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.approval.request import replay_of
+from agent_host.approval import replay_of
 from policy.redaction import PLACEHOLDER
 from state.blobs import sha256_hex
 from tests.support.process import call, gateway, say, shell, use

@@ -10,8 +10,7 @@ from agent_host.thread.messages import ToolCall
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent_host.judging.judge import Judge
-    from agent_host.judging.prepared import PreparedCall
+    from agent_host.judging import Judge, PreparedCall
 
 
 def decided_call(judge: Judge, tool_name: str, arguments: Mapping[str, Any]) -> PreparedCall:

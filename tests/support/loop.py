@@ -20,14 +20,12 @@ from agent_host.approval.gate import ElicitationQueue, UnattendedGate, WatchedGa
 from agent_host.events.live_output import LiveOutput
 from agent_host.host.environment import BUILT_IN
 from agent_host.ids import MACHINE
-from agent_host.judging.environment import Environment
-from agent_host.judging.judge import Judge
+from agent_host.judging import Environment, Judge
 from agent_host.llm.deferred import KnownModels
 from agent_host.llm.dialects.anthropic import AnthropicDialect
+from agent_host.loop import ArtifactPlaces, Journal, LoopContext
 from agent_host.loop.cancellation import Cancellation
-from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation, ForModel
-from agent_host.loop.journal import Journal
 from agent_host.loop.progress import Progress
 from agent_host.loop.task import run_task
 from agent_host.redaction import Scrubber

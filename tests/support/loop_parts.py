@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
+    from agent_host.approval import ApprovalAnswer, ApprovalRequest
     from agent_host.contracts import Artifact, Maker, ToolRequest
 
 SESSION, TASK, MODEL = "s", "t", "m"

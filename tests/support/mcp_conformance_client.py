@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 from mcp.shared.auth import AuthorizationCodeResult
 
-from agent_host.approval.forms import form_of
+from agent_host.approval import form_of
 from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from agent_host.ids import MACHINE
 from state.tool_lists import ToolLists

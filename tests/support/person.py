@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from agent_host.approval.request import ApprovalAnswer
+from agent_host.approval import ApprovalAnswer
 from agent_host.faults.crash import kill_after_record
 from agent_host.host.sessions import Finished, run_headless
 from agent_host.session.opening import ResolvedOptions
@@ -23,7 +23,7 @@ from config.load import load
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.approval.request import ApprovalRequest, Scope
+    from agent_host.approval import ApprovalRequest, Scope
     from agent_host.events.emitter import Sink
 
 Word = Literal["silent", "no", "once", "task", "session", "edits", "late"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from agent_host.session.new_task import NewTask
 from agent_host.session.task_runner import TaskRunner
+from agent_host.session.tasks import NewTask
 from agent_host.states import session_machine
 from policy.rules import AS_THE_BUNDLE_SAYS, TaskOptions
 

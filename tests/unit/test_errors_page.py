@@ -63,7 +63,7 @@ def test_every_failure_inside_a_task_has_its_reason() -> None:
 
 
 def test_sessions_fail_for_the_reasons_of_the_page() -> None:
-    code = source("session/ending.py") + source("session/lifecycle.py")
+    code = source("session/lifecycle.py")
     named = set(re.findall(r"\"reason\": ErrorCode\.(\w+)", code))
     session_ends = (EventType.SESSION_FAILED, EventType.SESSION_PAUSED)
     assert named <= {reason.name for reason in REASONS if reason.event in session_ends}

@@ -72,7 +72,7 @@ sys.exit(main(sys.argv[1:]))
 """
 # Of the host's own, what a session's first reply needs none of.
 NOT_FOR_A_REPLY = {
-    "agent_host.llm.client", "agent_host.loop.step", "agent_host.loop.task",
+    "agent_host.llm.client", "agent_host.loop.requests", "agent_host.loop.task",
     "agent_host.session.stored", "agent_host.workspace_changes", "policy.decide", "policy.facts", "state.loading",
     "state.record_shapes", "agent_host.llm.models", "config.models",
 }  # fmt: skip

@@ -42,7 +42,7 @@ ELSEWHERE = {
     "agent_host/rpc/sockets.py": "the socket of `serve`, where the user names it, and one in the state directory",
     "agent_host/services/approval.py": "the state directory",
     "agent_host/services/workspace.py": "the state directory",
-    "agent_host/session/attachments.py": "new files in the session's temporary directory, by its descriptor",
+    "agent_host/session/tasks.py": "new files in the session's temporary directory, by its descriptor",
     "agent_host/tool_service/": "another service, with stores of its own",
     "state/": "the state directory, and a session's temporary directory as a whole, by `state.temporary`",
     "tool_runtime/sandbox/launcher.py": "the maps of users of its own process",

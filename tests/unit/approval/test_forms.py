@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.approval.forms import MAX_FIELDS, Form, UnusableForm, form_of
+from agent_host.approval import MAX_FIELDS, Form, UnusableForm, form_of
 from agent_host.terminal import prompt_of, question_of, take
 from tests.support.rows import each_row
 

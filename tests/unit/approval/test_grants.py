@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.approval import ApprovalAnswer, ApprovalRequest, call_digest, replay_of
 from agent_host.approval.grants import covering, exact_call, grant_for, same_action
-from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, call_digest, replay_of
 from policy.facts import CommandFacts, PathFacts
 from state.records import ApprovalAnswered, ApprovalGranted, fields_of, record_of
 
 if TYPE_CHECKING:
-    from agent_host.approval.request import Scope
+    from agent_host.approval import Scope
 
 ARGUMENTS = {"command": "make", "env": {"B": "2", "A": "1"}}
 

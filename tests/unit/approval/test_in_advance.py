@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from agent_host.approval import ApprovalRequest
 from agent_host.approval.gate import InAdvance, UnattendedGate
-from agent_host.approval.request import ApprovalRequest
 from tests.support.rows import each_row
 
 ASKED = ApprovalRequest("a", "s", "t", "p", "write_file", "File.Write", {}, "", "", "file-write", "high", ())

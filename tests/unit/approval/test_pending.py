@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent_host.approval.forms import form_of
+from agent_host.approval import ApprovalAnswer, ApprovalRequest, form_of
 from agent_host.approval.gate import InAdvance, PendingApprovals
-from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
 from tests.unit.approval.test_grants import request
 
 FOREVER, AT_ONCE = 3600.0, 0.001

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.approval.forms import form_of
-from agent_host.approval.request import ApprovalRequest
+from agent_host.approval import ApprovalRequest, form_of
 from agent_host.cli.ask import Terminal, can_ask
 
 if TYPE_CHECKING:

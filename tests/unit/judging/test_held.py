@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.host.environment import built_in
-from agent_host.judging.environment import Environment
-from agent_host.judging.judge import Judge
+from agent_host.judging import Environment, Judge
 from agent_host.judging.scoping import Scoping
 from policy.rules import NO_LIMITS, TaskOptions, ToolLimit
 from policy.scope import ScopeFacts, Widening
@@ -18,7 +17,7 @@ from tests.unit.policy.helpers import NOW, bundle
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.judging.prepared import PreparedCall
+    from agent_host.judging import PreparedCall
     from policy.scope import SandboxLevel
 
 SHELL: dict[str, Any] = {"name": "Shell.Exec"}

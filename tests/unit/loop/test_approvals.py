@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.approval.gate import UnattendedGate
 from agent_host.events import EventType
-from agent_host.judging.prepared import PreparedCall
+from agent_host.judging import PreparedCall
 from agent_host.loop.calls import cancel_before_start
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.states import TaskPhase
@@ -37,8 +37,8 @@ from tests.support.records import answered
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent_host.approval import ApprovalRequest
     from agent_host.approval.gate import ApprovalGate
-    from agent_host.approval.request import ApprovalRequest
     from agent_host.contracts import ToolRequest, ToolResult
     from agent_host.llm.stream import ModelTurn
 

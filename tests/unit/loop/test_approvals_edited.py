@@ -13,7 +13,7 @@ from tests.support.records import answered
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.approval.request import ApprovalRequest
+    from agent_host.approval import ApprovalRequest
     from agent_host.contracts import ToolRequest, ToolResult
 
 NOTE = "[The person who approved this call changed its arguments. It was run, or refused, with: {}]"

@@ -18,8 +18,8 @@ from tests.support.task_runner import ended, work_on
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent_host.approval import ApprovalRequest
     from agent_host.approval.gate import ApprovalGate
-    from agent_host.approval.request import ApprovalRequest
     from agent_host.contracts import ToolRequest, ToolResult
     from agent_host.llm.stream import ModelTurn
     from agent_host.thread.messages import ToolCall

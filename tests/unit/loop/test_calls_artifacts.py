@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agent_host.contracts import Artifact
 from agent_host.events import EventType
-from agent_host.loop.artifacts import take_up_uploads
+from agent_host.loop.results import take_up_uploads
 from tests.support.loop import Loop
 from tests.support.loop_parts import Artifacts, Home, Tools, call, calls, says, settled, shell, succeeded
 

@@ -25,9 +25,9 @@ text = "done"
 # The loop without a way to read a message from the record.
 _PROGRAM = """
 import sys
-import agent_host.loop.step
+import agent_host.loop.task
 from agent_host.cli.main import main
-agent_host.loop.step.decode = None
+agent_host.loop.task.decode = None
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -106,7 +106,7 @@ async def test_of_odd_text_the_second_answer_tells(tmp_path: Path, kind: str) ->
 
 @each_row("kind", sorted(SAMPLES))
 def test_the_estimate_errs_high(kind: str) -> None:
-    """Before an answer: by a quarter more than these figures (`loop.limits`)."""
+    """Before an answer: by a quarter more than these figures (`loop.requests`)."""
     sample = SAMPLES[kind]
     most = 2.4 if kind in ODD else 1.3
     assert 1.0 <= estimate(sample.text) / sample.o200k < most

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.judging.facts import path_facts
-from agent_host.loop import intents
-from agent_host.loop.intents import Held, Versions, capture_intent, hash_on_disk
+from agent_host.loop import prepare
+from agent_host.loop.prepare import Held, Versions, capture_intent, hash_on_disk
 from policy.facts import UrlFacts
 from state.blobs import UNAVAILABLE, sha256_hex
 from tests.support.tools import TOOLS
@@ -121,7 +121,7 @@ def test_a_second_write_of_one_turn_starts_from_what_the_first_will_leave(case: 
 
 
 def test_of_a_file_too_large_to_keep_that_is_said(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intents, "_MAX_BASELINE_BYTES", 2)
+    monkeypatch.setattr(prepare, "_MAX_BASELINE_BYTES", 2)
     case.file.write_text("old")
     intent, baselines = case.write("new")
     assert intent is not None

@@ -11,9 +11,8 @@ import pytest
 
 from agent_host.errors import BudgetExceeded, PolicyDenied, PolicyExpired, RequestTooLong
 from agent_host.events import EventType
-from agent_host.loop import limits, step
-from agent_host.loop.limits import estimate_input, warn_of_step_limit
-from agent_host.loop.step import fitting_request
+from agent_host.loop import requests
+from agent_host.loop.requests import estimate_input, fitting_request, warn_of_step_limit
 from agent_host.thread.messages import Message
 from agent_host.thread.tokens import estimate
 from state.usage import TokenUsage
@@ -199,8 +198,7 @@ async def test_each_cut_is_told_on_the_scale_of_requests(tmp_path: Path) -> None
 
 
 def test_a_request_has_no_more_bytes_than_any_gateway_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_REQUEST_BYTES", 5_000)
-    monkeypatch.setattr(step, "MAX_REQUEST_BYTES", 5_000)
+    monkeypatch.setattr(requests, "MAX_REQUEST_BYTES", 5_000)
     loop = at_work(tmp_path)
     for number in range(100):
         loop.ctx.conversation.thread.add_note(Message("system", f"note {number} " * 20, 100))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.approval import ApprovalAnswer
 from agent_host.approval.gate import PendingApprovals, UnattendedGate
-from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import PersonAnswer, PersonAsked
 from agent_host.events import EventType
 from agent_host.loop.elicitation import ask_person
@@ -18,8 +18,8 @@ from tests.support.loop_parts import Tools, bundle, calls, says, shell, succeede
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent_host.approval import ApprovalRequest
     from agent_host.approval.gate import ApprovalGate
-    from agent_host.approval.request import ApprovalRequest
     from agent_host.contracts import ToolRequest, ToolResult
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

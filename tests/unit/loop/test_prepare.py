@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.approval.request import ApprovalAnswer
+from agent_host.approval import ApprovalAnswer
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import CheckpointWriteFailed
 from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults
-from agent_host.judging.environment import Registry
-from agent_host.judging.prepared import NO_EFFECT, PreparedCall, Refusal
+from agent_host.judging import NO_EFFECT, PreparedCall, Refusal, Registry
 from agent_host.loop.prepare import (
     ask_after_all,
     bound_to,

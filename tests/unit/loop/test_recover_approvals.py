@@ -19,7 +19,7 @@ from tests.support.loop_parts import NO, NOW, Person, Tools, bundle, calls, read
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.approval.request import ApprovalRequest
+    from agent_host.approval import ApprovalRequest
     from agent_host.thread.messages import ToolCall
     from policy.bundle import PolicyBundle
 

@@ -10,7 +10,7 @@ import orjson
 from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults
-from agent_host.loop.context import Replay
+from agent_host.loop import Replay
 from policy.rules import TaskOptions
 from state.records import record_of
 from tests.support.loop import Loop

@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.contracts import Artifact, ToolError, ToolResult
 from agent_host.events import EventType
-from agent_host.judging.prepared import PreparedCall, Refusal
+from agent_host.judging import PreparedCall, Refusal
 from agent_host.loop import conversation
 from agent_host.loop.results import Observations, add_note, finish, refused_result, text_of
 from agent_host.thread.messages import decode

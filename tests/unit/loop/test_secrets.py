@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_host.loop.journal import NOT_KEPT, clean_message, holds_secret, placeholder_problem
+from agent_host.loop import NOT_KEPT, clean_message, holds_secret, placeholder_problem
 from agent_host.redaction import Scrubber
 from agent_host.thread.messages import Message, ToolCall
 from policy.redaction import Redaction

@@ -8,7 +8,7 @@ import orjson
 
 from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.loop.step import take_turn
+from agent_host.loop.task import take_turn
 from agent_host.thread.messages import Block, decode
 from state.usage import TokenUsage
 from tests.support.loop import Loop

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.events import EventType
-from agent_host.loop.step import add_note, commit, take_turn
-from agent_host.loop.task import MAX_FULL_WINDOWS
+from agent_host.loop.task import MAX_FULL_WINDOWS, add_note, commit, take_turn
 from agent_host.thread.messages import GO_ON_IN_A_NEW_WINDOW, Block, decode
 from tests.support.loop import Loop
 from tests.support.loop_parts import calls, says, shell

@@ -20,7 +20,7 @@ from agent_host.errors import (
 from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
-from agent_host.loop.context import ResumeNote
+from agent_host.loop import ResumeNote
 from agent_host.states import TaskPhase
 from tests.support.loop import Loop
 from tests.support.loop_parts import NOW, Tools, bundle, calls, do, says, shell

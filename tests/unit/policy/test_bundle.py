@@ -453,9 +453,7 @@ def test_placeholders_without_a_value() -> None:
 
 def test_what_a_start_loads_of_policy_stays_cheap() -> None:
     heavy = ["pydantic", "tree_sitter", "asyncio", "httpx", "ipaddress", "policy.shell", "policy.decide"]
-    code = (
-        f"import sys, agent_host.judging.judge, policy.bundle.builtin; print([m for m in {heavy} if m in sys.modules])"
-    )
+    code = f"import sys, agent_host.judging, policy.bundle.builtin; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -13,7 +13,7 @@ from agent_host.host.environment import BUILT_IN
 from agent_host.ids import MACHINE
 from agent_host.redaction import Scrubber
 from agent_host.services.approval import ApprovalDecision, ApprovalReporter
-from agent_host.session.approval_reports import ApprovalReports
+from agent_host.session.reports import ApprovalReports
 from state.checkpoint import SessionIdentity
 
 SECRET = "token-0123456789"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_host.errors import UsageError
 from agent_host.ids import MACHINE
-from agent_host.session.attachments import KINDS, PromptPicture, keep_pictures, picture_in
+from agent_host.session.tasks import KINDS, PromptPicture, keep_pictures, picture_in
 from tests.support.pictures import gif, jpeg, png
 
 if TYPE_CHECKING:

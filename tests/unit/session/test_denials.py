@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from agent_host.approval.request import replay_of
+from agent_host.approval import replay_of
 from agent_host.errors import UsageError
 from agent_host.ids import MACHINE
-from agent_host.loop.context import Replay
+from agent_host.loop import Replay
 from agent_host.session.reports import calls_to_replay, denied_approvals
 from agent_host.thread.messages import Message, ToolCall, encode
 from state.checkpoint import Task

@@ -16,7 +16,7 @@ from tests.support.sessions import Opened
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.judging.judge import Judge
+    from agent_host.judging import Judge
     from agent_host.states import TaskEnd
 
 

@@ -15,10 +15,9 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.ids import MACHINE
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment
 from agent_host.redaction import Scrubber
 from agent_host.services.session import NewSession, SessionGrant
-from agent_host.session.new_task import NewTask, record_of_task
 from agent_host.session.opening import (
     Beginning,
     ResolvedOptions,
@@ -28,6 +27,7 @@ from agent_host.session.opening import (
     sessions_of,
     state_errors_translated,
 )
+from agent_host.session.tasks import NewTask, record_of_task
 from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.tokens import estimate
 from config.load import load
@@ -41,7 +41,7 @@ from tests.support.rows import each_row
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.session.new_task import TaskRecord
+    from agent_host.session.tasks import TaskRecord
     from state.file_session import FileSession
     from state.file_store import FileCheckpointStore
 

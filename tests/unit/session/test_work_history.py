@@ -10,9 +10,9 @@ import orjson
 from agent_host.errors import GatewayUnavailable
 from agent_host.events import EventType
 from agent_host.ids import MACHINE
-from agent_host.session.new_task import NewTask
 from agent_host.session.reports import session_state
 from agent_host.session.task_runner import TaskRunner, add_uris
+from agent_host.session.tasks import NewTask
 from agent_host.states import SessionStatus, session_machine
 from agent_host.thread.messages import Message, ToolCall, encode
 from tests.support.loop import Loop

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from agent_host import contracts
-from agent_host.approval.request import AnsweredBy, ApprovalAnswer, Scope
+from agent_host.approval import AnsweredBy, ApprovalAnswer, Scope
 from agent_host.contracts import ArtifactType, ToolStatus
 from agent_host.llm.stream import Meaning
 from agent_host.states import SessionStatus

@@ -1,0 +1,621 @@
+"""Requests to the model: made to fit, checked against every limit, sent, and counted (AH 4.4, 5.4, 6.4, 6.5).
+
+Limits are measured by what is really sent (decisions 0026, 0054 and 0101). Costs come from the usage on record and the
+prices of the configuration, so a resume counts what was spent before it. What the gateway charges for an answer that
+broke off is not known, and not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.errors import (
+    BudgetExceeded,
+    CheckpointWriteFailed,
+    ContextTooLong,
+    CostExceeded,
+    GatewayError,
+    GatewayUnavailable,
+    GuardrailBlocked,
+    ModelOverloaded,
+    PolicyDenied,
+    PolicyExpired,
+    RequestTooLong,
+    UsageError,
+)
+from agent_host.events import EventType
+from agent_host.llm.models import PICOS, format_picos
+from agent_host.loop import MAX_COST, MAX_COST_OPTION
+from agent_host.loop.conversation import refuse_uncounted, refuse_unpriced
+from agent_host.retrying import call_with_retries
+from agent_host.thread.messages import decode, holds_arguments
+from agent_host.thread.thread import MAX_CHARS, count_saved, question, summary_message
+from agent_host.thread.tokens import estimate, message_tokens
+from config.lean_typing import NamedTuple
+from state.records import ContextCompacted
+from state.usage import NO_TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from agent_host.llm.deferred import KnownModels
+    from agent_host.llm.models import Prices
+    from agent_host.llm.stream import ModelTurn
+    from agent_host.loop import LoopContext
+    from agent_host.loop.conversation import Conversation
+    from agent_host.retrying import RetryPolicy
+    from state.checkpoint import Checkpoint, ContextStrategy, Task
+    from state.usage import TokenUsage
+
+_WARN_AT = 0.8
+# Of the built-in estimate, for a model whose gateway has counted nothing yet: providers' newest encodings have a third
+# more tokens than those that it was fitted to.
+_UNKNOWN_SCALE = 1.25
+# Counts beyond these are no counts of the text that was sent, such as those of a gateway that leaves out what it
+# cached.
+LEAST_SHARE: Final = 0.5
+"""Limits count at least this share of the estimate, which errs high."""
+_LEAST_SCALE, _MOST_SCALE = LEAST_SHARE, 2.5
+MAX_REQUEST_BYTES: Final = 32 * 1024 * 1024
+"""The most that a provider takes (Anthropic); pictures alone have a lower bound (`thread.pictures`)."""
+# A call that may answer with less is not worth its input; OpenAI's Responses take no lower limit either. A model that
+# thinks does so first, and within the same limit: 1,024 is the least that Anthropic lets one think.
+_LEAST_OUTPUT_TOKENS = 16
+_LEAST_WITH_THINKING = 1024
+
+
+class ModelRequest(NamedTuple):
+    """A request as it is sent, all but its head. `needed` are its input tokens, as the gateway is expected to count
+    them, `estimated` as they are estimated here, and `least` the fewest that it has."""
+
+    messages: list[bytes]
+    needed: int
+    estimated: int
+    least: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its messages."""
+        return sum(map(len, self.messages))
+
+
+def check_before_call(ctx: LoopContext, step_id: str) -> None:
+    """Check that the model may be asked at all. Raises CheckpointWriteFailed, PolicyExpired, PolicyDenied."""
+    if not ctx.journal.has_room():
+        raise CheckpointWriteFailed(
+            "the session's checkpoint has no room for another step (host.max_snapshot_bytes); all so far is on record: "
+            "set it higher in your configuration, then resume"
+        )
+    decision = ctx.judge.check_llm(ctx.conversation.model)
+    if decision.expired:
+        ctx.emit(EventType.POLICY_EXPIRED, step_id)
+        raise PolicyExpired(decision.reason)
+    if not decision.allowed:
+        raise PolicyDenied(f"the policy does not allow the model call: {decision.reason} ({decision.rule})")
+
+
+def next_request(ctx: LoopContext) -> ModelRequest:
+    """The next request as it would be sent now."""
+    talk = ctx.conversation
+    messages = talk.thread.encode_window(talk.head_tokens)
+    return ModelRequest(messages, estimate_input(ctx), talk.tokens, _least_input(ctx))
+
+
+def check_request(ctx: LoopContext, model: str, request: ModelRequest, most_output: int) -> int | None:
+    """Check what is really sent to `model` against every limit of a request: tokens, bytes, the session's budget,
+    costs. Returns how many tokens the model may answer with by its costs, as `affordable_output` does.
+
+    Raises RequestTooLong, BudgetExceeded, CostExceeded; UsageError where costs are limited and not known."""
+    limits = ctx.judge.llm_policy
+    if request.least > limits.max_input_tokens:
+        raise RequestTooLong(
+            f"the next request has at least {request.least} tokens, and llmPolicy.maxInputTokens is "
+            f"{limits.max_input_tokens}: the system prompt and the tools, which are always sent, have "
+            f"{ctx.conversation.head_tokens}, the rest is the newest message; a higher limit lets it go on"
+        )
+    if request.size_bytes > MAX_REQUEST_BYTES:
+        raise RequestTooLong(
+            f"the next request has {request.size_bytes} bytes, and no gateway takes more than {MAX_REQUEST_BYTES}; "
+            "with llm.images = false it goes without pictures"
+        )
+    used = ctx.state.usage.for_limits.total
+    if used + request.needed > limits.max_session_tokens:
+        beyond = used - ctx.state.session_tokens_used
+        counted = f" ({beyond} beyond the gateway's count: half of the estimate)" if beyond else ""
+        raise BudgetExceeded(
+            f"the session's token budget does not cover the next call: {used} tokens used{counted} and about "
+            f"{request.needed} needed of {limits.max_session_tokens} (llmPolicy.maxSessionTokens)"
+        )
+    return affordable_output(ctx, model, request.needed, most_output)
+
+
+def emit_compacted(
+    ctx: LoopContext, step_id: str, strategy: ContextStrategy, before: int, usage: TokenUsage = NO_TOKENS
+) -> None:
+    """Report that requests show less from now on; `before` is what `estimate_input` was."""
+    summary = {} if strategy != "summarize" or ctx.state.summary is None else {"summary": ctx.state.summary}
+    ctx.emit(
+        EventType.CONTEXT_COMPACTED,
+        step_id,
+        strategy=strategy,
+        droppedMessages=ctx.conversation.thread.dropped,
+        clearedMessages=ctx.state.cleared_messages,
+        estimatedBefore=before,
+        estimatedAfter=estimate_input(ctx),
+        **summary,
+        **usage.to_wire(),
+    )
+
+
+def room_for_conversation(ctx: LoopContext) -> int:
+    """Estimated tokens that a request has room for behind its head, by the bundle and by what the model takes."""
+    talk, most = ctx.conversation, ctx.judge.llm_policy.max_input_tokens
+    context = talk.facts.limits.context_tokens
+    room = most if context is None else min(most, context - talk.output_limit(ctx.judge))
+    return int(room / _scale(ctx)) - talk.head_tokens
+
+
+def estimate_input(ctx: LoopContext) -> int:
+    """Input tokens of the next request: what the gateway counted last time, and by its scale what changed since."""
+    known = _last_request(ctx)
+    if known is None:
+        return math.ceil(ctx.conversation.tokens * _scale(ctx))
+    counted, estimated_then = known
+    counted = max(counted, int(estimated_then * LEAST_SHARE))
+    return max(0, counted + math.ceil(_scale(ctx) * (ctx.conversation.tokens - estimated_then)))
+
+
+def _least_input(ctx: LoopContext) -> int:
+    """The fewest tokens that the next request has, so that none fails for a difference of counts alone: what the
+    gateway counted of the last one, where that can be a count of the text, and half of the estimate of the rest."""
+    tokens, known = ctx.conversation.tokens, _last_request(ctx)
+    counted, estimated_then = known or (0, 1)
+    if not _LEAST_SCALE <= counted / max(1, estimated_then) <= _MOST_SCALE:
+        return int(tokens * LEAST_SHARE)
+    if tokens < estimated_then:
+        return int(tokens * counted / estimated_then)
+    return counted + int((tokens - estimated_then) * LEAST_SHARE)
+
+
+def _scale(ctx: LoopContext) -> float:
+    """Return how many tokens of the gateway one estimated token is. The estimate is off by about the same share on
+    texts of all kinds, so the share of the last request is that of what is added to it, within a tenth."""
+    known = _last_request(ctx)
+    if known is None:
+        return _UNKNOWN_SCALE if ctx.conversation.count is estimate else 1.0
+    counted, estimated_then = known
+    scale = counted / max(1, estimated_then)
+    return scale if _LEAST_SCALE <= scale <= _MOST_SCALE else 1.0
+
+
+def _last_request(ctx: LoopContext) -> tuple[int, int] | None:
+    """The tokens of the last request, as counted and as estimated, where the same model read it."""
+    state = ctx.state
+    return state.tokens_known if state.tokens_known_of in (None, ctx.conversation.model) else None
+
+
+def warn_of_step_limit(ctx: LoopContext, step_id: str) -> None:
+    """One notice at four fifths of the way."""
+    task = ctx.task
+    if task.step_count == int(task.max_steps * _WARN_AT):
+        ctx.emit(EventType.STEP_LIMIT_APPROACHING, step_id, stepCount=task.step_count, maxSteps=task.max_steps)
+
+
+class _Limit(NamedTuple):
+    """The limit of a session or a task and what it has spent: picos of the currency."""
+
+    whose: str
+    option: str
+    most: int
+    spent: int
+    error: type[BudgetExceeded]
+
+
+def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int) -> int | None:
+    """Return how many tokens `model` may answer with after about `input_tokens` of input, `most` if the limits leave
+    more than that; None if nothing limits what the session costs.
+
+    The input is priced as though nothing of it came from the provider's cache. Raises CostExceeded, BudgetExceeded for
+    a call that would pass a limit with an answer of the mean length so far; UsageError where costs are not known.
+    """
+    limits = list(_limits(ctx))
+    if not limits:
+        return None
+    refuse_unpriced(ctx.conversation.models, model)
+    facts = ctx.conversation.models.of(model)
+    prices = facts.prices
+    if prices is None:
+        raise LookupError(model)
+    at_least = _LEAST_WITH_THINKING if facts.limits.thinking else _LEAST_OUTPUT_TOKENS
+    least = min(most, max(at_least, _mean_output(ctx.state)))
+    for limit in limits:
+        left = limit.most - limit.spent - prices.most_for_input(input_tokens)
+        if left < least * prices.output:
+            raise limit.error(_describe(limit, prices.most_for_input(input_tokens) + least * prices.output, prices))
+        if prices.output:
+            most = min(most, left // prices.output)
+    return most
+
+
+def cost_of(models: KnownModels, usage: TokenUsage, model: str) -> dict[str, Any]:
+    """The cost of one call, {cost, costCurrency}; empty if its model has no price."""
+    cost = models.cost(usage, {model: usage})
+    return {} if cost is None else cost.to_wire()
+
+
+def _limits(ctx: LoopContext) -> Iterator[_Limit]:
+    talk, state = ctx.conversation, ctx.state
+    of_task = ctx.task.options.get(MAX_COST_OPTION)
+    if talk.max_cost:
+        refuse_uncounted(talk.models, state)
+        yield _Limit("session", MAX_COST, round(talk.max_cost * PICOS), _spent(ctx, state), CostExceeded)
+    if of_task is not None:
+        refuse_uncounted(talk.models, ctx.task)
+        yield _Limit("task", "taskOptions.maxCost", round(of_task * PICOS), _spent(ctx, ctx.task), BudgetExceeded)
+
+
+def _spent(ctx: LoopContext, owner: Checkpoint | Task) -> int:
+    by_model = {model: usage.for_limits for model, usage in owner.usage_by_model.items()}
+    cost = ctx.conversation.models.cost(owner.usage.for_limits, by_model)
+    return 0 if cost is None else cost.picos
+
+
+def _mean_output(state: Checkpoint) -> int:
+    """Tokens of the model's answers so far, on average; 0 before the first one."""
+    steps = sum(task.step_count for task in state.earlier_tasks) + (0 if state.task is None else state.task.step_count)
+    return -(-state.usage.for_limits.output_tokens // steps) if steps else 0
+
+
+def _describe(limit: _Limit, needed: int, prices: Prices) -> str:
+    return (
+        f"what the {limit.whose} may cost does not cover the next call: {format_picos(limit.spent)} {prices.currency} "
+        f"spent and about {format_picos(needed)} needed of {format_picos(limit.most)} ({limit.option})"
+        + ("; a higher limit lets it go on" if limit.error is CostExceeded else "")
+    )
+
+
+# Tokens of an answer that its gateway did not count, or counted too low.
+
+_ODD_TIMES: Final = 4
+_ODD_FROM_TOKENS: Final = 500  # a short answer of a model that thinks is no news
+
+
+def count_usage(ctx: LoopContext, step_id: str, turn: ModelTurn, *, needed: int, sent: int, shown: str) -> ModelTurn:
+    """The turn with the tokens that it used. A gateway that reports none must not make the budget endless: the estimate
+    takes its place. One that reports fewer than half of the estimate has limits count that half.
+
+    `sent` is the estimate of the request, `needed` the same by the gateway's scale; `shown` is all text and thinking
+    that came. A count far above the estimate stands, since providers count reasoning that they do not show, and is
+    reported once."""
+    usage, count = turn.usage, ctx.conversation.count
+    calls = tuple(call.arguments_json.decode() for call in turn.tool_calls)
+    blocks = tuple(block.raw for block in turn.blocks if not holds_arguments(block))
+    # Of an opaque block only its provider knows what it says, so that no limit counts it beyond what is reported.
+    tokens = {text: count(text) for text in {shown, turn.text, *calls, *blocks}}
+    said = sum(tokens[text] for text in (shown, *calls))
+    with_blocks = max(said, message_tokens(tokens.__getitem__, turn.text, calls + blocks))
+    read, written = usage.input_tokens or needed, usage.output_tokens or with_blocks
+    usage = usage._replace(
+        input_tokens=read,
+        output_tokens=written,
+        uncounted_input=max(0, int(sent * LEAST_SHARE) - read),
+        uncounted_output=max(0, int(said * LEAST_SHARE) - written),
+    )
+    _report_odd_count(ctx, step_id, usage, sent, with_blocks)
+    return turn._replace(usage=usage)
+
+
+def _report_odd_count(ctx: LoopContext, step_id: str, usage: TokenUsage, sent: int, said: int) -> None:
+    """Report the first count of the session's process that is far above the estimate."""
+    talk = ctx.conversation
+    for counted, estimated, of_what in (
+        (usage.input_tokens, sent, "of input"),
+        (usage.output_tokens, said, "of output"),
+    ):
+        if counted > max(_ODD_TIMES * estimated, _ODD_FROM_TOKENS) and not talk.has_odd_count:
+            talk.has_odd_count = True
+            message = (
+                f"the gateway counts {counted} tokens {of_what} where about {estimated} are expected; its count "
+                "stands, as for reasoning that is not shown"
+            )
+            ctx.emit(
+                EventType.LLM_COUNT_ODD,
+                step_id,
+                model=talk.model,
+                countedTokens=counted,
+                estimatedTokens=estimated,
+                message=message,
+            )
+
+
+async def call_model(ctx: LoopContext, step_id: str, request: ModelRequest, attempts: Attempts) -> ModelTurn:
+    """One request, tried again where its fault passes."""
+    talk, needed = ctx.conversation, request.needed
+    started = ctx.outside.monotonic()
+    shown: list[str] = []
+
+    def send() -> Awaitable[ModelTurn]:
+        attempts.number += 1
+        shown.clear()
+        return talk.llm.stream(talk.head, request.messages, on_text, on_thinking, ctx.emitter.flush)
+
+    def on_text(text: str) -> None:
+        shown.append(text)
+        ctx.emit(EventType.TEXT_CHUNK, step_id, text=text, attempt=attempts.number)
+
+    def on_thinking(text: str) -> None:
+        shown.append(text)
+        ctx.emit(EventType.THINKING_CHUNK, step_id, text=text, attempt=attempts.number)
+
+    def on_retry(_: int, wait_s: float, error: GatewayUnavailable) -> None:
+        told = {"attempt": attempts.number, "waitMs": int(wait_s * 1000), "message": str(error)}
+        ctx.emit(EventType.LLM_RETRY, step_id, **told)
+
+    if ctx.phase.may("call_model"):  # it waits for the model already where the first request did not do
+        ctx.phase.fire("call_model")
+    limit = talk.answer_limit(ctx.judge)
+    ctx.emit(
+        EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed, maxOutputTokens=limit
+    )
+    retry = attempts.retry_policy(talk)
+    turn = await ctx.cancellation.interruptible(
+        call_with_retries(GatewayUnavailable, send, retry, on_retry, ctx.outside)
+    )
+    ctx.phase.fire("answered")
+    turn = count_usage(ctx, step_id, turn, needed=needed, sent=request.estimated, shown="".join(shown))
+    _emit_answer(ctx, step_id, turn, ctx.outside.ms_since(started))
+    return turn
+
+
+def _emit_answer(ctx: LoopContext, step_id: str, turn: ModelTurn, latency_ms: int) -> None:
+    models, model = ctx.conversation.models, ctx.conversation.model
+    ctx.emit(
+        EventType.LLM_REQUEST_COMPLETED,
+        step_id,
+        model=model,
+        **turn.usage.to_wire(),
+        stopReason=turn.stop_reason,
+        latencyMs=latency_ms,
+        **_names_of_answer(ctx, turn),
+        **cost_of(models, turn.usage, model),
+    )
+    if turn.replaced:
+        message = f"the model's answer held halves of characters: U+FFFD stands in {turn.replaced} place(s)"
+        ctx.emit(EventType.LLM_ANSWER_REPAIRED, step_id, count=turn.replaced, message=message)
+
+
+def _names_of_answer(ctx: LoopContext, turn: ModelTurn) -> dict[str, str]:
+    """The gateway's names for the answer and its model, and its words on the end, as far as it gives them. Scrubbed
+    here, since OpenTelemetry gets payloads as they are emitted."""
+    names = {"responseId": turn.response_id, "responseModel": turn.response_model, "stopDetail": turn.detail}
+    return {key: ctx.scrubber.text(name) for key, name in names.items() if name}
+
+
+# The model is asked until it answers: a request that is too long is cut and sent once more, and where the model is
+# overloaded the next one is asked (AH 6.4).
+
+
+# What is left of a conversation that was too long. The estimate of its tokens was wrong then, so the cut is hard.
+_SHARE = 0.5
+
+
+class Attempts:
+    """The tries of one step, from 1; `number` is the present one. Text of a try is taken back by its number.
+    `overloaded` are the models that had no capacity; another one is asked before a server is waited for."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.overloaded: set[str] = set()
+
+    def next_model(self, talk: Conversation) -> str | None:
+        """The model to ask once the present one is overloaded; None if there is no other."""
+        return next((name for name in talk.fallbacks if name not in {*self.overloaded, talk.model}), None)
+
+    def retry_policy(self, talk: Conversation) -> RetryPolicy:
+        """The number of tries and the time that the present model gets."""
+        return talk.retry if self.next_model(talk) is None else talk.retry._replace(max_wait_s=None)
+
+
+async def ask(
+    ctx: LoopContext, step_id: str, call: Callable[[ModelRequest, Attempts], Awaitable[ModelTurn]]
+) -> ModelTurn:
+    """The answer to the next request, which `call` sends.
+
+    Raises what `fitting_request` and the client raise, TaskCancelled.
+    """
+    attempts, was_cut = Attempts(), False
+    while True:
+        request = fitting_request(ctx, step_id)
+        try:
+            return await call(request, attempts)
+        except ContextTooLong as error:
+            if was_cut or not cut_window(ctx, step_id, error.limit):
+                raise
+            was_cut = True
+            _take_back(ctx, step_id, attempts, error)
+        except ModelOverloaded as error:
+            fallback = attempts.next_model(ctx.conversation)
+            attempts.overloaded.add(ctx.conversation.model)
+            if fallback is None:
+                raise
+            was_cut = False  # another model has another window
+            _take_back(ctx, step_id, attempts, error)
+            _fall_back(ctx, step_id, fallback)
+
+
+def fitting_request(ctx: LoopContext, step_id: str) -> ModelRequest:
+    """Make the next request fit, and check that it may be sent. Where the newest turn alone would not fit, it shows its
+    results in short, as all before it do.
+
+    Raises what `check_before_call` and `check_request` raise.
+    """
+    check_before_call(ctx, step_id)
+    talk = ctx.conversation
+    newest_tokens, newest_messages = talk.thread.newest
+    if newest_tokens > room_for_conversation(ctx):
+        clear_all_results(ctx, step_id, newest_messages)
+    before, dropped = estimate_input(ctx), talk.thread.dropped
+    talk.thread.fit(room_for_conversation(ctx))
+    if talk.thread.dropped != dropped:
+        emit_compacted(ctx, step_id, "drop_oldest", before)
+    talk.settle_window()
+    request = next_request(ctx)
+    while request.size_bytes > MAX_REQUEST_BYTES and cut_window(ctx, step_id):
+        talk.settle_window()
+        request = next_request(ctx)
+    most_output = talk.output_limit(ctx.judge)
+    talk.lower_output(check_request(ctx, talk.model, request, most_output), ctx.judge)
+    return request
+
+
+def cut_window(ctx: LoopContext, step_id: str, limit: int | None = None) -> bool:
+    """Leave the oldest half of the conversation out of requests, or what is above half of the `limit` of the model;
+    says whether anything was left out. The next turn's record, or that of a step's end, says where the window is."""
+    talk, before = ctx.conversation, estimate_input(ctx)
+    budget = int(talk.thread.tokens * _SHARE)
+    if limit is not None:
+        budget = min(budget, int(limit * _SHARE) - talk.head_tokens)
+    dropped = talk.thread.cut(budget)
+    if dropped:
+        message = f"the conversation was too long for the model: its oldest {dropped} message(s) are left out"
+        ctx.emit(EventType.LLM_WINDOW_CUT, step_id, droppedMessages=dropped, message=message)
+        emit_compacted(ctx, step_id, "drop_oldest", before)
+    return dropped > 0
+
+
+def _take_back(ctx: LoopContext, step_id: str, attempts: Attempts, error: GatewayError) -> None:
+    ctx.emit(EventType.LLM_RETRY, step_id, attempt=attempts.number, waitMs=0, message=str(error))
+
+
+def _fall_back(ctx: LoopContext, step_id: str, name: str) -> None:
+    """Have the model `name` go on with the task. It gets no blocks of the one before."""
+    before = ctx.conversation.model
+    ctx.conversation.use_model(name, ctx.judge)
+    message = f"{before} is overloaded: {name} goes on with the task (llm.fallback_models)"
+    ctx.emit(EventType.LLM_FALLBACK, step_id, model=before, fallbackModel=name, message=message)
+
+
+# Making room in a request (AH 5.4): older results left out, or a summary in the place of the older part.
+#
+# The conversation on record stays whole; what a request shows of it is a view, which goes on record when it changes.
+# Each way that does not help gives way to the next cheaper one, and the last, dropping the oldest messages, always
+# helps.
+
+
+_MIN_SAVED = 0.2
+"""Share of the window that clearing has to save: each change of the view has the whole request written to the cache
+again."""
+_STEPS_WITHOUT = 10
+"""Steps that need room without a further question, once there was no summary to be had."""
+_MARGIN = 0.05
+"""Share of the window that is kept free for the question, so that a summary is asked for before it is too late."""
+
+
+async def make_room(ctx: LoopContext, step_id: str) -> None:
+    """Change the view where the next request would be too long, or a client asked for it. What is still too long then
+    is cut by `Thread.fit`. Raises TaskCancelled, CheckpointWriteFailed."""
+    talk = ctx.conversation
+    strategy, wanted = talk.compaction.strategy, talk.compaction_wanted
+    if strategy == "drop_oldest" and not wanted:
+        return
+    window = room_for_conversation(ctx)
+    if talk.thread.tokens <= window * (1 - _MARGIN) and not wanted:
+        return
+    talk.compaction_wanted = False
+    before = estimate_input(ctx)
+    by_summary = (strategy == "summarize" and talk.steps_without_summary == 0) or (wanted and strategy == "drop_oldest")
+    talk.steps_without_summary = max(0, talk.steps_without_summary - 1)
+    record = await _summarize(ctx, step_id, window) if by_summary else None
+    if by_summary and record is None:
+        talk.steps_without_summary = _STEPS_WITHOUT
+    record = record or _clear_results(ctx, window)
+    if record is None:
+        return
+    _show(ctx, step_id, record, before)
+
+
+def clear_all_results(ctx: LoopContext, step_id: str, newest: int) -> None:
+    """Leave the text of all large results out of requests, where that makes the `newest` messages shorter."""
+    state, messages = ctx.state, len(ctx.state.thread) - 1
+    first = 1 + max(state.cleared_messages, messages - newest)
+    if any(count_saved(decode(data)) for data in state.thread[first:]):
+        record = ContextCompacted("clear_tool_results", ctx.conversation.thread.dropped, messages, state.summary)
+        _show(ctx, step_id, record, estimate_input(ctx))
+
+
+def _show(ctx: LoopContext, step_id: str, record: ContextCompacted, before: int) -> None:
+    """Have requests show what the record says."""
+    ctx.journal.record(record)
+    ctx.conversation.renew_thread()
+    emit_compacted(ctx, step_id, record.strategy, before, record.usage)
+
+
+def _clear_results(ctx: LoopContext, window: int) -> ContextCompacted | None:
+    """Older results left out; None where that saves too little."""
+    state, older = ctx.state, ctx.conversation.thread.older()
+    first = max(state.cleared_messages, state.dropped_messages)
+    saved = sum(count_saved(decode(data)) for data in state.thread[1 + first : 1 + older])
+    if saved < min(window, ctx.conversation.thread.tokens) * _MIN_SAVED:
+        return None
+    return ContextCompacted("clear_tool_results", state.dropped_messages, older, state.summary)
+
+
+async def _summarize(ctx: LoopContext, step_id: str, window: int) -> ContextCompacted | None:
+    """A summary in the place of all but the newest messages; None where there is none to be had."""
+    talk, state = ctx.conversation, ctx.state
+    model = talk.compaction.summary_model or talk.model
+    turn = await _answer(ctx, step_id, window, model)
+    if turn is None:
+        return None
+    text = ctx.scrubber.text(turn.text.strip())[:MAX_CHARS]
+    size = min(window, talk.thread.tokens)
+    dropped = talk.thread.count_dropped(size, summary_message(text, talk.count).tokens)
+    if not text or turn.tool_calls or turn.meaning != "complete" or dropped <= state.dropped_messages:
+        dropped, text = state.dropped_messages, state.summary or ""
+    if dropped == state.dropped_messages:
+        # What was asked is paid for all the same.
+        kept = ContextCompacted("summarize", dropped, state.cleared_messages, state.summary, turn.usage, model)
+        ctx.journal.record(kept)
+        return None
+    return ContextCompacted("summarize", dropped, state.cleared_messages, text, turn.usage, model)
+
+
+async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> ModelTurn | None:
+    """The answer of `model` to the question for a summary; None where policy, the budget or the gateway allow none. The
+    request begins as the one before it, so that the provider reads it from its cache."""
+    talk, asked = ctx.conversation, question(ctx.conversation.count)
+    if not ctx.judge.check_llm(model).allowed:
+        return None
+    thread, make_head = talk.thread, talk.make_head
+    if model != talk.model and talk.for_model is not None:
+        thread, make_head = talk.for_model(model)
+    messages, estimated = thread.asking(asked, window, talk.head_tokens)
+    estimated += talk.head_tokens
+    request = ModelRequest(messages, estimated, estimated, int(estimated * LEAST_SHARE))
+    most_output = talk.output_limit(ctx.judge)
+    try:
+        affordable = check_request(ctx, model, request, most_output)
+    except (BudgetExceeded, UsageError):
+        return None
+    head = talk.head
+    if model != talk.model or affordable not in (None, most_output):
+        head = make_head(ctx.judge, most_output if affordable is None else affordable)
+
+    def ask() -> Awaitable[ModelTurn]:
+        return talk.llm.stream(head, request.messages, _nothing_shown)
+
+    def on_retry(_: int, wait_s: float, error: GatewayUnavailable) -> None:
+        ctx.emit(EventType.CONTEXT_SUMMARY_RETRY, step_id, waitMs=int(wait_s * 1000), message=str(error))
+
+    try:
+        turn = await ctx.cancellation.interruptible(
+            call_with_retries(GatewayUnavailable, ask, talk.retry, on_retry, ctx.outside)
+        )
+    except (GatewayError, GuardrailBlocked):
+        return None
+    return count_usage(ctx, step_id, turn, needed=request.needed, sent=request.estimated, shown=turn.text)
+
+
+def _nothing_shown(_: str) -> None:
+    """The text of a summary is no answer to the person."""
