@@ -153,11 +153,6 @@ class Scheduler:
         return len(self._running)
 
     @property
-    def is_interrupted(self) -> bool:
-        """True if a person has stopped it."""
-        return self._stop == "interrupted"
-
-    @property
     def waiting(self) -> int:
         """The number of tasks that wait for their turn, or for their next try."""
         return len(self._waiting)

@@ -20,7 +20,7 @@ from agent_host.batch.summary import Progress, exit_code_of, summarize, table_of
 from agent_host.batch.workspaces import Workspaces
 from agent_host.cli.outputs import import_view, write_page
 from agent_host.cli.policy import policy_of_options
-from agent_host.cli.shared import CommandLine, on_signals, settings_of_options
+from agent_host.cli.shared import CommandLine, end_on_signals, settings_of_options
 from agent_host.cli.streams import answer, notice
 from agent_host.clients.fork_server import default_starter
 from agent_host.errors import PolicyBundleInvalid, UsageError
@@ -101,7 +101,7 @@ async def _run(
         on_row=_print_row if namespace.output == "jsonl" else lambda _: None,
         spent=None if max_cost is None else _costs_on_record(tasks, ledger, depot),
     )  # fmt: skip
-    on_signals(lambda number: _interrupt(scheduler, number))
+    end_on_signals(lambda _: _interrupt(scheduler))
     telling = asyncio.ensure_future(_tell(progress, scheduler))
     try:
         stop = await scheduler.run()
@@ -158,9 +158,7 @@ def _with_copies(
     return launch._replace(files=tuple(copies.values())), tasks
 
 
-def _interrupt(scheduler: Scheduler, number: int) -> None:
-    if scheduler.is_interrupted:
-        os._exit(128 + number)
+def _interrupt(scheduler: Scheduler) -> None:
     notice("stopping: sessions finish their steps; the same command goes on")
     scheduler.interrupt()
 

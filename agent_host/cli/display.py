@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from typing import ClassVar, TextIO
 
     from agent_host import Result
+    from agent_host.cli.pipeline import StepMarks
     from agent_host.cli.progress import Clock, Timer
-    from agent_host.cli.runner_marks import StepMarks
     from agent_host.events.emitter import Event, Sink
 
 # What each form puts on stdout.
@@ -139,7 +139,7 @@ def _marks(flush: Callable[[], None]) -> StepMarks | None:
     """Marks for the CI runner that shows the log, where it knows such."""
     if not (os.environ.get(GITHUB) or os.environ.get(GITLAB)):
         return None
-    from agent_host.cli.runner_marks import StepMarks
+    from agent_host.cli.pipeline import StepMarks
 
     return StepMarks(flush)
 

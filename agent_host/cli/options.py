@@ -296,7 +296,7 @@ def _chat(commands: Any) -> None:
 
 
 def _mcp(commands: Any) -> None:
-    mcp = _add(commands, "mcp", "mcp:mcp", "an MCP server, to which others hand tasks")
+    mcp = _add(commands, "mcp", "protocols:mcp", "an MCP server, to which others hand tasks")
     mcp.add_argument(
         "--allow-approve", action="store_true", help="let the client itself approve calls, with a tool of its own"
     )
@@ -304,13 +304,13 @@ def _mcp(commands: Any) -> None:
 
 
 def _approvals(commands: Any) -> None:
-    listed = _add(commands, "approvals", "approvals:approvals", "list the open questions of all live sessions")
+    listed = _add(commands, "approvals", "sessions:approvals", "list the open questions of all live sessions")
     listed.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     _state_dir(listed)
 
 
 def _approve(commands: Any) -> None:
-    approve = _add(commands, "approve", "approvals:approve", "approve an open question of a live session")
+    approve = _add(commands, "approve", "sessions:approve", "approve an open question of a live session")
     approve.add_argument("approval_id", metavar="ID", help="the question, as `agent-host approvals` lists it")
     approve.add_argument(
         "--scope", choices=("once", "task", "session"), default="once", help="how far it reaches (once)"
@@ -319,20 +319,20 @@ def _approve(commands: Any) -> None:
 
 
 def _deny(commands: Any) -> None:
-    deny = _add(commands, "deny", "approvals:deny", "deny an open question of a live session")
+    deny = _add(commands, "deny", "sessions:deny", "deny an open question of a live session")
     deny.add_argument("approval_id", metavar="ID", help="the question, as `agent-host approvals` lists it")
     deny.add_argument("--reason", metavar="TEXT", help="why, for the model")
     _state_dir(deny)
 
 
 def _acp(commands: Any) -> None:
-    acp = _add(commands, "acp", "acp:acp", "an agent for editors (Agent Client Protocol)")
+    acp = _add(commands, "acp", "protocols:acp", "an agent for editors (Agent Client Protocol)")
     acp.add_argument(
         "--init",
         dest="command",
         action="store_const",
         const="init:init",
-        default="acp:acp",
+        default="protocols:acp",
         help="set a provider up, as `agent-host init` does",
     )
     acp.set_defaults(key_env=None, yes=False)  # options of `init` that this command has not
@@ -475,7 +475,7 @@ def _replay(commands: Any) -> None:
 
 
 def _cost_check(commands: Any) -> None:
-    check = _add(commands, "cost-check", "cost_check:cost_check", "what recorded sessions cost now; exit 1 on growth")
+    check = _add(commands, "cost-check", "replay:cost_check", "what recorded sessions cost now; exit 1 on growth")
     check.add_argument("recordings", metavar="RECORDING", nargs="+", help="ids of sessions, or scripts (.toml, .jsonl)")
     check.add_argument("--baseline", metavar="FILE", required=True, help="the costs to compare with")
     check.add_argument("--max-growth", metavar="PERCENT", type=_percent, default=0.02, help="allowed growth (2%%)")

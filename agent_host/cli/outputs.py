@@ -131,20 +131,19 @@ def take_away(
 ) -> tuple[Result, bool]:
     """Write the files of a run that ended with `result` and will exit with `code`: the result with what it says of
     them, and whether all were written. `items` are those of the task's transcript."""
-    from agent_host.cli import runner_marks
-    from agent_host.cli.pipeline import junit_of, summary_of
+    from agent_host.cli import pipeline  # the XML of a report is nothing that a run starts with
 
     patch, of_files, is_whole = _write_patch(files, result, make_patch)
     result = dataclasses.replace(result, details={**result.details, **of_files})
     prompt = next((item["text"] for item in items if item.get("role") == "user"), "")
     if "summary" in files or files.step_summary:
-        text = summary_of(result, items, patch, prompt=prompt, resume=resume)
+        text = pipeline.summary_of(result, items, patch, prompt=prompt, resume=resume)
         is_whole &= files.write("summary", text.encode("utf-8", "replace"))
         if files.step_summary:
-            runner_marks.append_summary(files.step_summary, text)
+            pipeline.append_summary(files.step_summary, text)
     if "junit" in files:
         code = code if is_whole else code or exit_codes.FAILED
-        is_whole &= files.write("junit", junit_of(result, items, code, prompt=prompt, resume=resume))
+        is_whole &= files.write("junit", pipeline.junit_of(result, items, code, prompt=prompt, resume=resume))
     again = resume if result.resumable or result.details["deniedApprovals"] else None
     if "result" in files:
         shown = {**result.details, "resumeCommand": resume if result.resumable else None}
@@ -157,7 +156,7 @@ def take_away(
             "verdict": str(result.details["verdict"]),
             "resume-command": again or "",
         }
-        runner_marks.append_outputs(files.step_outputs, outputs)
+        pipeline.append_outputs(files.step_outputs, outputs)
     return result, is_whole
 
 

@@ -1,21 +1,33 @@
-"""A run as a pipeline shows it: a summary in Markdown, and a test report in JUnit's form.
+"""A run as a pipeline shows it: a summary in Markdown, a test report in JUnit's form, and marks in a CI runner's log.
 
-All text of a model, a command or a file is inert in both: it is code in Markdown, and text in XML.
+All text of a model, a command or a file is inert in each: it is code in Markdown, text in XML, and `runner_log` escapes
+what is in a mark.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
 import shlex
-from typing import TYPE_CHECKING, Any, NamedTuple
+import stat
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from agent_host.cli import runner_log
+from agent_host.cli.streams import GITHUB, notice
 from agent_host.clients.markdown import code_span, fenced
 from agent_host.display_text import count_noun, one_line, tokens_in_words
+from agent_host.events import RUN_ENDS, EventType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import TextIO
 
+    from agent_host.events.emitter import Event
     from agent_host.host.records import Result, WholePatch
 
 _LINE_BYTES = 200
@@ -206,3 +218,307 @@ def _outcome(item: Mapping[str, Any]) -> str:
 
 def _why(item: Mapping[str, Any]) -> str:
     return str(item.get("message") or item.get("output") or item.get("code") or "")
+
+
+# Marks for the CI runner that the run is a step of: a group a step, annotations, the step's summary and outputs.
+#
+# Annotations come from the commands that failed: a line of their output that names a file of the workspace and a place
+# in it, in the forms of compilers, linters and test programs. A command that was run again counts as it ended last.
+
+MOST_ANNOTATIONS: Final = 10
+"""Of a kind; the runner of GitHub shows no more of a step."""
+MAX_SUMMARY_BYTES: Final = 1024 * 1024
+"""Of the summary of a step; the runner takes no larger one."""
+_MESSAGE_BYTES: Final = 1000
+_MOST_REPLAYS: Final = 10
+_MAX_LINES: Final = 20_000
+_MAX_LINE_CHARS: Final = 1000
+_CUT: Final = "\n\nThe rest of the summary is left out: it was too long for this page.\n"
+
+
+class StepMarks:
+    """A sink that has the runner fold what is printed during a step of the task. `flush` ends an open line of prose."""
+
+    def __init__(
+        self, flush: Callable[[], None], stream: TextIO | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        self._flush = flush
+        self._stream = sys.stderr if stream is None else stream
+        self._now = now
+        self._open: str | None = None
+        self._is_github = bool(os.environ.get(GITHUB))
+
+    def take(self, event: Event) -> None:
+        """Begin a group with a step, and end the one before."""
+        if event.event_type is EventType.STEP_STARTED:
+            self.end()
+            self._flush()
+            self._open = title = f"step {event.payload['stepCount']}"
+            if self._is_github:
+                runner_log.give_github(self._stream, "group", title)
+            else:
+                runner_log.begin_gitlab_section(self._stream, title, title, int(self._now()))
+        elif event.event_type in RUN_ENDS:
+            self.end()
+
+    def flush(self) -> None:
+        """All marks are printed already."""
+
+    def end(self) -> None:
+        """End the group that is open."""
+        if self._open is None:
+            return
+        self._flush()
+        if self._is_github:
+            runner_log.give_github(self._stream, "endgroup")
+        else:
+            runner_log.end_gitlab_section(self._stream, self._open, int(self._now()))
+        self._open = None
+
+    def annotate(
+        self,
+        result: Result,
+        items: Callable[[], Sequence[Mapping[str, Any]]],
+        workspace: str,
+        *,
+        code: int,
+        resume: str | None,
+    ) -> None:
+        """Print the annotations of a run that will exit with `code`, where the runner is GitHub's: how the task ended,
+        with the command that resumes it, then what its failed commands say about files. `items` gives those of the
+        task's transcript."""
+        if not self._is_github:
+            return
+        self._flush()
+        rows: list[tuple[Kind, str, dict[str, str | int]]] = []
+        if code:
+            kind: Kind = "warning" if result.completed else "error"
+            rows.append((kind, _words_of_end(result, resume), {"title": f"agent-host: {title_of_end(result.details)}"}))
+        for one in findings_of(items(), workspace):
+            place: dict[str, str | int] = {"file": one.file, "line": one.line}
+            place |= {"col": one.column} if one.column else {}
+            rows.append((one.kind, one_line(one.message, _MESSAGE_BYTES), place))
+        given = Counter[Kind]()
+        for kind, message, properties in rows:
+            given[kind] += 1
+            if given[kind] <= MOST_ANNOTATIONS:
+                runner_log.give_github(self._stream, kind, message, **properties)
+
+
+def _words_of_end(result: Result, resume: str | None) -> str:
+    parts = [one_line(result.message or title_of_end(result.details), _MESSAGE_BYTES)]
+    if resume is not None and result.unfinished:
+        parts.append(f"resume with: {resume}")
+    elif resume is not None:
+        denied = (row["replay"] for row in result.details["deniedApprovals"])
+        replays = dict.fromkeys(replay["id"] for replay in denied if "id" in replay)
+        parts += [f"to have that call run after all: {resume} --approve {one}" for one in list(replays)[:_MOST_REPLAYS]]
+    return "; ".join(parts)
+
+
+# What failed commands say about files.
+
+Kind = Literal["error", "warning"]
+
+
+class Finding(NamedTuple):
+    """A place in a file, relative to the repository, and what a command says about it; `column` 0 is unknown."""
+
+    kind: Kind
+    file: str
+    line: int
+    column: int
+    message: str
+
+
+def findings_of(items: Sequence[Mapping[str, Any]], workspace: str) -> list[Finding]:
+    """The findings of the commands that failed, in order and each once. `items` are those of a transcript,
+    `workspace` is a real path."""
+    last: dict[tuple[str | None, Any], Mapping[str, Any]] = {}
+    for item in items:
+        if is_command(item):
+            key = (command_line_of(item), _folder_of(item))
+            last.pop(key, None)
+            last[key] = item
+    found: dict[Finding, None] = {}
+    places = _WorkspaceFiles(workspace)
+    for item in last.values():
+        if item.get("exitCode"):
+            folder = os.path.join(workspace, _folder_of(item))
+            for one in _findings_in(str(item.get("output", ""))):
+                file = places.relative(one.file, folder)
+                if file is not None:
+                    found[one._replace(file=file)] = None
+    return list(found)
+
+
+def _folder_of(item: Mapping[str, Any]) -> str:
+    given = item.get("editedArguments", item.get("arguments"))
+    folder = given.get("cwd") if isinstance(given, dict) else None
+    return folder if isinstance(folder, str) else ""
+
+
+class _WorkspaceFiles:
+    """Files of the workspace, as the runner names them: from the root of the repository, where that is known."""
+
+    def __init__(self, workspace: str) -> None:
+        self._workspace = os.path.realpath(workspace)
+        root = os.path.realpath(os.environ.get("GITHUB_WORKSPACE") or self._workspace)
+        self._root = root if _is_below(self._workspace, root) else self._workspace
+        self._known: dict[tuple[str, str], str | None] = {}
+
+    def relative(self, name: str, folder: str) -> str | None:
+        """The name from the root for a file that a command named in `folder`; None for one that is not there or not in
+        the workspace."""
+        key = (name, folder)
+        if key not in self._known:
+            self._known[key] = self._find(name, (folder, self._workspace))
+        return self._known[key]
+
+    def _find(self, name: str, folders: Sequence[str]) -> str | None:
+        for folder in folders:
+            try:
+                path = os.path.realpath(os.path.join(folder, name))
+                if _is_below(path, self._workspace) and os.path.isfile(path):
+                    return os.path.relpath(path, self._root).replace(os.sep, "/")
+            except (OSError, ValueError):
+                continue
+        return None
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+_FILE: Final = r"(?P<file>(?:[A-Za-z]:)?[^\s:()\"'<>|*?][^:()\"'<>|*?\n]*?)"
+_WORD: Final = r"(?P<kind>fatal error|error|warning|note|info|help)"
+# gcc, clang, go, mypy, ruff, flake8, pytest, eslint's unix form and their like; tsc with colours off and on.
+_COLONS: Final = re.compile(
+    rf"{_FILE}:(?P<line>\d{{1,7}})(?::(?P<column>\d{{1,5}}))?(?::| -)\s+(?:{_WORD}\b:?\s*)?(?P<message>\S.*)"
+)
+_BRACKETS: Final = re.compile(
+    rf"{_FILE}\((?P<line>\d{{1,7}})(?:,(?P<column>\d{{1,5}}))?\)\s*:\s+(?:{_WORD}\b:?\s*)?(?P<message>\S.*)"
+)
+_PYTHON_FRAME: Final = re.compile(r'\s*File "(?P<file>[^"\n]+)", line (?P<line>\d{1,7})(?:, in .*)?')
+_PYTHON_END: Final = re.compile(r"(?P<message>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failure)\b.*)")
+_RUST_HEAD: Final = re.compile(r"(?P<kind>error|warning)(?:\[\w+\])?: (?P<message>.+)")
+_RUST_PLACE: Final = re.compile(rf"\s*--> {_FILE}:(?P<line>\d{{1,7}}):(?P<column>\d{{1,5}})")
+_RUST_PANIC: Final = re.compile(rf"thread '[^']*'[^']* panicked at {_FILE}:(?P<line>\d{{1,7}}):(?P<column>\d{{1,5}}):?")
+_ESLINT_ROW: Final = re.compile(
+    r"\s+(?P<line>\d{1,7}):(?P<column>\d{1,5})\s+(?P<kind>error|warning)\s+(?P<message>\S.*)"
+)
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*[mK]")
+
+
+def _findings_in(output: str) -> Iterator[Finding]:
+    """All findings in what a command printed, whatever the files are."""
+    reader = _OutputReader()
+    for line in output.splitlines()[:_MAX_LINES]:
+        if len(line) <= _MAX_LINE_CHARS:
+            found = reader.read(_COLOUR.sub("", line).rstrip())
+            if found is not None:
+                yield found
+
+
+class _OutputReader:
+    """Reads output line by line; some forms name the file on another line than the message."""
+
+    def __init__(self) -> None:
+        self._frame: re.Match[str] | None = None
+        self._head: re.Match[str] | None = None
+        self._panic: re.Match[str] | None = None
+        self._eslint = ""
+
+    def read(self, line: str) -> Finding | None:
+        """The finding that `line` completes."""
+        if self._panic is not None:
+            panic, self._panic = self._panic, None
+            return _finding(panic, message=line.strip() or "panicked")
+        return self._read_traceback(line) or self._read_rust(line) or self._read_eslint(line) or self._read_one(line)
+
+    def _read_traceback(self, line: str) -> Finding | None:
+        frame = _PYTHON_FRAME.fullmatch(line)
+        if frame is not None:
+            self._frame = frame
+            return None
+        end = _PYTHON_END.fullmatch(line)
+        if end is None or self._frame is None:
+            return None
+        frame, self._frame = self._frame, None
+        return _finding(frame, message=end["message"])
+
+    def _read_rust(self, line: str) -> Finding | None:
+        self._panic = _RUST_PANIC.fullmatch(line)
+        head = _RUST_HEAD.fullmatch(line)
+        if head is not None:
+            self._head = head
+            return None
+        place = _RUST_PLACE.fullmatch(line)
+        if place is None or self._head is None:
+            return None
+        head, self._head = self._head, None
+        return _finding(place, message=head["message"], kind=head["kind"])
+
+    def _read_eslint(self, line: str) -> Finding | None:
+        row = _ESLINT_ROW.fullmatch(line)
+        if row is not None and self._eslint:
+            return Finding(_kind_of(row["kind"]), self._eslint, int(row["line"]), int(row["column"]), row["message"])
+        if line and not line.startswith(" "):
+            self._eslint = line if "/" in line or "\\" in line or "." in line else ""
+        return None
+
+    def _read_one(self, line: str) -> Finding | None:
+        found = _COLONS.fullmatch(line) or _BRACKETS.fullmatch(line)
+        if found is None or found["kind"] in ("note", "info", "help"):
+            return None
+        return _finding(found, message=found["message"], kind=found["kind"])
+
+
+def _finding(found: re.Match[str], *, message: str, kind: str | None = None) -> Finding:
+    column = int(found.groupdict().get("column") or 0)
+    return Finding(_kind_of(kind), found["file"].strip(), int(found["line"]), column, message)
+
+
+def _kind_of(word: str | None) -> Kind:
+    return "warning" if word == "warning" else "error"
+
+
+# The files of the step.
+
+
+def append_summary(path: str, text: str) -> None:
+    """Add `text` to the step's summary, as much of it as the runner takes. A failure is only said."""
+    data = text.encode("utf-8", "replace")
+
+    def cut(there: int) -> bytes:
+        room = MAX_SUMMARY_BYTES - there
+        if len(data) <= room:
+            return data
+        kept = data[: max(0, room - len(_CUT))]
+        return kept[: kept.rfind(b"\n") + 1] + (_CUT.encode() if kept else b"")
+
+    _append(path, cut)
+
+
+def append_outputs(path: str, values: Mapping[str, str]) -> None:
+    """Add outputs of the step. No value can end itself: the word that does is random."""
+    text = ""
+    for name, value in values.items():
+        word = f"agent-host-{secrets.token_hex(16)}"
+        text += f"{name}<<{word}\n{value}\n{word}\n"
+    _append(path, lambda _: text.encode("utf-8", "replace"))
+
+
+def _append(path: str, make: Callable[[int], bytes]) -> None:
+    """Append to a regular file what `make` makes of its size."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        with os.fdopen(os.open(path, flags, 0o644), "ab", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(0, "it is no regular file")
+            data = memoryview(make(found.st_size))
+            while data:
+                data = data[file.write(data) or 0 :]
+    except OSError as error:
+        notice(f"{path} was not written: {error.strerror}")

@@ -13,7 +13,7 @@ import orjson
 from agent_host.cli import exit_codes
 from agent_host.cli.outputs import OutputFile, check_apart
 from agent_host.cli.pipeline import Tested, junit_of_policy
-from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir_of, tell_if_empty
+from agent_host.cli.shared import answer_in, scope_in_words, settings_of_options, state_dir_of, tell_if_empty
 from agent_host.cli.streams import answer, notice
 from agent_host.display_text import count_noun, escape
 from agent_host.errors import UsageError
@@ -50,10 +50,7 @@ def check(namespace: argparse.Namespace) -> int:
     if namespace.tool is None or namespace.arguments is None:
         raise UsageError("give a tool and its arguments as JSON, or --batch FILE")
     decision, level = runs.judge_call(namespace.tool, _arguments(namespace.arguments))
-    if namespace.output == "json":
-        answer(orjson.dumps(_to_wire(decision, level), option=orjson.OPT_APPEND_NEWLINE))
-    else:
-        answer(_render(decision, level))
+    answer_in(namespace.output, _to_wire(decision, level), _render(decision, level), indented=False)
     return _CODES[decision.decision] if namespace.exit_code else exit_codes.COMPLETED
 
 
@@ -74,12 +71,10 @@ def validate(namespace: argparse.Namespace) -> int:
     flags = {key: value for key, value in settings_of_options(namespace).items() if key == _LEVEL}
     found = report_of_bundle(raw, flags, workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
     problems = [{"path": one.path, "message": one.message, "hint": one.hint} for one in found.problems]
-    if namespace.output == "json":
-        admits = [] if problems else found.admits
-        result = {"valid": not problems, "problems": problems, "admits": admits, "sandboxLevel": found.level}
-        answer(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    else:
-        answer("".join(f"{_line(one)}\n" for one in found.problems or (found.summary, *found.admits)))
+    admits = [] if problems else found.admits
+    result = {"valid": not problems, "problems": problems, "admits": admits, "sandboxLevel": found.level}
+    lines = (f"{_line(one)}\n" for one in found.problems or (found.summary, *found.admits))
+    answer_in(namespace.output, result, lines)
     for one in found.suspicions:
         notice(f"{namespace.file}: {one}")
     return exit_codes.USAGE if problems else exit_codes.COMPLETED
@@ -105,10 +100,7 @@ def tools(namespace: argparse.Namespace) -> int:
     for line in policy.of_workspace.unusable:
         notice(line)
     rows = policy.tools(frozenset(one.limit for one in skills))
-    if namespace.output == "json":
-        answer(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    else:
-        answer("".join(map(_tool_line, rows)))
+    answer_in(namespace.output, rows, map(_tool_line, rows))
     return exit_codes.COMPLETED
 
 

@@ -1,26 +1,31 @@
-"""`agent-host replay SESSION_ID`: a recorded session run again, to see whether it still does the same; and
-`agent-host policy rejudge SESSION`: the decisions of another policy on the calls of a session."""
+"""Recorded sessions, run again: `agent-host replay SESSION_ID`, to see whether one still does the same; `agent-host
+policy rejudge SESSION`, the decisions of another policy on its calls; and `agent-host cost-check`, what recordings cost
+now, against a baseline."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import tempfile
 from typing import TYPE_CHECKING
 
 import orjson
 
 from agent_host.cli import exit_codes
+from agent_host.cli.outputs import OutputFile, check_apart
 from agent_host.cli.policy import policy_only
-from agent_host.cli.shared import sandbox_in_words, state_dir_of
-from agent_host.cli.streams import answer
-from agent_host.display_text import count_noun, one_line
+from agent_host.cli.shared import answer_in, sandbox_in_words, settings_of_options, state_dir_of
+from agent_host.display_text import count_noun, escape, one_line
 from agent_host.errors import UsageError
+from agent_host.host.cost_check import baseline_of, compare, cost_of, name_of, read_baseline
 from agent_host.host.replay import NOT_ON_RECORD, rejudge_calls, replay_session
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from agent_host.host.cost_check import Growth
     from agent_host.host.replay import Rejudged, Replayed
 
 _NEEDS_A_PLACE = (
@@ -35,18 +40,10 @@ def replay(namespace: argparse.Namespace) -> int:
         raise UsageError(_NEEDS_A_PLACE)
     gc.enable()
     flags = {"host.policy": namespace.policy} if namespace.policy is not None else {}
-    done = asyncio.run(
-        replay_session(
-            flags,
-            session_id=namespace.session_id,
-            workspace=namespace.workspace,
-            state_dir=state_dir_of(namespace),
-        )
-    )
-    if namespace.output == "json":
-        answer(orjson.dumps(_wire(done), option=orjson.OPT_APPEND_NEWLINE))
-    else:
-        answer(_text(done))
+    state_dir = state_dir_of(namespace)
+    running = replay_session(flags, session_id=namespace.session_id, workspace=namespace.workspace, state_dir=state_dir)
+    done = asyncio.run(running)
+    answer_in(namespace.output, _wire(done), _text(done), indented=False)
     return exit_codes.COMPLETED if done.difference is None else exit_codes.FAILED
 
 
@@ -58,28 +55,6 @@ def _wire(done: Replayed) -> dict[str, object]:
     if done.refusals:
         row["refusals"] = [one.to_wire() for one in done.refusals]
     return row
-
-
-def _text(done: Replayed) -> str:
-    return f"{_compare(done)}{_sandbox(done)}"
-
-
-def _sandbox(done: Replayed) -> str:
-    """Describe the sandbox of commands now, and where that is not as it was; what it denied to each call."""
-    if done.now is None:
-        return ""
-    lines = [sandbox_in_words(done.now).rstrip("\n")]
-    if done.before is not None and done.before["level"] != done.now["level"]:
-        lines.append(f"  on record they ran at the level {one_line(done.before['level'])}")
-    for one in done.refusals:
-        head = f"call {one.number}, {one_line(one.tool_name)}"
-        if one.grant is not None:
-            lines.append(f"{head}: asked of the sandbox: {one_line(orjson.dumps(one.grant).decode())}")
-        lines += [
-            f"{head}: {one_line(denial)}{'' if denial in one.before else ' (not on record)'}" for denial in one.now
-        ]
-        lines += [f"{head}: on record, and not now: {one_line(gone)}" for gone in one.before if gone not in one.now]
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _compare(done: Replayed) -> str:
@@ -94,6 +69,25 @@ def _compare(done: Replayed) -> str:
     return f"{ended}{calls}; the first difference is call {found.number}, {one_line(found.tool_name)}\n  {was}\n"
 
 
+def _text(done: Replayed) -> Iterator[str]:
+    """Compare the calls; describe the sandbox of commands now, where that is not as it was, and what it denied."""
+    yield _compare(done)
+    if done.now is None:
+        return
+    yield sandbox_in_words(done.now)
+    if done.before is not None and done.before["level"] != done.now["level"]:
+        yield f"  on record they ran at the level {one_line(done.before['level'])}\n"
+    for one in done.refusals:
+        head = f"call {one.number}, {one_line(one.tool_name)}"
+        if one.grant is not None:
+            yield f"{head}: asked of the sandbox: {one_line(orjson.dumps(one.grant).decode())}\n"
+        for denial in one.now:
+            yield f"{head}: {one_line(denial)}{'' if denial in one.before else ' (not on record)'}\n"
+        for gone in one.before:
+            if gone not in one.now:
+                yield f"{head}: on record, and not now: {one_line(gone)}\n"
+
+
 def rejudge(namespace: argparse.Namespace) -> int:
     """`policy rejudge`: those calls that would be decided differently, or with `--output json` all of them."""
     rows = rejudge_calls(
@@ -102,10 +96,7 @@ def rejudge(namespace: argparse.Namespace) -> int:
         workspace=namespace.workspace,
         state_dir=state_dir_of(namespace),
     )
-    if namespace.output == "json":
-        answer(orjson.dumps([row.to_wire() for row in rows], option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    else:
-        answer("".join(_lines(rows)))
+    answer_in(namespace.output, [row.to_wire() for row in rows], _lines(rows))
     return exit_codes.COMPLETED
 
 
@@ -119,7 +110,57 @@ def _lines(rows: list[Rejudged]) -> Iterator[str]:
             yield f"{row.call.call_id}  {row.call.name}{form} {shown}\n"
             yield f"  {row.before} → {row.now.decision}: {one_line(row.now.reason)}\n  by {one_line(row.now.rule)}\n"
     edited = sum(row.edited for row in rows)
-    calls = len(rows) - edited
-    changed = sum(row.differs for row in rows)
     forms = f", {edited} edited" if edited else ""
-    yield f"{count_noun(calls, 'call')}{forms}, {changed} decided differently\n"
+    yield f"{count_noun(len(rows) - edited, 'call')}{forms}, {sum(row.differs for row in rows)} decided differently\n"
+
+
+_SHORT = "/tmp"  # noqa: S108  each use makes a directory of its own there
+
+
+def cost_check(namespace: argparse.Namespace) -> int:
+    """Measure each recording and compare it, or write the baseline; exit 1 where one costs more."""
+    before = {} if namespace.write_baseline else read_baseline(namespace.baseline)
+    names = [name_of(recording) for recording in namespace.recordings]
+    if len(set(names)) < len(names):
+        raise UsageError(f"two recordings have one name: {', '.join(sorted(names))}")
+    missing = [name for name in names if not namespace.write_baseline and name not in before]
+    if missing:
+        raise UsageError(
+            f"--baseline {namespace.baseline} has no {', '.join(missing)}: measure all with --write-baseline"
+        )
+    file = OutputFile("baseline", namespace.baseline) if namespace.write_baseline else None
+    if file is not None:
+        check_apart((file,), namespace)
+    gc.enable()
+    if os.path.isdir(_SHORT):  # prompts name directories: the same everywhere, or nearly
+        os.environ["TMPDIR"] = _SHORT
+        tempfile.tempdir = None
+    flags, state_dir = settings_of_options(namespace), state_dir_of(namespace)
+    costs = {
+        name: asyncio.run(cost_of(recording, flags, workspace=namespace.workspace, state_dir=state_dir))
+        for name, recording in zip(names, namespace.recordings, strict=True)
+    }
+    rows = compare(costs, before, namespace.max_growth)
+    answer_in(namespace.output, [_wire_of_growth(row) for row in rows], map(_line_of_growth, rows))
+    is_written = file is None or file.write(baseline_of(costs))
+    return exit_codes.FAILED if not is_written or any(row.is_over for row in rows) else exit_codes.COMPLETED
+
+
+def _wire_of_growth(row: Growth) -> dict[str, object]:
+    now = {"tokenEquivalents": row.cost.equivalents, "firstRequestTokens": row.cost.first_request}
+    then = row.before and {"tokenEquivalents": row.before.equivalents, "firstRequestTokens": row.before.first_request}
+    return {"name": row.name, **now, "baseline": then, "isOver": row.is_over}
+
+
+def _line_of_growth(row: Growth) -> str:
+    mark = "over" if row.is_over else "ok  "
+    figures = [("token equivalents", row.cost.equivalents, row.before and row.before.equivalents)]
+    figures.append(("in the first request", row.cost.first_request, row.before and row.before.first_request))
+    words = ", ".join(f"{now:,} {what}{_change(now, then)}" for what, now, then in figures)
+    return f"{mark}  {escape(row.name, keep='')}: {words}\n"
+
+
+def _change(now: int, then: int | None) -> str:
+    if not then:
+        return ""
+    return f" ({(now - then) / then:+.1%} of {then:,})"

@@ -14,8 +14,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agent_host.cli import exit_codes
-from agent_host.cli.streams import flush, notice
+from agent_host.cli.streams import answer, flush, notice
 from agent_host.display_text import escape
 from agent_host.errors import UsageError
 from agent_host.host.options import (
@@ -30,7 +32,7 @@ from config import json_text
 from config.load import read_regular_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from agent_host.cli.outputs import OutputFiles
     from agent_host.host.peers import PeerCheck
@@ -162,6 +164,12 @@ def options_again(namespace: argparse.Namespace) -> list[str]:
 
 def _destination(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
+
+
+def answer_in(form: str, value: Any, lines: Iterable[str], *, indented: bool = True) -> None:
+    """Print `value` if the form is `json`, else the `lines` for a person, which are made then."""
+    option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if indented else 0)
+    answer(json_text.dumps(value, option=option) if form == "json" else "".join(lines))
 
 
 def tell_if_empty(namespace: argparse.Namespace, *options: str) -> None:
@@ -365,6 +373,19 @@ def on_signals(stop: Callable[[int], None]) -> None:
         stop(signal.SIGTERM)
 
     loop.add_signal_handler(hang_up, hung_up)
+
+
+def end_on_signals(end: Callable[[int], None]) -> None:
+    """Have `end(number)` called for the first SIGINT or SIGTERM; the next one ends the process."""
+    came: list[int] = []
+
+    def take(number: int) -> None:
+        if came:
+            os._exit(128 + number)
+        came.append(number)
+        end(number)
+
+    on_signals(take)
 
 
 def peer_check(state_dir: str) -> Callable[[Any], PeerCheck]:

@@ -50,30 +50,28 @@ def show(namespace: argparse.Namespace) -> int:
     if namespace.markdown:
         answer(session_markdown(transcript, option=state_option(state_dir)))
         return exit_codes.COMPLETED
-    items = transcript.items
+    items, turns = transcript.items, transcript.steps
     if namespace.step is not None:
         items = [item for item in items if item.get("step") == namespace.step]
         if not items:
             raise UsageError(f"--step {namespace.step}: session {session_id} has no such step")
-    turns, sandbox = {step["stepId"]: step for step in transcript.steps}, transcript.sandbox
     if namespace.output == "json":
-        messages = record.conversation
-        if namespace.step is not None:
-            steps = {item.get("stepId") for item in items}
-            messages = [message for message in messages if message.get("stepId") in steps]
-        held = {} if sandbox is None else {"sandbox": sandbox}
-        tasks = [record.whole_task(task_id) for task_id in record.task_ids]
-        row = {**record.row.to_wire(), **held, "tasks": tasks}
-        shown = {item["stepId"] for item in items if "step" in item}
-        row |= {"steps": [step for step in transcript.steps if step["stepId"] in shown]}
-        row |= {"items": items, "messages": messages}
-        row |= {"waits": [wait.to_wire() for wait in transcript.waits]}
-        row |= {"doubts": [doubt.to_wire() for doubt in transcript.doubts]}
+        shown, is_whole = {item["stepId"] for item in items if "step" in item}, namespace.step is None
+        row = {
+            **record.row.to_wire(),
+            **({} if transcript.sandbox is None else {"sandbox": transcript.sandbox}),
+            "tasks": [record.whole_task(task_id) for task_id in record.task_ids],
+            "steps": [step for step in turns if step["stepId"] in shown],
+            "items": items,
+            "messages": [one for one in record.conversation if is_whole or one.get("stepId") in shown],
+            "waits": [wait.to_wire() for wait in transcript.waits],
+            "doubts": [doubt.to_wire() for doubt in transcript.doubts],
+        }
         answer(json_text.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
-        head = _head(record.row, sandbox)
-        answer("".join([*head, *_text(items, turns, whole=namespace.step is not None)]))
-    return 0
+        text = _text(items, {step["stepId"]: step for step in turns}, whole=namespace.step is not None)
+        answer("".join([*_head(record.row, transcript.sandbox), *text]))
+    return exit_codes.COMPLETED
 
 
 def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator[str]:

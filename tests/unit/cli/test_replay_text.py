@@ -18,8 +18,8 @@ def test_how_commands_are_held_and_what_was_refused_then_and_now() -> None:
     refusals = (
         ReplayDenials(2, "RunCommand", ("write /a: refused", "read /b: refused"), ("read /b: refused", "x\x1b: y")),
     )
-    said = replay._text(
-        Replayed(2, None, None, then, now, (*refusals, ReplayDenials(3, "look", (), (), {"off": True})))
+    said = "".join(
+        replay._text(Replayed(2, None, None, then, now, (*refusals, ReplayDenials(3, "look", (), (), {"off": True}))))
     )
     assert said.splitlines() == [
         "2 calls, all as on record",
@@ -38,6 +38,6 @@ def test_how_commands_are_held_and_what_was_refused_then_and_now() -> None:
 
 
 def test_that_nothing_holds_commands() -> None:
-    said = replay._text(Replayed(1, None, now={"level": "none", "wanted": "auto", "why": "no kernel"}))
+    said = "".join(replay._text(Replayed(1, None, now={"level": "none", "wanted": "auto", "why": "no kernel"})))
     assert said.endswith("commands run without a sandbox (no kernel)\n")
-    assert replay._text(Replayed(1, None)) == "1 call, all as on record\n"
+    assert "".join(replay._text(Replayed(1, None))) == "1 call, all as on record\n"

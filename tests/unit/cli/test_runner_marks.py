@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent_host.cli import runner_marks
+from agent_host.cli import pipeline
+from agent_host.cli.pipeline import MAX_SUMMARY_BYTES, Finding, append_outputs, append_summary, findings_of
 from agent_host.cli.runner_log import _Log, _Text, begin_gitlab_section, give_github
-from agent_host.cli.runner_marks import MAX_SUMMARY_BYTES, Finding, append_outputs, append_summary, findings_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,7 +193,7 @@ def test_ten_of_a_kind_are_annotated(workspace: Path, monkeypatch: pytest.Monkey
 
     details = {"verdict": "paused", "reason": "TIME_LIMIT", "endedBy": "limit", "deniedApprovals": []}
     result: Any = SimpleNamespace(completed=False, message="it ended", unfinished=True, details=details)
-    marks = runner_marks.StepMarks(lambda: None, stream)
+    marks = pipeline.StepMarks(lambda: None, stream)
     marks.annotate(result, lambda: [command(output)], str(workspace), code=3, resume="agent-host resume s")
     data: Any = under.buffer
     kinds = [line.split()[0] for line in data.getvalue().decode().splitlines()]
