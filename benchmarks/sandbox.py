@@ -28,8 +28,8 @@ from policy.scope import CommandScope
 from tool_runtime import sandbox
 from tool_runtime.processes.command import CommandParams, LocalCommand, run_command
 from tool_runtime.sandbox.session import open_sandbox
-from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
+from tool_runtime.tool import RuntimeSettings, SandboxSettings
 
 if TYPE_CHECKING:
     import argparse

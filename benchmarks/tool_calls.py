@@ -11,12 +11,12 @@ from agent_host.ids import MACHINE
 from policy.names import CapabilityName
 from tool_runtime.processes.command import LocalCommand
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings
+from tool_runtime.tool import RuntimeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tool_runtime.settings import StreamName
+    from tool_runtime.tool import StreamName
 
 _FILES = (CapabilityName.FILE_READ, CapabilityName.FILE_WRITE, CapabilityName.FILE_DELETE)
 

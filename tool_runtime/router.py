@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
 from config.shapes import hint_at
 from policy.names import CapabilityName
-from tool_runtime.families.answers import DESKTOP
+from tool_runtime.families import DESKTOP, Family
 from tool_runtime.families.catalogue import NATIVE, ROWS, SKILLS, desktop_specs
-from tool_runtime.families.desktop.programs import set_timeouts
-from tool_runtime.families.family import Family
-from tool_runtime.families.usable_arguments import drop_grant, usable_arguments
+from tool_runtime.families.desktop import set_timeouts
+from tool_runtime.families.schemas import drop_grant, usable_arguments
 from tool_runtime.schema import UnusableSchema
-from tool_runtime.settings import RuntimeSettings
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, FaultKind, ToolFault, judge_of, mark_of, place_to_keep
+from tool_runtime.tool import CallContext, FaultKind, RuntimeSettings, ToolFault, judge_of, mark_of, place_to_keep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -176,11 +174,11 @@ class LocalToolRouter:
 
     async def settle(self, request: ToolRequest) -> None:
         """See ToolRouter."""
-        from tool_runtime.files import in_place
+        from tool_runtime.files.write import settle
 
         kept = place_to_keep(self._settings, request)
         if kept is not None:
-            await self._pool.run(lambda: in_place.settle(kept))
+            await self._pool.run(lambda: settle(kept))
 
     async def end_commands(self) -> Leftovers:
         """See ToolRouter. Calls that are under way are cancelled, and their processes ended."""
@@ -275,7 +273,7 @@ def _add_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> Tool
         return fault
     from agent_host.file_names import nearest
     from tool_runtime.families.operations import scope_of
-    from tool_runtime.files.paths import is_in_scope
+    from tool_runtime.files import is_in_scope
 
     scope = scope_of(request, CapabilityName.FILE_READ if CapabilityName.FILE_READ in request.also else None)
     paths = [path for path in map(request.arguments.get, sorted(spec.paths)) if isinstance(path, str)]
@@ -289,14 +287,14 @@ def _add_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> Tool
 def _add_taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
     """With what became of a file that a call wrote in place whose process died."""
     from tool_runtime.families.operations import scope_of
-    from tool_runtime.files import in_place
+    from tool_runtime.files.write import settle, take_back
 
     scope = scope_of(request, CapabilityName.FILE_WRITE if CapabilityName.FILE_WRITE in request.also else None)
     try:
-        state = in_place.take_back(kept, scope)
+        state = take_back(kept, scope)
     except (ToolFault, OSError):  # where the call may not write by now, nothing is touched, and nothing lost
         return left
-    return left if state is None else left._replace(file=state, settle=functools.partial(in_place.settle, kept))
+    return left if state is None else left._replace(file=state, settle=functools.partial(settle, kept))
 
 
 def _success(request: ToolRequest, output: ToolOutput) -> ToolResult:

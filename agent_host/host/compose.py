@@ -37,7 +37,7 @@ from policy.rules.toolset import delegated_capabilities
 from state.locations import SessionPaths
 from tool_runtime.families.python_tools import PythonTools
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings, SandboxSettings
+from tool_runtime.tool import RuntimeSettings, SandboxSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -321,7 +321,7 @@ def providers_of(parts: Parts, settings: RuntimeSettings, index: SkillIndex | No
     """Skills and Python tools, where the session has such."""
     providers: list[Provider] = []
     if index is not None:
-        from tool_runtime.families.skill_loading import SkillLoading
+        from tool_runtime.families.skills import SkillLoading
 
         providers.append(SkillLoading(index, settings))
     if parts.tools:

@@ -35,8 +35,7 @@ from tool_runtime.platform.environment import path_to_trust
 from tool_runtime.remote.mcp import Http, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings, SandboxSettings
-from tool_runtime.tool import FaultKind, ToolFault
+from tool_runtime.tool import FaultKind, RuntimeSettings, SandboxSettings, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

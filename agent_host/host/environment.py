@@ -23,8 +23,8 @@ from policy.names import CapabilityName
 from policy.rules import NativeExec, ToolLimit
 from state.disk import LOCAL_DISK, ThreadJob
 from tool_runtime.families.catalogue import FAMILIES, NATIVE, SPECS, specs_of
-from tool_runtime.families.desktop.files import UPLOAD_ARTIFACT, upload_problem
-from tool_runtime.families.usable_arguments import usable_arguments
+from tool_runtime.families.desktop import UPLOAD_ARTIFACT, upload_problem
+from tool_runtime.families.schemas import usable_arguments
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment, is_within, looks_secret
 from tool_runtime.tool import judge_of

@@ -28,7 +28,7 @@ from policy.shell.tables import STEERING_VARIABLE
 from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import TOKENS, ToolLists
 from tool_runtime.platform.environment import find_program, path_to_trust
-from tool_runtime.remote.lists import SourceTerms, definition_of, spec_of
+from tool_runtime.remote import SourceTerms, definition_of, spec_of
 from tool_runtime.remote.mcp import Http, ServerConfig, Stdio, origin_of, read_tokens
 from tool_runtime.remote.mcp.source import McpSource
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from policy.bundle import McpServer, PolicyBundle
     from policy.scope import CommandScope
     from tool_runtime.router import LocalToolRouter
-    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.tool import RuntimeSettings
 
 _MIN_SECRET: Final = 8
 _ASK_AFTER_S: Final = 1.0

@@ -16,9 +16,9 @@ from policy.rules.named_tools import lists
 from policy.rules.toolset import delegated_capabilities
 from state.tool_lists import ToolLists
 from tool_runtime.families.catalogue import specs_of
+from tool_runtime.remote import Definition, RemoteTools, SourceTerms, ToolList, definition_of, spec_of
 from tool_runtime.remote.backend import CAPABILITY, NAME, BackendSource
 from tool_runtime.remote.backend import InvocationTerms as CallTerms
-from tool_runtime.remote.lists import Definition, RemoteTools, SourceTerms, ToolList, definition_of, spec_of
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from state.checkpoint import SessionIdentity
+    from tool_runtime.remote import Source
     from tool_runtime.remote.backend import Service
-    from tool_runtime.remote.lists import Source
     from tool_runtime.tool import CallContext
 
 _EVENTS: dict[NoticeKind, EventType] = {

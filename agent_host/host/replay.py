@@ -40,8 +40,8 @@ from state.file_store import FileCheckpointStore
 from state.locations import SessionPaths
 from state.temporary import scratch
 from state.tool_lists import TOKENS, copy_lists, read_definitions
+from tool_runtime.remote import definition_of
 from tool_runtime.remote.backend import NAME as BACKEND
-from tool_runtime.remote.lists import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -82,7 +82,7 @@ def script_runs(state: Checkpoint) -> int:
 
 def hidden_files(settings: Settings) -> tuple[str, ...]:
     """Globs of the names that the family does not list. Raises UsageError for one that means nothing."""
-    from tool_runtime.files.globs import BadGlob, hidden_names
+    from tool_runtime.files.listing import BadGlob, hidden_names
 
     globs = settings.skills.hidden_files
     try:

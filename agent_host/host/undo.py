@@ -28,7 +28,7 @@ from state.blobs import LINK, NOT_KEPT, PROGRAM, UNAVAILABLE, mode_and_blob, sha
 from state.file_store import FileCheckpointStore
 from state.journal import parse
 from state.locations import SessionPaths
-from tool_runtime.files.paths import Scope
+from tool_runtime.files import Scope
 from tool_runtime.files.write import Expected, WriteParams, delete_file, write_file
 from tool_runtime.tool import Abandoned, ToolFault
 

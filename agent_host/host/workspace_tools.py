@@ -9,7 +9,7 @@ from agent_host.host.environment import project_tool_names
 from config.lean_typing import NamedTuple
 from state.tool_lists import ApprovedTools
 from tool_runtime.families.project import FOLDER, missing_programs, specs_in
-from tool_runtime.families.skill_loading import loading_spec
+from tool_runtime.families.skills import loading_spec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from policy.patterns import compile_pattern
 from tests.support.rows import each_row
+from tool_runtime.files import Scope
 from tool_runtime.files import grep as engine
 from tool_runtime.files.grep import (
     GrepOutcome,
@@ -25,7 +26,6 @@ from tool_runtime.files.grep import (
     grep,
     translate_pattern,
 )
-from tool_runtime.files.paths import Scope
 from tool_runtime.tool import Abandoned, ToolFault
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ from agent_host.contracts import Leftovers, Subject, ToolConstraints, ToolReques
 from agent_host.errors import ErrorCode
 from agent_host.ids import MACHINE
 from tests.unit.tool_runtime.conftest import until
-from tool_runtime.families.answers import DESKTOP
+from tool_runtime.families import DESKTOP
 from tool_runtime.families.catalogue import SPECS, specs_of
-from tool_runtime.families.desktop.files import UPLOAD_ARTIFACT
+from tool_runtime.families.desktop import UPLOAD_ARTIFACT
 from tool_runtime.processes.command import LocalCommand
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import Tool, ToolOutput
+from tool_runtime.tool import RuntimeSettings, Tool, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -30,8 +30,8 @@ from tool_runtime.platform import landlock, linux_calls
 from tool_runtime.processes.command import CommandOutcome, CommandParams, LocalCommand, run_command
 from tool_runtime.sandbox import launching, protected_paths, session
 from tool_runtime.sandbox.session import open_sandbox
-from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
+from tool_runtime.tool import RuntimeSettings, SandboxSettings
 from tool_runtime.web import proxy
 
 __all__ = ["launching", "protected_paths", "session", "unicodedata"]

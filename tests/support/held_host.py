@@ -10,8 +10,8 @@ from agent_host.ids import MACHINE
 from policy.scope import CommandScope
 from tool_runtime.processes.command import CommandParams, LocalCommand, run_command
 from tool_runtime.sandbox.session import open_sandbox
-from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
+from tool_runtime.tool import RuntimeSettings, SandboxSettings
 
 
 async def main(workspace: str, line: str, level: str) -> None:

@@ -20,12 +20,12 @@ from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from agent_host.ids import MACHINE
 from state.tool_lists import ToolLists
 from tool_runtime.processes.command import LocalCommand
-from tool_runtime.remote.lists import RemoteTools, SourceTerms
+from tool_runtime.remote import RemoteTools, SourceTerms
 from tool_runtime.remote.mcp import Http, ServerConfig
 from tool_runtime.remote.mcp.oauth import DEFAULT_PORT, Browser
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings
+from tool_runtime.tool import RuntimeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

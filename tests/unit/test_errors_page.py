@@ -12,7 +12,7 @@ from agent_host.loop.task import _ENDS
 from agent_host.session.task_runner import _END_EVENTS
 from tests.support import gateway_error_page
 from tests.support.error_page import OF_CALLS, PAGE, REASONS, page, responses
-from tool_runtime.families.answers import ELSEWHERE
+from tool_runtime.families import ELSEWHERE
 from tool_runtime.remote.backend import CODES
 
 ROOT = Path(__file__).resolve().parents[2]

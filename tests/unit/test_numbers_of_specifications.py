@@ -9,7 +9,7 @@ from agent_host.ids import MACHINE
 from config.load import load
 from tests.support.rows import each_row
 from tool_runtime.families import native, skills
-from tool_runtime.settings import RuntimeSettings
+from tool_runtime.tool import RuntimeSettings
 
 MIB = 1024 * 1024
 DEFAULTS = load({}, workspace=None, environ={"AGENT_HOST_CONFIG": ""})

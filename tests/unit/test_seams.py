@@ -70,7 +70,7 @@ DIRECT: dict[str, tuple[str, str]] = {
     "agent_host.workspace_changes.watch": ("clock", _FILE_TIMES),
     "tool_runtime.files.grep": ("process", "a search engine of the host, which has its twin in Python"),
     "tool_runtime.files.listing": ("clock", _FILE_TIMES),
-    "tool_runtime.files.pdf": ("thread", "a page that is read has a bound in time"),
+    "tool_runtime.files.documents": ("thread", "a page that is read has a bound in time"),
     "tool_runtime.files.writer": ("chance", _NAMES),
     "tool_runtime.threads": ("thread", "the pool to which the event loop hands work"),
     "tool_runtime.web": ("socket", "looks a name up in the pool, as its addresses are to be judged"),

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tool_runtime.families.desktop import files, programs, trees
-from tool_runtime.families.desktop.files import EDIT_FILE, READ_FILE, READ_OUTPUT, UPLOAD_ARTIFACT, WRITE_FILE
-from tool_runtime.families.desktop.programs import RUN_COMMAND
-from tool_runtime.families.desktop.trees import GREP, LIST_DIRECTORY
+from tool_runtime.families import desktop
+from tool_runtime.families.desktop import (
+    COMMAND_OUTPUT,
+    DELETE_FILE,
+    EDIT_FILE,
+    FIND_FILES,
+    GREP,
+    HTTP_REQUEST,
+    LIST_DIRECTORY,
+    MOVE_FILE,
+    READ_FILE,
+    READ_OUTPUT,
+    RUN_COMMAND,
+    STOP_COMMAND,
+    UPLOAD_ARTIFACT,
+    WRITE_FILE,
+)
 from tool_runtime.families.schemas import flag, integer, parameters, text
 
 if TYPE_CHECKING:
@@ -55,20 +68,20 @@ def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
 # The desktop family (TR 5, AH 7.2), and the slim one: six of its tools in short definitions. Where the desktop
 # family is not chosen only what reads stored outputs is offered.
 
-ROWS: Final = {row.spec.name: row for row in (*files.ROWS, *trees.ROWS, *programs.ROWS)}
+ROWS: Final = {row.spec.name: row for row in desktop.ROWS}
 SPECS: Final = (
     READ_FILE,
     LIST_DIRECTORY,
-    trees.FIND_FILES,
+    FIND_FILES,
     GREP,
     WRITE_FILE,
     EDIT_FILE,
-    files.DELETE_FILE,
-    files.MOVE_FILE,
+    DELETE_FILE,
+    MOVE_FILE,
     RUN_COMMAND,
-    programs.COMMAND_OUTPUT,
-    programs.STOP_COMMAND,
-    programs.HTTP_REQUEST,
+    COMMAND_OUTPUT,
+    STOP_COMMAND,
+    HTTP_REQUEST,
     READ_OUTPUT,
 )
 """The family, in the order in which the model is shown it."""

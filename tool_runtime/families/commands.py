@@ -12,8 +12,8 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.contracts import Leftovers
-from tool_runtime.families.answers import fit_texts
-from tool_runtime.files.paths import Scope, resolve
+from tool_runtime.families import fit_texts
+from tool_runtime.files import Scope, resolve
 from tool_runtime.output import artifacts, decode_output
 from tool_runtime.output.terminal import keep_colours, reduce, strip_controls
 from tool_runtime.platform import current
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from agent_host.contracts import Artifact, CommandEnd, ToolRequest
-    from tool_runtime.output.truncate import HeadTail
+    from tool_runtime.output import HeadTail
     from tool_runtime.processes.background import BackgroundCommand, OutputPiece
     from tool_runtime.processes.command import Captured, CommandOutcome, StartCommand
     from tool_runtime.processes.server import ServerParams
     from tool_runtime.sandbox.session import Sandbox
-    from tool_runtime.settings import RuntimeSettings, SandboxLevel
     from tool_runtime.threads import DaemonPool
-    from tool_runtime.tool import CallContext
+    from tool_runtime.tool import CallContext, RuntimeSettings, SandboxLevel
 
     RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
     """See LocalToolRouter.run_program."""

@@ -12,8 +12,7 @@ import orjson
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import name_for_json
 from agent_host.errors import ErrorCode
-from tool_runtime.families.answers import answer, body_text, cut_line, fit_texts, fitting
-from tool_runtime.families.family import Family, ToolRow, given, name_errors
+from tool_runtime.families import Family, ToolRow, answer, body_text, cut_line, fit_texts, fitting, given, name_errors
 from tool_runtime.families.schemas import (
     DELETES,
     FETCHES,
@@ -34,11 +33,10 @@ from tool_runtime.tool import FaultKind, ToolFault, encode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tool_runtime.families.family import MakeOperations
+    from tool_runtime.families import MakeOperations
     from tool_runtime.families.operations import Operations
     from tool_runtime.families.schemas import Act
-    from tool_runtime.settings import RuntimeSettings
-    from tool_runtime.tool import CallContext, ToolOutput
+    from tool_runtime.tool import CallContext, RuntimeSettings, ToolOutput
 
 # Ceilings of the native tools (NT): arguments may lower them, never raise them.
 

@@ -15,12 +15,21 @@ from agent_host.contracts import Image
 from policy.names import CapabilityName
 from policy.paths import is_under, normalize
 from policy.patterns import compile_pattern, problem_of
-from tool_runtime.files import notebooks, pdf
+from tool_runtime.files import Scope, documents, home_directory, narrow_scope, resolve
 from tool_runtime.files import write as writing
 from tool_runtime.files.edits import edits_from, is_notebook
-from tool_runtime.files.lines import LineWindow, StoredParams, WantedLines, read_stored
-from tool_runtime.files.paths import Scope, home_directory, narrow_scope, resolve
-from tool_runtime.files.read import FileStamp, ReadOutcome, ReadParams, WholeFile, read_file, whole_file
+from tool_runtime.files.read import (
+    FileStamp,
+    LineWindow,
+    ReadOutcome,
+    ReadParams,
+    StoredParams,
+    WantedLines,
+    WholeFile,
+    read_file,
+    read_stored,
+    whole_file,
+)
 from tool_runtime.output.artifacts import file_diff, make_diff, size_note
 from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, encode, mark_of, os_faults, place_to_keep, smallest
@@ -32,9 +41,8 @@ if TYPE_CHECKING:
     from tool_runtime.families.commands import Commands
     from tool_runtime.families.trees import Trees
     from tool_runtime.processes.scripts import SkillScripts
-    from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
-    from tool_runtime.tool import CallContext
+    from tool_runtime.tool import CallContext, RuntimeSettings
     from tool_runtime.web.http import HttpClient, HttpOutcome
 
     Written = tuple[writing.WriteOutcome, dict[str, Any]]
@@ -306,9 +314,7 @@ def _settling_of(outcome: writing.WriteOutcome) -> Callable[[], None] | None:
     """Return what is to be done once the result of a write is on record; None for nothing."""
     if outcome.kept is None:
         return None
-    from tool_runtime.files import in_place
-
-    return functools.partial(in_place.settle, outcome.kept)
+    return functools.partial(writing.settle, outcome.kept)
 
 
 @contextmanager
@@ -351,11 +357,11 @@ def _render(outcome: ReadOutcome, offset: int) -> ToolOutput:
 def _notebook(call: CallContext, params: ReadParams) -> ToolOutput | str:
     """The cells of a notebook, or why the file cannot be shown as that. Raises ToolFault."""
     limit = params.max_file_size_bytes
-    most = notebooks.MAX_BYTES if limit is None else min(limit, notebooks.MAX_BYTES)
+    most = documents.MAX_BYTES if limit is None else min(limit, documents.MAX_BYTES)
     try:
         file = whole_file(params.path, params.scope, most, call.abandoned)
-        found = notebooks.render(file.data)
-    except notebooks.NotANotebook as error:
+        found = documents.render(file.data)
+    except documents.NotANotebook as error:
         return f"This file cannot be shown as a notebook: {error}"
     except ToolFault as fault:
         if fault.kind is not FaultKind.TOO_LARGE or most == limit:
@@ -377,11 +383,11 @@ def _notebook(call: CallContext, params: ReadParams) -> ToolOutput | str:
 
 def _pdf(call: CallContext, params: ReadParams, outcome: ReadOutcome) -> ToolOutput:
     """The text of a PDF's pages, or how to have it. Raises ToolFault."""
-    place = pdf.find_extra()
+    place = documents.find_extra()
     if place is None:
-        text = f"PDF file, {outcome.size_bytes} bytes; {pdf.HOW_TO_INSTALL}"
+        text = f"PDF file, {outcome.size_bytes} bytes; {documents.HOW_TO_INSTALL}"
         return ToolOutput(text, capped=True, seen=str(outcome.seen))
-    found = pdf.read_pdf(params, WantedLines(params.offset, params.limit), place, call.abandoned)
+    found = documents.read_pdf(params, WantedLines(params.offset, params.limit), place, call.abandoned)
     text = f"[The text of the pages ends before line {params.offset}]\n" if found.past_end else found.text
     if found.problem is not None:
         text += f"[Not all of this PDF of {found.size_bytes} bytes was read: {found.problem}]\n"

@@ -17,15 +17,14 @@ from agent_host.contracts import Leftovers, Subject, ToolSpec
 from config import json_text
 from config.shapes import ANYTHING, FLAG, TEXT, ListOf, MapOf, Record, all_problems, number, one_of
 from config.text_formats import describe_toml
-from tool_runtime.families.answers import DESKTOP
+from tool_runtime.families import DESKTOP
 from tool_runtime.families.catalogue import RESERVED
 from tool_runtime.families.commands import command_params, environment_under
 from tool_runtime.families.python_tools import NAME
-from tool_runtime.files.paths import Scope
+from tool_runtime.files import Scope
 from tool_runtime.files.read import whole_file
-from tool_runtime.output import decode_output
+from tool_runtime.output import decode_output, truncate_text
 from tool_runtime.output.artifacts import tool_output
-from tool_runtime.output.truncate import truncate_text
 from tool_runtime.platform import current
 from tool_runtime.processes.command import end_leftovers
 from tool_runtime.schema import UnusableSchema
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolRequest
     from tool_runtime.families.commands import RunProgram
     from tool_runtime.processes.command import CommandOutcome
-    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.tool import RuntimeSettings
 
 _MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 _SHOWN_BYTES: Final = 8 * 1024

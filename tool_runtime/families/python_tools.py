@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from agent_host.contracts import Subject, ToolSpec
 from config.lean_typing import NamedTuple
-from tool_runtime.families.answers import DESKTOP
+from tool_runtime.families import DESKTOP
 from tool_runtime.output.artifacts import tool_output
 from tool_runtime.threads import DaemonPool
 from tool_runtime.tool import CallContext, FaultKind, Provider, Tool, ToolFault, ToolOutput, add_timeout, cap
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel, TypeAdapter
 
-    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.tool import RuntimeSettings
 
 NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,63}"
 """Valid names of a tool."""

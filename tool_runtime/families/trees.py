@@ -8,7 +8,6 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, Final
 
-from tool_runtime.files.globs import hidden_names
 from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
 from tool_runtime.files.listing import (
     FindParams,
@@ -16,6 +15,7 @@ from tool_runtime.files.listing import (
     PageParams,
     Pager,
     find_files,
+    hidden_names,
     list_directory,
     list_files,
     token_of,
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.files.globs import HiddenNames
+    from tool_runtime.files import Scope
     from tool_runtime.files.grep import GrepOutcome, Ripgrep
-    from tool_runtime.files.listing import Listing, Page
-    from tool_runtime.files.paths import Scope
-    from tool_runtime.settings import RuntimeSettings
-    from tool_runtime.tool import CallContext
+    from tool_runtime.files.listing import HiddenNames, Listing, Page
+    from tool_runtime.tool import CallContext, RuntimeSettings
 
 _LISTED_AT_ONCE: Final = 200
 _PAGED_AT_ONCE: Final = 500

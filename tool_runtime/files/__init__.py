@@ -1,0 +1,282 @@
+"""Paths, checked again at the time of use (TR 6.1, 8.1; design invariant 6).
+
+`resolve` turns what the model wrote into a real path inside the allowed scope. `open_dir` then opens that path and
+follows no link, so what is opened is what was checked, also where links are moved in between: the system says where the
+descriptor leads, or the path is walked one component at a time by descriptor. Where the system has no
+descriptor-relative calls (Windows), the real path is used as it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import operator
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agent_host.safe_open import O_PATH, open_there
+from policy.paths import covering, is_absolute, is_under, normalize, problem_with, roots
+from policy.rules.protected_paths import repository_place
+from tool_runtime.platform import OS_FAMILY
+from tool_runtime.platform.directories import BY_DESCRIPTOR, MAY_BE_LINK, PASS_FLAGS, is_link, step, walk
+from tool_runtime.tool import FaultKind, ToolFault, os_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from policy.facts import OsFamily
+    from policy.paths import Roots, Width
+
+_LIST_FLAGS: Final = PASS_FLAGS & ~O_PATH | os.O_RDONLY
+
+_SAFE: Final = ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_NOCTTY", "O_BINARY")
+SAFE_FLAGS: Final = functools.reduce(operator.or_, (getattr(os, name, 0) for name in _SAFE))
+"""By which no link is followed, and no pipe or terminal is waited for."""
+
+
+class Scope(NamedTuple):
+    """Absolute real roots. None means no restriction of that kind, an empty tuple means nothing is allowed."""
+
+    allowed: tuple[str, ...] | None = None
+    blocked: tuple[str, ...] | None = None
+
+
+def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
+    """Open an existing regular file to read it: its real path, descriptor and status. The caller closes it. Raises
+    ToolFault as `resolve` and `open_regular` do, and OSError as the system says it."""
+    spelled = _spell(path)
+    _refuse_slash(path)
+    parent, name = os.path.split(spelled)
+    if name and not _out_of_scope(spelled, spelled, scope):
+        directory = open_there(parent, PASS_FLAGS)
+        if directory is not None:  # then no link is in the way, up to the file itself
+            try:
+                return spelled, *open_regular(directory, name)
+            except (OSError, ToolFault):
+                pass  # what follows says what is wrong, if it is no link
+            finally:
+                os.close(directory)
+    real = resolve(path, scope)
+    with open_parent(real) as (directory, name):
+        return real, *open_regular(directory, name)
+
+
+def open_directory(path: str, scope: Scope) -> tuple[str, int | None]:
+    """The real path of a directory, and a descriptor to read its entries by, which the caller closes; None where the
+    system has no such descriptors. Raises ToolFault."""
+    spelled = _spell(path)
+    if not _out_of_scope(spelled, spelled, scope):
+        there = open_there(spelled, _LIST_FLAGS)
+        if there is not None:
+            return spelled, there
+    real = resolve(path, scope)
+    if not BY_DESCRIPTOR or os.scandir not in os.supports_fd:
+        return real, None
+    with os_faults(path):
+        return real, open_dir(real, to_list=True)
+
+
+def resolve(
+    path: str, scope: Scope, *, to_change: bool = False, through_links: bool = True, own_name: bool = False
+) -> str:
+    """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
+    a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover.
+    `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`. Without
+    `through_links` a path that leads through a symbolic link is out of scope as well. `own_name`: a link at its end is
+    not followed."""
+    spelled = _spell(path)
+    if to_change:
+        _refuse_slash(path, own_name=own_name)
+    with os_faults(path):
+        parent, name = os.path.split(spelled)
+        if own_name and name:
+            real = os.path.join(parent if _is_real(parent) else os.path.realpath(parent), name)
+        else:
+            real = spelled if _is_real(spelled) else os.path.realpath(spelled)
+    check_scope(spelled, real, scope)
+    if not through_links and real != spelled:
+        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the path leads through a symbolic link, to {real}: {spelled}")
+    if to_change and repository_place(real, scope.allowed, OS_FAMILY) is not None:
+        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy keeps what git runs from changing: {spelled}")
+    return real
+
+
+def _refuse_slash(path: str, *, own_name: bool = False) -> None:
+    """Raises ToolFault(INVALID_ARGUMENT) for what can only be a directory's name, where a file's is wanted."""
+    if path.endswith((os.sep, os.altsep or os.sep)) and (own_name or not os.path.isdir(path)):
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"it ends in a slash, and so names a directory: {path}")
+
+
+def _is_real(spelled: str) -> bool:
+    """True if the system says at once that no link is in the way, which costs less than a look at each component. False
+    says nothing."""
+    fd = open_there(spelled, O_PATH)
+    if fd is not None:
+        os.close(fd)
+    return fd is not None
+
+
+def home_directory() -> str:
+    """The real path of the user's home, which is what the host takes `~` for."""
+    return os.path.realpath(os.path.expanduser("~"))
+
+
+def _spell(path: str) -> str:
+    return spell(path, home_directory() if path[:1] == "~" else "", OS_FAMILY)
+
+
+def spell(path: str, home: str, os_family: OsFamily) -> str:
+    """`path` with `~` and dots resolved by spelling alone, for either system. Raises ToolFault(INVALID_ARGUMENT)."""
+    reason = problem_with(path, os_family)
+    spelled = "" if reason else normalize(path, os_family, home=home)
+    if reason is None and not is_absolute(spelled, os_family):
+        reason = "the path must be absolute"
+    try:
+        os.fsencode(spelled)
+    except UnicodeEncodeError:
+        reason = reason or "the path holds a lone surrogate"
+    if reason is not None:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{reason}: {path[:200]!r}")
+    return spelled
+
+
+def check_scope(spelled: str, real: str, scope: Scope) -> None:
+    """Raises ToolFault(OUT_OF_SCOPE) unless `real` is allowed and neither spelling is blocked (AH 8.3)."""
+    why = _out_of_scope(spelled, real, scope)
+    if why:
+        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"{why}: {spelled}")
+
+
+def is_in_scope(path: str, scope: Scope) -> bool:
+    """True if the scope covers what an absolute path leads to, and its spelling."""
+    return not _out_of_scope(path, os.path.realpath(path), scope)
+
+
+def _out_of_scope(spelled: str, real: str, scope: Scope) -> str:
+    place = normalize(real, OS_FAMILY)
+    if scope.blocked:
+        blocked = _table(scope.blocked, "wide")
+        for path in dict.fromkeys((place, normalize(spelled, OS_FAMILY))):
+            if covering(path, blocked, OS_FAMILY, "wide") is not None:
+                return "policy blocks this path"
+    if scope.allowed is not None and not _covers(scope.allowed, place):
+        return "the path is outside the allowed directories"
+    return ""
+
+
+def _covers(allowed: tuple[str, ...], place: str) -> bool:
+    return is_absolute(place, OS_FAMILY) and covering(place, _table(allowed, "narrow"), OS_FAMILY, "narrow") is not None
+
+
+@functools.lru_cache(maxsize=64)
+def _table(entries: tuple[str, ...], width: Width) -> Roots:
+    """The look-up table of a list that stands in every call of a session."""
+    return roots(entries, OS_FAMILY, width)
+
+
+def root_of(real: str, scope: Scope) -> str:
+    """The allowed root that covers the real path, where it names a place; the root of the file system for all else."""
+    root = covering(real, _table(scope.allowed, "narrow"), OS_FAMILY, "narrow") if scope.allowed else None
+    return root if root is not None and os.path.isabs(root) and real.startswith(root) else "/"
+
+
+@contextmanager
+def open_parent(real: str) -> Iterator[tuple[int | None, str]]:
+    """Directory descriptor and name under which to read `real`; (None, real) where there are no such descriptors.
+    Raises ToolFault(PATH_CHANGED) when a component is a link by now, and OSError as the system says it.
+    """
+    parent, name = os.path.split(real)
+    if not name:
+        raise ToolFault(FaultKind.IS_DIRECTORY, f"is a directory: {real}")
+    if not BY_DESCRIPTOR:
+        yield None, real
+        return
+    fd = open_dir(parent)
+    try:
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def open_dir(real: str, *, to_list: bool = False) -> int:
+    """Descriptor of the directory `real`, reached without following any link. The caller closes it. `to_list`: its
+    entries can be read, where the user may do that."""
+    flags = _LIST_FLAGS if to_list else PASS_FLAGS
+    there = open_there(real, flags)
+    if there is not None:
+        return there
+    names = [name for name in real.split("/") if name]
+    with _links_refused():
+        return walk(names, os.open("/", PASS_FLAGS if names else flags), last_flags=flags)
+
+
+def open_below(fd: int, name: str) -> int:
+    """Descriptor of the directory `name` in the one that `fd` is of; no link is followed. The caller closes it. Raises
+    ToolFault(PATH_CHANGED) for a link, and OSError."""
+    with _links_refused():
+        return step(fd, name)
+
+
+@contextmanager
+def _links_refused() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _change_fault(error.filename) from error
+        raise
+
+
+def _change_fault(name: str) -> ToolFault:
+    return ToolFault(FaultKind.PATH_CHANGED, f"a link took the place of {name} after the path was checked")
+
+
+def open_regular(fd: int | None, name: str) -> tuple[int, os.stat_result]:
+    """Open an existing regular file to read it, and nothing else: a FIFO or a device neither hangs nor answers.
+
+    Raises ToolFault with IS_DIRECTORY, NOT_REGULAR or PATH_CHANGED, and OSError as the system says it.
+    """
+    try:
+        opened = os.open(name, os.O_RDONLY | SAFE_FLAGS, dir_fd=fd)
+    except OSError as error:
+        if error.errno in MAY_BE_LINK and is_link(fd, name):
+            raise _change_fault(name) from error
+        raise
+    try:
+        status = os.fstat(opened)
+        refuse_irregular(status, name)
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened, status
+
+
+def refuse_irregular(status: os.stat_result | None, name: str) -> None:
+    """Raises ToolFault unless `status` is that of a regular file; None is that of nothing."""
+    if status is None:
+        raise ToolFault(FaultKind.NOT_FOUND, f"{os.strerror(errno.ENOENT)}: {name}")
+    if stat.S_ISDIR(status.st_mode):
+        raise ToolFault(FaultKind.IS_DIRECTORY, f"is a directory: {name}")
+    if stat.S_ISLNK(status.st_mode):
+        raise _change_fault(name)
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolFault(FaultKind.NOT_REGULAR, f"is not a regular file: {name}")
+
+
+# The places that a family keeps its tools to, whatever else policy allows: the two together as one scope. Pure.
+
+
+@functools.lru_cache(maxsize=64)
+def narrow_scope(scope: Scope, roots: tuple[str, ...]) -> Scope:
+    """The part of the scope under one of the roots, which are absolute real paths."""
+    if scope.allowed is None:
+        return scope._replace(allowed=roots)
+    both = [place for place in scope.allowed if _is_in(place, roots)]
+    both += [root for root in roots if _is_in(root, scope.allowed)]
+    return scope._replace(allowed=tuple(dict.fromkeys(both)))
+
+
+def _is_in(place: str, others: Sequence[str]) -> bool:
+    return any(is_under(normalize(place, OS_FAMILY), normalize(one, OS_FAMILY), OS_FAMILY) for one in others)

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
 
 from policy.patterns import compile_pattern, problem_of
+from tool_runtime.files import Scope, open_dir, open_regular, resolve
 from tool_runtime.files.listing import glob_below, path_bytes
-from tool_runtime.files.paths import Scope, open_dir, open_regular, resolve
 from tool_runtime.files.tree import MAX_DEPTH, Walk, WalkParams
 from tool_runtime.output import is_unprintable, looks_binary, strip_bom
 from tool_runtime.platform.directories import BY_DESCRIPTOR
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from policy.patterns import Pattern
-    from tool_runtime.files.globs import HiddenNames
+    from tool_runtime.files.listing import HiddenNames
     from tool_runtime.files.tree import TreeFolder
     from tool_runtime.tool import Abandoned
 

@@ -1,4 +1,4 @@
-"""The text of a PDF, page by page, for `tool_runtime.files.pdf`: a program of its own, since PDFs are hostile. It
+"""The text of a PDF, page by page, for `tool_runtime.files.documents`: a program of its own, since PDFs are hostile. It
 imports nothing of ours.
 
     python -I -S pdf_pages.py PLACE_OF_PYPDF < file

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from config.lean_typing import NamedTuple
 from config.shapes import meant_name
-from tool_runtime.files.paths import Scope, open_below, open_parent, open_regular
+from tool_runtime.files import Scope, open_below, open_parent, open_regular
 from tool_runtime.files.read import whole_file
 from tool_runtime.tool import FaultKind, ToolFault
 

@@ -20,7 +20,7 @@ from pathspec import GitIgnoreSpec
 from agent_host.ids import OWN_PREFIX, is_own_name
 from agent_host.workspace_changes import last_value
 from policy.rules.paths import TreeRule
-from tool_runtime.files.paths import Scope, open_dir, open_parent, open_regular
+from tool_runtime.files import Scope, open_dir, open_parent, open_regular
 from tool_runtime.platform import OS_FAMILY
 from tool_runtime.platform.directories import BY_DESCRIPTOR
 from tool_runtime.tool import ToolFault
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from policy.rules.paths import Below
-    from tool_runtime.files.globs import HiddenNames
+    from tool_runtime.files.listing import HiddenNames
     from tool_runtime.tool import Abandoned
 
 Kind = Literal["file", "directory", "link", "other"]

@@ -15,7 +15,7 @@ of the user's rights, so that one name of a command's making would be a way out 
   set-group-id bit that it inherits: files in it have its group.
 
 - A file is written in place only where no new file can take its place, by a descriptor that is opened in the held
-  directory and is no link, pipe or device: `files.in_place` says when, and what is kept first.
+  directory and is no link, pipe or device: `files.write` says when, and what is kept first.
 
 What Windows lacks is in `platform.directories`. `tests/unit/test_one_writer.py` keeps all other code from writing by
 path.
@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from agent_host.ids import own_name
-from tool_runtime.files.paths import SAFE_FLAGS
+from tool_runtime.files import SAFE_FLAGS
 from tool_runtime.platform import directories
 from tool_runtime.platform.directories import BY_DESCRIPTOR, PASS_FLAGS, move_new
 

@@ -12,8 +12,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from agent_host.contracts import Artifact, ToolRequest
 from agent_host.text_diff import hunks
-from tool_runtime.output import looks_binary
-from tool_runtime.output.truncate import HeadTail, join_ends, mark_tail, whole_end
+from tool_runtime.output import HeadTail, join_ends, looks_binary, mark_tail, whole_end
 from tool_runtime.platform import current
 
 if TYPE_CHECKING:

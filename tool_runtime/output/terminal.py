@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from tool_runtime.output.truncate import HeadTail, whole_end, whole_start
+from tool_runtime.output import HeadTail, whole_end, whole_start
 
 MAX_ROWS: Final = 64
 """Lines that can be drawn over, the one that is being drawn among them."""

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.contracts import CommandEnd, Leftovers
+from tool_runtime.output import whole_end
 from tool_runtime.output.terminal import drop_unfinished
-from tool_runtime.output.truncate import whole_end
 from tool_runtime.processes.command import end_marked, report
 from tool_runtime.processes.pipes import NOBODY
 from tool_runtime.tool import FaultKind, ToolFault, os_faults

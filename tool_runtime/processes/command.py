@@ -15,9 +15,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from tool_runtime.output import HeadTail
 from tool_runtime.output.artifacts import BUFFER_BYTES, Spill, SpillRoom
 from tool_runtime.output.terminal import FIRST_BYTES, ShownEnds
-from tool_runtime.output.truncate import HeadTail
 from tool_runtime.platform import WINDOWS, current, windows
 from tool_runtime.processes.pipes import NOBODY, PipeWatch, feed_pipe, kill_until_quiet, read_pipe, watch_exit
 from tool_runtime.tool import fault_of
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from policy.scope import CommandScope
     from tool_runtime.processes.guard import ProcessGuard
     from tool_runtime.sandbox.session import HeldCommand, Opened, Sandbox
-    from tool_runtime.settings import StreamName
     from tool_runtime.threads import DaemonPool
+    from tool_runtime.tool import StreamName
 
 MARK_NAME: Final = "AGENT_HOST_CALL_MARK"
 """Environment variable that every process of a command inherits; how strays are found when the tree is ended."""

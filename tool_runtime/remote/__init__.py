@@ -1,0 +1,394 @@
+"""Remote tools: a Provider of what an MCP server or a backend service lists (TR 9.2, 9.5, AH 7.6).
+
+A source is asked beside the session's start, and nothing waits for it but a first task whose source is not known at
+all, and that for a moment only. What it listed is kept by the SHA-256 of the list, and the next session begins with it.
+The list of a task is fixed: it is the one that was newest when the task began, and a task that continues after a crash
+has it again. A change is reported when a task first has it.
+
+- `mcp/` speaks the Model Context Protocol over the SDK's types and our own transports: `source` connects when it has to
+  and turns content into output, `connection` is one session with a server, `wire` mends messages before the SDK's
+  models read them and asks the person what a server wants to know, `oauth` authenticates.
+- `backend` speaks to the Backend Tool Service: it sends calls with an idempotency key, asks for the outcome of one that
+  was lost, and checks what comes back.
+
+Rules:
+
+- A definition, a description, a result and an error text are input from outside: each is bounded, checked and taken
+  item by item. A tool that cannot be used is left out and named in `tools_listed`; the others stay.
+- Each tool has an identity, the SHA-256 of its definition. A tool that is not what it was runs only with somebody's
+  consent. What a source says of its effects is not believed.
+- A call that may have taken effect is never reported as failed for the form of its answer, and never sent twice unless
+  policy says `repeatable`.
+
+Traps: a server over stdio may print anything to standard output, start slowly, or end in the middle of a call. The SDK
+takes half a second to import, so it is loaded by a thread, and its import stops if the session ends meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
+
+from agent_host.contracts import Leftovers, SourceNotice, Subject, ToolSpec
+from config.lean_typing import NamedTuple
+from tool_runtime.families import ELSEWHERE
+from tool_runtime.schema import UnusableSchema
+from tool_runtime.tool import CallContext, Tool, ToolFault, ToolOutput, add_timeout, cap, mend_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from agent_host.contracts import ToolRequest
+
+MAX_TOOLS: Final = 500
+MAX_DESCRIPTION_CHARS: Final = 4096
+MAX_NAME_CHARS: Final = 200
+_MAX_SHOWN: Final = 20
+"""Of the tools that are left out, so many stand in a message with the reason."""
+_NAME: Final = r"[A-Za-z0-9_.:/@+-]+"
+_HIDDEN_CHARACTERS: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
+)
+"""Characters of a description that a model reads and nobody sees: controls, directions, tags."""
+
+
+class Definition(NamedTuple):
+    """A tool as its source describes it. `name` is the whole name, `server/tool`. The schemas are whatever the source
+    sends until `usable` has seen them."""
+
+    name: str
+    description: str
+    input_schema: Any
+    output_schema: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Its shape on disk."""
+        shape = {"name": self.name, "description": self.description, "inputSchema": dict(self.input_schema)}
+        return shape if self.output_schema is None else {**shape, "outputSchema": dict(self.output_schema)}
+
+    @property
+    def identity(self) -> str:
+        """The SHA-256, in hex, of all that it says."""
+        return _sha256(self.to_json())
+
+
+class ToolList(NamedTuple):
+    """The usable tools that a source listed, and the problems of the others, by name."""
+
+    definitions: tuple[Definition, ...]
+    rejected: Mapping[str, str] = {}
+
+    @property
+    def note(self) -> str:
+        """The end of a line that says how many tools can be used: which of them cannot, and why."""
+        if not self.rejected:
+            return ""
+        shown = "; ".join(f"{tool}: {why}" for tool, why in list(self.rejected.items())[:_MAX_SHOWN])
+        more = f"; and {len(self.rejected) - _MAX_SHOWN} more" if len(self.rejected) > _MAX_SHOWN else ""
+        return f", and {len(self.rejected)} that cannot be used: {shown}{more}"
+
+
+class KeptLists(Protocol):
+    """Stored lists of one source (`state.tool_lists`). Nothing raises: what cannot be read is not there, and what
+    cannot be written is not kept."""
+
+    def newest(self) -> str | None:
+        """The SHA-256 of the list that the source gave last."""
+        ...
+
+    def list_in_use(self) -> str | None:
+        """The SHA-256 of the list that a task had last."""
+        ...
+
+    def read(self, sha256: str) -> Sequence[Mapping[str, Any]] | None:
+        """The list of this SHA-256; None where it is not kept."""
+        ...
+
+    def keep(self, sha256: str, definitions: Sequence[Mapping[str, Any]]) -> None:
+        """Keep a list, as the newest."""
+        ...
+
+    def use(self, sha256: str, identities: Mapping[str, str]) -> None:
+        """Say that a task has this list. The tools in it that are new, by name, count as approved as they are."""
+        ...
+
+
+class Source(Protocol):
+    """A source of tools. `name` is how people know it: `mcp:fs`."""
+
+    @property
+    def name(self) -> str:
+        """Its name, by which records know it."""
+        ...
+
+    async def list(self) -> ToolList:
+        """Its tools now. Raises ToolFault where it cannot be asked."""
+        ...
+
+    async def call(self, tool: Definition, call: CallContext) -> ToolOutput:
+        """Run one call. Raises ToolFault with what the model is to read."""
+        ...
+
+    async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:
+        """The outcome of a call whose host died before it had the answer; None if the source cannot say. Nothing is run
+        for it. Raises ToolFault for a call that is known to have failed, or not to have come."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class SourceTerms(NamedTuple):
+    """The terms on which a source's tools are used. `capability` is what their calls need; `elsewhere`: they go over
+    the network. `timeout_s` is a call's. `connect_timeout_s` is for how long a first task waits for a source that
+    nothing is known of. A source whose tools are known is asked `ask_after_s` after the session's start, or with the
+    first call: one that takes much of the machine is not asked in a session that is over by then."""
+
+    capability: str
+    elsewhere: bool
+    timeout_s: float
+    connect_timeout_s: float
+    ask_after_s: float = 0.0
+
+
+class RemoteTools:
+    """A Provider of one source's tools. `admits` says of a name whether the bundle lists it: any other tool is not
+    registered (TR 9.4). `report` is told, on the event loop, what people are to know. `completed` adds to a tool what
+    its source does not know."""
+
+    def __init__(
+        self,
+        source: Source,
+        terms: SourceTerms,
+        kept: KeptLists,
+        *,
+        admits: Callable[[str], bool],
+        report: Callable[[SourceNotice], None],
+        completed: Callable[[ToolSpec], ToolSpec] | None = None,
+    ) -> None:
+        self._completed = completed
+        self._source = source
+        self._terms = terms
+        self._kept = kept
+        self._admits = admits
+        self._report = report
+        self._asking: asyncio.Task[None] | None = None
+        self._again = False
+        self._needed = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._fixed: Mapping[str, Definition] = {}
+        self._told_hidden = False
+        self._told_away: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """The source's name."""
+        return self._source.name
+
+    def begin(self) -> None:
+        """Ask the source for its tools, beside all else; also when it says that they have changed."""
+        if self._asking is not None and not self._asking.done():
+            self._again = True
+            return
+        self._asking = asyncio.create_task(self._ask())
+
+    async def fix(self, wanted: str | None) -> str | None:
+        """Fix the tools for a task: those of the list `wanted`, where it is kept, else the newest. Returns the SHA-256
+        of the list, None where nothing is known of the source."""
+        definitions = None if wanted is None else await self._read(wanted)
+        sha256 = wanted
+        if definitions is None:
+            sha256 = await self._newest()
+            definitions = None if sha256 is None else await self._read(sha256)
+        if sha256 is None or definitions is None:
+            self._fixed = {}
+            return None
+        await self._report_change(sha256, definitions)
+        await asyncio.to_thread(self._kept.use, sha256, {one.name: one.identity for one in definitions})
+        self._fixed = {one.name: one for one in definitions if self._admits(one.name)}
+        if definitions and not self._fixed and not self._told_hidden:
+            self._told_hidden = True
+            self._report(SourceNotice(self.name, "hidden", self._hidden(definitions), len(definitions)))
+        return sha256
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        """See Provider: those that are fixed."""
+        return tuple(map(self._spec, self._fixed.values()))
+
+    def get(self, name: str) -> Tool | None:
+        """See Provider."""
+        tool = self._fixed.get(name)
+        if tool is None:
+            return None
+        run = cap(add_timeout(functools.partial(self._call, tool), self._terms.timeout_s))
+        return Tool(self._spec(tool), run, ELSEWHERE, outcome=functools.partial(self._source.outcome, tool))
+
+    async def _call(self, tool: Definition, call: CallContext) -> ToolOutput:
+        self._needed.set()
+        if self._asking is not None:  # a change is kept before it has a call refused: the next task knows of it
+            await self._asked.wait()
+        return await self._source.call(tool, call)
+
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:  # noqa: ARG002 - see Provider
+        """See Provider. What a call has begun elsewhere is not on this machine."""
+        return Leftovers()
+
+    async def aclose(self) -> None:
+        """See Provider."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+        await self._source.aclose()
+
+    async def _ask(self) -> None:
+        if self._terms.ask_after_s and await asyncio.to_thread(self._kept.newest) is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._needed.wait(), self._terms.ask_after_s)
+        self._needed.set()
+        try:
+            await self._list()
+        finally:
+            self._asked.set()
+
+    async def _list(self) -> None:
+        while True:
+            self._again = False
+            try:
+                listed = await self._source.list()
+            except ToolFault as fault:
+                self._report_away(str(fault))
+                return
+            self._told_away.clear()
+            shapes = [one.to_json() for one in listed.definitions]
+            await asyncio.to_thread(self._kept.keep, _sha256(shapes), shapes)
+            self._report(_notice_of_list(self.name, listed))
+            self._asked.set()
+            if not self._again:
+                return
+
+    async def _newest(self) -> str | None:
+        known = await asyncio.to_thread(self._kept.newest)
+        if known is not None or self._asking is None:
+            return known
+        if self._asking.done():
+            known = await asyncio.to_thread(self._kept.newest)  # the list may have come during the first look
+            if known is None:  # it may be there for the task after this one
+                self.begin()
+            return known
+        limit_s = self._terms.connect_timeout_s
+        _, unanswered = await asyncio.wait([self._asking], timeout=limit_s)
+        known = await asyncio.to_thread(self._kept.newest)
+        if known is None and unanswered:  # the session may end before the source is given up
+            self._report_away(f"it did not answer within {limit_s:g} s")
+        return known
+
+    def _report_away(self, why: str) -> None:
+        """Say that the source does not answer, each reason once."""
+        if why not in self._told_away:
+            self._told_away.add(why)
+            self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {why}"))
+
+    async def _read(self, sha256: str) -> tuple[Definition, ...] | None:
+        shapes = await asyncio.to_thread(self._kept.read, sha256)
+        return None if shapes is None else tuple(map(definition_of, shapes))
+
+    async def _report_change(self, sha256: str, now: Iterable[Definition]) -> None:
+        was = await asyncio.to_thread(self._kept.list_in_use)
+        before = None if was is None or was == sha256 else await self._read(was)
+        if before is None:
+            return
+        old, new = ({one.name: one.identity for one in each} for each in (before, now))
+        added, removed = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
+        changed = sorted(name for name in new.keys() & old.keys() if new[name] != old[name])
+        said = (("new", added), ("gone", removed), ("changed", changed))
+        text = "; ".join(f"{word}: {', '.join(names[:20])}" for word, names in said if names)
+        message = f"the tools of {self.name} are not what they were: {text}"
+        self._report(SourceNotice(self.name, "changed", message, len(new), added, removed, changed))
+
+    def _hidden(self, definitions: Sequence[Definition]) -> str:
+        pattern = definitions[0].name.partition("/")[0] + "/*" if "/" in definitions[0].name else definitions[0].name
+        line = orjson.dumps({"name": self._terms.capability, "allowedToolNames": [pattern], "requiresApproval": True})
+        return (
+            f"the policy admits none of the {len(definitions)} tools of {self.name}; to have them, add to its "
+            f"capabilities: {line.decode()}"
+        )
+
+    def _spec(self, tool: Definition) -> ToolSpec:
+        spec = spec_of(tool, self._terms.capability, elsewhere=self._terms.elsewhere)
+        return spec if self._completed is None else self._completed(spec)
+
+
+def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
+    """The specification that a definition has for the host. What its source says of effects is not believed: a bundle's
+    `repeatable` is."""
+    return ToolSpec(
+        tool.name,
+        tool.description,
+        tool.input_schema,
+        capability=capability,
+        subject=Subject("name"),
+        effect="other",
+        category="requests",
+        foreign_schema=True,
+        identity=tool.identity,
+        output_schema=tool.output_schema,
+        elsewhere=elsewhere,
+    )
+
+
+def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) -> ToolList:
+    """Those of a source's tools that can be used, and why the others cannot: names, schemas and how many there are have
+    bounds, and descriptions lose what is beyond them. Schemas are mended where it is plain what they mean. Each tool
+    stands once; the first of a name counts."""
+    found: dict[str, Definition] = {}
+    wrong = dict(rejected)
+    for one in definitions:
+        try:
+            found[one.name] = _usable(one, found)
+        except UnusableSchema as error:
+            if len(wrong) < MAX_TOOLS:
+                wrong[displayable_name(one.name)] = str(error)
+    return ToolList(tuple(found.values()), wrong)
+
+
+def displayable_name(name: str) -> str:
+    """The name of a tool that may be anything, for people."""
+    return _HIDDEN_CHARACTERS.sub("", name)[:MAX_NAME_CHARS]
+
+
+def _usable(one: Definition, found: Mapping[str, Definition]) -> Definition:
+    """Raises UnusableSchema for a tool that cannot be used; its message says why."""
+    if len(one.name) > MAX_NAME_CHARS or not re.fullmatch(_NAME, one.name):
+        raise UnusableSchema(f"its name is not one of {MAX_NAME_CHARS} letters, digits and _ . : / @ + - at most")
+    if one.name in found:
+        raise UnusableSchema("another tool has this name")
+    if len(found) >= MAX_TOOLS:
+        raise UnusableSchema(f"there are more than {MAX_TOOLS} tools")
+    text = _HIDDEN_CHARACTERS.sub("", one.description)[:MAX_DESCRIPTION_CHARS]
+    try:
+        arguments = mend_schema(one.input_schema, of_object=True)
+        output = None if one.output_schema is None else mend_schema(one.output_schema)
+    except UnusableSchema as error:
+        raise UnusableSchema(f"its schema cannot be used: {error}") from None
+    return one._replace(description=text, input_schema=arguments, output_schema=output)
+
+
+def _notice_of_list(name: str, listed: ToolList) -> SourceNotice:
+    count, rejected = len(listed.definitions), listed.rejected
+    return SourceNotice(name, "listed", f"{name} has {count} tools{listed.note}", count, rejected=sorted(rejected))
+
+
+def definition_of(shape: Mapping[str, Any]) -> Definition:
+    """The definition of a shape on disk; see `Definition.to_json`."""
+    return Definition(shape["name"], shape["description"], shape["inputSchema"], shape.get("outputSchema"))
+
+
+def _sha256(shape: object) -> str:
+    return hashlib.sha256(orjson.dumps(shape, option=orjson.OPT_SORT_KEYS)).hexdigest()

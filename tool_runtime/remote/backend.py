@@ -24,7 +24,7 @@ from config import json_text
 from config.lean_typing import NamedTuple
 from config.shapes import ANYTHING, FLAG, OBJECT, TEXT, ListOf, Nullable, Record, Text, first_problem, one_of
 from tool_runtime.output.artifacts import tool_output
-from tool_runtime.remote.lists import Definition, ToolList, usable
+from tool_runtime.remote import Definition, ToolList, usable
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, cap_output
 
 if TYPE_CHECKING:
@@ -382,7 +382,7 @@ def _untold(_number: int, _wait_s: float, _error: ServiceUnavailable) -> None:
     """A retry is part of the call; only its end is told."""
 
 
-# The Backend Tool Service as a source of tools (`tool_runtime.remote.lists`): listed beside a session's start, called
+# The Backend Tool Service as a source of tools (`tool_runtime.remote`): listed beside a session's start, called
 # once by the id of each call, and asked after a crash what became of one (AH 7.6).
 
 NAME: Final = "backend"

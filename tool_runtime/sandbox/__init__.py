@@ -11,7 +11,7 @@ from tool_runtime.platform.mounts import LevelFinding
 from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
-    from tool_runtime.settings import RuntimeSettings, SandboxSettings
+    from tool_runtime.tool import RuntimeSettings, SandboxSettings
 
 Level = Literal["none", "landlock", "namespace"]
 LEVELS: Final[tuple[Level, ...]] = ("namespace", "landlock")

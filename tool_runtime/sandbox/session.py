@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
     from tool_runtime.sandbox.workspace_places import Look
-    from tool_runtime.settings import RuntimeSettings, SandboxSettings
     from tool_runtime.threads import DaemonPool
+    from tool_runtime.tool import RuntimeSettings, SandboxSettings
     from tool_runtime.web.proxy import DomainProxy
 
     Opened = Callable[..., subprocess.Popen[bytes]]

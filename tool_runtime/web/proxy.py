@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from policy.scope import CommandScope
-    from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
+    from tool_runtime.tool import RuntimeSettings
 
 _BUFFER: Final = 64 * 1024
 _HEAD_S: Final = 30.0

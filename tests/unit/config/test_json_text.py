@@ -22,7 +22,7 @@ from config.json_text import MAX_DEPTH, TooDeep, check_depth, loads
 from policy.bundle import BundleProblems
 from policy.bundle.validate import read_shape
 from tests.support.rows import each_row
-from tool_runtime.files.notebooks import NotANotebook, render
+from tool_runtime.files.documents import NotANotebook, render
 from tool_runtime.schema import advice_on
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ OWN = {
     "agent_host/redaction.py": "a record of ours",
     "policy/bundle/validate.py": "settings that were read before",
     "policy/redaction.py": "a record of ours",
-    "tool_runtime/files/pdf.py": "what our own program printed",
+    "tool_runtime/files/documents.py": "what our own program printed",
     "config/load.py": "a file of ours",
 }
 

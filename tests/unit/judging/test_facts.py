@@ -13,7 +13,7 @@ from agent_host.judging import Environment
 from agent_host.judging.facts import UnusableArguments, gather, path_facts
 from policy.facts import CommandFacts, PathFacts
 from tests.support.tools import TOOLS
-from tool_runtime.files.paths import Scope, resolve
+from tool_runtime.files import Scope, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path

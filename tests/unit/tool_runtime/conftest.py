@@ -12,7 +12,7 @@ from agent_host.ids import MACHINE
 from tests.support.tools import TOOLS
 from tool_runtime.processes.command import LocalCommand
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings
+from tool_runtime.tool import RuntimeSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

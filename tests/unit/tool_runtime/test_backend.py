@@ -17,10 +17,9 @@ from agent_host.ids import MACHINE
 from agent_host.retrying import RetryPolicy
 from agent_host.services.http import ServiceClient
 from tests.support.tool_server import DROP, KEY, LOSE, RUN_ON, TOKEN, ToolServer, echo, never
+from tool_runtime.remote import Definition
 from tool_runtime.remote.backend import CAPABILITY, BackendSource, InvocationTerms
-from tool_runtime.remote.lists import Definition
-from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import CallContext, FaultKind, ToolFault, ToolOutput
+from tool_runtime.tool import CallContext, FaultKind, RuntimeSettings, ToolFault, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from tests.support.pictures import png
 from tests.unit.tool_runtime.conftest import error_of, text_of
-from tool_runtime.files import notebooks
-from tool_runtime.files.lines import WantedLines
-from tool_runtime.files.paths import Scope
-from tool_runtime.files.pdf import PdfLimits, read_pdf
-from tool_runtime.files.read import ReadParams
+from tool_runtime.files import Scope, documents
+from tool_runtime.files.documents import PdfLimits, read_pdf
+from tool_runtime.files.read import ReadParams, WantedLines
 from tool_runtime.tool import Abandoned, ToolFault
 
 if TYPE_CHECKING:
@@ -115,9 +113,9 @@ async def test_a_notebook_keeps_within_the_limits_of_files(call: Call, workspace
 
 def test_pictures_that_no_model_should_get_are_named() -> None:
     broken = base64.b64encode(PICTURE[:-5]).decode()
-    many = [data(image_png=base64.b64encode(PICTURE).decode()) for _ in range(notebooks.MAX_PICTURES + 1)]
-    found = notebooks.render(notebook(code("", data(image_png=broken), data(image_png="?"), *many)).encode())
-    assert len(found.pictures) == notebooks.MAX_PICTURES
+    many = [data(image_png=base64.b64encode(PICTURE).decode()) for _ in range(documents.MAX_PICTURES + 1)]
+    found = documents.render(notebook(code("", data(image_png=broken), data(image_png="?"), *many)).encode())
+    assert len(found.pictures) == documents.MAX_PICTURES
     assert "not shown: the file is damaged or cut short]" in found.text
     assert "[picture 2: image/png, not shown: it is no base64]" in found.text
     assert "8 pictures of a notebook are shown at a time" in found.text
@@ -142,7 +140,7 @@ JSON = st.recursive(
 @settings(max_examples=100)
 @given(st.lists(JSON, max_size=4))
 def test_whatever_a_notebook_holds_it_is_shown(cells: list[Any]) -> None:
-    found = notebooks.render(json.dumps({"cells": cells}).encode())
+    found = documents.render(json.dumps({"cells": cells}).encode())
     assert found.text.count("--- cell ") >= len(cells)
 
 

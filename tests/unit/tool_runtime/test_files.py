@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from agent_host.contracts import ToolConstraints
 from benchmarks.processes import child_environment
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
-from tool_runtime.files import lines, paths, write
-from tool_runtime.files.paths import Scope
+from tool_runtime import files as paths
+from tool_runtime.files import Scope, write
+from tool_runtime.files import read as reading
 from tool_runtime.tool import Abandoned, FaultKind, ToolFault
 
 if TYPE_CHECKING:
@@ -358,8 +359,8 @@ def test_how_a_text_comes_makes_no_difference_to_its_window(
 ) -> None:
     data = text.encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "MAX_LINE_CHARS", 5)
-        whole, cut = (lines.LineWindow(lines.WantedLines(offset, limit), 10_000) for _ in range(2))
+        patch.setattr(reading, "MAX_LINE_CHARS", 5)
+        whole, cut = (reading.LineWindow(reading.WantedLines(offset, limit), 10_000) for _ in range(2))
         whole.read([data], "utf-8")
         cut.read([data[at : at + size] for at in range(0, len(data), size)], "utf-8")
         assert (cut.text(), cut.past_end) == (whole.text(), whole.past_end)

@@ -14,8 +14,7 @@ import pytest
 
 from agent_host.contracts import ToolConstraints
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
-from tool_runtime.files import in_place, write, writer
-from tool_runtime.files.paths import Scope
+from tool_runtime.files import Scope, write, writer
 from tool_runtime.files.writer import open_parent
 from tool_runtime.tool import Abandoned, ToolFault
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 OLD = b"".join(b"old line %d\n" % number for number in range(150_000))
 NEW = b"".join(b"another line %d\n" % number for number in range(120_000))
-FILES = ("writes.py", "in_place.py", "writer.py", "directories.py")
+FILES = ("write.py", "writer.py", "directories.py")
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs descriptors of directories")
 
@@ -115,7 +114,7 @@ async def test_nothing_is_written_that_cannot_be_kept(
     router = make_router(kept=str(tmp_path / "kept"))
     asked = request("WriteFile", path=str(pair[0]), content="two\n")
     assert "could not be kept" in error_of(await router.execute(asked))[1]
-    monkeypatch.setattr(in_place, "MAX_BYTES", 3)
+    monkeypatch.setattr(write, "MAX_IN_PLACE_BYTES", 3)
     assert "not written in place" in error_of(await router.execute(asked))[1]
     assert pair[1].read_text() == "one\n"
 
@@ -164,7 +163,7 @@ def test_a_call_that_was_given_up_touches_nothing(pair: tuple[Path, Path], works
     before = pair[0].stat()
     kept = tmp_path / "kept" / "mark"
     with open_parent(str(pair[0])) as (directory, name), pytest.raises(ToolFault):
-        in_place.write(directory, name, before, in_place.NewContent(str(pair[0]), NEW, kept=str(kept)), given_up)
+        write.write_in_place(directory, name, before, write.NewContent(str(pair[0]), NEW, kept=str(kept)), given_up)
     assert pair[0].stat() == before
     assert not kept.exists()
 
@@ -180,10 +179,10 @@ def test_a_write_that_fails_puts_the_mode_back(
             raise error
         writer.overwrite(file, data, mode)
 
-    monkeypatch.setattr(in_place, "overwrite", overwrite)
+    monkeypatch.setattr(write, "overwrite", overwrite)
     pair[0].chmod(0o600)
     with open_parent(str(pair[0])) as (directory, name), pytest.raises(OSError, match="no space"):
-        in_place.write(directory, name, pair[0].stat(), in_place.NewContent(str(pair[0]), NEW, 0o755), Abandoned())
+        write.write_in_place(directory, name, pair[0].stat(), write.NewContent(str(pair[0]), NEW, 0o755), Abandoned())
     assert stat.S_IMODE(pair[0].stat().st_mode) == 0o600
     assert pair[0].read_text() == "one\n"
 
@@ -211,12 +210,12 @@ def test_killed_at_any_line(workspace: Path, tmp_path: Path, way: str) -> None:
             os._exit(0)
         if os.waitpid(child, 0)[1] == 0:
             break
-        state = in_place.take_back(str(kept / "mark"), scope)
+        state = write.take_back(str(kept / "mark"), scope)
         write.remove_leftover(str(file), scope, "mark")
         states.add(state)
         content = file.read_bytes()
         assert content in ((NEW,) if state == "done" else (OLD,) if state is not None else (OLD, NEW)), number
-        in_place.settle(str(kept / "mark"))
+        write.settle(str(kept / "mark"))
         assert sorted(os.listdir(workspace)) == (["a", "b"] if way == "in place" else ["a"])
         assert not kept.is_dir() or all(name.endswith(".tmp") for name in os.listdir(kept))
     assert states == ({None, "not_done", "put_back", "done"} if way == "in place" else {None})

@@ -23,14 +23,13 @@ from tests.support.mcp_servers import PNG, ROOT, command, logged, over_http
 from tests.support.process import eventually
 from tests.support.tls import server_context, tls_in_front_of
 from tool_runtime.processes.command import LocalCommand
-from tool_runtime.remote.lists import RemoteTools, SourceTerms
+from tool_runtime.remote import RemoteTools, SourceTerms
 from tool_runtime.remote.mcp import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.connection import LastError, ServerAnswerTooLarge, _OneOrigin
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.remote.mcp.wire import Incoming
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import ToolFault
+from tool_runtime.tool import RuntimeSettings, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -15,11 +15,10 @@ from tests.unit.tool_runtime.test_mcp_wire import ERAS, NAME, Session
 from tool_runtime.remote.mcp import ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.remote.mcp.wire import MAX_QUESTIONS
-from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import CallContext, add_timeout
+from tool_runtime.tool import CallContext, RuntimeSettings, add_timeout
 
 if TYPE_CHECKING:
-    from tool_runtime.remote.lists import Definition
+    from tool_runtime.remote import Definition
 
 WANTED: dict[str, Any] = {
     "resultType": "input_required",

@@ -18,8 +18,7 @@ from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, over_htt
 from tests.support.rows import each_row
 from tool_runtime.remote.mcp import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
-from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import CallContext, ToolFault, add_timeout
+from tool_runtime.tool import CallContext, RuntimeSettings, ToolFault, add_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from agent_host.contracts import ToolConstraints
 from agent_host.errors import ErrorCode
 from tests.support.rows import each_row
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
-from tool_runtime.families.answers import DESKTOP
+from tool_runtime.families import DESKTOP
 from tool_runtime.families.native import MAX_FILE_BYTES, SPECS
 from tool_runtime.tool import judge_of
 

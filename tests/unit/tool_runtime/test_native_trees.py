@@ -18,8 +18,8 @@ from agent_host.contracts import ToolConstraints
 from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_native_files import answered
+from tool_runtime.files import Scope
 from tool_runtime.files.listing import Excludes, PageParams, Pager, path_of, token_of
-from tool_runtime.files.paths import Scope
 from tool_runtime.tool import Abandoned
 
 if TYPE_CHECKING:

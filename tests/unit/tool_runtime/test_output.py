@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.output import artifacts, decode_body, decode_output
-from tool_runtime.output.truncate import HeadTail, marker, truncate, truncate_text
+from tool_runtime.output import HeadTail, artifacts, decode_body, decode_output, marker, truncate, truncate_text
 
 if TYPE_CHECKING:
     from pathlib import Path

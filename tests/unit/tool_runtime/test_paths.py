@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host import safe_open
-from tool_runtime.files.paths import Scope, open_dir, open_directory, open_file, resolve
+from tool_runtime.files import Scope, open_dir, open_directory, open_file, resolve
 from tool_runtime.platform.directories import BY_DESCRIPTOR
 from tool_runtime.tool import FaultKind, ToolFault
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.rows import each_row
-from tool_runtime.families.answers import DESKTOP, ELSEWHERE
-from tool_runtime.files.paths import spell
+from tool_runtime.families import DESKTOP, ELSEWHERE
+from tool_runtime.files import spell
 from tool_runtime.platform import posix, windows
 from tool_runtime.platform.directories import is_local, kind_of
 from tool_runtime.platform.environment import child_environment, looks_secret

@@ -15,7 +15,7 @@ from agent_host.llm.dialects import sendable_name
 from state.tool_lists import ToolLists
 from tool_runtime.families.schemas import definition_of
 from tool_runtime.processes.command import LocalCommand
-from tool_runtime.remote.lists import (
+from tool_runtime.remote import (
     MAX_DESCRIPTION_CHARS,
     MAX_TOOLS,
     Definition,
@@ -26,8 +26,7 @@ from tool_runtime.remote.lists import (
     usable,
 )
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import CallContext, FaultKind, ToolFault, ToolOutput
+from tool_runtime.tool import CallContext, FaultKind, RuntimeSettings, ToolFault, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.tool_runtime.conftest import request, text_of
 from tests.unit.tool_runtime.test_terminal_output import OUTPUT, cut
+from tool_runtime.output import HeadTail, marker, truncate
 from tool_runtime.output.terminal import MAX_ROWS, Reducer, ShownEnds
-from tool_runtime.output.truncate import HeadTail, marker, truncate
 from tool_runtime.processes import command
 
 if TYPE_CHECKING:

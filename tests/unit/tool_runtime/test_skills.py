@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tool_runtime.files.paths import Scope
+from tool_runtime.files import Scope
 from tool_runtime.files.skills import (
     MAX_BODY_CHARS,
     MAX_BODY_LINES,

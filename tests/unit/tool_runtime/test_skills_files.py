@@ -19,7 +19,7 @@ from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tests.unit.tool_runtime.test_http import response, serving
 from tool_runtime.families import skills as specs
 from tool_runtime.families.skills import SPECS
-from tool_runtime.files.globs import BadGlob, HiddenNames
+from tool_runtime.files.listing import BadGlob, HiddenNames
 from tool_runtime.tool import judge_of
 
 if TYPE_CHECKING:

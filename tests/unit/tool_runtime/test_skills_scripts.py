@@ -22,8 +22,7 @@ from tool_runtime.files.skills import SkillFolder, SkillIndex
 from tool_runtime.processes.command import LocalCommand
 from tool_runtime.processes.scripts import SkillScripts
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import FaultKind, ToolFault
+from tool_runtime.tool import FaultKind, RuntimeSettings, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import Artifact
 from tests.unit.tool_runtime.conftest import open_descriptors
+from tool_runtime.output import HeadTail, marker, whole_end
 from tool_runtime.output.artifacts import Spill, SpillRoom, SpooledFile
-from tool_runtime.output.truncate import HeadTail, marker, whole_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from agent_host.contracts import ToolConstraints
 from tests.support.tools import TOOLS
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
+from tool_runtime.files import Scope
 from tool_runtime.files import tree as trees
-from tool_runtime.files.globs import BadGlob, expression
-from tool_runtime.files.listing import FindParams, find_files, glob_pattern
-from tool_runtime.files.paths import Scope
+from tool_runtime.files.listing import BadGlob, FindParams, expression, find_files, glob_pattern
 from tool_runtime.tool import Abandoned, ToolFault
 
 if TYPE_CHECKING:

@@ -22,12 +22,11 @@ from agent_host.ids import MACHINE
 from agent_host.judging import Environment
 from agent_host.judging.facts import UnusableArguments, gather
 from policy.facts import NamedToolFacts, PathFacts
-from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.desktop.files import UPLOAD_ARTIFACT
+from tool_runtime.families import DESKTOP
+from tool_runtime.families.desktop import UPLOAD_ARTIFACT
 from tool_runtime.processes.command import LocalCommand
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import CallContext, Tool, ToolOutput
+from tool_runtime.tool import CallContext, RuntimeSettings, Tool, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

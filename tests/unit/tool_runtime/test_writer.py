@@ -12,8 +12,7 @@ import pytest
 
 from agent_host.contracts import ToolConstraints, ToolResult
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
-from tool_runtime.files import writer
-from tool_runtime.files.paths import Scope
+from tool_runtime.files import Scope, writer
 from tool_runtime.files.write import WriteParams, write_file
 from tool_runtime.files.writer import NEW_DIRECTORY, open_directory, open_parent
 from tool_runtime.platform import directories

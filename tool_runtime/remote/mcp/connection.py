@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent_host.version import __version__
 from tool_runtime.processes.server import ProgramLineTooLong, ServerParams
-from tool_runtime.remote.lists import MAX_TOOLS
+from tool_runtime.remote import MAX_TOOLS
 from tool_runtime.remote.mcp import MAX_ANSWER_BYTES, MAX_PAGES, NotSent, Stdio, origin_of
 from tool_runtime.remote.mcp.wire import Incoming, ServerQuestions, answer_in, has_answer
 from tool_runtime.tool import FaultKind, ToolFault

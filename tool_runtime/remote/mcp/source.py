@@ -23,7 +23,7 @@ from agent_host.contracts import Artifact, Image
 from config import json_text
 from config.shapes import display
 from tool_runtime.files.images import check_image
-from tool_runtime.remote.lists import MAX_TOOLS, Definition, usable
+from tool_runtime.remote import MAX_TOOLS, Definition, usable
 from tool_runtime.remote.mcp import Asking, Http, NotSent
 from tool_runtime.schema import UnusableSchema
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, judge_of
@@ -34,12 +34,11 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import AskPerson, ToolRequest
     from tool_runtime.processes.server import ServerParams, ServerProcess
-    from tool_runtime.remote.lists import ToolList
+    from tool_runtime.remote import ToolList
     from tool_runtime.remote.mcp import ServerConfig
     from tool_runtime.remote.mcp.connection import ServerConnection
     from tool_runtime.remote.mcp.oauth import Browser
-    from tool_runtime.settings import RuntimeSettings
-    from tool_runtime.tool import CallContext
+    from tool_runtime.tool import CallContext, RuntimeSettings
 
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.25

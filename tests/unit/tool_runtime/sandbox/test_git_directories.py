@@ -18,8 +18,7 @@ from tests.unit.policy.helpers import bundle
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
 from tool_runtime import sandbox as levels
 from tool_runtime.sandbox.protected_paths import Guarded
-from tool_runtime.settings import SandboxSettings
-from tool_runtime.tool import mark_of
+from tool_runtime.tool import SandboxSettings, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

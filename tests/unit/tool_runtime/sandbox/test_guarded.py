@@ -23,7 +23,7 @@ from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tool_runtime import sandbox as levels
 from tool_runtime.sandbox.protected_paths import Guarded
 from tool_runtime.sandbox.workspace_places import Entry, WorkspacePlaces
-from tool_runtime.settings import SandboxSettings
+from tool_runtime.tool import SandboxSettings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

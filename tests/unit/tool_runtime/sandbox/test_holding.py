@@ -24,7 +24,7 @@ from tests.unit.tool_runtime.sandbox.conftest import held
 from tool_runtime import sandbox as levels
 from tool_runtime.platform import current
 from tool_runtime.platform.mounts import LevelFinding
-from tool_runtime.settings import SandboxSettings
+from tool_runtime.tool import SandboxSettings
 from tool_runtime.web import proxy
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tests.unit.tool_runtime.sandbox.conftest import held
 from tool_runtime import sandbox as levels
 from tool_runtime.platform import landlock, linux_sandbox, mounts
-from tool_runtime.settings import SandboxSettings
+from tool_runtime.tool import SandboxSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
 from tool_runtime import sandbox as levels
 from tool_runtime.platform.inotify import TreeWatch
-from tool_runtime.settings import SandboxSettings
+from tool_runtime.tool import SandboxSettings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

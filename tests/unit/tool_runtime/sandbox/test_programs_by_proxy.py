@@ -21,7 +21,7 @@ from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request
 from tool_runtime import sandbox as levels
-from tool_runtime.settings import SandboxSettings
+from tool_runtime.tool import SandboxSettings
 from tool_runtime.web import proxy
 
 if TYPE_CHECKING:

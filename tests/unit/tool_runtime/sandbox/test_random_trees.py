@@ -15,7 +15,7 @@ from policy.rules.sandbox import command_scope, may_read, may_write
 from tests.unit.policy.helpers import bundle
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
 from tool_runtime import sandbox as levels
-from tool_runtime.settings import SandboxSettings
+from tool_runtime.tool import SandboxSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,7 @@ from agent_host.version import __version__
 from config.load import load
 from state.remembered import SANDBOX_LEVELS_FILE, SandboxLevels
 from tool_runtime import sandbox as levels
-from tool_runtime.settings import SandboxSettings
-from tool_runtime.tool import ToolFault
+from tool_runtime.tool import SandboxSettings, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
 from tests.unit.tool_runtime.sandbox.conftest import held
 from tool_runtime import sandbox as levels
 from tool_runtime.sandbox.session import cargo_settings
-from tool_runtime.settings import SandboxSettings
+from tool_runtime.tool import SandboxSettings
 
 if TYPE_CHECKING:
     from policy.scope import CommandScope
