@@ -69,9 +69,6 @@ MODULES: Final = (
     "tool_runtime.sandbox",
 )
 _OF_LINUX: Final = (
-    "tool_runtime.platform.inotify",
-    "tool_runtime.platform.kept_rules",
-    "tool_runtime.sandbox.own_sockets",
     "tool_runtime.sandbox.launching",
     "tool_runtime.sandbox.protected_paths",
     "tool_runtime.sandbox.session",

@@ -185,7 +185,7 @@ def scoping_of(
 
 def withheld(scope: CommandScope, level: SandboxLevel) -> tuple[str, ...]:
     """Describe what the level denies on this machine although the scope allows it, for people."""
-    from tool_runtime.platform.landlock_rules import rules_for, rules_in_view  # only where commands are held
+    from tool_runtime.platform.landlock import rules_for, rules_in_view  # only where commands are held
 
     return (rules_in_view if level == "namespace" else rules_for)(scope).notes
 

@@ -53,7 +53,7 @@ ELSEWHERE = {
     "tool_runtime/output/artifacts.py": "a nameless file",
     "tool_runtime/processes/guard.py": "control groups",
     "tool_runtime/platform/mounts.py": "file systems in memory of a mount namespace that no program is in yet",
-    "tool_runtime/platform/seccomp_notify.py": "the memory of a process that waits",
+    "tool_runtime/sandbox/supervisor.py": "the memory of a process that waits",
 }
 """Modules, and packages with a slash, that write by path and into no workspace, and what they write."""
 

@@ -1,6 +1,6 @@
-"""Landlock, the kernel's own way for a thread to give up rights to files, for itself and all that it starts.
-
-A right that is granted at a directory holds for all below it, and nothing takes it away again there.
+"""Landlock, the kernel's own way for a thread to give up rights to files, for itself and all that it starts; and its
+rules for a scope. A right that is granted at a directory holds for all below it, and nothing takes it away again there:
+what is hidden below an allowed place has its neighbours granted one by one.
 """
 
 from __future__ import annotations
@@ -9,20 +9,212 @@ import errno
 import os
 import stat
 import struct
+from collections import deque
 
 from config.lean_typing import NamedTuple
 from tool_runtime.platform import linux_calls
-from tool_runtime.platform.landlock_rules import EXECUTE, IOCTL_DEV, READ_FILE, REFER, TRUNCATE, WRITE_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Final
 
-    from tool_runtime.platform.landlock_rules import PathRule
+    from policy.scope import CommandScope
 
+    Place = tuple[str, int, Sequence[str]]
+    """A path, the rights there, and what is hidden of it."""
+    DirectoryStamp = tuple[int, int, int, int]
+    """Device, inode, and the times of its last changes in nanoseconds: the second one nobody can set."""
     FileKey = tuple[int, int]
     """Device and inode."""
+
+EXECUTE: Final = 1 << 0
+WRITE_FILE: Final = 1 << 1
+READ_FILE: Final = 1 << 2
+READ_DIR: Final = 1 << 3
+REMOVE_DIR: Final = 1 << 4
+REMOVE_FILE: Final = 1 << 5
+MAKE_CHAR: Final = 1 << 6
+MAKE_DIR: Final = 1 << 7
+MAKE_REG: Final = 1 << 8
+MAKE_SOCK: Final = 1 << 9
+MAKE_FIFO: Final = 1 << 10
+MAKE_BLOCK: Final = 1 << 11
+MAKE_SYM: Final = 1 << 12
+REFER: Final = 1 << 13
+TRUNCATE: Final = 1 << 14
+IOCTL_DEV: Final = 1 << 15
+
+READ: Final = EXECUTE | READ_FILE | READ_DIR
+WRITE: Final = (
+    WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM | REFER | TRUNCATE
+)
+
+MAX_RULES: Final = 4096
+"""So many neighbours are granted at most: each costs some microseconds at each command."""
+
+_DEVICE: Final = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
+_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx")
+_TERMINALS: Final = "/dev/pts"
+_DEVICE_FOLDER: Final = "/dev"
+_ACCELERATORS: Final = ("accel", "dri", "dxg", "kfd", "kvm", "nvidia")
+"""Prefixes of compute devices' names: a scope that may write everywhere includes them."""
+_OF_THE_KERNEL: Final = ("/proc/", "/sys/")
+"""Writing there changes the machine, for example how it runs programs."""
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory of programs are there, by POSIX
+NO_TERMINALS: Final = f"no terminals of their own can be made (pty), since {_TERMINALS} has those of other programs"
+
+
+class PathRule(NamedTuple):
+    """`path` is absolute and no link; `rights` hold for it and for all below it."""
+
+    path: str
+    rights: int
+
+
+class Rules(NamedTuple):
+    """Rules for Landlock, and the parts of the scope that they cannot express, in words for people. `closed` are
+    writable directories in which nothing new can be made. `named` are the places that the scope or the system names,
+    `listed` directories whose entries are granted, with what each was before it was listed."""
+
+    rules: tuple[PathRule, ...]
+    notes: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    listed: Mapping[str, DirectoryStamp] = {}
+
+
+def rules_for(scope: CommandScope) -> Rules:
+    """Make the rules for Landlock from a scope. Looks at the disk for what is hidden, and for its neighbours; what is
+    not there needs no hiding. Of what lies in /dev only devices are granted that harm nobody, and places that the scope
+    names."""
+    granting = _Granting()
+    if has_terminals():  # a rule for their folder would give what their users type as well
+        granting.notes.append(NO_TERMINALS)
+    else:
+        granting.name(_TERMINALS, _DEVICE)
+    granting.grant_all(scope, [place for place in scope.hidden if os.path.lexists(place)])
+    return granting.done()
+
+
+def rules_in_view(scope: CommandScope) -> Rules:
+    """Make the rules for a program whose view of the disk covers what is hidden, and which has shared memory and
+    terminals of its own."""
+    granting = _Granting()
+    granting.name(_TERMINALS, _DEVICE)
+    granting.grant_all(scope, ())
+    return granting.done()
+
+
+def _is_within(path: str, place: str) -> bool:
+    return path == place or place == "/" or path.startswith(f"{place}/")
+
+
+def has_terminals() -> bool:
+    """True if there are terminals of other programs."""
+    try:
+        return any(name.isdigit() for name in os.listdir(_TERMINALS))
+    except OSError:
+        return False
+
+
+def stamp_of(directory: str) -> DirectoryStamp:
+    """A stamp that changes whenever an entry of the directory comes, goes or changes its name. Raises OSError."""
+    found = os.lstat(directory)
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+class _Granting:
+    def __init__(self) -> None:
+        self.rules: list[PathRule] = []
+        self.notes: list[str] = []
+        self._closed: list[str] = []
+        self._named: list[str] = []
+        self._listed: dict[str, DirectoryStamp] = {}
+
+    def done(self) -> Rules:
+        """The rules so far."""
+        granted = {rule.path for rule in self.rules}
+        named = tuple(place for place in self._named if place in granted)
+        return Rules(tuple(self.rules), tuple(self.notes), tuple(self._closed), named, self._listed)
+
+    def name(self, place: str, rights: int) -> None:
+        """Grant a place that is not found by a listing."""
+        self._named.append(place)
+        self.rules.append(PathRule(place, rights))
+
+    def grant_all(self, scope: CommandScope, hidden: Sequence[str]) -> None:
+        """Grant what a scope gives, without what is hidden."""
+        for path in _DEVICES:
+            self.name(path, _DEVICE)
+        self.name(SHARED_MEMORY, READ | WRITE)
+        waiting: deque[Place] = deque(
+            (place, READ, hidden) for place in (("/",) if scope.reads is None else scope.reads)
+        )
+        waiting += ((place, READ | WRITE, hidden) for place in scope.writes)
+        self._named += (place for place, _, _ in waiting)
+        beside: list[list[Place]] = []
+        while waiting:
+            beside.append([])
+            for one in self._grant(*waiting.popleft()):
+                is_above_one = any(_is_within(each, one[0]) and each != one[0] for each in one[2])
+                (waiting if is_above_one else beside[-1]).append(one)
+        # A directory with thousands of names beside a hidden one takes nothing from the others.
+        for group in sorted(beside, key=len):
+            for one in group:
+                self._grant(*one)
+
+    def _grant(self, place: str, rights: int, hidden: Sequence[str]) -> list[Place]:
+        """Grant a place without what is hidden in it. Returns its entries if they have to be granted one by one."""
+        if place in hidden or place in (*_DEVICES, _TERMINALS):
+            return []
+        if place == _DEVICE_FOLDER:  # disks and memory are there, which root may open
+            self._add(place, READ_DIR)
+            if rights & WRITE:
+                self._grant_accelerators()
+            return []
+        if place.startswith(f"{_DEVICE_FOLDER}/") and rights & WRITE:
+            rights |= IOCTL_DEV
+        if f"{place}/".startswith(_OF_THE_KERNEL):
+            rights &= READ
+        below = [one for one in hidden if _is_within(one, place)]
+        apart = (_DEVICE_FOLDER, *_OF_THE_KERNEL) if place == "/" else ()
+        if not below and not apart:
+            self._add(place, rights)
+            return []
+        # Names are listed, those of what is hidden as well: without the right nobody could list a home directory.
+        self._add(place, READ_DIR)
+        if rights & WRITE:
+            self._closed.append(place)
+            named = ", ".join(os.path.relpath(one, place) for one in (below or apart)[:3])
+            self.notes.append(f"nothing new can be made directly in {place}, since not all of it is granted: {named}")
+        try:
+            self._listed[place] = stamp_of(place)
+            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
+        except OSError:
+            return []
+        return [(entry.path, rights, below) for entry in entries if not entry.is_symlink()]
+
+    def _grant_accelerators(self) -> None:
+        try:
+            self._listed[_DEVICE_FOLDER] = stamp_of(_DEVICE_FOLDER)
+            names = sorted(os.listdir(_DEVICE_FOLDER))
+        except OSError:
+            return
+        for name in names:
+            if name.startswith(_ACCELERATORS):
+                self._add(f"{_DEVICE_FOLDER}/{name}", _DEVICE | READ_DIR)
+
+    def _add(self, place: str, rights: int) -> None:
+        if len(self.rules) < MAX_RULES:
+            self.rules.append(PathRule(place, rights))
+        elif not any("places beside" in note for note in self.notes):
+            self.notes.append(
+                f"of the places beside hidden ones only {MAX_RULES} are granted; {place} is the first not"
+            )
+
+
+# The system calls.
 
 LEAST_ABI: Final = 3
 """Below it truncate(2) is held nowhere."""
@@ -51,22 +243,16 @@ def abi() -> int:
 
 def file_rights(version: int) -> int:
     """The rights to files that an ABI can hold."""
-    return (1 << 13) - 1 | (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0) | _devices(version)
-
-
-def _devices(version: int) -> int:
-    return IOCTL_DEV if version >= 5 else 0
+    later = (REFER, 2), (TRUNCATE, 3), (IOCTL_DEV, 5)
+    return sum((right for right, since in later if version >= since), (1 << 13) - 1)
 
 
 def ruleset_attributes(version: int, *, hold_tcp: bool) -> bytes:
     """A `struct landlock_ruleset_attr`, as long as `version` knows it. With `hold_tcp` no TCP port may be bound or
     connected to."""
-    network = _EVERY_TCP if hold_tcp and version >= 4 else 0
-    if version >= WHOLE_ABI:
-        return struct.pack("=QQQ", file_rights(version), network, _EVERY_SCOPE)
-    if version >= 4:
-        return struct.pack("=QQ", file_rights(version), network)
-    return struct.pack("=Q", file_rights(version))
+    fields = (file_rights(version), _EVERY_TCP if hold_tcp else 0, _EVERY_SCOPE)
+    known = 3 if version >= WHOLE_ABI else 2 if version >= 4 else 1
+    return struct.pack(f"={known}Q", *fields[:known])
 
 
 class Ruleset(NamedTuple):

@@ -150,3 +150,23 @@ def separate_directory() -> None:
     if known is None:
         raise unknown_machine()
     call(known.unshare, _CLONE_FS)
+
+
+def copy_descriptor(thread: int, descriptor: int) -> int:
+    """A descriptor of ours for what `descriptor` is to a thread. Raises OSError."""
+    try:
+        process = call(PIDFD_OPEN, thread, 0)
+    except OSError:  # it is not the first thread of its process
+        process = call(PIDFD_OPEN, _process_of(thread), 0)
+    try:
+        return call(PIDFD_GETFD, process, descriptor, 0)
+    finally:
+        os.close(process)
+
+
+def _process_of(thread: int) -> int:
+    with open(f"/proc/{thread}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"Tgid:"):
+                return int(line[5:])
+    raise ProcessLookupError(thread)

@@ -8,16 +8,19 @@ between fork and exec. Such a thread has to end afterwards: nothing gives its ri
 from __future__ import annotations
 
 import os
+import select
+import time
 
 from config.lean_typing import NamedTuple
-from tool_runtime.platform import landlock, linux_calls, seccomp
+from tool_runtime.platform import landlock, linux_calls, mounts, seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Final
 
-    from tool_runtime.platform.landlock_rules import PathRule
+    from policy.scope import CommandScope
+    from tool_runtime.platform.landlock import PathRule, Rules
     from tool_runtime.platform.seccomp import Network
 
 NOT_BY_ANY: Final = (
@@ -45,7 +48,7 @@ _WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where an
 class Restriction(NamedTuple):
     """Restrictions of a thread. `abi` is the version of Landlock that is used, 0 for none of it. `changes_modes`: as
     root it may change mode and times of files of others, since it sees none outside that could be changed. `ruleset` is
-    one of `rules` that has been made before (`kept_rules`), and is there until the next command starts."""
+    one of `rules` that has been made before (`KeptRules`), and is there until the next command starts."""
 
     rules: Sequence[PathRule]
     abi: int
@@ -66,12 +69,8 @@ def restrict_this_thread(wanted: Restriction, *, is_bounded: bool = False) -> in
     linux_calls.forbid_new_privileges(known)
     if wanted.abi:
         hold_files(wanted)
-    return seccomp.install(filter_of(wanted), with_listener=wanted.with_listener)
-
-
-def filter_of(wanted: Restriction) -> bytes:
-    """The filter of system calls, built once in a process for each kind."""
-    return seccomp.program(seccomp.Filter(linux_calls.machine(), wanted.network, wanted.with_listener))
+    wanted_filter = seccomp.Filter(linux_calls.machine(), wanted.network, wanted.with_listener)
+    return seccomp.install(seccomp.program(wanted_filter), with_listener=wanted.with_listener)
 
 
 def hold_files(wanted: Restriction) -> None:
@@ -80,14 +79,12 @@ def hold_files(wanted: Restriction) -> None:
     if known is None:
         raise linux_calls.unknown_machine()
     linux_calls.forbid_new_privileges(known)
-    if wanted.ruleset is not None:
-        landlock.restrict_self(wanted.ruleset)
-        return
-    ruleset = ruleset_of(wanted)
+    ruleset = wanted.ruleset or ruleset_of(wanted)
     try:
         landlock.restrict_self(ruleset)
     finally:
-        os.close(ruleset.descriptor)
+        if wanted.ruleset is None:
+            os.close(ruleset.descriptor)
 
 
 def ruleset_of(wanted: Restriction) -> landlock.Ruleset:
@@ -100,19 +97,121 @@ def ruleset_of(wanted: Restriction) -> landlock.Ruleset:
 def not_held(abi: int, *, is_supervised: bool) -> tuple[str, ...]:
     """Describe what a version of Landlock cannot enforce, for people."""
     below_6 = _BELOW_6 if abi < landlock.WHOLE_ABI else ()
-    return (*NOT_BY_ANY, *NOT_BY_LANDLOCK, *below_6, *_limits_without_supervisor(is_supervised))
+    return (*NOT_BY_ANY, *NOT_BY_LANDLOCK, *below_6, *(() if is_supervised else _WITHOUT_SUPERVISOR))
 
 
 def not_held_by_namespaces(*, processes: bool, is_supervised: bool) -> tuple[str, ...]:
     """Describe what namespaces cannot enforce; `processes`: there is one of processes among them."""
-    others = () if processes else _OF_PROCESSES
-    return (
-        *NOT_BY_ANY,
-        "devices that have a place outside of /dev",
-        *others,
-        *_limits_without_supervisor(is_supervised),
-    )
+    others = (*(() if processes else _OF_PROCESSES), *(() if is_supervised else _WITHOUT_SUPERVISOR))
+    return (*NOT_BY_ANY, "devices that have a place outside of /dev", *others)
 
 
-def _limits_without_supervisor(is_supervised: bool) -> tuple[str, ...]:
-    return () if is_supervised else _WITHOUT_SUPERVISOR
+# Rules of Landlock that are kept between commands: made again when the disk does not look as it did.
+#
+# A ruleset is made of paths and holds for the files that these were. Kept, it may hold for what has another name by
+# now, so before each use all is compared that it was made of (decision 0100): each place that the scope names is the
+# file that was granted, each directory that was listed has had no entry come, go or change its name, what is hidden is
+# there or not as it was, and nothing has been mounted. What a command cannot set decides: inodes, which the ruleset
+# keeps from being used again, and the times of the inodes' own changes.
+
+_MOST_KEPT: Final = 8
+
+
+class Kept(NamedTuple):
+    """Rules with what they were made of."""
+
+    rules: Rules
+    restriction: Restriction
+    is_sure: bool
+    is_there: tuple[bool, ...]
+    has_terminals: bool
+
+
+class KeptRules:
+    """The rules of the scopes of one session, as `make` makes them, with what `restrict` makes of these and, unless
+    programs have a view of their own (`in_view`), the kernel's form of them. Not for several threads at once."""
+
+    def __init__(
+        self,
+        make: Callable[[CommandScope], Rules],
+        restrict: Callable[[CommandScope, Rules], Restriction],
+        *,
+        in_view: bool,
+    ) -> None:
+        self._make = make
+        self._restrict = restrict
+        self._in_view = in_view
+        self._kept: dict[CommandScope, Kept] = {}
+        self._mounted = -1
+        self._mounts = select.poll()
+
+    def get(self, scope: CommandScope) -> Kept:
+        """Return the ruleset of a command under `scope`, as the disk is now. Raises OSError."""
+        if self._has_mounted():
+            self.forget()
+        kept = self._kept.pop(scope, None)
+        if kept is not None and not _is_current(kept, scope):
+            _close(kept)
+            kept = None
+        self._kept[scope] = kept = kept or self._make_kept(scope)
+        if len(self._kept) > _MOST_KEPT:
+            _close(self._kept.pop(next(iter(self._kept))))
+        return kept
+
+    def rules(self, scope: CommandScope) -> Rules:
+        """The rules of the last command under `scope`."""
+        kept = self._kept.get(scope)
+        return self._make(scope) if kept is None else kept.rules
+
+    def forget(self) -> None:
+        """Keep none: as long as a ruleset is there, so are the files that it was made of."""
+        while self._kept:
+            _close(self._kept.popitem()[1])
+        if self._mounted >= 0:
+            self._mounts.unregister(self._mounted)
+            os.close(self._mounted)
+            self._mounted = -1
+
+    def _make_kept(self, scope: CommandScope) -> Kept:
+        if self._mounted < 0:
+            self._mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+            self._mounts.register(self._mounted, select.POLLPRI | select.POLLERR)
+        began = time.time_ns()
+        terminals = landlock.has_terminals()
+        is_there = _which_are_there(scope)
+        rules = self._make(scope)
+        restriction = self._restrict(scope, rules)
+        if not self._in_view:
+            restriction = restriction._replace(ruleset=ruleset_of(restriction))
+        is_sure = all(
+            mounts.is_settled(max(changed, modified), began) for _, _, modified, changed in rules.listed.values()
+        )
+        return Kept(rules, restriction, is_sure, is_there, terminals)
+
+    def _has_mounted(self) -> bool:
+        return self._mounted >= 0 and bool(self._mounts.poll(0))
+
+
+def _is_current(kept: Kept, scope: CommandScope) -> bool:
+    if not kept.is_sure or kept.has_terminals != landlock.has_terminals():
+        return False
+    ruleset = kept.restriction.ruleset
+    try:
+        if ruleset is not None:
+            granted = {place: ruleset.granted[place] for place in kept.rules.named if place in ruleset.granted}
+            if mounts.keys_of(kept.rules.named) != granted:
+                return False
+        if any(landlock.stamp_of(place) != stamp for place, stamp in kept.rules.listed.items()):
+            return False
+    except OSError:
+        return False
+    return kept.is_there == _which_are_there(scope)
+
+
+def _close(kept: Kept) -> None:
+    if kept.restriction.ruleset is not None:
+        os.close(kept.restriction.ruleset.descriptor)
+
+
+def _which_are_there(scope: CommandScope) -> tuple[bool, ...]:
+    return tuple(map(os.path.lexists, scope.hidden))

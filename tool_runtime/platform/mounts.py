@@ -73,9 +73,9 @@ def look_at(view: DiskView, granted: Iterable[str]) -> SeenPlaces:
     trees = (*_writable(view), *folders_between(view.writes, view.guarded)) if view.writes != ("/",) else ()
     others = map(_status, (*view.guarded, *view.hidden))
     return SeenPlaces(
-        _keys(trees),
+        keys_of(trees),
         tuple(found and (found.st_dev, found.st_ino, found.st_ctime_ns) for found in others),
-        _keys(find_shared(view, granted)),
+        keys_of(find_shared(view, granted)),
     )
 
 
@@ -85,7 +85,8 @@ def find_shared(view: DiskView, places: Iterable[str]) -> list[str]:
     return [place for place in places if not f"{place}/".startswith(others)]
 
 
-def _keys(places: Iterable[str]) -> dict[str, tuple[int, int]]:
+def keys_of(places: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Device and inode of each place that is there."""
     found = {place: _status(place) for place in places}
     return {place: (one.st_dev, one.st_ino) for place, one in found.items() if one is not None}
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from tool_runtime.platform import WINDOWS, current, windows
 from tool_runtime.processes.pipes import NOBODY, kill_group, kill_until_quiet
-from tool_runtime.sandbox.helper_processes import Backoff, end_helper, start_helper
+from tool_runtime.sandbox import Backoff, end_helper, start_helper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from config.lean_typing import NamedTuple  # noqa: E402  found by the line above
-from tool_runtime.platform import landlock, landlock_rules, linux_calls, linux_sandbox, mounts, seccomp  # noqa: E402
-from tool_runtime.platform.landlock_rules import PathRule  # noqa: E402
+from tool_runtime.platform import landlock, linux_calls, linux_sandbox, mounts, seccomp  # noqa: E402
+from tool_runtime.platform.landlock import PathRule  # noqa: E402
 
 CLONE_PARENT = 0x8000
 NEW_MOUNTS, NEW_QUEUES, NEW_USERS, NEW_PROCESSES = 0x20000, 0x8000000, 0x10000000, 0x20000000
@@ -351,7 +351,7 @@ def rehearse(work: Work) -> None:
     """Give up what no program gets, whatever its scope, and use what a start uses, so that this process has its own
     copy of that memory before it is waited for."""
     linux_calls.bound_capabilities(work.known, linux_calls.capabilities_to_keep(changes_modes=True))
-    one = PathRule("/", landlock_rules.READ)
+    one = PathRule("/", landlock.READ)
     try:  # noqa: SIM105  as in `tell`
         os.close(landlock.make_ruleset([one], landlock.abi(), hold_tcp=True).descriptor)
     except OSError:  # the start says so

@@ -17,9 +17,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
-from tool_runtime.platform import landlock, landlock_rules, linux_calls, linux_sandbox, mounts, seccomp_notify
+from tool_runtime.platform import landlock, linux_calls, linux_sandbox, mounts
 from tool_runtime.platform.mounts import DiskView, LevelFinding, Namespaces
-from tool_runtime.sandbox.helper_processes import Backoff, end_helper, start_helper
+from tool_runtime.sandbox import Backoff, end_helper, start_helper
 from tool_runtime.threads import run_in_fresh_thread
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _take_listener(reply: socket.socket, process: int, listener: int) -> int | N
     that fails: the process then reads the end of `reply`, and reports an error."""
     copy = None
     try:
-        copy = seccomp_notify.copy_descriptor(process, listener)
+        copy = linux_calls.copy_descriptor(process, listener)
         reply.send(b"1")
     except OSError:
         with suppress(OSError):
@@ -359,7 +359,7 @@ def landlock_level(directory: str) -> LevelFinding:
 
 def _try_thread(directory: str, abi: int, *, with_listener: bool) -> TrialProblem | None:
     """Why a thread cannot hold a program so; None where it can."""
-    rules = [landlock_rules.PathRule("/", landlock_rules.READ)]
+    rules = [landlock.PathRule("/", landlock.READ)]
     network: Network = "supervised" if with_listener else "closed"
     restriction = linux_sandbox.Restriction(rules, abi, network, with_listener)
     try:
@@ -387,7 +387,7 @@ def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> TrialP
     with process:
         try:
             if listener is not None:
-                os.close(seccomp_notify.copy_descriptor(process.pid, 0))
+                os.close(linux_calls.copy_descriptor(process.pid, 0))
         finally:
             with suppress(subprocess.TimeoutExpired):
                 process.communicate(b"\n", _TRIAL_S)
@@ -445,8 +445,8 @@ def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under
         stack.callback(_end, launcher)
         kept, hidden = stack.enter_context(_scratch(directory))
         network: Network = "supervised" if under.is_supervised else "closed"
-        whole = landlock_rules.READ | landlock_rules.WRITE  # the view is what is tried
-        rules = [landlock_rules.PathRule("/", whole)]
+        whole = landlock.READ | landlock.WRITE  # the view is what is tried
+        rules = [landlock.PathRule("/", whole)]
         restriction = linux_sandbox.Restriction(rules, under.abi, network, under.is_supervised)
         view = DiskView((), (), (hidden,), has_processes=kinds.processes)
         null = os.open(os.devnull, os.O_RDWR)

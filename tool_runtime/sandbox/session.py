@@ -12,14 +12,14 @@ Levels, strongest first (the package finds what works here by trying it, `launch
 - `none`: nothing is enforced, and the bundle may forbid that.
 
 Parts: `protected_paths` restores guarded places (git hooks, configuration that steers tools) if a command changed them;
-`supervisor` and `sockets` answer the kernel's questions about sockets; `web.proxy` is the only way out for a command
-that may reach some hosts; `denials` explains a refusal of the kernel in the words of the scope; `own_sockets` lets
-commands of one session reach each other.
+`supervisor` and `sockets` answer the kernel's questions about sockets, also about those of the session's own commands;
+`web.proxy` is the only way out for a command that may reach some hosts; `denials` explains a refusal of the kernel in
+the words of the scope.
 
 Rules: the host itself is never restricted, only what it starts. A probe that fails for a reason of its own is not "no
 sandbox": commands are then refused. A scope that a level cannot express is named in `unheld` and reported, never
 silently widened. Everything is looked up again for each command, because the workspace changes; what can be kept
-between two commands is kept by the identity of the files (`kept_rules`, `mounts.SeenPlaces`).
+between two commands is kept by the identity of the files (`KeptRules`, `mounts.SeenPlaces`).
 
 Traps: Landlock grants below a directory and cannot take away inside of it, so neighbours of a hidden place are granted
 one by one. A file descriptor that a program already has is not restricted. A process that leaves its group or session
@@ -37,16 +37,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
-from tool_runtime.platform import landlock_rules, linux_sandbox
-from tool_runtime.platform.kept_rules import KeptRules
+from tool_runtime.platform import landlock, linux_sandbox
+from tool_runtime.platform.linux_sandbox import KeptRules
 from tool_runtime.platform.mounts import DiskView, folders_between
 from tool_runtime.sandbox import directory_of, find
 from tool_runtime.sandbox.denials import RealDisk, denials_in, filter_denials
 from tool_runtime.sandbox.launching import LaunchedPopen, Launcher
-from tool_runtime.sandbox.own_sockets import OwnSockets
 from tool_runtime.sandbox.protected_paths import Guarded
 from tool_runtime.sandbox.sockets import HeldSockets, SocketRules
-from tool_runtime.sandbox.supervisor import SocketSupervisor
+from tool_runtime.sandbox.supervisor import OwnSockets, SocketSupervisor
 from tool_runtime.sandbox.workspace_places import writable_roots
 from tool_runtime.threads import run_in_fresh_thread
 
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Denial
     from policy.scope import CommandScope
-    from tool_runtime.platform.landlock_rules import Rules
+    from tool_runtime.platform.landlock import Rules
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
     from tool_runtime.sandbox.workspace_places import Look
@@ -227,7 +226,7 @@ class Sandbox:
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         in_view = self.found.level == "namespace"
-        make = landlock_rules.rules_in_view if in_view else landlock_rules.rules_for
+        make = landlock.rules_in_view if in_view else landlock.rules_for
         self._kept = KeptRules(make, self._restriction, in_view=in_view)
         self._forgetting: asyncio.TimerHandle | None = None
         self._reaping: asyncio.TimerHandle | None = None
@@ -358,7 +357,7 @@ class Sandbox:
             all_agents=frozenset().union(*self._agents.values()),
             proxy_port=None if command.proxy is None else command.proxy.port,
             is_open=restriction.network == "open",
-            private=(landlock_rules.SHARED_MEMORY,) if self.found.level == "namespace" else (),
+            private=(landlock.SHARED_MEMORY,) if self.found.level == "namespace" else (),
             address_allowed=self._runtime.address_allowed or _is_public,
             opens_here=_nowhere if command.proxy is None else command.proxy.opens_here,
             report=command.report,

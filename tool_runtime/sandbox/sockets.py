@@ -14,8 +14,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.contracts import Denial
 from policy.rules.sandbox import refusal
-from tool_runtime.platform import linux_calls, linux_sandbox, seccomp_notify
-from tool_runtime.sandbox.own_sockets import OwnSockets, SocketAddress, loopback_for, place_of
+from tool_runtime.platform import linux_calls, linux_sandbox
+from tool_runtime.sandbox.supervisor import (
+    Connect,
+    Done,
+    OwnSockets,
+    SocketAddress,
+    is_waiting,
+    loopback_for,
+    place_of,
+    read_memory,
+    socket_call,
+    write_memory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +34,7 @@ if TYPE_CHECKING:
 
     from policy.scope import CommandScope
     from tool_runtime.platform.linux_sandbox import Restriction
-    from tool_runtime.platform.seccomp_notify import WaitingSyscall
+    from tool_runtime.sandbox.supervisor import WaitingSyscall
 
 _MAX_ADDRESS: Final = 128
 _FAMILIES: Final = {1: "unix", 2: "IPv4", 10: "IPv6", 16: "netlink", 17: "packet", 38: "crypto", 40: "vsock"}
@@ -31,15 +42,6 @@ _NONBLOCK: Final = 0o4000
 """Of the type of a socket: with it a resolver asks, and without it one looks which address it would have."""
 _USUAL_FIRST_PORT: Final = 1024
 _TYPES: Final = {1: "stream", 2: "datagram", 3: "raw"}
-
-
-class Connect(NamedTuple):
-    """A connection that may be made: by which copy of the program's descriptor, to where. `place` is a descriptor that
-    the address names, -1 for none. The receiver closes both."""
-
-    copy: int
-    address: bytes
-    place: int = -1
 
 
 class SocketRules(NamedTuple):
@@ -76,11 +78,11 @@ class HeldSockets:
         if notice.call.startswith("send"):
             return self._send(listener, notice)
         size = 0 if notice.call == "listen" else min(notice.arguments[2] & 0xFFFFFFFF, _MAX_ADDRESS)
-        raw = seccomp_notify.read_memory(notice.thread, notice.arguments[1], size) if size else b""
-        copy = seccomp_notify.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
+        raw = read_memory(notice.thread, notice.arguments[1], size) if size else b""
+        copy = linux_calls.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
         answer: int | Connect = errno.EACCES
         try:
-            if not seccomp_notify.is_waiting(listener, notice.notice_id):
+            if not is_waiting(listener, notice.notice_id):
                 return errno.ESRCH
             if notice.call == "connect":
                 answer = self._connect(notice, copy, raw)
@@ -94,7 +96,7 @@ class HeldSockets:
                 os.close(copy)
 
     def _send(self, listener: int, notice: WaitingSyscall) -> int | Done:
-        copy = seccomp_notify.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
+        copy = linux_calls.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
         try:
             return send(self._held, listener, notice, copy)
         finally:
@@ -173,7 +175,7 @@ class HeldSockets:
         if family == socket.AF_UNIX:
             return self._bind_unix(notice, copy, raw)
         if family == socket.AF_NETLINK and is_of_routes(copy):
-            return seccomp_notify.socket_call("bind", copy, raw, len(raw))
+            return socket_call("bind", copy, raw, len(raw))
         place = place_of(raw)
         if place is None:
             return errno.EAFNOSUPPORT
@@ -188,7 +190,7 @@ class HeldSockets:
     def _bind_at(self, copy: int, place: SocketAddress) -> int:
         if 0 < place.port < _first_free_port():
             return self._refuse(Denial("port", place.label, "ports", "listen"))
-        code = seccomp_notify.socket_call("bind", copy, place.raw, len(place.raw))
+        code = socket_call("bind", copy, place.raw, len(place.raw))
         if code == 0:
             self._held.own.add_internet(os.fstat(copy).st_ino)
         return code
@@ -201,12 +203,12 @@ class HeldSockets:
             code = self._bind_at(copy, loopback_for(empty, only_6=_is_6_only(copy, one.family)))
             if code:
                 return code
-        return seccomp_notify.socket_call("listen", copy, backlog & 0x7FFFFFFF)
+        return socket_call("listen", copy, backlog & 0x7FFFFFFF)
 
     def _bind_unix(self, notice: WaitingSyscall, copy: int, raw: bytes) -> int:
         name = raw[2:]
         if not name or name.startswith(b"\0"):
-            code = seccomp_notify.socket_call("bind", copy, raw, len(raw))
+            code = socket_call("bind", copy, raw, len(raw))
             if code == 0 and name:
                 self._held.own.add_unix(name)
             return code
@@ -236,7 +238,7 @@ class HeldSockets:
 
 
 def _bound(copy: int, raw: bytes) -> int:
-    return seccomp_notify.socket_call("bind", copy, raw, len(raw))
+    return socket_call("bind", copy, raw, len(raw))
 
 
 def _run_in_sandboxed_thread(restriction: Restriction, there: int, work: Callable[[], int]) -> int:
@@ -314,12 +316,6 @@ _EACH: Final = 64  # struct mmsghdr
 _ALONG: Final = frozenset({(17, 103), (0, 1), (0, 2), (0, 8), (41, 50), (41, 52), (41, 67)})
 
 
-class Done(NamedTuple):
-    """A call that was done in the program's place, with its result; None for one that the kernel is to do."""
-
-    value: int | None
-
-
 class _Message(NamedTuple):
     """A message to be sent; an empty `name` if the socket is connected."""
 
@@ -379,7 +375,7 @@ def send(held: SocketRules, listener: int, notice: WaitingSyscall, copy: int) ->
         count = min(arguments[2] & 0xFFFFFFFF, _MAX_MESSAGES)
         messages = [_message(thread, arguments[1] + _EACH * number) for number in range(count)]
         flags = arguments[3]
-    if not seccomp_notify.is_waiting(listener, notice.notice_id):
+    if not is_waiting(listener, notice.notice_id):
         return errno.ESRCH
     sent, code = _send_all(held, copy, messages, flags & _FLAGS)
     if notice.call != "sendmmsg":
@@ -387,7 +383,7 @@ def send(held: SocketRules, listener: int, notice: WaitingSyscall, copy: int) ->
     with suppress(OSError):  # they have been sent, whatever the program has given for their sizes
         for number, size in enumerate(sent):
             at = arguments[1] + _EACH * number + _LENGTH_AT
-            seccomp_notify.write_memory(listener, notice, at, struct.pack("=I", size))
+            write_memory(listener, notice, at, struct.pack("=I", size))
     return Done(len(sent)) if sent or not code else code
 
 
@@ -395,7 +391,7 @@ def _ask_routes(listener: int, notice: WaitingSyscall, copy: int) -> int | Done:
     """`sendto` to the kernel, the only one that is spoken to by netlink here."""
     size = min(notice.arguments[2], _MAX_BYTES)
     data = _read(notice.thread, notice.arguments[1], size)
-    if not seccomp_notify.is_waiting(listener, notice.notice_id):
+    if not is_waiting(listener, notice.notice_id):
         return errno.ESRCH
     with socket.socket(fileno=os.dup(copy)) as one:
         try:
@@ -474,7 +470,7 @@ def _along(control: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 def _read(thread: int, address: int, size: int) -> bytes:
     """Exactly so many bytes of a thread's memory. Raises OSError."""
-    found = seccomp_notify.read_memory(thread, address, size) if size else b""
+    found = read_memory(thread, address, size) if size else b""
     if len(found) != size:
         raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
     return found

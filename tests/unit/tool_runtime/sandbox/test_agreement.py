@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from policy.rules.sandbox import may_read, may_write
 from policy.scope import CommandScope
 from tool_runtime import sandbox as levels
-from tool_runtime.platform import landlock, landlock_rules, linux_sandbox
+from tool_runtime.platform import landlock, linux_sandbox
 from tool_runtime.threads import run_in_fresh_thread
 
 pytestmark = [
@@ -64,7 +64,7 @@ def test_the_scope_and_the_kernel_agree(
             writes=tuple(os.path.join(root, name) for name in writes),
             hidden=tuple(os.path.join(root, name) for name in hidden),
         )
-        rules = landlock_rules.rules_for(scope).rules
+        rules = landlock.rules_for(scope).rules
         restriction = linux_sandbox.Restriction(rules, landlock.abi(), "closed", with_listener=False)
         argv = [os.path.realpath(sys.executable), "-I", "-S", "-c", _ASK, json.dumps(asked)]
 

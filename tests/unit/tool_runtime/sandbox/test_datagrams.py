@@ -26,8 +26,8 @@ if sys.platform != "linux":
 
 from tool_runtime.platform.linux_sandbox import Restriction
 from tool_runtime.sandbox import sockets
-from tool_runtime.sandbox.own_sockets import Listeners, OwnSockets, SocketAddress, place_of
 from tool_runtime.sandbox.sockets import SocketRules
+from tool_runtime.sandbox.supervisor import Listeners, OwnSockets, SocketAddress, place_of
 
 PUBLIC = "198.51.100.7"
 

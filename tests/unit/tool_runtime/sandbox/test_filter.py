@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from tests.support.rows import each_row
-from tool_runtime.platform import landlock, landlock_rules, linux_calls, seccomp
+from tool_runtime.platform import landlock, linux_calls, seccomp
 from tool_runtime.platform.seccomp import Filter
 
 ALLOWED, ASKED = "allowed", "asked"
@@ -197,10 +197,10 @@ def test_where_datagrams_go_is_asked_only_where_they_may_go_anywhere(machine: st
 @pytest.mark.parametrize(
     ("abi", "size", "lost"),
     [
-        (1, 8, landlock_rules.REFER | landlock_rules.TRUNCATE | landlock_rules.IOCTL_DEV),
-        (2, 8, landlock_rules.TRUNCATE | landlock_rules.IOCTL_DEV),
-        (3, 8, landlock_rules.IOCTL_DEV),
-        (4, 16, landlock_rules.IOCTL_DEV),
+        (1, 8, landlock.REFER | landlock.TRUNCATE | landlock.IOCTL_DEV),
+        (2, 8, landlock.TRUNCATE | landlock.IOCTL_DEV),
+        (3, 8, landlock.IOCTL_DEV),
+        (4, 16, landlock.IOCTL_DEV),
         (5, 16, 0),
         (6, 24, 0),
         (7, 24, 0),

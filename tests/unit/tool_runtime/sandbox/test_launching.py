@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.process import eventually
 from tool_runtime import sandbox as levels
-from tool_runtime.platform import current, landlock_rules, linux_sandbox, seccomp_notify
+from tool_runtime.platform import current, landlock, linux_calls, linux_sandbox
 from tool_runtime.platform.mounts import DiskView
 from tool_runtime.sandbox import launching
 from tool_runtime.sandbox.launching import Launcher
@@ -36,7 +36,7 @@ def launcher() -> Iterator[Launcher]:
 
 def start(launcher: Launcher, argv: list[str]) -> int:
     """The id of a program whose network is open, which is where the host copies the listener."""
-    rules = [landlock_rules.PathRule("/", landlock_rules.READ)]
+    rules = [landlock.PathRule("/", landlock.READ)]
     restriction = linux_sandbox.Restriction(rules, FOUND.abi, "open", True)
     null = os.open(os.devnull, os.O_RDWR)
     try:
@@ -59,7 +59,7 @@ def test_a_listener_that_cannot_be_copied_ends_the_start_and_leaves_no_process(
 
     before = os.listdir("/proc/self/fd")
     with monkeypatch.context() as patch:
-        patch.setattr(seccomp_notify, "copy_descriptor", refuse)
+        patch.setattr(linux_calls, "copy_descriptor", refuse)
         with pytest.raises(BrokenPipeError, match="/bin/true"):
             start(launcher, ["/bin/true"])
     (process,) = refused
@@ -71,7 +71,7 @@ def test_a_listener_that_cannot_be_copied_ends_the_start_and_leaves_no_process(
 
 def test_a_start_that_is_late_ends_what_it_began(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     late: list[int] = []
-    copied = seccomp_notify.copy_descriptor
+    copied = linux_calls.copy_descriptor
 
     def stop(process: int, descriptor: int) -> int:
         late.append(process)
@@ -81,7 +81,7 @@ def test_a_start_that_is_late_ends_what_it_began(launcher: Launcher, monkeypatch
     run(launcher)
     eventually(lambda: len(helpers_of(launcher)) == 3, "the next process to be ready")
     before = os.listdir("/proc/self/fd")
-    monkeypatch.setattr(seccomp_notify, "copy_descriptor", stop)
+    monkeypatch.setattr(linux_calls, "copy_descriptor", stop)
     monkeypatch.setattr(launching, "_PATIENCE_S", 0.2)
     with pytest.raises(TimeoutError):
         start(launcher, ["/bin/true"])
@@ -259,7 +259,7 @@ def test_a_process_that_is_ready_has_the_view_of_now(launcher: Launcher, tmp_pat
 def test_a_process_that_is_ready_runs_nothing_of_another_scope(launcher: Launcher) -> None:
     """Neither one with fewer rights nor one with more."""
     wide, narrow = DiskView((), (), ()), DiskView((), (), ("/etc",))
-    few = [landlock_rules.PathRule(path, landlock_rules.READ) for path in ("/usr", "/bin", "/lib", "/lib64")]
+    few = [landlock.PathRule(path, landlock.READ) for path in ("/usr", "/bin", "/lib", "/lib64")]
     for _ in range(2):
         for view, rules, told in ((wide, WHOLE, True), (wide, few, False), (narrow, WHOLE, False), (wide, WHOLE, True)):
             for _ in range(3):
@@ -275,12 +275,10 @@ def test_shared_memory_of_others_is_out_of_sight(launcher: Launcher) -> None:
         assert os.path.exists(others.name)
 
 
-WHOLE = [landlock_rules.PathRule("/", landlock_rules.READ | landlock_rules.WRITE)]
+WHOLE = [landlock.PathRule("/", landlock.READ | landlock.WRITE)]
 
 
-def output(
-    launcher: Launcher, argv: list[str], view: DiskView, rules: Sequence[landlock_rules.PathRule] = WHOLE
-) -> str:
+def output(launcher: Launcher, argv: list[str], view: DiskView, rules: Sequence[landlock.PathRule] = WHOLE) -> str:
     """What a program prints that only its view holds back, unless `rules` do."""
     restriction = linux_sandbox.Restriction(rules, FOUND.abi, "supervised", True)
     read, write = os.pipe()

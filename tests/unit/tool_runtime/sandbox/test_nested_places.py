@@ -12,7 +12,7 @@ from agent_host.contracts import ToolConstraints, ToolResult
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
 from tool_runtime import sandbox as levels
-from tool_runtime.platform.inotify import TreeWatch
+from tool_runtime.sandbox.workspace_places import TreeWatch
 from tool_runtime.tool import SandboxSettings
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ async def test_ordinary_work_names_nothing(run: Run, workspace: Path, level: str
 
 
 async def test_a_workspace_with_too_many_directories_says_so_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tool_runtime.platform.inotify.MAX_DIRECTORIES", 2)
+    monkeypatch.setattr("tool_runtime.sandbox.workspace_places.MAX_DIRECTORIES", 2)
     assert "are not watched" in text_of(await run("landlock", "true"))
     assert not (await run("landlock", "true")).denials
 
@@ -173,7 +173,7 @@ def test_what_the_kernel_lost_is_looked_at_again(tmp_path: Path, monkeypatch: py
 
 
 def test_what_cannot_be_watched_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tool_runtime.platform.inotify.MAX_DIRECTORIES", 2)
+    monkeypatch.setattr("tool_runtime.sandbox.workspace_places.MAX_DIRECTORIES", 2)
     for name in "abc":
         (tmp_path / name).mkdir()
     tree = TreeWatch(str(tmp_path), lambda _directory, _names: None, lambda _path: False)
