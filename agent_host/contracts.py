@@ -38,7 +38,7 @@ Display = Literal["arguments", "command", "delete", "move", "read", "request", "
 
 class Subject(NamedTuple):
     """The source of a call's facts (AH 8.2): the `argument` that holds a path, a command line or a URL; of kind
-    `program` it holds a program's path, which is started without a shell (`policy.shell.argv`), of kind `script` the
+    `program` it holds a program's path, which is started without a shell (`policy.shell`), of kind `script` the
     path of a script in the skill that the argument `skill` names; of kind `name` a call is judged by its tool's name.
     `by_name`: the capability lists tools by name, so the facts of a path carry it, and a call that has content in place
     of the path is judged by the name. `or_workspace`: a path that is left out is the workspace. With `tree_flag`, the
@@ -158,11 +158,11 @@ class ToolSpec(NamedTuple):
     def summary(self, arguments: Mapping[str, Any]) -> str:
         """On what a call of these arguments acts, as they say it; empty where they do not."""
         if self.subject.kind == "program":
-            from policy.shell.argv import summary_of  # with the first such call
+            from policy.shell import summary_of  # with the first such call
 
             return summary_of(arguments)
         if self.subject.kind == "script":
-            from policy.shell.argv import summary_of_script
+            from policy.shell import summary_of_script
 
             return summary_of_script(arguments)
         others = (need.subject.argument for need in self.also if not need.optional)

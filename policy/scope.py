@@ -50,7 +50,7 @@ class CommandScope(NamedTuple):
     which agents' sockets may be used, `ssh` and `gpg`.
 
     `nested` are entries `ROOT/**/NAME` of places that are guarded at any depth, as they are found on the disk. In git
-    directories below `writes` what a command leaves is judged by `policy.rules.git_directory`, but for those that one
+    directories below `writes` what a command leaves is judged by `policy.rules.protected_paths`, but for those that one
     of `given`, the bundle's allowed paths for writing, names itself. `judged` are configurations among `guarded` that
     are written and judged so, since everyday commands of git change harmless keys in them. `level` enforces the scope,
     None for the level of the session.

@@ -59,7 +59,7 @@ MODULES: Final = (
     "encodings.utf_8_sig",
     "h11",
     "hmac",
-    "policy.bundle.file_bundle",
+    "policy.bundle.validate",
     "policy.shell.reader",
     "re2",
     "secrets",

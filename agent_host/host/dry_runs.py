@@ -55,10 +55,9 @@ from policy.facts import NamedToolFacts
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules import NO_LIMITS, deny
 from policy.rules.bundle_summary import ends_commits, summarize
-from policy.rules.named_tools import entry_for_tool
 from policy.rules.sandbox import NO_WIDENING
 from policy.rules.skills import skill_tools
-from policy.rules.toolset import DEFAULT_RISK, order, risk_of_guarded, why_not_offered, withheld_by
+from policy.rules.toolset import DEFAULT_RISK, entry_for_tool, order, risk_of_guarded, why_not_offered, withheld_by
 from policy.scope import LEVELS, STRONGEST, Widening
 from state.temporary import session_directory
 from tool_runtime.families.schemas import definition_of

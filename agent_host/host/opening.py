@@ -57,7 +57,7 @@ from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
 from config.shapes import meant_name
 from policy.names import CapabilityName
-from policy.rules.named_tools import names_it
+from policy.rules.toolset import names_it
 from state import keys, temporary
 from state.errors import WriteFailed
 from state.locations import SessionPaths, check_session_id

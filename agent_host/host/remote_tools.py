@@ -12,8 +12,7 @@ from agent_host.retrying import RetryPolicy
 from agent_host.services import endpoints
 from agent_host.session.opening import LOCAL
 from config.lean_typing import NamedTuple
-from policy.rules.named_tools import lists
-from policy.rules.toolset import delegated_capabilities
+from policy.rules.toolset import delegated_capabilities, lists
 from state.tool_lists import ToolLists
 from tool_runtime.families.catalogue import specs_of
 from tool_runtime.remote import Definition, RemoteTools, SourceTerms, ToolList, definition_of, spec_of

@@ -9,12 +9,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 from config.lean_typing import NamedTuple
-from policy.check_llm import check_llm
+from policy.bundle import common_limits, common_llm_limits, policy_hash, scope_of_call
 from policy.decision import strictest
 from policy.names import SANDBOX_GRANT
 from policy.paths import is_absolute, join_nested, normalize, split_nested
-from policy.rules import AS_THE_BUNDLE_SAYS
-from policy.rules.grants import common_limits, common_llm_limits, scope_of_call
+from policy.rules import AS_THE_BUNDLE_SAYS, check_llm
 from policy.rules.toolset import why_not_offered, withheld_by
 from state.records import FileEffect
 
@@ -116,16 +115,14 @@ class Judge:
     @property
     def policy_identity(self) -> str:
         """The identity of the policy that approvals are bound to: one that was given in another mode is none in this
-        one (`policy.rules.canonical.policy_hash`)."""
-        from policy.rules.canonical import policy_hash  # with it come the facts of calls, which the first has
-
+        one (`policy.bundle.policy_hash`)."""
         hashes = [policy_hash(bundle) for bundle in self.bundles]
         if not self.mode.fields:
             return hashes[0]
         return sha256(repr((hashes, sorted(self.mode.fields.items()))).encode()).hexdigest()
 
     def check_llm(self, model: str) -> Decision:
-        """The verdict on one request to `model` (`policy.check_llm`)."""
+        """The verdict on one request to `model` (`policy.rules.check_llm`)."""
         now = self.clock()
         return strictest([check_llm(bundle, model=model, now=now) for bundle in self.bundles])
 

@@ -33,9 +33,9 @@ from policy.facts import PathFacts, ScriptFacts
 from policy.names import CapabilityName
 from policy.paths import is_absolute, normalize
 from policy.rules import NO_LIMITS, deny
-from policy.rules.named_tools import names_it
+from policy.rules.toolset import names_it
 from policy.scope import LEVELS, STRONGEST
-from policy.shell.argv import NoInterpreter, interpreter_of
+from policy.shell import NoInterpreter, interpreter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -12,15 +12,12 @@ from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
 from agent_host.safe_open import O_PATH, open_there
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, PathKind, ScriptFacts, UrlFacts
-from policy.globs import ANY_DEPTH, finds_name, is_pattern
 from policy.names import CapabilityName
-from policy.paths import normalize, split_nested
+from policy.paths import ANY_DEPTH, finds_name, is_pattern, normalize, split_nested
 from policy.redaction import Redaction
-from policy.rules.git_directory import STEERING, is_laid_out
 from policy.rules.native_exec import places_of
-from policy.rules.protected_paths import repositories_by_shape, repositories_in_the_making
-from policy.shell import parse_line, paths_in_line
-from policy.shell.argv import BadArgv, argv_of, line_of, variables_of, words_of
+from policy.rules.protected_paths import STEERING, is_laid_out, repositories_by_shape, repositories_in_the_making
+from policy.shell import BadArgv, argv_of, line_of, parse_line, paths_in_line, variables_of, words_of
 from policy.shell.findings import Operand
 from policy.shell.variables import names_read
 

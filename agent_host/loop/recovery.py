@@ -19,7 +19,7 @@ from agent_host.loop.prepare import (
     request_for,
 )
 from agent_host.loop.results import Observations, call_on_record, finish, refused_result
-from policy.rules.named_tools import is_repeatable
+from policy.rules.toolset import is_repeatable
 from state.records import ApprovalAsked
 from state.recovery import CallOutcome, ResumeVerdict, compare, judge, paths_of
 

@@ -17,8 +17,7 @@ from agent_host.events.sinks import run_logs
 from config.policies import BUILT_IN, place_groups, template_as_written
 from config.shapes import hint_at_path
 from policy.bundle import BundleProblems, validate
-from policy.bundle.file_bundle import BuiltIns, parse_file_bundle, program_problem, suspicions
-from policy.bundle.validate import check_usable, parse_bundle
+from policy.bundle.validate import BuiltIns, check_usable, parse_bundle, parse_file_bundle, program_problem, suspicions
 from policy.names import ANY_SESSION
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths

@@ -18,8 +18,8 @@ import zlib
 from typing import BinaryIO, Final, NamedTuple
 
 from agent_host.safe_open import open_regular
-from policy.rules.git_directory import MAX_BYTES as MAX_CONFIG_BYTES
-from policy.rules.git_directory import settings_of
+from policy.rules.protected_paths import MAX_BYTES as MAX_CONFIG_BYTES
+from policy.rules.protected_paths import settings_of
 
 MAX_BLOB_BYTES: Final = 16 * 1024 * 1024
 _MAX_PACKS: Final = 64

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from config.json_text import TooDeep, check_depth
@@ -24,11 +26,29 @@ from policy.bundle import (
     nearest,
     together,
 )
-from policy.bundle.meaning import command_policy_problems, meaning
+from policy.bundle.builtin import (
+    GROUP_NAMES,
+    OF_TEMPLATES,
+    PLACEHOLDERS,
+    PROGRAMS_BELOW,
+    STARS,
+    adapt_to_sandbox,
+    asks_in_lines,
+    expand_path,
+    expiry,
+    fill,
+    is_for_configured_tools,
+    paths_of_groups,
+)
+from policy.bundle.meaning import CONTROL, ENTRY_CHECKS, command_entry, command_policy_problems, meaning, objects
 from policy.names import ANY_SESSION, SCHEMA_VERSION
+from policy.paths import is_absolute, is_under
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from policy.bundle.builtin import PlaceholderValues
+    from policy.bundle.meaning import EntryChecks
 
     Place = tuple[int | str, ...]
     """Path of a value: names of fields and numbers of items, from the top."""
@@ -317,3 +337,279 @@ def _json_path(place: Place) -> str:
     for step in place:
         path += f"[{step}]" if isinstance(step, int) else (f".{step}" if path else step)
     return path
+
+
+# Bundles given by file: what their user need not write down, and what they build on (interface section 3).
+#
+# A file may hold placeholders and groups, leave `expiresAt` out, and start from a built-in with `extends`. Problems
+# name the JSON path in the file, so its own shape is judged before anything is added to it.
+
+
+EXTENDS = "extends"
+_VERSION = "policyBundleVersion"
+_HASH_DIGITS = 8
+_BY_ID = {"approvalRules": "approvalRuleId", "mcpServers": "name", "redactionRules": "redactionRuleId"}
+"""Lists of objects, and the field that says which of two replaces which."""
+_NOT_IN_BUNDLES = OF_TEMPLATES | {EXTENDS}
+
+
+class BuiltIns(NamedTuple):
+    """The bundles that `extends` may name, and how to get a template, with placeholders and groups in it. `models` are
+    the user's own; a built-in puts them before its own, and `more_models` behind them."""
+
+    names: tuple[str, ...]
+    template: Callable[[str], Mapping[str, Any]]
+    models: tuple[str, ...] = ()
+    more_models: tuple[str, ...] = ()
+
+
+def parse_file_bundle(
+    raw: bytes | dict[str, Any], *, places: PlaceholderValues, built_ins: BuiltIns, now: datetime, held: bool = False
+) -> PolicyBundle:
+    """A bundle from the JSON text of a file, or from its shape. `now` is aware: without `expiresAt` the bundle holds as
+    long as a built-in that begins now. `held`: a sandbox holds commands. Raises BundleProblems with all that is
+    wrong."""
+    shape, problems = read_shape(raw)
+    base = _base(shape, built_ins)
+    lines_ask = not held or base is None or asks_in_lines(base)
+    base = adapt_to_sandbox(base) if held and base is not None else base
+    rules = () if base is None else tuple(rule["approvalRuleId"] for rule in base["approvalRules"])
+    values = (*_extends(shape, built_ins), *meaning(shape, checks=file_checks(places), more_rules=rules))
+    found = tuple(dict.fromkeys((*problems, *together(_types(shape), values))))
+    if found:
+        raise BundleProblems(found)
+    whole = dict(shape) if base is None else extend(base, shape)
+    whole.setdefault("expiresAt", expiry(base or {}, now).isoformat())
+    by_groups = paths_of_groups(whole["capabilities"], places)
+    entries = (entry for entry in whole["capabilities"] if not is_for_configured_tools(entry, places))
+    whole["capabilities"] = [fill(entry, places) for entry in entries]
+    bundle, wrong = read_typed(whole)
+    if bundle is None:
+        raise BundleProblems(tuple(wrong))
+    return bundle.keep_known(bundle, by_groups=by_groups, held=held, lines_ask=lines_ask)
+
+
+def extend(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:
+    """The shape of a bundle that starts from the template `base`: scalars replace, lists of the same capability are
+    added to, objects of the same id replace. Both shapes are good."""
+    whole = {name: value for name, value in base.items() if name not in _NOT_IN_BUNDLES}
+    whole["sessionId"] = ANY_SESSION
+    whole[_VERSION] = f"{base[_VERSION]}+{_short_hash(shape)}"
+    for name, value in shape.items():
+        if name == "capabilities":
+            whole[name] = _join_by_id(base[name], value, "name", _merge)
+        elif name in _BY_ID:
+            whole[name] = _join_by_id(base.get(name, ()), value, _BY_ID[name], lambda _, new: dict(new))
+        elif name in ("llmPolicy", "sandbox") and value is not None:
+            whole[name] = _merge(base.get(name, {}), value)
+        elif name not in _NOT_IN_BUNDLES:
+            whole[name] = value
+    return whole
+
+
+def _short_hash(shape: Mapping[str, Any]) -> str:
+    """Of what the file says; how it is laid out does not count."""
+    return sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def _join_by_id(
+    present: Iterable[Mapping[str, Any]],
+    added: Iterable[Mapping[str, Any]],
+    field: str,
+    join: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Those of `present` in their order, each joined with the one of the same id, then what is new."""
+    known = {one[field]: dict(one) for one in present}
+    for one in added:
+        known[one[field]] = join(known[one[field]], one) if one[field] in known else dict(one)
+    return list(known.values())
+
+
+def _merge(present: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """Scalars replace, lists are added to, each entry once. `null` for a list says nothing, as everywhere; to one that
+    a template has taken away nothing is added."""
+    whole = dict(present)
+    for name, value in added.items():
+        before = whole.get(name)
+        if isinstance(value, list) and isinstance(before, list):
+            whole[name] = [*before, *(one for place, one in enumerate(value) if one not in [*before, *value[:place]])]
+        elif isinstance(value, list) and before is None and name in present:
+            continue
+        elif not (value is None and isinstance(before, list)):
+            whole[name] = value
+    return whole
+
+
+# What is wrong
+
+
+def _base(shape: Mapping[str, Any], built_ins: BuiltIns) -> dict[str, Any] | None:
+    """The template that a good `extends` names, with the user's models around its own."""
+    name = shape.get(EXTENDS)
+    if not isinstance(name, str) or name not in built_ins.names:
+        return None
+    base = dict(built_ins.template(name))
+    llm = base["llmPolicy"]
+    models = (*built_ins.models, *llm["allowedModels"], *built_ins.more_models)
+    base["llmPolicy"] = {**llm, "allowedModels": list(dict.fromkeys(models))}
+    return base
+
+
+def _extends(shape: Mapping[str, Any], built_ins: BuiltIns) -> Iterator[BundleProblem]:
+    name = shape.get(EXTENDS, built_ins.names[0])
+    if not isinstance(name, str):
+        yield BundleProblem(EXTENDS, "must be text", f"the name of a built-in: {', '.join(built_ins.names)}")
+    elif name not in built_ins.names:
+        yield BundleProblem(EXTENDS, f"{name!r} is not a built-in", nearest(name, built_ins.names))
+
+
+def _types(shape: Mapping[str, Any]) -> Iterator[BundleProblem]:
+    """Problems with types, but for what a file may leave out."""
+    _, problems = read_typed({name: value for name, value in shape.items() if name != EXTENDS})
+    for one in problems:
+        may_miss = one.path == "expiresAt" or (EXTENDS in shape and "[" not in one.path)
+        if one.message == MISSING and may_miss:
+            continue
+        is_top = one.message == UNKNOWN and one.path in shape
+        yield one._replace(hint=nearest(one.path, (*json_names(PolicyBundle), EXTENDS))) if is_top else one
+
+
+# What a good bundle says to no effect: each is worth a warning.
+
+
+def suspicions(
+    shape: Mapping[str, Any], places: PlaceholderValues, find: Callable[[str], str | None]
+) -> Iterator[BundleProblem]:
+    """Entries of a good file's lists that name what is not there, or allow what the same capability blocks. `find` is
+    given an absolute path: None if this machine has it, else a hint at another one, or nothing."""
+    for place, entry in objects(shape.get("capabilities")):
+        at = f"capabilities[{place}]"
+        lists = {field: entry.get(field) or () for pair in _PAIRS for field in pair}
+        for field in ("allowedPaths", "blockedPaths"):
+            for number, value in enumerate(lists[field]):
+                path = _plain_path(value, places)
+                hint = None if path is None else find(path)
+                if hint is not None:
+                    yield BundleProblem(f"{at}.{field}[{number}]", f"{value!r} does not exist here", hint or None)
+        for allowed, blocked in _PAIRS:
+            for number, value in enumerate(lists[allowed]):
+                by = next((i for i, one in enumerate(lists[blocked]) if _blocks(one, value, allowed, places)), None)
+                if by is not None:
+                    yield BundleProblem(
+                        f"{at}.{allowed}[{number}]",
+                        f"{value!r} is blocked as well, and what is blocked is never allowed",
+                        f"{at}.{blocked}[{by}] is {lists[blocked][by]!r}: take one of them out",
+                    )
+
+
+_PAIRS = (
+    ("allowedPaths", "blockedPaths"),
+    ("allowedCommands", "blockedCommands"),
+    ("allowedDomains", "blockedDomains"),
+)
+
+
+def _plain_path(value: str, places: PlaceholderValues) -> str | None:
+    """The absolute path of an entry; None for a group, a pattern, a path of another system and what every session has
+    of its own."""
+    if value.startswith(("@", "${tmp}", "${stepFiles}")) or "*" in value:
+        return None
+    path = expand_path(value, places)
+    return path if path is not None and is_absolute(path, places.os) else None
+
+
+def _blocks(blocked: str, value: str, field: str, places: PlaceholderValues) -> bool:
+    if field != "allowedPaths":
+        return blocked == value
+    outer, inner = _plain_path(blocked, places), _plain_path(value, places)
+    return outer is not None and inner is not None and is_under(inner, outer, places.os)
+
+
+# What is wrong with the forms that only a bundle given by file may have: `${workspace}`, `@credentials`, `src`.
+
+_SHELL_PLACES = re.compile(r"~|\$|%")
+"""Text that a shell would expand into a path: `~/x`, `$HOME/x`, `%USERPROFILE%`."""
+_NEITHER = re.compile(r"\\|[A-Za-z]:")
+"""Prefixes of paths that Windows reads as neither relative nor absolute: `\\x`, `C:x`."""
+
+_NESTED = re.compile(r"(?:[^*]*/)?\*\*/\*?[^*/\\]+")
+"""A blocked path that stands for whatever has a name, at any depth."""
+
+
+def file_checks(places: PlaceholderValues) -> EntryChecks:
+    """The checks of a list's entries for a bundle given by file."""
+
+    def check_allowed(value: str) -> tuple[str, str] | None:
+        if value.startswith("@"):
+            return f"{value!r} is a group of places to block", "name the paths themselves, or use it in blockedPaths"
+        name = value[2:].partition("}")[0]
+        # Not `${stepFiles}`: a bundle for CI is written and checked on other machines, too.
+        missing = (
+            value.startswith("${") and name in PLACEHOLDERS and places.path_of(name) is None and name != "stepFiles"
+        )
+        return (f"{value!r} has no value on this machine", "name the path") if missing else _path("allowedPaths", value)
+
+    return {
+        **ENTRY_CHECKS,
+        "allowedPaths": check_allowed,
+        "blockedPaths": _check_blocked,
+        "allowedCommands": program_problem,
+    }
+
+
+def _check_blocked(value: str) -> tuple[str, str] | None:
+    if not value.startswith("@"):
+        return _path("blockedPaths", value)
+    if value[1:] in GROUP_NAMES:
+        return None
+    return f"{value!r} is not a group of places", nearest(value, tuple(f"@{name}" for name in GROUP_NAMES)) or ""
+
+
+def _path(field: str, value: str) -> tuple[str, str] | None:
+    if CONTROL.search(value) or is_absolute(value, "posix") or is_absolute(value, "windows"):
+        return ENTRY_CHECKS[field](value) or _placeholder_inside(value)
+    if not value:
+        return "is empty", "the workspace is ${workspace}"
+    if value.startswith("${"):
+        problem = _placeholder(value)
+    elif _SHELL_PLACES.match(value) or _NEITHER.match(value):
+        problem = f"{value!r} is not absolute", "no shell reads it: the home directory is ${home}"
+    else:
+        problem = _placeholder_inside(value)
+    if problem is None and "*" in value and not (field == "blockedPaths" and _NESTED.fullmatch(value)):
+        return f"{value!r} is a pattern", "an entry covers everything below it: leave the stars out"
+    return problem
+
+
+def _placeholder(value: str) -> tuple[str, str] | None:
+    name, closed, rest = value[2:].partition("}")
+    if not closed or (rest and not rest.startswith("/")):
+        return f"{value!r} cannot be read", "a placeholder is closed, and a / follows, as in ${workspace}/src"
+    if name not in PLACEHOLDERS:
+        known = tuple(f"${{{one}}}" for one in PLACEHOLDERS)
+        return f"${{{name}}} is not a placeholder", nearest(f"${{{name}}}", known) or ""
+    return _placeholder_inside(rest)
+
+
+def _placeholder_inside(value: str) -> tuple[str, str] | None:
+    if "${" in value:
+        return f"{value!r} has a placeholder inside", "a placeholder stands at the beginning of a path"
+    return None
+
+
+def program_problem(value: str) -> tuple[str, str] | None:
+    """Return what is wrong with an entry of allowedCommands, and a hint."""
+    if not value.startswith("${"):
+        return command_entry(value)
+    if CONTROL.search(value):
+        return f"{value!r} has control characters", "no program is named with them"
+    stars = next((one for one in STARS if value.endswith(one)), None)
+    if stars is None or not value.startswith(PROGRAMS_BELOW):
+        hint = (
+            f"programs of the workspace are {PROGRAMS_BELOW}DIRECTORY{STARS[0]} or {PROGRAMS_BELOW}DIRECTORY{STARS[1]}"
+        )
+        return f"{value!r} is not a program name", hint
+    folder = value[len(PROGRAMS_BELOW) : -len(stars)]
+    if any(character in folder for character in "*?$\\") or ".." in folder.split("/"):
+        return f"{value!r} is not a directory of the workspace", "stars stand at the end only, and .. nowhere"
+    return None

@@ -3,9 +3,7 @@ directory, the same request (SK 3.3). Pure."""
 
 from __future__ import annotations
 
-import json
 import re
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
@@ -13,7 +11,6 @@ from policy.paths import key, normalize
 from policy.urls import UrlProblem, host_of, port_of
 
 if TYPE_CHECKING:
-    from policy.bundle import PolicyBundle
     from policy.facts import ActionFacts, OsFamily
     from policy.scope import Widening
 
@@ -68,13 +65,3 @@ def canonical_url(url: str) -> str:
     shown = f"[{host}]" if ":" in host else host
     shown += f":{port}" if port and port != _DEFAULT_PORTS.get(scheme) else ""
     return f"{scheme}://{shown}{match[2] or '/'}{match[3]}"
-
-
-def policy_hash(bundle: PolicyBundle) -> str:
-    """sha256, in hex, of what the bundle says; whose session it is for and until when does not count."""
-    found: str | None = bundle.memo.get(policy_hash)
-    if found is None:
-        said = {name: value for name, value in bundle.to_json().items() if name not in {"expiresAt", "sessionId"}}
-        found = sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-        bundle.memo[policy_hash] = found
-    return found

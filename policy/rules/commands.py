@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from policy import patterns
 from policy.facts import CommandFacts, OsFamily, PathFacts, ShellName
-from policy.globs import ANY_DEPTH, may_meet, reaches
 from policy.names import CapabilityName as Name
 from policy.names import strip_g, words
-from policy.paths import covering, is_absolute, is_under, key, normalize, process_place, roots, split_nested
+from policy.paths import (
+    ANY_DEPTH,
+    covering,
+    is_absolute,
+    is_under,
+    key,
+    may_meet,
+    normalize,
+    process_place,
+    reaches,
+    roots,
+    split_nested,
+)
 from policy.programs import is_known, program_named, what_it_starts
 from policy.rules import PROCESS_RULE, REPOSITORY_RULE, approval_needed, deny, where
 from policy.rules.protected_paths import repositories_by_shape, session_samples

@@ -1,15 +1,25 @@
-"""Paths of git repositories that only git may write: known by their spelling alone, whatever machine they are of."""
+"""Paths that have a meaning to git, and the contents of git directories: the one place that says what git goes by; and
+the temporary directories of sessions. Pure: paths are known by their spelling alone, whatever machine they are of.
+
+A git directory decides which programs git runs, for the person too who types `git status` in it later. So the names are
+a list of those that start nothing: objects, refs, logs, the index, heads and messages. What git itself continues with
+(a rebase, `worktrees`, `modules`) and configuration may stay if the content starts nothing. Every other name, known or
+not, is not a command's to leave. Names are compared without letter case, as some file systems do.
+
+`find_refused_name` judges by the name alone, for whoever has no content: file tools, and names in an archive.
+`find_left_problem` judges what a command has left.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from config.lean_typing import NamedTuple
 from policy.paths import ancestors, is_absolute, is_under, key, normalize
-from policy.rules.git_directory import FILES, SHAPE, STEERING, find_refused_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from policy.facts import OsFamily
 
@@ -164,3 +174,403 @@ def _is_of_session(path: str, os: OsFamily) -> bool:
 
 def _name(path: str, os: OsFamily) -> str:
     return re.split(r"[\\/]" if os == "windows" else "/", path)[-1]
+
+
+FREE_FOLDERS = frozenset({"objects", "refs", "logs", "reftable", "rr-cache", "lfs"})
+"""Folders whose content starts nothing, whatever it is; of git's extensions those that keep only contents."""
+_NAMES = (
+    r"(?:head|index|packed-refs|shallow|auto_merge|[a-z_]+_head|merge_[a-z_]+|[a-z_]+msg|[a-z_]+_description|bisect_\w+"
+    r"|notes_merge_\w+|gc\.pid|gc\.log)"
+)
+_FREE_NAMES = (
+    rf"{_NAMES}(?:\.lock)?|config\.lock|index\.[\w.-]+|next-index-\d+(?:\.lock)?|sharedindex\.\w+|packed-refs\.new"
+    r"|shallow_\w+"
+)
+STATE_FOLDERS = ("rebase-merge", "rebase-apply", "sequencer")
+"""Folders that git continues with."""
+CONFIGS = frozenset({"config", "config.worktree"})
+CONTAINERS = ("worktrees", "modules")
+"""Folders of other git directories: those of linked working trees, and of submodules."""
+_LEADING = frozenset({"commondir", "gitdir"})
+SHAPE = frozenset({"head", "objects", "refs", "commondir"})
+"""Names that make a directory a git directory, whatever it is called."""
+STEERING = CONFIGS.union(_LEADING, CONTAINERS, STATE_FOLDERS, ("hooks", "info", "branches", "remotes"))
+"""Names by which git may start a program, in a directory that is laid out like a git directory."""
+FILES = CONFIGS.union(_LEADING, ("head", "description"))
+"""Those that are files where git makes them."""
+_LIKE_GIT = STEERING.union(SHAPE, ("description",))
+_EXCLUDE = ("info", "exclude")
+ALTERNATES = ("objects", "info", "alternates")
+"""The file that names folders of objects of other repositories, which git reads as this one's."""
+_STRATEGIES = frozenset({"ort", "recursive", "resolve", "octopus", "ours", "subtree"})
+_TODO = frozenset({
+    "pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "drop", "d", "label", "l", "reset", "t",
+    "merge", "m", "update-ref", "u", "noop", "break", "b", "revert",
+})  # fmt: skip
+"""The steps of a rebase that start nothing: all that git knows but `exec`."""
+_QUOTED = r"'(?:[^']|'\\['!]')*'"
+_AUTHOR = rf"(?:GIT_AUTHOR_(?:NAME|EMAIL|DATE)={_QUOTED}|\n)*+"
+_APPLY_OPTION = (
+    r" ?'(?:-[pC]\d+|--whitespace=[\w-]+|--(?:directory|exclude|include)=[^']*|--ignore-(?:space-change|whitespace)"
+    r"|--reject)'"
+)
+_COMMON_OF_TREE = b"../.."
+_MAX_LINK = 4096
+
+Role = Literal["own", "worktree", "module"]
+Kind = Literal["file", "directory", "other"]
+
+
+class GitDirectory(NamedTuple):
+    """One git directory. `path` is absolute and real. `role`: of a linked working tree (`worktrees/NAME`), of a
+    submodule (`modules/NAME`), or neither. `is_new`: a command has made it, so that it has what git's templates have.
+    `is_strict`: names that git does not know are refused too; a directory that is only laid out like a repository may
+    have a project's files beside them."""
+
+    path: str
+    role: Role = "own"
+    is_new: bool = False
+    is_strict: bool = True
+
+
+class LeftEntry(NamedTuple):
+    """One entry of it: `content` is a file's, None for one that is too large to be kept. `target` is the real path of
+    what the content names (`target_of`), None for nothing."""
+
+    kind: Kind
+    content: bytes | None = b""
+    target: str | None = None
+
+
+def is_free(name: str) -> bool:
+    """True for a name directly in a git directory, in lower case, whose content starts nothing."""
+    return name in FREE_FOLDERS or re.fullmatch(_FREE_NAMES, name) is not None
+
+
+def find_refused_name(inside: Sequence[str]) -> str | None:
+    """Return the part of a path inside a git directory, given by its components in lower case, that only git itself may
+    write there; None where the name alone starts nothing."""
+    if not inside:
+        return None
+    first = inside[0]
+    if first == "worktrees":
+        return find_refused_name(inside[2:]) if len(inside) > 2 else first
+    if first == "modules":  # whose names may have slashes
+        splits = [inside[at:] for at in range(2, len(inside)) if inside[at] in _LIKE_GIT or is_free(inside[at])]
+        return next(filter(None, map(find_refused_name, splits)), None) if splits else first
+    if (first in CONFIGS and len(inside) > 1) or tuple(inside) == _EXCLUDE:  # a folder is not read as a configuration
+        return None
+    return None if is_free(first) else first
+
+
+def is_laid_out(names: Iterable[str]) -> bool:
+    """True where a directory with these entries is one that git takes for a git directory."""
+    folded = {name.lower() for name in names} & SHAPE
+    return "head" in folded and ({"objects", "refs"} <= folded or "commondir" in folded)
+
+
+def target_of(content: bytes | None, directory: str) -> str | None:
+    """Return where a file leads whose content is a path or `gitdir: PATH`, absolute by spelling; None for nowhere."""
+    if content is None or len(content) > _MAX_LINK or b"\0" in content:
+        return None
+    named = content.decode("utf-8", "surrogateescape").removeprefix("gitdir: ").rstrip("\r\n")
+    return normalize(named, "posix", directory) if named and "\n" not in named else None
+
+
+def find_left_problem(
+    of: GitDirectory, inside: Sequence[str], left: LeftEntry | None, before: LeftEntry | None, roots: Sequence[str]
+) -> str | None:
+    """Say why a command may not leave what it did in a git directory; None where it starts nothing.
+
+    `inside` are the components of the entry's path in it, those of working trees and submodules left out (they are git
+    directories themselves). `left` is what is there now, None for nothing; `before` likewise, before the command.
+    `roots` are the real places in which a working tree may lie."""
+    name = inside[0].lower()
+    if left is not None and left.kind == "other":
+        return "a git directory has no links and no devices"
+    if [one.lower() for one in inside] == list(ALTERNATES) and left is not None:
+        return None if left == before or _is_within(left, roots) else "git would read objects of another repository"
+    if name in FREE_FOLDERS or (left is None and (of.is_new or name in STATE_FOLDERS)):
+        return None
+    if name in STATE_FOLDERS:
+        return _state_problem(name, [one.lower() for one in inside[1:]], left)
+    if len(inside) == 1 and (re.fullmatch(_FREE_NAMES, name) or (of.role == "worktree" and name == "locked")):
+        return None
+    if name in CONTAINERS:
+        return None if left is None or left.kind == "directory" else "git keeps directories there"
+    if of.role == "worktree" and name in _LEADING:
+        return _leading_problem(name, left, roots)
+    if name in CONFIGS and len(inside) == 1:
+        return _configuration_problem(of, left, before, roots)
+    if left is not None and left.kind == "file" and tuple(one.lower() for one in inside) == _EXCLUDE:
+        return None
+    if of.is_new and left is not None and _is_of_template([one.lower() for one in inside], left):
+        return None
+    if not of.is_strict and name not in _LIKE_GIT:
+        return None
+    return "git may start a program by it" if name in _LIKE_GIT else "git makes no such file there"
+
+
+def git_file_problem(left: LeftEntry, known: Iterable[str]) -> str | None:
+    """Say why a command may not leave an entry that is called `.git` and is no directory; `known` are the git
+    directories that are judged."""
+    if left.kind != "file" or left.content is None or not left.content.startswith(b"gitdir: "):
+        return "it leads to no git directory"
+    return None if left.target in set(known) else "it leads to a directory that is no git directory of this workspace"
+
+
+def _configuration_problem(
+    of: GitDirectory, left: LeftEntry | None, before: LeftEntry | None, roots: Sequence[str]
+) -> str | None:
+    if left is None:
+        return "a command may not remove it"
+    if left.kind != "file" or left.content is None:
+        return "it cannot be read as git reads it"
+    if left.target is not None and not any(is_under(left.target, root, "posix") for root in roots):
+        return "its working tree lies elsewhere"
+    earlier = before.content if before is not None and before.kind == "file" else b""
+    return config_problem(left.content, earlier or b"", of.path, roots)
+
+
+def _leading_problem(name: str, left: LeftEntry | None, roots: Sequence[str]) -> str | None:
+    if left is None:
+        return None
+    if left.kind != "file" or left.content is None:
+        return "it leads elsewhere"
+    if name == "commondir":
+        return None if left.content.strip() == _COMMON_OF_TREE else "it leads elsewhere"
+    return None if _is_within(left, roots) and (left.target or "").endswith("/.git") else "it leads elsewhere"
+
+
+def _is_within(left: LeftEntry, roots: Sequence[str]) -> bool:
+    return left.target is not None and any(is_under(left.target, root, "posix") for root in roots)
+
+
+def _is_of_template(inside: Sequence[str], left: LeftEntry) -> bool:
+    """True for what `git init` copies from its templates, and what says no more than that."""
+    if len(inside) == 1:
+        return left.kind == ("file" if inside[0] == "description" else "directory") and inside[0] in _TEMPLATE
+    folder, name = inside[0], inside[-1]
+    is_sample = folder == "hooks" and name.endswith(".sample")
+    return len(inside) == 2 and left.kind == "file" and (is_sample or (folder, name) == ("info", "refs"))
+
+
+_TEMPLATE = frozenset({"description", "hooks", "info", "branches"})
+
+
+def _state_problem(folder: str, inside: Sequence[str], left: LeftEntry | None) -> str | None:
+    if left is None or left.kind == "directory":
+        return None
+    if left.content is None:
+        return "it is too large to be judged"
+    if len(inside) != 1:
+        return None
+    text = left.content.decode("utf-8", "surrogateescape")
+    name = inside[0].removesuffix(".backup")
+    if name in ("git-rebase-todo", "done", "todo") and not all(map(_is_step, text.split("\n"))):
+        return "it has a step that starts a program, or that git does not know"
+    if name == "strategy" and text.strip() not in _STRATEGIES:
+        return "it names a strategy that is not git's own"
+    if name == "author-script" and not re.fullmatch(_AUTHOR, text):
+        return "it sets more than an author"
+    if name == "apply-opt" and not re.fullmatch(rf"(?:{_APPLY_OPTION})*\s*", text):
+        return "it has an option that git am does not pass on"
+    if folder == "sequencer" and name == "opts":
+        return _options_problem(left.content)
+    return None
+
+
+def _is_step(line: str) -> bool:
+    line = line.lstrip(" \t")
+    if not line[:1].isalpha():
+        return True
+    return re.split(r"[ \t\r]", line, maxsplit=1)[0] in _TODO
+
+
+def _options_problem(content: bytes) -> str | None:
+    found = settings_of(content)
+    if found is None or any(one.section != "options" for one in found):
+        return "it cannot be read as git reads it"
+    if any(one.key == "strategy" and one.value not in _STRATEGIES for one in found):
+        return "it names a strategy that is not git's own"
+    return None
+
+
+# Read the configuration of a git repository as git does, and judge what a command has changed in it. Pure.
+#
+# Only keys of a list may come, go and change: they name branches, remotes and people. Every other key may start a
+# program, or may in the next version of git.
+
+MAX_BYTES = 256 * 1024
+"""A longer file is not read, and counts as one that git could not read either."""
+_PLAIN = frozenset({
+    "core.repositoryformatversion", "core.filemode", "core.bare", "core.logallrefupdates", "core.ignorecase",
+    "core.precomposeunicode", "extensions.objectformat", "user.name", "user.email", "pull.rebase", "push.default",
+    "init.defaultbranch", "submodule.active",
+})  # fmt: skip
+_NAMED = frozenset({
+    ("remote", "url"), ("remote", "fetch"), ("branch", "remote"), ("branch", "merge"), ("branch", "rebase"),
+    ("submodule", "url"), ("submodule", "active"),
+})  # fmt: skip
+"""The keys that have a name between section and key: `remote.origin.url`."""
+_ADDRESSES = frozenset({("remote", "url"), ("submodule", "url"), ("branch", "remote")})
+_STARTS_A_HELPER = r"-|[^/]*::|\w*!"
+"""Prefixes of an address that is an option, or that a program `git-remote-NAME` serves."""
+_ESCAPES = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
+
+
+class GitSetting(NamedTuple):
+    """One line: `section` and `key` in lower case, `name` as it is written; None where there is none. A key without a
+    value has None."""
+
+    section: str
+    name: str | None
+    key: str
+    value: str | None
+
+
+def settings_of(content: bytes) -> list[GitSetting] | None:
+    """The settings of a configuration file in their order; None where git would not read all of it, or it is longer
+    than MAX_BYTES."""
+    if len(content) > MAX_BYTES or b"\0" in content:
+        return None
+    text = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff").replace("\r\n", "\n")
+    try:
+        return _Reader(text).settings()
+    except ValueError:
+        return None
+
+
+def tree_of(content: bytes, directory: str) -> str | None:
+    """Return the working tree that the `config` of the git directory `directory` (POSIX, absolute) names, as it is
+    spelled there; None for none."""
+    trees = [one.value or "" for one in settings_of(content) or [] if one[:3] == ("core", None, "worktree")]
+    return normalize(trees[-1], "posix", directory) if trees else None
+
+
+def config_problem(content: bytes, before: bytes, directory: str, roots: Sequence[str]) -> str | None:
+    """Say what a command may not leave in the `config` of the git directory `directory` (POSIX, absolute) that held
+    `before`; None for nothing. A working tree has to lie below one of `roots`, real places."""
+    now, then = settings_of(content), settings_of(before)
+    if now is None:
+        return "it cannot be read as git reads it"
+    kept = [one for one in then or [] if not _is_harmless(one, directory, roots)]
+    left = [one for one in now if not _is_harmless(one, directory, roots)]
+    if left == kept:
+        return None
+    odd = next((one for one in left if one not in kept), None) or next(iter([*kept, *left]))
+    name = ".".join(filter(None, (odd.section, odd.name, odd.key)))
+    return f"a command may not set or remove {name}"
+
+
+def _is_harmless(one: GitSetting, directory: str, roots: Sequence[str]) -> bool:
+    if one.section == "core" and one.name is None and one.key == "worktree":
+        tree = normalize(one.value or "", "posix", directory)
+        return any(is_under(tree, root, "posix") for root in roots)
+    if (one.section, one.key) in _ADDRESSES and re.match(_STARTS_A_HELPER, one.value or ""):
+        return False
+    if one.name is None:
+        return f"{one.section}.{one.key}" in _PLAIN
+    return (one.section, one.key) in _NAMED
+
+
+class _Reader:
+    """git's own grammar (`config.c`), character by character. Raises ValueError where git gives up."""
+
+    def __init__(self, text: str) -> None:
+        self._rest = iter(text + "\n")
+        self._found: list[GitSetting] = []
+
+    def settings(self) -> list[GitSetting]:
+        section, name = "", None
+        for character in self._rest:
+            if character in " \t\r\n":
+                continue
+            if character in "#;":
+                self._skip_line()
+            elif character == "[":
+                section, name = self._header()
+            elif character.isascii() and character.isalpha() and section:
+                self._setting(section, name, character)
+            else:
+                raise ValueError(character)
+        return self._found
+
+    def _skip_line(self) -> None:
+        while self._next() != "\n":
+            pass
+
+    def _next(self) -> str:
+        found = next(self._rest, None)
+        if found is None:
+            raise ValueError
+        return found
+
+    def _header(self) -> tuple[str, str | None]:
+        section = ""
+        while (character := self._next()) != "]":
+            if character in " \t\r\n":
+                return section.lower(), self._read_quoted_name(character)
+            if not (_is_of_key(character) or character == "."):
+                raise ValueError(character)
+            section += character
+        first, dot, name = section.lower().partition(".")
+        return first, name if dot else None
+
+    def _read_quoted_name(self, character: str) -> str:
+        while character in " \t\r":
+            character = self._next()
+        if character != '"':
+            raise ValueError(character)
+        name = ""
+        while (character := self._next()) != '"':
+            if character == "\\":
+                character = self._next()
+            if character == "\n":
+                raise ValueError(name)
+            name += character
+        if self._next() != "]":
+            raise ValueError(name)
+        return name
+
+    def _setting(self, section: str, name: str | None, first: str) -> None:
+        key = first
+        while _is_of_key(character := self._next()):
+            key += character
+        while character in " \t":
+            character = self._next()
+        if character not in "=\n":
+            raise ValueError(key)
+        value = None if character == "\n" else self._value()
+        self._found.append(GitSetting(section, name, key.lower(), value))
+
+    def _value(self) -> str:
+        value: list[str] = []
+        length, is_quoted = 0, False
+        while (character := self._next()) != "\n" or is_quoted:
+            if character == "\n":
+                raise ValueError("".join(value))
+            if character in "#;" and not is_quoted:
+                self._skip_line()
+                break
+            if character == "\\":
+                character = self._next()
+                if character == "\n":
+                    continue
+                if character not in _ESCAPES:
+                    raise ValueError(character)
+                character = _ESCAPES[character]
+                value.append(character)
+                length = len(value)
+            elif character == '"':
+                is_quoted = not is_quoted
+            elif character in " \t\r" and not is_quoted:
+                value += [character] if value else []
+            else:
+                value.append(character)
+                length = len(value)
+        return "".join(value[:length])
+
+
+def _is_of_key(character: str) -> bool:
+    return character.isascii() and (character.isalnum() or character == "-")

@@ -17,13 +17,12 @@ from policy.names import words
 from policy.programs import base_name, family_of, program_named
 from policy.programs.row import PLAIN, Program, options_of
 from policy.shell import tables as tables
-from policy.shell.assigned import assignments_of_builtin, note_assigned
+from policy.shell.arithmetic import assignments_of_builtin
 from policy.shell.file_effects import STRICT, note_files
-from policy.shell.findings import FileCase, Findings, ShellText, check_assignment, note_declared
-from policy.shell.options import Given, Used, read_options
+from policy.shell.findings import FileCase, Findings, ShellText, check_assignment, note_assigned, note_declared
 from policy.shell.program_texts import found_below, judge_git, judge_sed
 from policy.shell.shown import INPUT_FILES
-from policy.shell.words import UNKNOWN, Word, braces_spelled_out, plain
+from policy.shell.words import UNKNOWN, Given, Used, Word, braces_spelled_out, plain, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,7 +17,7 @@ from policy.shell.words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
     from policy.shell.findings import Findings
-    from policy.shell.options import Given
+    from policy.shell.words import Given
 
 _OLD_OPTION = re.compile(r"\+[0-9]+")
 _ANY_NAME = Word(None, pattern="*", globs=True)

@@ -7,8 +7,8 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from policy.globs import ANY_DEPTH
 from policy.names import words
+from policy.paths import ANY_DEPTH
 from policy.programs import PROGRAMS
 from policy.shell.findings import FileUse, use_of
 from policy.shell.words import UNKNOWN, Word, plain
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from policy.shell.findings import FileCase, Findings
-    from policy.shell.options import Given
+    from policy.shell.words import Given
 
 _ADDRESS_FIRST = words("clone fetch ls-remote pull push")
 _ADDRESSED = _ADDRESS_FIRST | words("remote submodule")

@@ -9,8 +9,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from policy.shell.effects import expand_wrappers
-from policy.shell.findings import Findings, Operand, ParsedCommand, Redirection, SimpleCommand, join, split_pattern
-from policy.shell.limits import NotText, TooMuch, admit
+from policy.shell.findings import (
+    Findings,
+    NotText,
+    Operand,
+    ParsedCommand,
+    Redirection,
+    SimpleCommand,
+    TooMuch,
+    admit,
+    join,
+    split_pattern,
+)
 from policy.shell.shown import UNKNOWN
 from policy.shell.syntax import ParsedWords, Redirect, scan
 from policy.shell.tables import DIRECTORY_BUILTINS

@@ -16,10 +16,17 @@ import tree_sitter_bash
 from tree_sitter import Language, Parser
 
 from policy.names import words
-from policy.shell.arithmetic import EVERYWHERE, compares_numbers, find_assignments, names_evaluated, text_to_evaluate
-from policy.shell.assigned import CONSTRUCTS, Assigned, assignments_of, note_assigned
-from policy.shell.findings import Findings, note_declared
-from policy.shell.limits import NotText, TooMuch
+from policy.shell.arithmetic import (
+    CONSTRUCTS,
+    EVERYWHERE,
+    Assigned,
+    assignments_of,
+    compares_numbers,
+    find_assignments,
+    names_evaluated,
+    text_to_evaluate,
+)
+from policy.shell.findings import Findings, NotText, TooMuch, note_assigned, note_declared
 from policy.shell.shown import Texts, takes_text
 from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.undecidable import (

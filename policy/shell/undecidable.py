@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from policy.names import words
-from policy.shell.arithmetic import arithmetic, comparison, counting_loop
-from policy.shell.assigned import OF_ZSH, assignments_of_builtin, note_assigned
+from policy.shell.arithmetic import OF_ZSH, arithmetic, assignments_of_builtin, comparison, counting_loop
 from policy.shell.effects import judge_arguments, starts_another
+from policy.shell.findings import note_assigned
 from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.words import UNKNOWN, descendants, mask_parts, plain, text_of
 

@@ -11,8 +11,15 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.shell.arithmetic import gives_numbers, is_number_word
-from policy.shell.assigned import ASSIGNING_BUILTINS, CONSTRUCTS, Assigned, assignments_of, assignments_of_builtin
+from policy.shell.arithmetic import (
+    ASSIGNING_BUILTINS,
+    CONSTRUCTS,
+    Assigned,
+    assignments_of,
+    assignments_of_builtin,
+    gives_numbers,
+    is_number_word,
+)
 from policy.shell.words import read_word
 
 if TYPE_CHECKING:

@@ -1,28 +1,20 @@
-"""One shell word at a time: what it is after quote removal, where that can be said without running anything."""
+"""One shell word at a time: what it is after quote removal, where that can be said without running anything; and the
+options among the words of a program."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from policy.globs import ELSEWHERE
+from policy.paths import ELSEWHERE
+from policy.programs.row import Option, Program, options_of
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from collections.abc import Sequence
 
     from tree_sitter import Node
 
-    class Values(Protocol):
-        """The variables that are known at one place of a line."""
-
-        def value(self, name: str) -> str | None:
-            """The value of a variable, None if it is not certain."""
-
-        def is_outside(self, name: str) -> bool:
-            """True if the line has no part in what a variable holds."""
-
-        def pattern(self, name: str) -> str | None:
-            """The pattern of the files whose names a loop gives a variable."""
+    from policy.shell.variables import Here
 
 
 class ShownText(NamedTuple):
@@ -97,7 +89,7 @@ def plain(text: str) -> Word:
     return Word(text, text)
 
 
-def read_word(source: str, values: Values | None = None) -> Word:
+def read_word(source: str, values: Here | None = None) -> Word:
     """Reads one word as bash spells it. Brace, command and pathname expansion make it unknown, and the expansion of
     each variable of which `values` does not say what it holds."""
     if _PLAIN.fullmatch(source):
@@ -178,7 +170,7 @@ def _special(source: str) -> Word | None:
     return None
 
 
-def _read_string(source: str, place: int, kept: list[str], values: Values | None) -> tuple[int, bool]:
+def _read_string(source: str, place: int, kept: list[str], values: Here | None) -> tuple[int, bool]:
     """Reads to the closing quote: the place behind it, and False; or any place and True where something expands."""
     end = len(source)
     while place < end:
@@ -210,14 +202,14 @@ def _read_string(source: str, place: int, kept: list[str], values: Values | None
     return -1, False
 
 
-def _read_variable(source: str, place: int, values: Values | None) -> tuple[str, int] | None:
+def _read_variable(source: str, place: int, values: Here | None) -> tuple[str, int] | None:
     """The value of the variable at a dollar, and the place after its name."""
     found = _VARIABLE.match(source, place) if values is not None else None
     value = values.value(found[1] or found[2]) if found is not None and values is not None else None
     return None if found is None or value is None or _CONTROLS.search(value) else (value, found.end())
 
 
-def _read_bare_variable(source: str, place: int, values: Values | None) -> tuple[str, int] | None:
+def _read_bare_variable(source: str, place: int, values: Here | None) -> tuple[str, int] | None:
     """The same outside of quotes, where only a plain value stays one word; or the text of a `$'…'` there."""
     escaped = _ANSI_C.match(source, place)
     if escaped is not None:
@@ -227,7 +219,7 @@ def _read_bare_variable(source: str, place: int, values: Values | None) -> tuple
     return known if known is not None and known[0] and _PLAIN.fullmatch(known[0]) else None
 
 
-def _is_outside(source: str, values: Values | None) -> bool:
+def _is_outside(source: str, values: Here | None) -> bool:
     """True if all that expands in a word are variables that the line has no part in."""
     if values is None:
         return False
@@ -235,7 +227,7 @@ def _is_outside(source: str, values: Values | None) -> bool:
     return bool(names) and not _EXPANDING.search(_VARIABLE.sub("", source)) and all(map(values.is_outside, names))
 
 
-def _pattern(source: str, values: Values | None) -> str | None:
+def _pattern(source: str, values: Here | None) -> str | None:
     """The word as the pattern that it is, with the patterns of loops in the place of their variables; None where
     something else expands in it, or is quoted."""
     if "$" not in source or values is None:
@@ -330,3 +322,150 @@ def descendants(node: Node) -> list[Node]:
         seen.append(one)
         pending.extend(one.children)
     return seen
+
+
+# The one reader of options: a program's arguments by its row, as getopt and its like take them.
+#
+# Any beginning of a long name may stand for the whole of it. What expands is never taken for less than it may be: a
+# word that may be several words is a value and an operand, too, and one that may become an option is in `doubtful`.
+
+
+class Used(NamedTuple):
+    """An option that is there, as it is spelled, with its value; UNKNOWN where only the run decides it."""
+
+    option: Option
+    spelled: str
+    value: Word | None = None
+
+
+class Given:
+    """A program's arguments, taken apart. `unknown` are options that the row does not name, `rest` what follows where
+    options end at the first operand; `spelled` are the words that were taken for options."""
+
+    def __init__(self) -> None:
+        self.used: list[Used] = []
+        self.operands: list[Word] = []
+        self.unknown: list[str] = []
+        self.doubtful: list[Word] = []
+        self.rest: list[Word] = []
+        self.spelled: list[str] = []
+
+    def has(self, role: str) -> bool:
+        """True if an option of this role is there."""
+        return any(role in one.option.roles for one in self.used)
+
+    def values(self, *roles: str) -> list[Word]:
+        """The values of the options that have one of these roles, in order."""
+        return [one.value for one in self.used if one.value is not None and not one.option.roles.isdisjoint(roles)]
+
+
+class _OptionReader:
+    def __init__(self, row: Program, words: Sequence[Word]) -> None:
+        self.options = options_of(row.options)
+        self.stops = row.stops
+        self.is_exact = row.starts == "behind"
+        self.words = words
+        self.place = 0
+        self.given = Given()
+
+    def read(self, *, bare: bool) -> Given:
+        given = self.given
+        first = self.words[0] if self.words else None
+        if bare and first is not None and not first.prefix.startswith("-") and (first.text or not first.outside):
+            self.place = 1
+            self._cluster("-" + first.prefix, first, awaits=True)
+        while self.place < len(self.words):
+            word = self.words[self.place]
+            text = word.prefix if word.text is None else word.text
+            if text.startswith("-") and text != "-" and not (word.quoted and word.text is None and text == ""):
+                if text == "--" and word.text is not None:
+                    self.place += 1
+                    given.operands += self.words[self.place :]
+                    given.rest = list(self.words[self.place :])
+                    return given
+                self.place += 1
+                self._option(text, word)
+                continue
+            if self.stops:
+                given.rest = list(self.words[self.place :])
+                return given
+            if word.may_be_option:
+                given.doubtful.append(word)
+            given.operands.append(word)
+            self.place += 1
+        return given
+
+    def _option(self, text: str, word: Word) -> None:
+        self.given.spelled.append(text)
+        name, joined, value = text.partition("=")
+        names = self._meant(name)
+        if not names:
+            if text.startswith("--") or len(text) == 1:
+                self._unknown(text, word)
+            else:
+                self._cluster(text, word)
+            return
+        if word.text is None and not joined:
+            self.given.doubtful.append(word)  # the name itself goes on in what expands
+        option = self._strictest(names)
+        self._use(option, text, _cut_value(word, value) if joined else None)
+
+    def _meant(self, name: str) -> list[str]:
+        """The options that a word may mean: the one of this name, or those of which it is the beginning."""
+        if name in self.options and len(name) > 2:
+            return [name]
+        if self.is_exact or not name.startswith("--") or name == "--":
+            return []
+        return [one for one in self.options if one.startswith(name)]
+
+    def _strictest(self, names: list[str]) -> Option:
+        """The one that does most of those that an ambiguous beginning may mean."""
+        meant = [self.options[name] for name in names]
+        return max(meant, key=lambda one: (one.is_risky, len(one.roles), one.value == "needed"))
+
+    def _cluster(self, text: str, word: Word, *, awaits: bool = False) -> None:
+        """Letters up to the one that takes the rest for its value, or the next word; each of them where they stand
+        without a dash (`awaits`)."""
+        for at, letter in enumerate(text[1:], 1):
+            option = self.options.get("-" + letter)
+            if option is None and letter.isdigit():
+                option = self.options.get("-#")
+            rest = text[at + 1 :]
+            if option is None:
+                self._unknown("-" + letter, word)
+            elif option.value == "none" or awaits:
+                self._use(option, "-" + letter, None)
+            else:
+                value = _cut_value(word, rest) if rest or word.text is None else None
+                self._use(option, "-" + letter, value)
+                return
+        if word.text is None:
+            self.given.doubtful.append(word)
+
+    def _unknown(self, text: str, word: Word) -> None:
+        self.given.unknown.append(text)
+        if word.text is None:
+            self.given.doubtful.append(word)
+
+    def _use(self, option: Option, spelled: str, value: Word | None) -> None:
+        if value is None and option.value == "needed":
+            if self.place < len(self.words):
+                value = self.words[self.place]
+                self.place += 1
+                if value.is_several:
+                    self.given.operands.append(value)
+                    if value.may_be_option:
+                        self.given.doubtful.append(value)
+            else:
+                value = plain("")
+        self.given.used.append(Used(option, spelled, value))
+
+
+def _cut_value(word: Word, value: str) -> Word:
+    """The part of a word that is an option's value."""
+    return plain(value) if word.text is not None else UNKNOWN._replace(prefix=value)
+
+
+def read_options(row: Program, words: Sequence[Word]) -> Given:
+    """A program's arguments by its row."""
+    return _OptionReader(row, words).read(bare=row.bare)

@@ -1,6 +1,6 @@
 """The JSON Schema of a bundle file, made from `policy.bundle`: for editors and for programs that write bundles.
 
-It never refuses what `policy.bundle.file_bundle` accepts. What only that can say: that names and ids stand once, and
+It never refuses what `policy.bundle.validate` accepts. What only that can say: that names and ids stand once, and
 each once in an object; that an approvalRuleId is one of the bundle's; that domains and patterns can be read, and no
 pattern fits the empty text; that a day is in the calendar; that an index is within maxArguments.
 """

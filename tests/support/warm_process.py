@@ -47,7 +47,7 @@ _OF_A_SESSION = (
     "agent_host.session.external_bundles",
     "agent_host.session.patches",
     "agent_host.workspace_changes.watch",
-    "policy.bundle.file_bundle",
+    "policy.bundle.validate",
     "policy.rules.bundle_summary",
     "policy.shell.reader",
     "state.loading",

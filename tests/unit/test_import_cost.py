@@ -91,7 +91,7 @@ def test_a_first_reply_under_a_bundle_file_waits_for_nothing_that_comes_later(tm
         )  # fmt: skip
     assert json.loads(done.stdout.splitlines()[0])["result"]["status"] == "ready", done.stderr
     modules, _, named_tuples = done.stderr.partition(" ; ")
-    assert {"agent_host.rpc.server", "policy.bundle.file_bundle"} <= set(modules.split())
+    assert {"agent_host.rpc.server", "policy.bundle.validate"} <= set(modules.split())
     assert not set(modules.split()) & (HEAVY | NOT_FOR_A_REPLY)
     # `config.lean_typing` has a cheaper NamedTuple, which takes no type variables.
     own = {name for name in named_tuples.split() if name.partition(".")[0] in OWN}
@@ -143,9 +143,7 @@ def test_httpx_comes_once_the_first_request_is_out_and_without_its_program(tmp_p
     assert not then & {"rich", "click"}
 
 
-@pytest.mark.parametrize(
-    "module", ["state.store", "state.lock", "config.load", "policy.check_llm", "agent_host.contracts"]
-)
+@pytest.mark.parametrize("module", ["state.store", "state.lock", "config.load", "policy.rules", "agent_host.contracts"])
 def test_the_lower_floors_need_no_network_and_no_event_loop(module: str) -> None:
     found = imported_by(f"import {module}")
     assert module.partition(".")[0] in found

@@ -16,7 +16,7 @@ from agent_host.errors import ErrorCode
 from policy.facts import ScriptFacts
 from policy.paths import is_under, normalize
 from policy.rules.native_exec import SCRIPTS
-from policy.shell.argv import MAX_FIRST_LINE_BYTES, NoInterpreter, interpreter_of
+from policy.shell import MAX_FIRST_LINE_BYTES, NoInterpreter, interpreter_of
 from tool_runtime.files import Scope, spell
 from tool_runtime.files.read import whole_file
 from tool_runtime.files.skills import MAX_RESOURCE_BYTES

@@ -21,7 +21,7 @@ import orjson
 
 from agent_host.contracts import Denial
 from agent_host.safe_open import open_regular
-from policy.rules.git_directory import LeftEntry
+from policy.rules.protected_paths import LeftEntry
 from policy.scope import CommandScope
 from tool_runtime.files.writer import NEW_DIRECTORY, PRIVATE_DIRECTORY, open_directory, open_parent
 from tool_runtime.sandbox.workspace_places import Entry, Look, WorkspacePlaces, head_of
@@ -29,7 +29,7 @@ from tool_runtime.sandbox.workspace_places import Entry, Look, WorkspacePlaces, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from policy.rules.git_directory import Kind
+    from policy.rules.protected_paths import Kind
     from tool_runtime.files.writer import OpenDirectory
 
 MAX_ENTRIES: Final = 2000

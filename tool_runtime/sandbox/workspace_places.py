@@ -2,7 +2,7 @@
 
 They are found by one walk with a session's first command. From then on the kernel tells of new names
 (inotify), so no command waits for a walk. What a git directory holds is judged by
-`policy.rules.git_directory`; here it is looked at: its free folders only for links, which no git makes there.
+`policy.rules.protected_paths`; here it is looked at: its free folders only for links, which no git makes there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policy.paths import covering, is_under, key, roots
-from policy.rules.git_directory import (
+from policy.rules.protected_paths import (
     ALTERNATES,
     CONFIGS,
     CONTAINERS,
@@ -28,18 +28,18 @@ from policy.rules.git_directory import (
     LeftEntry,
     find_left_problem,
     git_file_problem,
+    gives_whole,
     is_free,
     is_laid_out,
     target_of,
     tree_of,
 )
-from policy.rules.protected_paths import gives_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from policy.paths import Roots
-    from policy.rules.git_directory import Role
+    from policy.rules.protected_paths import Role
     from policy.scope import CommandScope
 
 

@@ -12,9 +12,9 @@ from agent_host.contracts import Maker
 from agent_host.host.environment import BUILT_IN
 from agent_host.judging import Environment, Judge
 from agent_host.judging.dry_run import case_from, judge_case
+from policy.bundle import policy_hash
 from policy.facts import PathFacts
 from policy.rules import NO_LIMITS, TaskOptions, ToolLimit
-from policy.rules.canonical import policy_hash
 from tests.support.judging import decided_call, problem_with, withheld_by
 from tests.unit.policy.helpers import NOW, bundle
 

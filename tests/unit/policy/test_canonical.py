@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.bundle import PolicyBundle, bundle_from_trusted
+from policy.bundle import PolicyBundle, bundle_from_trusted, policy_hash
 from policy.facts import CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
-from policy.rules.canonical import canonical_form, canonical_url, policy_hash
+from policy.rules.canonical import canonical_form, canonical_url
 from tests.support.rows import each_row
 from tests.unit.policy.helpers import bundle, bundle_json
 

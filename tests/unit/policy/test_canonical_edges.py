@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from policy.bundle import policy_hash
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, UrlFacts
-from policy.rules.canonical import canonical_form, canonical_url, policy_hash
+from policy.rules.canonical import canonical_form, canonical_url
 from tests.support.rows import each_row
 
 from .helpers import bundle, path

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.bundle import CommandPolicy
-from policy.check_llm import check_llm
+from policy.bundle import CommandPolicy, Narrowing, narrow, scope_of_call
 from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, PathFacts
 from policy.names import ALL_CAPABILITIES
-from policy.rules.grants import Narrowing, narrow, scope_of_call
+from policy.rules import check_llm
 from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, path, url

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, place_groups, template, template_as_written
+from policy.bundle import Narrowing, narrow
 from policy.bundle.builtin import PlaceholderValues, instantiate
-from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
+from policy.bundle.validate import BuiltIns, parse_file_bundle
 from policy.paths import is_under
-from policy.rules.grants import Narrowing, narrow
 from policy.rules.sandbox import (
     add_own_places,
     command_scope,

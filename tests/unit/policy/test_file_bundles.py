@@ -12,8 +12,7 @@ import pytest
 from config.policies import BUILT_IN, place_groups, template, template_as_written, write_template
 from policy.bundle import BundleProblems
 from policy.bundle.builtin import PlaceholderValues, instantiate, step_files
-from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
-from policy.bundle.validate import parse_bundle
+from policy.bundle.validate import BuiltIns, parse_bundle, parse_file_bundle
 from policy.decide import check_tool
 from tests.support.rows import each_row
 

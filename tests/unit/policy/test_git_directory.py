@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policy.rules.git_directory import (
+from policy.rules.protected_paths import (
     MAX_BYTES,
     GitDirectory,
     LeftEntry,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.shell.argv import NoInterpreter, interpreter_of
+from policy.shell import NoInterpreter, interpreter_of
 from tests.support.rows import each_row
 
 

@@ -16,9 +16,8 @@ from policy.bundle.validate import parse_bundle
 from policy.decide import check_tool
 from policy.facts import NamedToolFacts, OutputFacts
 from policy.rules import TaskOptions
-from policy.rules.named_tools import fits, is_repeatable
 from policy.rules.narrowing import apply_task_options
-from policy.rules.toolset import why_not_offered
+from policy.rules.toolset import fits, is_repeatable, why_not_offered
 from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, apply
 

@@ -14,7 +14,7 @@ from agent_host.judging import Environment, Judge
 from policy.bundle.validate import command_policies
 from policy.rules import NO_LIMITS, NativeExec
 from policy.rules.native_exec import DEFAULT, LIST, ROOTS, entry_problem, places_of
-from policy.shell.argv import BadArgv, line_of
+from policy.shell import BadArgv, line_of
 from tests.support.judging import decided_call, problem_with
 from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, bundle

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from agent_host.judging import Environment
 from agent_host.judging.facts import gather
 from policy.decide import check_tool
-from policy.globs import may_meet
 from policy.names import words
+from policy.paths import may_meet
 from policy.programs import PROGRAMS, what_it_starts
 from policy.programs.row import options_of
 from policy.rules.bundle_summary import summarize
 from policy.shell import parse
-from policy.shell.options import read_options
-from policy.shell.words import plain
+from policy.shell.words import plain, read_options
 from tests.support.rows import each_row
 from tests.support.tools import TOOLS
 

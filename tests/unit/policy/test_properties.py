@@ -15,11 +15,10 @@ from agent_host.judging import Environment
 from agent_host.judging.dry_run import DryRunCase, StatedFacts, judge_case
 from policy.bundle import BundleProblems, bundle_from_trusted, camel
 from policy.bundle.validate import parse_bundle
-from policy.check_llm import check_llm
 from policy.decide import check_tool
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.names import ALL_CAPABILITIES
-from policy.rules import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE
+from policy.rules import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, check_llm
 from tests.support import policy_cases as cases
 from tests.support.policy_cases import NOW, Call, Shape
 from tests.support.tools import TOOLS

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from policy.bundle.builtin import instantiate
 from config.policies import BUILT_IN, template
 from policy.decide import check_tool
-from policy.check_llm import check_llm
+from policy.rules import check_llm
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, place_groups, template, template_as_written
 from policy.bundle.builtin import PlaceholderValues, instantiate
-from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
+from policy.bundle.validate import BuiltIns, parse_file_bundle
 from policy.decide import check_tool
 from policy.decision import Decision
 from policy.facts import CommandFacts

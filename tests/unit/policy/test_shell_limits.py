@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policy.shell import parse
-from policy.shell.limits import MAX_NODES, Effort, NotText, TooMuch, blank_data
+from policy.shell.findings import MAX_NODES, Effort, NotText, TooMuch, blank_data
 from tests.support.hostile_lines import PROGRAMS, hostile, useful
 from tests.support.rows import each_row
 

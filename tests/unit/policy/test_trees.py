@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy.bundle import scope_of_call
 from policy.decide import check_tool
 from policy.facts import PathFacts
-from policy.rules.grants import scope_of_call
 from policy.rules.paths import TreeRule
 from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, bundle

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from policy.shell.limits import NotText, TooMuch, admit
+from policy.shell.findings import NotText, TooMuch, admit
 from policy.shell.words import UNKNOWN, Word, plain, read_word
 from tests.support.rows import each_row
 
@@ -145,6 +147,9 @@ class Around:
         return {"found": "src/*.py"}.get(name)
 
 
+AROUND: Any = Around()
+
+
 @each_row(
     ("source", "text"),
     [
@@ -165,7 +170,7 @@ class Around:
     ],
 )
 def test_a_variable_that_is_known_is_read(source: str, text: str | None) -> None:
-    assert read_word(source, Around()).text == text
+    assert read_word(source, AROUND).text == text
 
 
 @each_row(
@@ -184,7 +189,7 @@ def test_a_variable_that_is_known_is_read(source: str, text: str | None) -> None
     ],
 )
 def test_a_variable_from_outside_is_no_option_of_the_line(source: str, may_be: bool) -> None:
-    assert read_word(source, Around()).may_be_option == may_be
+    assert read_word(source, AROUND).may_be_option == may_be
 
 
 @each_row(
