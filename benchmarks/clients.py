@@ -13,9 +13,8 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent_host.clients.connection import InterpreterStarter
 from agent_host.clients.fork_server import ForkServer, SpareStarter
-from agent_host.clients.supervisor import SessionSpec, Supervisor
+from agent_host.clients.supervisor import InterpreterStarter, SessionSpec, Supervisor
 from benchmarks.processes import scratch
 from benchmarks.report import Row
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from agent_host.clients.connection import Starter
+    from agent_host.clients.supervisor import Starter
 
 AT_ONCE = 8
 NOWHERE = "http://127.0.0.1:9"

@@ -28,8 +28,8 @@ from agent_host.llm.known_dialects import NAMES, make_dialect
 from agent_host.testing.dialects import PromptCache, tokens_of
 from agent_host.testing.gateway import WIRES, Script
 from agent_host.testing.script import RequestView
+from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall
-from agent_host.thread.thread import Thread
 from benchmarks.processes import PROGRAM, scratch
 from benchmarks.report import Row, medians
 from config.load import load

@@ -6,6 +6,7 @@ import errno
 import functools
 import json
 import os
+import re
 import stat
 import sys
 from types import MappingProxyType
@@ -30,10 +31,10 @@ from config.shapes import (
     TEXT,
     Leaf,
     ListOf,
-    Problem,
     all_problems,
     display,
     hint_at,
+    is_table_of_strings,
     meant_name,
     number,
     one_of,
@@ -41,7 +42,7 @@ from config.shapes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from config.shapes import Shape
 
@@ -174,7 +175,7 @@ def _read(path: str, problems: list[str], named_by: str = "") -> dict[str, TomlV
         problems.append(f"{named_by}{path}: {error.strerror}")
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        from config.text_formats import describe_toml
+        from config.json_text import describe_toml
 
         problems.append(f"{path}: {describe_toml(content, error)}")
         return {}
@@ -268,20 +269,16 @@ def _did_you_mean(value: object, choices: tuple[str, ...]) -> str:
 
 def _shape_of(key: str, setting: Setting) -> Shape:
     if setting.proxy:
-        return _ProxyUrl()
-    if key == MODELS:
-        from config.models import TABLE  # with a table of models
+        return _PROXY_URL
+    if key in _WHOLE:
+        from config.providers import MODELS_SHAPE, PROVIDERS_SHAPE  # with a section of models or providers
 
-        return TABLE
-    if key == PROVIDERS:
-        from config import providers  # with a section of providers
-
-        return providers.TABLE
+        return MODELS_SHAPE if key == MODELS else PROVIDERS_SHAPE
     if setting.tables:
         expected = f"a list of tables: [[{key}]]"
         return Leaf(expected, lambda value: isinstance(value, list) and all(isinstance(entry, dict) for entry in value))
     if setting.kind is dict:
-        return Leaf(f"a table of strings: [{key}]", _is_table_of_strings)
+        return Leaf(f"a table of strings: [{key}]", is_table_of_strings)
     if setting.kind is list:
         return ListOf(one_of(*setting.choices) if setting.choices else TEXT)
     if setting.kind is bool:
@@ -291,35 +288,25 @@ def _shape_of(key: str, setting: Setting) -> Shape:
     return (whole if setting.kind is int else number)(setting.low, setting.high)
 
 
-class _ProxyUrl:
-    """The URL of a proxy, or an empty string. It may hold a password, so that no problem quotes it."""
+def _is_proxy_url(value: object) -> bool:
+    if not isinstance(value, str) or not value:
+        return value == ""
+    from ipaddress import IPv6Address  # most sessions have no proxy
 
-    def fits(self, value: object) -> bool:
-        """See Shape."""
-        if not isinstance(value, str) or not value:
-            return value == ""
-        import re  # most sessions have no proxy
-        from ipaddress import IPv6Address
-
-        user, host = r"[A-Za-z0-9._~!$&'()*+,;=:%-]+@", r"\[([0-9A-Fa-f:.]+)\]|[A-Za-z0-9._-]+"
-        found = re.fullmatch(rf"https?://(?:{user})?(?:{host})(?::([0-9]{{1,5}}))?/?", value)
-        if found is None or not 0 < int(found[2] or 1) < 65_536:
-            return False
-        try:
-            return found[1] is None or bool(IPv6Address(found[1]).compressed)
-        except ValueError:
-            return False
-
-    def problems(self, value: object, path: str) -> Iterator[Problem]:
-        """See Shape."""
-        if not self.fits(value):
-            yield Problem(
-                path, "must be empty or the URL of a proxy: http://HOST:PORT or http://USER:PASSWORD@HOST:PORT"
-            )
+    user, host = r"[A-Za-z0-9._~!$&'()*+,;=:%-]+@", r"\[([0-9A-Fa-f:.]+)\]|[A-Za-z0-9._-]+"
+    found = re.fullmatch(rf"https?://(?:{user})?(?:{host})(?::([0-9]{{1,5}}))?/?", value)
+    if found is None or not 0 < int(found[2] or 1) < 65_536:
+        return False
+    try:
+        return found[1] is None or bool(IPv6Address(found[1]).compressed)
+    except ValueError:
+        return False
 
 
-def _is_table_of_strings(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+# It may hold a password.
+_PROXY_URL = Leaf(
+    "empty or the URL of a proxy: http://HOST:PORT or http://USER:PASSWORD@HOST:PORT", _is_proxy_url, quotes=False
+)
 
 
 def _tighten(

@@ -15,15 +15,30 @@ known provider changes what is known of it.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
-from config.settings import LlmProvider, ValueSource, has_key_header
-from config.shapes import Problem, Record, Text, display, hint_at, member_path, one_of, whole
+from config.settings import CURRENCY, PRICES, PROVIDERS, LlmProvider, ValueSource, has_key_header
+from config.shapes import (
+    FLAG,
+    Leaf,
+    Problem,
+    Record,
+    Text,
+    display,
+    hint_at,
+    is_table_of_strings,
+    matches,
+    member_path,
+    number,
+    one_of,
+    whole,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from config.settings import Settings
     from config.shapes import Shape
@@ -78,32 +93,13 @@ LOCAL: tuple[str, ...] = tuple(name for name, known in KNOWN.items() if not know
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-class _Unquoted:
-    """A value that no message quotes, since it may hold a secret, or be one by mistake."""
-
-    def __init__(self, expected: str, fits: Callable[[Any], bool]) -> None:
-        self._expected = expected
-        self.fits = fits
-
-    def problems(self, value: Any, path: str) -> Iterator[Problem]:
-        """See Shape."""
-        if not self.fits(value):
-            yield Problem(path, f"must be {self._expected}")
-
-
-_URL = _Unquoted(
-    "an http:// or https:// URL",
-    lambda value: type(value) is str and re.match(r"(?i)https?://[^/\s]", value) is not None,
+# No message quotes these, since they may hold a secret, or be one by mistake.
+_URL = Leaf("an http:// or https:// URL", matches(r"(?is)https?://[^/\s].*"), quotes=False)
+_VARIABLE = Leaf(
+    "the name of an environment variable, which holds the key", matches(r"[A-Za-z_][A-Za-z0-9_]{0,254}"), quotes=False
 )
-_VARIABLE = _Unquoted(
-    "the name of an environment variable, which holds the key",
-    lambda value: type(value) is str and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", value) is not None,
-)
-_HEADERS = _Unquoted(
-    "a table of strings",
-    lambda value: type(value) is dict and all(type(one) is str for one in value.values()),
-)
-_ENTRY = Record(
+_HEADERS = Leaf("a table of strings", is_table_of_strings, quotes=False)
+_PROVIDER = Record(
     {},
     {
         "base_url": _URL,
@@ -119,36 +115,38 @@ _ENTRY = Record(
 
 
 class _Table:
-    """`default`, and entries by name."""
+    """A section whose keys the user chooses."""
+
+    def __init__(self, problems: Callable[[Any, str], Iterator[Problem]]) -> None:
+        self.problems = problems
 
     def fits(self, value: Any) -> bool:
-        """See Shape."""
         return next(self.problems(value, ""), None) is None
 
-    def problems(self, value: Any, path: str) -> Iterator[Problem]:
-        """See Shape."""
-        if type(value) is not dict:
-            yield Problem(path, f"must be a table: [{path}.NAME]")
-            return
-        names = [*(name for name in value if name != DEFAULT), *(name for name in KNOWN if name not in value)]
-        for name, entry in value.items():
-            where = member_path(path, name)
-            if name == DEFAULT:
-                if entry not in names:
-                    hint = hint_at(entry, names) if type(entry) is str else ""
-                    yield Problem(where, f"must be the name of a provider, not {display(entry)}{hint}")
-            elif not _NAME.fullmatch(name):
-                yield Problem(where, "has a name that is not 1 to 64 letters, digits, `-`, `_` and `.`")
-            elif not _ENTRY.fits(entry):
-                yield from _ENTRY.problems(entry, where)
-            elif "key_env" in entry and "key_keyring" in entry:
-                yield Problem(where, "has key_env and key_keyring: give one of them")
-            elif "base_url" not in entry and name not in KNOWN:
-                yield Problem(where, f"needs base_url{hint_at(name, KNOWN)}")
+
+def _provider_problems(value: Any, path: str) -> Iterator[Problem]:
+    if type(value) is not dict:
+        yield Problem(path, f"must be a table: [{path}.NAME]")
+        return
+    names = [*(name for name in value if name != DEFAULT), *(name for name in KNOWN if name not in value)]
+    for name, entry in value.items():
+        where = member_path(path, name)
+        if name == DEFAULT:
+            if entry not in names:
+                hint = hint_at(entry, names) if type(entry) is str else ""
+                yield Problem(where, f"must be the name of a provider, not {display(entry)}{hint}")
+        elif not _NAME.fullmatch(name):
+            yield Problem(where, "has a name that is not 1 to 64 letters, digits, `-`, `_` and `.`")
+        elif not _PROVIDER.fits(entry):
+            yield from _PROVIDER.problems(entry, where)
+        elif "key_env" in entry and "key_keyring" in entry:
+            yield Problem(where, "has key_env and key_keyring: give one of them")
+        elif "base_url" not in entry and name not in KNOWN:
+            yield Problem(where, f"needs base_url{hint_at(name, KNOWN)}")
 
 
-TABLE: Shape = _Table()
-"""Shape of `[providers]`."""
+PROVIDERS_SHAPE: Shape = _Table(_provider_problems)
+"""Shape of `[providers]`: `default`, and entries by name."""
 
 
 class NoSuchProvider(LookupError):
@@ -212,3 +210,178 @@ def choose_provider(
             return None
         name, why = found[0], f"${KNOWN[found[0]].key_env}"
     return provider_called(name, settings, environ, why)._replace(by_option=named is ValueSource.OPTION)
+
+
+# What a model costs and what it takes, by its name or by a pattern.
+#
+#     [models."claude-sonnet-4-5*"]
+#     price_input = 3.0        # a million tokens
+#     price_output = 15.0
+#
+# docs/costs.md says what each key means and which entry counts (`agent_host.llm.models`).
+
+_MAX_ENTRIES = 1000
+# Prices are kept in millionths of a millionth of the currency for one token.
+_PRICE = number(0, 10**6)
+_TOKENS = whole(1, 10**9)
+_MODEL = Record(
+    {},
+    {
+        **dict.fromkeys(PRICES, _PRICE),
+        "currency": Leaf("a word of up to 16 letters, such as USD", matches(r"[A-Za-z]{1,16}")),
+        "context_tokens": _TOKENS,
+        "max_output_tokens": _TOKENS,
+        "cache_minimum_tokens": whole(0, 10**9),
+        "images": FLAG,
+        "thinking": FLAG,
+        "thinking_bound": FLAG,
+        "tokenizer": one_of("estimate", "o200k_base", "cl100k_base"),
+    },
+    closed=True,
+)
+_MODEL_NAME = Text(1, 256)
+
+
+def _model_problems(value: Any, path: str) -> Iterator[Problem]:
+    if type(value) is not dict:
+        yield Problem(path, f'must be a table of tables: [{path}."NAME"], not {display(value)}')
+        return
+    if len(value) > _MAX_ENTRIES:
+        yield Problem(path, f"must have at most {_MAX_ENTRIES:,} entries, not {len(value):,}")
+        return
+    currencies: dict[str, str] = {}
+    for name, entry in value.items():
+        where = member_path(path, name)
+        yield from _MODEL_NAME.problems(name, f"the name {display(name)} in {path}")
+        if not _MODEL.fits(entry):
+            yield from _MODEL.problems(entry, where)
+            continue
+        if not any(key in entry for key in PRICES):
+            continue
+        missing = [key for key in PRICES[:2] if key not in entry]
+        if missing:
+            yield Problem(where, f"has a price, and so needs {' and '.join(missing)} as well")
+        currencies.setdefault(entry.get("currency", CURRENCY), where)
+    if len(currencies) > 1:
+        (first, one), (second, other), *_ = currencies.items()
+        yield Problem(other, f"has prices in {second}, and {one} in {first}: give all in one, since they are added")
+
+
+MODELS_SHAPE: Shape = _Table(_model_problems)
+"""Shape of `[models]`. An entry with a price has those of input and output; all prices are in one currency, since they
+are added up."""
+
+
+# Changes to the text of a user's configuration, which keep every other line and comment as it was.
+
+_HEADER = re.compile(r"\s*\[\[?\s*(?P<name>[^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_STRING = r"""\s*=\s*(?:"[^"]*"|'[^']*')(?P<comment>\s*(?:#.*)?)"""
+_CONTROLS = dict.fromkeys((127,), "\\u007f")
+
+
+class NotEditable(ValueError):
+    """The text is written in a way that no line can be changed by itself; the message has what to write there."""
+
+
+def put_provider(text: str, name: str, entry: Mapping[str, Any]) -> str:
+    """Return the text of a configuration with this entry of `[providers]`, as the default, in place of one of the same
+    name. Raises NotEditable, and tomllib.TOMLDecodeError for a text that is no TOML."""
+    header, *pairs = [f"[{PROVIDERS}.{_key(name)}]", *_pairs(entry)]
+    default = f"default = {_value(name)}"
+
+    def put(lines: list[str]) -> list[str]:
+        lines = _put_pair(list(_put_entry(lines, name, pairs)), PROVIDERS, "default", default)
+        is_new = not any(_name_of(line) == (PROVIDERS, name) for line in lines)
+        return [*_without_end(lines), "", header, *pairs] if is_new else lines
+
+    changes = {"default": name, name: dict(entry)}
+    return _edit(text, put, PROVIDERS, changes, [f"[{PROVIDERS}]", default, "", header, *pairs])
+
+
+def put_setting(text: str, section: str, name: str, value: str) -> str:
+    """Return the text of a configuration with this setting. Raises NotEditable, and tomllib.TOMLDecodeError."""
+    pair = f"{name} = {_value(value)}"
+    return _edit(
+        text, lambda lines: _put_pair(lines, section, name, pair), section, {name: value}, [f"[{section}]", pair]
+    )
+
+
+def _edit(
+    text: str, put: Callable[[list[str]], list[str]], section: str, changes: Mapping[str, Any], instead: list[str]
+) -> str:
+    """The text after `put`. Raises NotEditable, which says to write `instead`, unless the result reads as the text did,
+    with these `changes` of a section."""
+    import tomllib
+
+    before = tomllib.loads(text)
+    end = "\r\n" if "\r\n" in text else "\n"
+    after = end.join([*_without_end(put(text.replace("\r\n", "\n").split("\n"))), ""])
+    try:
+        is_same = tomllib.loads(after) == {**before, section: {**before.get(section, {}), **changes}}
+    except tomllib.TOMLDecodeError:
+        is_same = False
+    if not is_same:
+        raise NotEditable("\n".join(instead))
+    return after
+
+
+def _without_end(lines: list[str]) -> list[str]:
+    """The lines without empty ones at the end."""
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines
+
+
+def _put_entry(lines: Sequence[str], name: str, pairs: Sequence[str]) -> Iterator[str]:
+    """The lines with these ones in the section of one provider, whose comments stay, and without its own sections."""
+    is_replaced = False
+    for line in lines:
+        header = _name_of(line)
+        if header:
+            is_replaced = header[:2] == (PROVIDERS, name)
+        if header == (PROVIDERS, name):
+            yield line
+            yield from pairs
+        elif not is_replaced or (not header and line.strip()[:1] in ("", "#")):
+            yield line
+
+
+def _put_pair(lines: list[str], section: str, name: str, pair: str) -> list[str]:
+    """The lines with this pair in its section, in place of one of the same name, whose comment stays."""
+    at = next((place for place, line in enumerate(lines) if _name_of(line) == (section,)), None)
+    if at is None:
+        kept = _without_end(lines)
+        return [*kept, *([""] if kept else []), f"[{section}]", pair]
+    ends = next((place for place in range(at + 1, len(lines)) if _name_of(lines[place])), len(lines))
+    for place in range(at + 1, ends):
+        old = re.fullmatch(rf"\s*{re.escape(name)}{_STRING}", lines[place])
+        if old is not None:
+            return [*lines[:place], pair + old["comment"], *lines[place + 1 :]]
+    return [*lines[: at + 1], pair, *lines[at + 1 :]]
+
+
+def _name_of(line: str) -> tuple[str, ...]:
+    """The name of the section that a line begins, in parts, () for any other line."""
+    found = _HEADER.fullmatch(line)
+    if found is None:
+        return ()
+    return tuple(part.strip().strip("\"'") for part in re.findall(r'"[^"]*"|\'[^\']*\'|[^.]+', found["name"]))
+
+
+def _pairs(entry: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in entry.items():
+        if isinstance(value, dict):
+            inner = ", ".join(f"{_value(one)} = {_value(text)}" for one, text in value.items())
+            yield f"{key} = {{ {inner} }}"
+        else:
+            yield f"{key} = {_value(value)}"
+
+
+def _value(value: str | float | bool) -> str:
+    """A string or number as TOML writes it: JSON, but for one control character."""
+    return json.dumps(value, ensure_ascii=False).translate(_CONTROLS)
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _value(name)

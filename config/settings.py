@@ -99,7 +99,13 @@ ALL_TOOLS = "*"
 """In `tools.allowed`: every tool."""
 
 MODELS = "models"
-"""The section of the models: prices and limits by name or pattern (`config.models`)."""
+"""The section of the models: prices and limits by name or pattern (`config.providers`)."""
+
+CURRENCY = "USD"
+"""The currency of prices that name none."""
+
+PRICES = ("price_input", "price_output", "price_cache_read", "price_cache_write", "price_cache_write_1h")
+"""Keys of a model's prices, each for a million tokens."""
 
 PROVIDERS = "providers"
 """The section of the providers, by name (`config.providers`)."""
@@ -465,7 +471,7 @@ class Settings:
 
     @property
     def models(self) -> dict[str, dict[str, Any]]:
-        """The entries of `[models]`, by name or pattern (`config.models`)."""
+        """The entries of `[models]`, by name or pattern (`config.providers`)."""
         value = self._values[MODELS]
         return {name: one for name, one in value.items() if isinstance(one, dict)} if isinstance(value, dict) else {}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
@@ -65,12 +66,18 @@ def all_problems(shape: Shape, value: Any, path: str = "") -> tuple[Problem, ...
 
 class Leaf:
     """A value that is looked at as a whole; `expected` says which values fit, or gives the words for it. `kind`: all of
-    this type do, and no other."""
+    this type do, and no other. Without `quotes` no problem shows the value, which may be secret."""
 
     def __init__(
-        self, expected: str | Callable[[], str], fits: Callable[[Any], bool], *, kind: type | None = None
+        self,
+        expected: str | Callable[[], str],
+        fits: Callable[[Any], bool],
+        *,
+        kind: type | None = None,
+        quotes: bool = True,
     ) -> None:
         self._expected = expected
+        self._quotes = quotes
         self.fits = fits
         self.kind = kind
 
@@ -82,7 +89,7 @@ class Leaf:
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""
         if not self.fits(value):
-            yield Problem(path, f"must be {self.expected}, not {display(value)}")
+            yield Problem(path, f"must be {self.expected}" + (f", not {display(value)}" if self._quotes else ""))
 
 
 _SCALARS = frozenset((str, int, bool, type(None)))
@@ -130,6 +137,16 @@ def number(low: float | None = None, high: float | None = None) -> Leaf:
 
 
 COUNT = whole(0)
+
+
+def matches(pattern: str) -> Callable[[Any], bool]:
+    """True for a string that the regular expression matches as a whole."""
+    return lambda value: type(value) is str and re.fullmatch(pattern, value) is not None
+
+
+def is_table_of_strings(value: Any) -> bool:
+    """True for an object whose values are strings."""
+    return type(value) is dict and all(type(one) is str for one in value.values())
 
 
 def one_of(*choices: str | int | None) -> Leaf:

@@ -50,8 +50,7 @@ from agent_host.acp.prompt import MOST_BLOCKS, prompt_in
 from agent_host.acp.questions import Forms
 from agent_host.acp.session import AUTH_REQUIRED, EditorSession, Features, error_of, translated
 from agent_host.acp.updates import Told
-from agent_host.clients.connection import RpcFailure, SessionConnection, SessionGone
-from agent_host.clients.supervisor import SessionSpec, Supervisor
+from agent_host.clients.supervisor import RpcFailure, SessionConnection, SessionGone, SessionSpec, Supervisor
 from agent_host.display_text import count_noun, one_line
 from agent_host.rpc.messages import INVALID_PARAMS, INVALID_REQUEST, name, params
 from agent_host.version import __version__
@@ -61,7 +60,7 @@ from config.shapes import OBJECT, ListOf, Text, whole
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from agent_host.clients.connection import Starter
+    from agent_host.clients.supervisor import Starter
     from agent_host.rpc.server import Channel
 
 WIRE_VERSION: Final = 1

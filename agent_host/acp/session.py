@@ -30,8 +30,7 @@ from agent_host.acp.updates import (
     text_update,
     updates_of_item,
 )
-from agent_host.clients.connection import RpcFailure, SessionGone
-from agent_host.clients.supervisor import TooManySessions
+from agent_host.clients.supervisor import RpcFailure, SessionGone, TooManySessions
 from agent_host.ids import MACHINE
 from agent_host.rpc.messages import INTERNAL_ERROR, INVALID_REQUEST
 from config.lean_typing import NamedTuple

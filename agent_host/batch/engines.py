@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from agent_host.batch.parcels import Parcel
-    from agent_host.clients.connection import SessionProcess, Starter
+    from agent_host.clients.supervisor import SessionProcess, Starter
 
 _LAST_WORDS: Final = 4096
 _PROBED_S: Final = 60.0

@@ -34,7 +34,7 @@ _OPEN_CHARS: Final = 16 * 1024
 _SUBJECT_BYTES: Final = 200
 _LEAST_SUBJECT: Final = 8
 _GAP: Final = re.compile(r"^\[\.\.\. \d+ bytes left out \.\.\.\]$", re.MULTILINE)
-"""Of `events/live_output.py`. A program that prints this itself has its output read from the record, and no more."""
+"""Of `events/emitter.py`. A program that prints this itself has its output read from the record, and no more."""
 
 
 class CommandOutput:

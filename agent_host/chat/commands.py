@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from agent_host.chat.face import Choice
-from agent_host.clients.connection import RpcFailure, SessionGone
 from agent_host.clients.markdown import session_markdown
+from agent_host.clients.supervisor import RpcFailure, SessionGone
 from agent_host.display_text import count_noun, one_line
 from agent_host.host.options import state_option
 from agent_host.terminal import cut, hides_something

@@ -45,8 +45,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_host.chat.activity import BEGINS_AGAIN, Activity, AnswerText, RunningCall, print_item, subject_of
 from agent_host.chat.commands import Questions, run_command
 from agent_host.chat.paper import compaction_in_words, end_in_words, result_line
-from agent_host.clients.connection import RpcFailure, SessionGone
-from agent_host.clients.supervisor import TooManySessions
+from agent_host.clients.supervisor import RpcFailure, SessionGone, TooManySessions
 from agent_host.display_text import one_line
 from agent_host.ids import MACHINE
 

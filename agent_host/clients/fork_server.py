@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from agent_host.clients import Order
-from agent_host.clients.connection import InterpreterStarter, SessionProcess, Starter, Subprocess, Tail, own_group
+from agent_host.clients.supervisor import InterpreterStarter, SessionProcess, Starter, Subprocess, Tail, own_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from agent_host.errors import SessionNotFound, UsageError
 from agent_host.events.emitter import Losses
 from agent_host.http import TlsContext, displayable_url
-from agent_host.llm.known_dialects import provider_of
-from agent_host.llm.urls import check_url, gateway_name
+from agent_host.llm.known_dialects import check_url, gateway_name, provider_of
 from agent_host.services import endpoints
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent_host.approval.gate import ElicitationQueue, WatchedGate
 from agent_host.events import EventType
-from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
+from agent_host.events.emitter import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.host.environment import (
     families_of,
     has_native,

@@ -23,9 +23,17 @@ from agent_host.ids import MACHINE
 from agent_host.llm import errors
 from agent_host.llm.errors import KINDS, kind_of_answer
 from agent_host.llm.event_stream import AnswerTooLarge, whole_events
-from agent_host.llm.known_dialects import dialect_of_settings, find_dialect
+from agent_host.llm.known_dialects import (
+    check_headers,
+    check_token,
+    check_url,
+    dialect_of_settings,
+    find_dialect,
+    password_of,
+    request_url,
+    secrets_in,
+)
 from agent_host.llm.stream import StreamFault, StreamProtocolError
-from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url, secrets_in
 from agent_host.redaction import Scrubber
 from agent_host.thread.messages import Message
 from config.policies import BUILT_IN, template

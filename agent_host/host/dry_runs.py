@@ -43,8 +43,8 @@ from agent_host.session.handshake import (
     own_files,
     suspicions_in_file,
 )
+from agent_host.thread.messages import estimate
 from agent_host.thread.prompt import system_prompt
-from agent_host.thread.tokens import estimate
 from config import json_text
 from policy.bundle import BundleProblems
 from policy.bundle.builtin import DEFAULT_LIFETIME_S

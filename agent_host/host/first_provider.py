@@ -17,14 +17,12 @@ from agent_host.host.options import OptionNames, settings_from
 from agent_host.host.secrets import KEYRING_SERVICE, Tokens
 from agent_host.http import displayable_url
 from agent_host.ids import MACHINE
-from agent_host.llm.known_dialects import AUTO, dialect_of_script, dialect_of_settings, find_dialect
-from agent_host.llm.served_models import NoList, ask_models
-from agent_host.llm.urls import check_url
+from agent_host.llm.known_dialects import AUTO, check_url, dialect_of_script, dialect_of_settings, find_dialect
+from agent_host.llm.local_server import NoList, ask_models
 from agent_host.redaction import Scrubber
-from config.editing import NotEditable, put_provider
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_file
-from config.providers import KNOWN, LOCAL, found_in, names_of, provider_called
+from config.providers import KNOWN, LOCAL, NotEditable, found_in, names_of, provider_called, put_provider
 from config.settings import KEY_HEADERS, LlmProvider, ValueSource, settings_under
 from config.shapes import hint_at
 from state.disk import LocalDisk, make_durable_dir, replace_atomically

@@ -17,14 +17,14 @@ from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events import EventType
 from agent_host.host.secrets import token_name
 from agent_host.http import TlsContext, displayable_url, is_loopback
-from agent_host.llm.deferred import DeferredClient, KnownModels
-from agent_host.llm.urls import check_headers, check_token, check_url, gateway_name, is_by_proxy, place_of
+from agent_host.llm.known_dialects import check_headers, check_token, check_url, gateway_name, is_by_proxy, place_of
+from agent_host.llm.stream import DeferredClient, KnownModels
 from agent_host.loop import clean_message
 from agent_host.loop.conversation import Compaction, Conversation, ForModel, ModelView
 from agent_host.loop.progress import AnswerForm, instruction_on
 from agent_host.retrying import RetryPolicy
+from agent_host.thread import Thread, summary_message
 from agent_host.thread.messages import decode
-from agent_host.thread.thread import Thread, summary_message
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX, MODELS
@@ -197,7 +197,7 @@ def schema_text(data: bytes) -> str:
     except json_text.TooDeep as error:
         raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
     except orjson.JSONDecodeError as error:
-        from config.text_formats import describe_json
+        from config.json_text import describe_json
 
         text = data.decode("utf-8", "replace")
         raise UsageError(f"it {describe_json(text, error.msg, error.pos)}") from error
@@ -360,7 +360,7 @@ async def settle_model(
         return settings
     if provider.model and (allowed is None or (provider.names_model and provider.model in allowed)):
         return settings
-    from agent_host.llm.served_models import NoList, ask_models
+    from agent_host.llm.local_server import NoList, ask_models
 
     try:
         served = await ask_models(settings, dialect, token)

@@ -13,7 +13,7 @@ from agent_host.errors import UsageError
 from agent_host.host.environment import built_in, families_of, this_environment
 from agent_host.host.skills import skill_index
 from agent_host.ids import MACHINE, REPLAY_PREFIX
-from agent_host.llm.deferred import KnownModels
+from agent_host.llm.stream import KnownModels
 from agent_host.session.handshake import suspicions_in_file
 from agent_host.session.opening import ResolvedOptions, read_options
 from config.lean_typing import NamedTuple

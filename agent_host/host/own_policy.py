@@ -32,10 +32,10 @@ from agent_host.host.sandboxing import Level
 from agent_host.ids import MACHINE
 from agent_host.services import endpoints
 from config import json_text
-from config.editing import NotEditable, put_setting
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_file
 from config.policies import BUILT_IN
+from config.providers import NotEditable, put_setting
 from policy.names import SANDBOX_GRANT
 from policy.names import CapabilityName as Name
 from policy.programs import what_it_starts

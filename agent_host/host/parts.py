@@ -17,12 +17,12 @@ from agent_host.host.python_tools import names_of_packages
 from agent_host.host.sandboxing import LEVEL, level_of, scoping_of
 from agent_host.host.secrets import redaction_of
 from agent_host.judging import Mode
-from agent_host.llm.deferred import KnownModels
+from agent_host.llm.stream import KnownModels
 from agent_host.loop.conversation import refuse_unpriced
 from agent_host.session.handshake import files_to_guard, load_bundle, own_files
 from agent_host.session.lifecycle import SessionMode
 from agent_host.session.opening import refuse_other_owner, temporary_of
-from agent_host.thread.tokens import AUTO, TokenizerUnavailable, counter
+from agent_host.thread.messages import AUTO, TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
 from config.policies import names_file
 from policy.names import CapabilityName as Name

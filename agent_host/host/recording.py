@@ -15,9 +15,8 @@ from agent_host.llm import errors
 from agent_host.llm.errors import NAMES as ERROR_NAMES
 from agent_host.llm.errors import kind_of_answer, kind_of_event
 from agent_host.llm.event_stream import AnswerTooLarge, whole_events
-from agent_host.llm.known_dialects import NAMES, make_dialect
+from agent_host.llm.known_dialects import NAMES, check_url, make_dialect, password_of, request_url
 from agent_host.llm.stream import StreamFault, StreamProtocolError
-from agent_host.llm.urls import check_url, password_of, request_url
 from agent_host.redaction import Scrubber
 from agent_host.testing.http1 import HttpServer
 from policy.redaction import Redaction

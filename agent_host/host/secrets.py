@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from agent_host.errors import TOKEN_VARIABLE, UsageError
 from agent_host.host.environment import SECRET_VARIABLES
 from agent_host.http import displayable_url, is_loopback, usable_in_header
-from agent_host.llm.urls import check_headers, check_token, check_url, password_of, secrets_in
+from agent_host.llm.known_dialects import check_headers, check_token, check_url, password_of, secrets_in
 from agent_host.redaction import Scrubber, hide_in_process_table
 from agent_host.services import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
 from agent_host.services import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE

@@ -8,7 +8,7 @@ from agent_host.approval.gate import InAdvance, PendingApprovals
 from agent_host.host.opening import SessionOpener
 from agent_host.host.sandboxing import look_ahead
 from agent_host.host.secrets import Tokens
-from agent_host.llm.deferred import import_client
+from agent_host.llm.stream import import_client
 from agent_host.session.host import SessionHost
 from agent_host.session.task_runner import import_loop
 

@@ -44,9 +44,7 @@ from agent_host.llm.event_stream import (
     UnknownCoding,
     decoder,
 )
-from agent_host.llm.network import HttpConnection, NetworkFailed, NetworkLate, connect
-from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
-from agent_host.llm.urls import (
+from agent_host.llm.known_dialects import (
     GatewayAddress,
     check_headers,
     check_token,
@@ -57,6 +55,8 @@ from agent_host.llm.urls import (
     request_url,
     secrets_in,
 )
+from agent_host.llm.network import HttpConnection, NetworkFailed, NetworkLate, connect
+from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.redaction import Scrubber
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple

@@ -16,13 +16,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agent_host.llm.urls import check_url, place_of
+from agent_host import http
+from agent_host.errors import UsageError
+from agent_host.http import TlsContext, displayable_url, first_line, is_loopback
+from agent_host.llm.known_dialects import check_headers, check_token, check_url, place_of, request_url
 from config.lean_typing import NamedTuple
 from policy.addresses import address_is_public
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping
+
+    from agent_host.llm.stream import Dialect
+    from config.settings import Settings
 
 PATIENCE_S: Final = 1.0
 _MAX_BYTES = 4 * 1024 * 1024
@@ -183,3 +189,51 @@ def _read_ollama(shown: Any, running: Any, model: str) -> dict[str, Any]:
 
 def _tokens(value: object) -> int | None:
     return value if type(value) is int and 0 < value <= 10**9 else None
+
+
+# The models that a provider lists: asked where a session has to choose one, or to prove that one is there.
+
+_TIMEOUT_S: Final = 20.0
+_MAX_LIST_BYTES: Final = 16 * 1024 * 1024
+_MAX_LISTED: Final = 5000
+
+
+class NoList(UsageError):
+    """A provider gives no list of models that can be read."""
+
+
+def list_url(url: str, path: str) -> str:
+    """The URL of the list of models beside the one that takes requests of a dialect with this `path`."""
+    place = request_url(url, path).partition("?")[0]
+    return f"{place.removesuffix(path[path.index('/', 1) :])}/models"
+
+
+async def ask_models(
+    settings: Settings, dialect: Dialect, token: str | None, timeout_s: float = _TIMEOUT_S
+) -> tuple[str, ...]:
+    """The ids of the models that the provider at `llm.gateway` lists, in its order. No redirect is followed, since the
+    key is for this place. Raises NoList, and UsageError for a URL or a key that no request could carry."""
+    url = settings.llm.gateway
+    host, address = check_url(url).host, list_url(url, dialect.path)
+    shown, headers = displayable_url(address), {**dialect.headers(check_token(token))}
+    headers = {**headers, **check_headers(settings.llm.headers), "accept": "application/json"}
+    headers.pop("content-type")
+    client = http.httpx.AsyncClient(
+        timeout=timeout_s, verify=TlsContext(url).get(), follow_redirects=False, trust_env=not is_loopback(host)
+    )
+    try:
+        async with client, client.stream("GET", address, params={"limit": "1000"}, headers=headers) as answer:
+            data = bytearray()
+            async for piece in answer.aiter_bytes():
+                data += piece
+                if len(data) > _MAX_LIST_BYTES:
+                    raise NoList(f"{shown} lists no models: its answer is longer than {_MAX_LIST_BYTES} bytes")
+    except (http.httpx.HTTPError, http.httpx.InvalidURL) as error:
+        raise NoList(f"{shown} cannot be asked for its models: {first_line(error)}") from error
+    if answer.status_code != http.httpx.codes.OK:
+        raise NoList(f"{shown} gives no list of models (HTTP {answer.status_code}): name one with --model")
+    try:
+        rows = orjson.loads(data)["data"][:_MAX_LISTED]
+        return tuple(row["id"].removeprefix("models/") for row in rows)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NoList(f"{shown} gives no list of models that can be read: name one with --model") from error

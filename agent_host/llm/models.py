@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from config.lean_typing import NamedTuple
-from config.models import CURRENCY, PRICES
+from config.settings import CURRENCY, PRICES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate, ElicitationQueue
     from agent_host.contracts import Category, LoadedSkill, ToolRouter
-    from agent_host.events.emitter import Emitter
-    from agent_host.events.live_output import LiveOutput
+    from agent_host.events.emitter import Emitter, LiveOutput
     from agent_host.ids import Outside
     from agent_host.judging import Judge
     from agent_host.loop.cancellation import Cancellation

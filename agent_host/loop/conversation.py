@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from agent_host.errors import UsageError
-from agent_host.thread.messages import Message, encodable
-from agent_host.thread.thread import ALL_KEPT, MAX_KEPT_BYTES, NONE_TAKEN
-from agent_host.thread.tokens import message_tokens
+from agent_host.thread import ALL_KEPT, MAX_KEPT_BYTES, NONE_TAKEN
+from agent_host.thread.messages import Message, encodable, message_tokens
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -15,10 +14,10 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Image
     from agent_host.judging import Judge
-    from agent_host.llm.deferred import KnownModels, Model
     from agent_host.llm.models import ModelFacts
+    from agent_host.llm.stream import KnownModels, Model
     from agent_host.retrying import RetryPolicy
-    from agent_host.thread.thread import Thread
+    from agent_host.thread import Thread
     from state.checkpoint import Checkpoint, ContextStrategy, Task
 
 

@@ -29,9 +29,8 @@ from agent_host.llm.models import PICOS, format_picos
 from agent_host.loop import MAX_COST, MAX_COST_OPTION
 from agent_host.loop.conversation import refuse_uncounted, refuse_unpriced
 from agent_host.retrying import call_with_retries
-from agent_host.thread.messages import decode, holds_arguments
-from agent_host.thread.thread import MAX_CHARS, count_saved, question, summary_message
-from agent_host.thread.tokens import estimate, message_tokens
+from agent_host.thread import MAX_CHARS, count_saved, question, summary_message
+from agent_host.thread.messages import decode, estimate, holds_arguments, message_tokens
 from config.lean_typing import NamedTuple
 from state.records import ContextCompacted
 from state.usage import NO_TOKENS
@@ -39,9 +38,8 @@ from state.usage import NO_TOKENS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from agent_host.llm.deferred import KnownModels
     from agent_host.llm.models import Prices
-    from agent_host.llm.stream import ModelTurn
+    from agent_host.llm.stream import KnownModels, ModelTurn
     from agent_host.loop import LoopContext
     from agent_host.loop.conversation import Conversation
     from agent_host.retrying import RetryPolicy

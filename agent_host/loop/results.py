@@ -19,9 +19,8 @@ from agent_host.loop.background import CommandChanges
 from agent_host.loop.cancellation import ToolStopped
 from agent_host.loop.progress import is_wait
 from agent_host.services.workspace import INLINE_BYTES, Upload, UploadFailed
-from agent_host.thread.messages import Message, ToolCall, decode, encodable
-from agent_host.thread.thread import RESULTS
-from agent_host.thread.tokens import image_tokens, message_tokens
+from agent_host.thread import RESULTS
+from agent_host.thread.messages import Message, ToolCall, decode, encodable, image_tokens, message_tokens
 from config import json_text
 from config.lean_typing import NamedTuple
 from state.blobs import sha256_hex

@@ -76,8 +76,15 @@ from agent_host.loop.requests import (
     warn_of_step_limit,
 )
 from agent_host.states import TaskEnd
-from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, holds_arguments, last_answer
-from agent_host.thread.tokens import message_tokens
+from agent_host.thread.messages import (
+    GO_ON,
+    GO_ON_IN_A_NEW_WINDOW,
+    Message,
+    decode,
+    holds_arguments,
+    last_answer,
+    message_tokens,
+)
 from config.lean_typing import NamedTuple
 from state.records import (
     NoteAdded,

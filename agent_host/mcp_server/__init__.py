@@ -14,7 +14,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from agent_host.clients.connection import RpcFailure, SessionConnection, SessionGone
+from agent_host.clients.supervisor import RpcFailure, SessionConnection, SessionGone
 from agent_host.display_text import clip, one_line
 from agent_host.errors import AgentHostError
 from agent_host.host.records import Owner, stored_sessions
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from mcp.server import ServerRequestContext
 
-    from agent_host.clients.connection import SessionProcess
+    from agent_host.clients.supervisor import SessionProcess
 
 CANCELLING: Final = "the task is being cancelled"
 STATUSES: Final = {

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
     from collections.abc import Mapping, Sequence
 
-    from agent_host.clients.connection import Starter
+    from agent_host.clients.supervisor import Starter
     from agent_host.mcp_server import Records
 
 

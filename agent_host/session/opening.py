@@ -22,9 +22,8 @@ from agent_host.http import displayable_url
 from agent_host.safe_open import open_regular
 from agent_host.session.handshake import PolicySource
 from agent_host.session.reports import is_result
-from agent_host.thread.messages import Message, encode
+from agent_host.thread.messages import Message, encode, message_tokens
 from agent_host.thread.prompt import system_prompt
-from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 from policy.names import CapabilityName

@@ -14,8 +14,7 @@ from agent_host.events import EventType
 from agent_host.loop import MAX_COST_OPTION, MODEL_OPTION, ResumeNote
 from agent_host.safe_open import open_regular
 from agent_host.session.reports import verdict
-from agent_host.thread.messages import Message, decode, encodable, encode
-from agent_host.thread.tokens import message_tokens
+from agent_host.thread.messages import Message, decode, encodable, encode, message_tokens
 from config.lean_typing import NamedTuple
 from policy.rules import AS_THE_BUNDLE_SAYS, TaskOptions
 from state.records import TaskQueued, TaskStarted, TaskUnqueued

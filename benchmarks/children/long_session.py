@@ -17,8 +17,8 @@ import time
 import orjson
 
 from agent_host.llm.dialects.anthropic import AnthropicRenderer
+from agent_host.thread import Thread
 from agent_host.thread.messages import decode
-from agent_host.thread.thread import Thread
 from benchmarks.kept import Disk, Store, keep, long_steps, new_session
 
 

@@ -15,8 +15,7 @@ import time
 
 import orjson
 
-from agent_host.events.emitter import Emitter
-from agent_host.events.live_output import LiveOutput
+from agent_host.events.emitter import Emitter, LiveOutput
 from agent_host.ids import MACHINE
 from benchmarks.processes import resident_mib
 from benchmarks.tool_calls import Calls

@@ -10,9 +10,8 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from config.json_text import TooDeep, check_depth
+from config.json_text import TooDeep, check_depth, describe_bytes, describe_json
 from config.lean_typing import NamedTuple
-from config.text_formats import describe_bytes, describe_json
 from policy import bundle as model
 from policy.bundle import (
     NO_DEFAULT,

@@ -19,8 +19,8 @@ from agent_host.testing.dialects.openai_chat import ChatCompletions
 from agent_host.testing.dialects.openai_responses import Responses
 from agent_host.testing.gateway import Script
 from agent_host.testing.script import ErrorBody
+from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall
-from agent_host.thread.thread import Thread
 from state.usage import TokenUsage
 from tests.support.pictures import image
 

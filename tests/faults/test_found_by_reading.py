@@ -19,8 +19,8 @@ from agent_host.faults.disk_faults import FailingDisk, Faults
 from agent_host.ids import MACHINE
 from agent_host.llm.dialects.anthropic import AnthropicRenderer
 from agent_host.session import opening
+from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall, decode, encode
-from agent_host.thread.thread import Thread
 from state.disk import LocalDisk
 from state.errors import Damaged, NoSuchSession, StateError
 from state.file_store import FileCheckpointStore

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.thread.thread import MAX_SENT
+from agent_host.thread import MAX_SENT
 from state.blobs import sha256_hex
 from tests.support.pictures import gif, png
 from tests.support.process import Host, call, eventually, gateway, say, shell, use

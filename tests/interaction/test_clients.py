@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.clients.connection import InterpreterStarter, RpcFailure, SessionConnection, SessionGone
-from agent_host.clients.supervisor import SessionSpec, Supervisor, TooManySessions
+from agent_host.clients.supervisor import (
+    InterpreterStarter,
+    RpcFailure,
+    SessionConnection,
+    SessionGone,
+    SessionSpec,
+    Supervisor,
+    TooManySessions,
+)
 from tests.interaction.test_serve_stops import EFFECT, HANG, effects
 from tests.support.process import PATIENCE_S, eventually, gateway, say, use
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.testing import MockGateway, Script
-from agent_host.thread.tokens import estimate
+from agent_host.thread.messages import estimate
 from tests.support.process import call, gateway, say, use
 
 if TYPE_CHECKING:

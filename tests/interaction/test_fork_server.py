@@ -21,9 +21,8 @@ import orjson
 import pytest
 
 from agent_host.clients import fork_server
-from agent_host.clients.connection import InterpreterStarter
 from agent_host.clients.fork_server import ForkServer, SpareStarter, can_be_given, default_starter
-from agent_host.clients.supervisor import Supervisor
+from agent_host.clients.supervisor import InterpreterStarter, Supervisor
 from config.load import load
 from tests.interaction.test_clients import Heard, spec
 from tests.interaction.test_serve_stops import EFFECT, HANG, effects
@@ -34,7 +33,7 @@ from tests.support.rpc_client import WHO
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-    from agent_host.clients.connection import SessionProcess, Starter
+    from agent_host.clients.supervisor import SessionProcess, Starter
     from tests.support.process import Host
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agent_host.approval.gate import ElicitationQueue, UnattendedGate, WatchedGate
-from agent_host.events.live_output import LiveOutput
+from agent_host.events.emitter import LiveOutput
 from agent_host.host.environment import BUILT_IN
 from agent_host.ids import MACHINE
 from agent_host.judging import Environment, Judge
-from agent_host.llm.deferred import KnownModels
 from agent_host.llm.dialects.anthropic import AnthropicDialect
+from agent_host.llm.stream import KnownModels
 from agent_host.loop import ArtifactPlaces, Journal, LoopContext
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.conversation import Conversation, ForModel
@@ -32,9 +32,8 @@ from agent_host.redaction import Scrubber
 from agent_host.retrying import RetryPolicy
 from agent_host.services.workspace import UploadLimits, UploadQueue
 from agent_host.states import task_machine
-from agent_host.thread.messages import Message, decode, encode
-from agent_host.thread.thread import Thread
-from agent_host.thread.tokens import estimate, message_tokens
+from agent_host.thread import Thread
+from agent_host.thread.messages import Message, decode, encode, estimate, message_tokens
 from policy.redaction import Redaction
 from policy.rules import AS_THE_BUNDLE_SAYS, NO_LIMITS
 from state.checkpoint import Checkpoint, SessionIdentity

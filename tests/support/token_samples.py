@@ -70,7 +70,7 @@ def _texts() -> dict[str, str]:
     return {
         "prose": _excerpt("docs/faults.md", "\n\n"),
         "markdown": _excerpt("docs/limits.md", "## The calls"),
-        "python": _excerpt("agent_host/thread/thread.py"),
+        "python": _excerpt("agent_host/thread/__init__.py"),
         "typescript": _excerpt("docs/clients/client.ts", "\n\n"),
         "toml": _excerpt("config/defaults.toml", "[llm]"),
         "schema": _excerpt("config/policy-bundle.schema.json"),

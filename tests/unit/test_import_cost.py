@@ -74,7 +74,7 @@ sys.exit(main(sys.argv[1:]))
 NOT_FOR_A_REPLY = {
     "agent_host.llm.client", "agent_host.loop.requests", "agent_host.loop.task",
     "agent_host.session.stored", "agent_host.workspace_changes", "policy.decide", "policy.facts", "state.loading",
-    "state.record_shapes", "agent_host.llm.models", "config.models",
+    "state.record_shapes", "agent_host.llm.models", "config.providers",
 }  # fmt: skip
 NOT_FOR_A_REPLY |= {"bz2", "hmac", "httpx", "lzma", "pathspec", "secrets", "shlex", "shutil", "tomllib", "unicodedata"}
 

@@ -61,7 +61,7 @@ DIRECT: dict[str, tuple[str, str]] = {
     "agent_host.host.recording": ("chance", "the key of a recording gateway, no session"),
     "agent_host.host.sandboxing": ("thread", _NOT_WAITED),
     "agent_host.http": ("thread", _NOT_WAITED),
-    "agent_host.llm.deferred": ("thread", _NOT_WAITED),
+    "agent_host.llm": ("thread", _NOT_WAITED),
     "agent_host.rpc.questions": ("chance socket", "the client's own way in"),
     "agent_host.rpc.sockets": ("socket", "the client's own way in"),
     "agent_host.rpc.streams": ("thread", "the client's own way in"),

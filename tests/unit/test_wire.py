@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.thread import thread as wire
+import agent_host.thread as wire
 
 UNITS = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=60)
 

@@ -15,8 +15,8 @@ import orjson
 
 from agent_host.contracts import Leftovers, Subject, ToolSpec
 from config import json_text
+from config.json_text import describe_toml
 from config.shapes import ANYTHING, FLAG, TEXT, ListOf, MapOf, Record, all_problems, number, one_of
-from config.text_formats import describe_toml
 from tool_runtime.families import DESKTOP
 from tool_runtime.families.catalogue import RESERVED
 from tool_runtime.families.commands import command_params, environment_under

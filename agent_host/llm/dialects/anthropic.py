@@ -21,8 +21,8 @@ from agent_host.llm.raw_json import (
     split_open_end,
 )
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError, key_headers
+from agent_host.thread import UnitMark
 from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
-from agent_host.thread.thread import UnitMark
 from config import json_text
 from config.json_text import copy_to_keep
 from state.usage import TokenUsage

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.models import TABLE
+from config.providers import MODELS_SHAPE
 from config.shapes import first_problem
 from tests.support.rows import each_row
 
@@ -31,7 +31,7 @@ ANY_VALUE = st.recursive(
     ],
 )
 def test_what_an_entry_may_say(entry: dict[str, Any]) -> None:
-    assert first_problem(TABLE, {"m*": entry, "other": entry}, "models") is None
+    assert first_problem(MODELS_SHAPE, {"m*": entry, "other": entry}, "models") is None
 
 
 @each_row(
@@ -60,16 +60,16 @@ def test_what_an_entry_may_say(entry: dict[str, Any]) -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(table: Any, said: str) -> None:
-    problem = first_problem(TABLE, table, "models")
+    problem = first_problem(MODELS_SHAPE, table, "models")
     assert problem is not None
     assert said in problem.sentence
 
 
 def test_limits_without_a_price_have_no_currency() -> None:
     table = {"m": {**PRICED, "currency": "EUR"}, "n": {"context_tokens": 5}}
-    assert first_problem(TABLE, table, "models") is None
+    assert first_problem(MODELS_SHAPE, table, "models") is None
 
 
 @given(ANY_VALUE | st.dictionaries(st.text(max_size=5), ANY_VALUE, max_size=3))
 def test_nothing_breaks_the_check(value: Any) -> None:
-    assert TABLE.fits(value) == (first_problem(TABLE, value, "models") is None)
+    assert MODELS_SHAPE.fits(value) == (first_problem(MODELS_SHAPE, value, "models") is None)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.editing import NotEditable, put_provider
 from config.load import ConfigError, load
-from config.providers import KNOWN, NoSuchProvider, choose_provider, provider_called
+from config.providers import KNOWN, NoSuchProvider, NotEditable, choose_provider, provider_called, put_provider
 from config.settings import LlmProvider, settings_under
 from tests.support.rows import each_row
 

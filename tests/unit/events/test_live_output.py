@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from agent_host.contracts import ToolRequest
-from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
+from agent_host.events.emitter import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from tests.support.events import Watcher, emitter, problems
 
 REQUEST = ToolRequest("RunCommand", {}, "s", "t", "step", "c1", "Shell.Exec")

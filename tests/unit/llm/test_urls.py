@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agent_host.errors import UsageError
-from agent_host.llm.urls import GatewayAddress, check_url, place_of, request_url
+from agent_host.llm.known_dialects import GatewayAddress, check_url, place_of, request_url
 from tests.support.rows import each_row
 
 CHAT = "/v1/chat/completions"

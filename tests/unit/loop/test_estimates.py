@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.events import EventType
-from agent_host.thread.tokens import estimate
+from agent_host.thread.messages import estimate
 from state.usage import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import Script, Tools, calls, read, says, succeeded

@@ -13,8 +13,7 @@ from agent_host.errors import BudgetExceeded, PolicyDenied, PolicyExpired, Reque
 from agent_host.events import EventType
 from agent_host.loop import requests
 from agent_host.loop.requests import estimate_input, fitting_request, warn_of_step_limit
-from agent_host.thread.messages import Message
-from agent_host.thread.tokens import estimate
+from agent_host.thread.messages import Message, estimate
 from state.usage import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import NOW, Tools, bundle, calls, says, shell, succeeded

@@ -13,8 +13,7 @@ from agent_host.events import EventType
 from agent_host.judging import PreparedCall, Refusal
 from agent_host.loop import conversation
 from agent_host.loop.results import Observations, add_note, finish, refused_result, text_of
-from agent_host.thread.messages import decode
-from agent_host.thread.tokens import message_tokens
+from agent_host.thread.messages import decode, message_tokens
 from state.blobs import sha256_hex
 from tests.support.loop_crashes import died, open_calls
 from tests.support.loop_parts import Home, shell

@@ -14,8 +14,7 @@ from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.loop.task import add_note, commit, reopen, report_damage, take_turn
 from agent_host.states import TaskPhase
-from agent_host.thread.messages import GO_ON, decode
-from agent_host.thread.tokens import message_tokens
+from agent_host.thread.messages import GO_ON, decode, message_tokens
 from state.disk import boot_id
 from state.usage import TokenUsage
 from tests.support.loop import Loop, sessions_on

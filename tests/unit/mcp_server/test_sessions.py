@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.clients.connection import InterpreterStarter, Subprocess
+from agent_host.clients.supervisor import InterpreterStarter, Subprocess
 from agent_host.mcp_server import HostRefused, Records, message_of, question_in
 from agent_host.mcp_server import server as module
 from agent_host.mcp_server.server import Sessions

@@ -28,8 +28,7 @@ from agent_host.session.opening import (
     state_errors_translated,
 )
 from agent_host.session.tasks import NewTask, record_of_task
-from agent_host.thread.messages import Message, decode, encode
-from agent_host.thread.tokens import estimate
+from agent_host.thread.messages import Message, decode, encode, estimate
 from config.load import load
 from policy.rules import TaskOptions
 from state import errors as state_errors

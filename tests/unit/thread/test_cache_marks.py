@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import agent_host.thread as wire
 from agent_host.llm.dialects.anthropic import AnthropicDialect, AnthropicRenderer
 from agent_host.testing.dialects import Counts, PromptCache
 from agent_host.testing.dialects.anthropic import Anthropic
-from agent_host.thread import thread as wire
+from agent_host.thread import Thread, UnitMark, WireBuffer
 from agent_host.thread.messages import Block, Message, ToolCall
-from agent_host.thread.thread import Thread, UnitMark, WireBuffer
 
 SYSTEM = "Be careful. " * 500
 DIALECT = AnthropicDialect()

@@ -16,9 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
-from agent_host.thread import tokens
-from agent_host.thread.messages import Message, ToolCall, decode, encode, message_id
-from agent_host.thread.tokens import PER_MESSAGE_OVERHEAD, TokenizerUnavailable, counter, estimate, message_tokens
+from agent_host.thread import messages as tokens
+from agent_host.thread.messages import (
+    PER_MESSAGE_OVERHEAD,
+    Message,
+    TokenizerUnavailable,
+    ToolCall,
+    counter,
+    decode,
+    encode,
+    estimate,
+    message_id,
+    message_tokens,
+)
 from tests.unit.thread.strategies import arguments, ids, messages
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agent_host.llm.dialects.anthropic import AnthropicRenderer
 from agent_host.testing.dialects.anthropic import read_request
+from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall
-from agent_host.thread.thread import Thread
 
 if TYPE_CHECKING:
     from agent_host.testing.script import RequestView

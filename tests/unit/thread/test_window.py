@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.thread.thread import RECENT_UNITS, REFILL, advance, cut
+from agent_host.thread import RECENT_UNITS, REFILL, advance, cut
 
 sizes_of_units = st.lists(st.integers(0, 500), min_size=1, max_size=40)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.thread import thread as wire
-from agent_host.thread.thread import WireBuffer
+import agent_host.thread as wire
+from agent_host.thread import WireBuffer
 
 units_of_sizes = st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=40)
 

@@ -11,7 +11,7 @@ import pytest
 
 from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from agent_host.events import EventType
-from agent_host.events.live_output import MAX_PIECE_BYTES, LiveOutput
+from agent_host.events.emitter import MAX_PIECE_BYTES, LiveOutput
 from agent_host.ids import MACHINE
 from tests.support.events import Watcher, emitter
 from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, over_http, says, text
