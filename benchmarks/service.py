@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from agent_host.tool_service.tables import Caps
+from agent_host.tool_service.tool import Caps
 from agent_host.tool_service.tools import SqliteDatabase
 from benchmarks.report import Row, milliseconds
 from tests.support.tool_service import ACME, grant, invocation, postgres, postgres_is_there, process, tenants

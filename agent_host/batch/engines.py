@@ -8,7 +8,7 @@ batch's task. How a node has the session and its workspace is a setting:
   it was. An id is taken up only when its lock can be had, so the engine first proves that a lock of one node is one on
   another.
 - `objects`: a node gets the session and its workspace through Ray's object store, and gives them back when the process
-  has ended (`batch.parcels`). The session of a lost process goes on from where the last one that ended has left it.
+  has ended (`workspaces.Parcel`). The session of a lost process goes on from where the last one that ended has left it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.batch.attempts import HELD, MOST_OUTPUT, EngineFailed, ProcessEnd
-from agent_host.batch.parcels import Depot, open_private
-from agent_host.batch.workspaces import UNUSABLE
+from agent_host.batch.scheduler import HELD, MOST_OUTPUT, EngineFailed, ProcessEnd
+from agent_host.batch.workspaces import UNUSABLE, Depot, open_private
 from agent_host.display_text import one_line
 from agent_host.errors import UsageError
 from agent_host.ids import MACHINE
@@ -34,7 +33,7 @@ from state.lock import SessionLock
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from agent_host.batch.parcels import Parcel
+    from agent_host.batch.workspaces import Parcel
     from agent_host.clients.supervisor import SessionProcess, Starter
 
 _LAST_WORDS: Final = 4096

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from agent_host.batch import content_hash, read_tasks
-from agent_host.batch.attempts import Attempts, BatchLaunch
 from agent_host.batch.engines import LocalEngine, RayEngine
-from agent_host.batch.ledger import Ledger
-from agent_host.batch.parcels import Depot
-from agent_host.batch.scheduler import Scheduler
-from agent_host.batch.summary import Progress, exit_code_of, summarize, table_of
-from agent_host.batch.workspaces import Workspaces
+from agent_host.batch.ledger import Ledger, Progress, exit_code_of, summarize, table_of
+from agent_host.batch.scheduler import Attempts, BatchLaunch, Scheduler
+from agent_host.batch.workspaces import Depot, Workspaces
 from agent_host.cli.outputs import import_view, write_page
 from agent_host.cli.policy import policy_of_options
 from agent_host.cli.shared import CommandLine, end_on_signals, settings_of_options
@@ -37,9 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.batch import BatchTask
-    from agent_host.batch.attempts import Engine
     from agent_host.batch.ledger import Row
-    from agent_host.batch.scheduler import Stop
+    from agent_host.batch.scheduler import Engine, Stop
     from config.settings import Settings
 
 _OF_ALL: Final = ("host.policy", "sandbox.level", "sandbox.allowed_domains")

@@ -16,7 +16,6 @@ from starlette.routing import Route
 from agent_host.capability_grants import GRANT_HEADER
 from agent_host.errors import ErrorCode
 from agent_host.tool_service.answers import IdempotencyScope
-from agent_host.tool_service.connections import HAS_TOKEN
 from agent_host.tool_service.invocation import MAX_KEY_CHARS, InvocationRequest, tool_of
 from agent_host.tool_service.tool import HttpRefusal, database_is_away
 from agent_host.version import __version__
@@ -28,14 +27,15 @@ if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
 
     from agent_host.tool_service.answers import Answers
-    from agent_host.tool_service.invocation import Invoker
-    from agent_host.tool_service.telemetry import Metrics
+    from agent_host.tool_service.invocation import Invoker, Metrics
     from agent_host.tool_service.tenants import ServedTenant, Tenants
 
     Handler = Callable[[HttpRequest], Awaitable[Response]]
     Opened = Callable[[], AbstractAsyncContextManager[tuple[Answers, Invoker]]]
 
 
+HAS_TOKEN: Final = "agent_host.has_token"  # noqa: S105  a name
+"""Set in the scope of a request whose token is a tenant's."""
 KEY_HEADER: Final = "idempotency-key"
 EPOCH_HEADER: Final = "x-tool-service-epoch"
 _JSON: Final = "application/json"

@@ -19,8 +19,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from agent_host.errors import UsageError
 from agent_host.ids import MACHINE
-from agent_host.tool_service.admission import Slot
-from agent_host.tool_service.answers import KEPT_S, Known
+from agent_host.tool_service.answers import KEPT_S, Known, Slot
 from agent_host.tool_service.tool import HttpRefusal, database_is_away
 
 if TYPE_CHECKING:

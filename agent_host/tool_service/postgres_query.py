@@ -28,8 +28,7 @@ from psycopg.types.json import set_json_loads
 
 from agent_host.errors import ErrorCode
 from agent_host.tool_service.postgres import AsyncConnectionPool, PoolTimeout
-from agent_host.tool_service.tables import Table
-from agent_host.tool_service.tool import ToolFault
+from agent_host.tool_service.tool import Table, ToolFault
 from config import json_text
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from psycopg.pq.abc import PGresult
 
-    from agent_host.tool_service.tables import Caps
+    from agent_host.tool_service.tool import Caps
 
 _CONNECT_S: Final = 5
 _LOCK_MS: Final = 2000

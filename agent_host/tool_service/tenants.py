@@ -6,27 +6,33 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import os
+import tomllib
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
 from agent_host.errors import ErrorCode, UsageError
-from agent_host.tool_service.admission import Admission
-from agent_host.tool_service.storage import Bucket
-from agent_host.tool_service.tool import HttpRefusal, OpenedSecret, TenantServices, ToolFault
+from agent_host.http import usable_in_header
+from agent_host.tool_service.answers import Admission
+from agent_host.tool_service.storage import BUCKET_SHAPE, Bucket
+from agent_host.tool_service.tool import BucketSettings, HttpRefusal, OpenedSecret, TenantServices, ToolFault
 from agent_host.tool_service.tools import VaultRead, VaultReadTool
+from config import json_text
+from config.shapes import OBJECT, TEXT, MapOf, Record, Text, list_problems, number, whole
 from tool_runtime.foreign_schema import foreign_judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from agent_host.tool_service.admission import Slots
-    from agent_host.tool_service.configuration import Configuration, Tenant
+    from agent_host.tool_service.answers import Slots
     from agent_host.tool_service.storage import Storage
     from agent_host.tool_service.tool import BackendTool, RunningTool
     from tool_runtime.schema import Judge
 
     StorageOf = Callable[[Bucket | None], Storage]
+    from config.shapes import Shape
 
 
 _BEARER: Final = "bearer "
@@ -159,3 +165,192 @@ class Handles:
         # The tenant is of a length of its own before the payload: no two pairs give one text.
         text = b"%d:%s:%s" % (len(self._tenant.encode()), self._tenant.encode(), payload.encode())
         return hmac.new(self._key, text, hashlib.sha256).hexdigest()
+
+
+# The tenants file of the Backend Tool Service, JSON or TOML:
+#
+#     {tenants: {NAME: {token, tools: {TOOL: {…}}, limits?: {…}, bucket?: {…}}}, service?: {answers?: {url}}}
+#
+# Every value may be {env: VARIABLE} or {file: PATH} in place of the text. What is wrong is told by its path; no value
+# of the file is ever quoted.
+
+
+_MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+_MAX_SECRET_BYTES: Final = 64 * 1024
+_MAX_LEVELS: Final = 16
+_LEAST_TOKEN: Final = 16
+
+
+class TenantLimits(NamedTuple):
+    """Limits of a tenant. So many calls run at once, over all workers that share a database, and wait in each worker;
+    so large is a request, so long does a call take. Text above `max_inline_bytes` is stored, and cut in the answer;
+    what a call stores has at most `max_stored_bytes` in all."""
+
+    max_concurrent: int = 32
+    max_queued: int = 256
+    max_request_bytes: int = 1024 * 1024
+    timeout_s: float = 110.0
+    max_inline_bytes: int = 100_000
+    max_stored_bytes: int = 1024 * 1024 * 1024
+
+
+class Tenant(NamedTuple):
+    """The configuration of one tenant, values resolved."""
+
+    name: str
+    token: str
+    tools: Mapping[str, Mapping[str, Any]]
+    limits: TenantLimits = TenantLimits()
+    bucket: BucketSettings | None = None
+
+
+class Configuration(NamedTuple):
+    """The tenants, by name; `answers_url` is the PostgreSQL database that keeps the answers of several workers."""
+
+    tenants: Mapping[str, Tenant]
+    answers_url: str | None = None
+
+
+_LIMITS = Record(
+    {},
+    {
+        "maxConcurrent": whole(1, 10_000),
+        "maxQueued": whole(0, 100_000),
+        "maxRequestBytes": whole(1024, 64 * 1024 * 1024),
+        "timeoutS": number(0.1, 3600),
+        "maxInlineBytes": whole(1000, 10_000_000),
+        "maxStoredBytes": whole(0),
+    },
+    closed=True,
+)
+_TENANT = Record(
+    {"token": Text(_LEAST_TOKEN, 4096), "tools": MapOf(OBJECT)},
+    {"limits": _LIMITS, "bucket": BUCKET_SHAPE},
+    closed=True,
+)
+_FILE = Record(
+    {"tenants": MapOf(_TENANT)},
+    {"service": Record({}, {"answers": Record({"url": TEXT}, closed=True)}, closed=True)},
+    closed=True,
+)
+_WIRE_NAMES = {
+    "maxConcurrent": "max_concurrent",
+    "maxQueued": "max_queued",
+    "maxRequestBytes": "max_request_bytes",
+    "timeoutS": "timeout_s",
+    "maxInlineBytes": "max_inline_bytes",
+    "maxStoredBytes": "max_stored_bytes",
+}
+
+
+def read_configuration(path: str, environ: Mapping[str, str], tools: Mapping[str, BackendTool]) -> Configuration:
+    """Read the file at `path`; paths of {file: PATH} are relative to its directory. Raises UsageError with every
+    problem by its path in the file, and no value."""
+    content = _content(path)
+    problems: list[str] = []
+    resolved = _Resolver(environ, os.path.dirname(os.path.abspath(path)), problems).resolve(content, "", 0)
+    if not problems:
+        problems += strip_values(_FILE, resolved, "")
+    if not problems:
+        problems += _cross_check(resolved["tenants"], tools)
+    if problems:
+        raise UsageError(f"the tenants file {path} cannot be used: {list_problems(problems)}")
+    answers = resolved.get("service", {}).get("answers", {}).get("url")
+    return Configuration({name: _tenant(name, value) for name, value in resolved["tenants"].items()}, answers)
+
+
+def strip_values(shape: Shape, value: Any, path: str) -> list[str]:
+    """The problems with a value, without the value itself."""
+    if shape.fits(value):
+        return []
+    return [f"{one.path or 'it'}: {one.text.partition(', not ')[0]}" for one in shape.problems(value, path)]
+
+
+def _content(path: str) -> Any:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"the tenants file {path} cannot be read: {error.strerror}") from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise UsageError(f"the tenants file {path} has more than {_MAX_FILE_BYTES:,} bytes")
+    try:
+        data = data.removeprefix(BOM_UTF8)
+        return tomllib.loads(data.decode()) if path.endswith(".toml") else json_text.loads(data)
+    except (ValueError, RecursionError) as error:
+        # The message of a parser quotes what it could not read.
+        where = f"line {error.lineno}" if isinstance(error, orjson.JSONDecodeError) else "see a TOML checker"
+        kind = "TOML" if path.endswith(".toml") else "JSON"
+        raise UsageError(f"the tenants file {path} is not {kind} ({where})") from None
+
+
+class _Resolver:
+    """Puts values in the place of {env: VARIABLE} and {file: PATH}."""
+
+    def __init__(self, environ: Mapping[str, str], directory: str, problems: list[str]) -> None:
+        self._environ = environ
+        self._directory = directory
+        self._problems = problems
+
+    def resolve(self, value: Any, path: str, level: int) -> Any:
+        """`value`, resolved; what cannot be is among the problems, and comes as it is."""
+        if level > _MAX_LEVELS:
+            self._problems.append(f"{path}: has too many levels")
+            return value
+        if isinstance(value, list):
+            return [self.resolve(item, f"{path}[{place}]", level + 1) for place, item in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        if len(value) == 1:
+            (name, source), *_ = value.items()
+            if name in ("env", "file") and isinstance(source, str):
+                found = self._variable(source, path) if name == "env" else self._file(source, path)
+                return value if found is None else found
+        return {name: self.resolve(item, f"{path}.{name}" if path else name, level + 1) for name, item in value.items()}
+
+    def _variable(self, name: str, path: str) -> str | None:
+        value = self._environ.get(name)
+        if not value:
+            self._problems.append(f"{path}: the environment has no {name}")
+            return None
+        return value
+
+    def _file(self, name: str, path: str) -> str | None:
+        try:
+            with open(os.path.join(self._directory, name), "rb") as file:
+                data = file.read(_MAX_SECRET_BYTES + 1)
+            if len(data) > _MAX_SECRET_BYTES:
+                self._problems.append(f"{path}: the file {name} is too large")
+                return None
+            return data.decode().removesuffix("\n").removesuffix("\r")
+        except OSError as error:
+            self._problems.append(f"{path}: the file {name} cannot be read: {error.strerror}")
+        except UnicodeDecodeError:
+            self._problems.append(f"{path}: the file {name} is not UTF-8")
+        return None
+
+
+def _cross_check(tenants: Mapping[str, Mapping[str, Any]], tools: Mapping[str, BackendTool]) -> list[str]:
+    """Problems that no shape sees: tokens that two tenants share or no header carries, tools that are not there."""
+    problems: list[str] = []
+    holders: dict[str, str] = {}
+    for name, tenant in tenants.items():
+        token = tenant["token"]
+        if not usable_in_header(token):
+            problems.append(f"tenants.{name}.token: must be printable ASCII without spaces around it")
+        if token in holders:
+            problems.append(f"tenants.{name}.token: is the same as that of {holders[token]}")
+        holders[token] = name
+        for tool, configuration in tenant["tools"].items():
+            path = f"tenants.{name}.tools.{tool}"
+            if tool in tools:
+                problems += strip_values(tools[tool].shape, configuration, path)
+            else:
+                problems.append(f"{path}: there is no such tool; there are {', '.join(sorted(tools))}")
+    return problems
+
+
+def _tenant(name: str, value: Mapping[str, Any]) -> Tenant:
+    limits = TenantLimits()._replace(**{_WIRE_NAMES[key]: number for key, number in value.get("limits", {}).items()})
+    bucket = BucketSettings.read(value["bucket"]) if "bucket" in value else None
+    return Tenant(name, value["token"], value["tools"], limits, bucket)

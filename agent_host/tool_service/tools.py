@@ -25,8 +25,7 @@ from agent_host.http import TlsContext, is_loopback, usable_in_header
 from agent_host.services import check_service_url
 from agent_host.services.workspace import StoredFile
 from agent_host.tool_service.storage import BUCKET_SHAPE, Bucket
-from agent_host.tool_service.tables import Caps, Table, replace_secrets
-from agent_host.tool_service.tool import BucketSettings, Output, ToolFault
+from agent_host.tool_service.tool import BucketSettings, Caps, Output, Table, ToolFault, replace_secrets
 from config import json_text
 from config.shapes import TEXT, AnyOf, ListOf, MapOf, Record, Text, number, whole
 

@@ -20,7 +20,7 @@ from agent_host.host.environment import Surroundings
 from agent_host.ids import Outside
 from tool_runtime.output.artifacts import SpillRoom
 from tool_runtime.processes.command import Captured
-from tool_runtime.processes.pipes import NOBODY
+from tool_runtime.processes.guard import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

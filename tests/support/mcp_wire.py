@@ -17,7 +17,7 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tool_runtime.processes.server import ServerParams, ServerProcess
+    from tool_runtime.processes.background import ServerParams, ServerProcess
 
     Handler = Callable[["WireCall"], Awaitable[dict[str, Any]]]
 

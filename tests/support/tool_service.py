@@ -20,9 +20,8 @@ import orjson
 import uvicorn
 
 from agent_host.capability_grants import CapabilityGrant, sign
-from agent_host.tool_service.configuration import read_configuration
-from agent_host.tool_service.connections import ServedConnections
-from agent_host.tool_service.server import all_tools, application
+from agent_host.tool_service.server import ServedConnections, all_tools, application
+from agent_host.tool_service.tenants import read_configuration
 from agent_host.tool_service.tool import Output
 from config.shapes import OBJECT
 

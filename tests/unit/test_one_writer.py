@@ -13,11 +13,10 @@ PACKAGES = ("agent_host", "config", "policy", "state", "tool_runtime")
 WRITER = ("tool_runtime/files/writer.py", "tool_runtime/platform/directories.py")
 
 ELSEWHERE = {
-    "agent_host/batch/attempts.py": "orders and marks in the batch's directory",
+    "agent_host/batch/scheduler.py": "orders and marks in the batch's directory",
     "agent_host/batch/ledger.py": "results in the batch's directory",
     "agent_host/batch/engines.py": "the state directory, for a lock; parcels, before a session",
-    "agent_host/batch/parcels.py": "workspaces and sessions of a batch, before and behind their processes",
-    "agent_host/batch/workspaces.py": "the workspaces of a batch, before a session begins there",
+    "agent_host/batch/workspaces.py": "workspaces and sessions of a batch, before and behind their processes",
     "agent_host/chat/commands.py": "the new file that the user names for an export",
     "agent_host/chat/input_line.py": "the history of prompts, in the state directory",
     "agent_host/chat/local.py": "new files in the session's temporary directory: pictures that were pasted",

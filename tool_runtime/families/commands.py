@@ -18,10 +18,9 @@ from tool_runtime.output import artifacts, decode_output
 from tool_runtime.output.terminal import keep_colours, reduce, strip_controls
 from tool_runtime.platform import current
 from tool_runtime.platform.environment import child_environment
-from tool_runtime.processes.background import BackgroundCommands
+from tool_runtime.processes.background import BackgroundCommands, ServerProcess
 from tool_runtime.processes.command import CommandParams, end_leftovers, run_command
 from tool_runtime.processes.guard import ProcessGuard
-from tool_runtime.processes.server import ServerProcess
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, encode, mark_of
 
 if TYPE_CHECKING:
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Artifact, CommandEnd, ToolRequest
     from tool_runtime.output import HeadTail
-    from tool_runtime.processes.background import BackgroundCommand, OutputPiece
+    from tool_runtime.processes.background import BackgroundCommand, OutputPiece, ServerParams
     from tool_runtime.processes.command import Captured, CommandOutcome, StartCommand
-    from tool_runtime.processes.server import ServerParams
     from tool_runtime.sandbox.session import Sandbox
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import CallContext, RuntimeSettings, SandboxLevel

@@ -19,7 +19,7 @@ from tool_runtime.output import HeadTail
 from tool_runtime.output.artifacts import BUFFER_BYTES, Spill, SpillRoom
 from tool_runtime.output.terminal import FIRST_BYTES, ShownEnds
 from tool_runtime.platform import WINDOWS, current, windows
-from tool_runtime.processes.pipes import NOBODY, PipeWatch, feed_pipe, kill_until_quiet, read_pipe, watch_exit
+from tool_runtime.processes.guard import NOBODY, PipeWatch, feed_pipe, kill_until_quiet, read_pipe, watch_exit
 from tool_runtime.tool import fault_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from agent_host.tool_service.postgres_query import PostgresDatabase
-from agent_host.tool_service.tables import Caps
+from agent_host.tool_service.tool import Caps
 from tests.support.process import eventually
 from tests.support.tool_service import Caller, served, tenants
 

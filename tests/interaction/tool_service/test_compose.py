@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from agent_host.cli.options import parse
-from agent_host.tool_service.configuration import read_configuration
 from agent_host.tool_service.server import all_tools
+from agent_host.tool_service.tenants import read_configuration
 from tests.support.node_packages import COMPOSE_LINT, NODE
 from tests.support.node_packages import FOLDER as NODE_MODULES
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.tool_service.connections import ServedConnections
+from agent_host.tool_service.server import ServedConnections
 from tests.support.tool_service import ACME, PATIENCE_S, FunctionTool, caller, grant, process, served, tenants
 
 if TYPE_CHECKING:

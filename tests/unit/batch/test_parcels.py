@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.batch import BatchTask, Source
-from agent_host.batch.attempts import Attempts, BatchLaunch, ProcessEnd
 from agent_host.batch.ledger import Ledger
-from agent_host.batch.parcels import Depot, LostCosts, Parcel
-from agent_host.batch.workspaces import Workspaces, remove_tree
+from agent_host.batch.scheduler import Attempts, BatchLaunch, ProcessEnd
+from agent_host.batch.workspaces import Depot, LostCosts, Parcel, Workspaces, remove_tree
 from state.errors import SessionLocked
 from state.keys import redaction_key
 from state.lock import SessionLock
@@ -167,9 +166,9 @@ def test_a_parcel_takes_effect_as_a_whole_wherever_the_batch_is_killed(
             real(source, place)
 
         with monkeypatch.context() as patched:
-            patched.setattr("agent_host.batch.parcels.remove_tree", dies(remove_tree))
-            patched.setattr("agent_host.batch.parcels.os.rename", dies(stays_on_its_disk if apart else os.rename))
-            patched.setattr("agent_host.batch.parcels.shutil.copy2", dies(shutil.copy2))
+            patched.setattr("agent_host.batch.workspaces.remove_tree", dies(remove_tree))
+            patched.setattr("agent_host.batch.workspaces.os.rename", dies(stays_on_its_disk if apart else os.rename))
+            patched.setattr("agent_host.batch.workspaces.shutil.copy2", dies(shutil.copy2))
             try:
                 scene.here.take_back(scene.parcel, archive)
                 whole = scene.found()
@@ -296,7 +295,7 @@ def test_an_attempt_counts_what_was_out_and_begins_with_what_came_back(
     (tmp_path / "node" / "workspaces" / task.key / "made").touch()
     parcel = Parcel(task.key, ledger.session_id(task), ())
     with monkeypatch.context() as patched:
-        patched.setattr("agent_host.batch.parcels._bring", lambda *_: os.stat(tmp_path / "nothing"))
+        patched.setattr("agent_host.batch.workspaces._bring", lambda *_: os.stat(tmp_path / "nothing"))
         with pytest.raises(OSError, match="nothing"):
             depot.take_back(parcel, far.pack(parcel, with_files=False))
     depot.costs.go_out(task.key, 2.0)

@@ -9,10 +9,8 @@ import pytest
 
 from agent_host.batch import BatchTask, Source
 from agent_host.batch import scheduler as module
-from agent_host.batch.attempts import Attempted
-from agent_host.batch.ledger import Ledger, is_over
-from agent_host.batch.scheduler import Scheduler
-from agent_host.batch.summary import exit_code_of, summarize
+from agent_host.batch.ledger import Ledger, exit_code_of, is_over, summarize
+from agent_host.batch.scheduler import Attempted, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ import pytest
 
 from agent_host.contracts import Leftovers
 from tool_runtime.platform import posix, windows
-from tool_runtime.processes import guard, orphan_reaper, pipes
+from tool_runtime.processes import guard, orphan_reaper
 from tool_runtime.processes.guard import ProcessGuard
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ while True:
     time.sleep(pause_s)
 """
 PR_GET_CHILD_SUBREAPER = 37
-WATCHER = Path(pipes.__file__).with_name("orphan_reaper.py")
+WATCHER = Path(guard.__file__).with_name("orphan_reaper.py")
 DAEMON = """
 import os, time
 if os.fork() == 0:
@@ -296,7 +296,7 @@ def test_the_watcher_spares_a_process_that_got_the_number_of_one_that_ended() ->
         stranger.wait()
 
 
-@pytest.mark.parametrize("kill_group", [pipes.kill_group, orphan_reaper.kill_group])
+@pytest.mark.parametrize("kill_group", [guard.kill_group, orphan_reaper.kill_group])
 def test_the_numbers_that_mean_no_group_are_not_killed(
     monkeypatch: pytest.MonkeyPatch, kill_group: Callable[[int], None]
 ) -> None:
@@ -348,7 +348,7 @@ def test_a_note_about_what_does_not_die_is_bounded() -> None:
 
 def test_what_does_not_die_is_reported() -> None:
     """SIGKILL leaves a process in an uninterruptible wait as it is."""
-    hunted = pipes.kill_until_quiet(lambda _: {2**22 + 1: 7})
+    hunted = guard.kill_until_quiet(lambda _: {2**22 + 1: 7})
     assert hunted.running == (2**22 + 1,)
     assert hunted.note() == f"still running after SIGKILL: {2**22 + 1}"
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tool_runtime.processes import server
-from tool_runtime.processes.server import ProgramLineTooLong, ServerParams, ServerProcess
+from tool_runtime.processes import background
+from tool_runtime.processes.background import ProgramLineTooLong, ServerParams, ServerProcess
 from tool_runtime.threads import DaemonPool
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def test_a_flood_on_stderr_stops_nothing_and_is_not_kept(pool: DaemonPool)
         assert await asyncio.wait_for(process.read_line(), 20) == word
     await process.aclose()
     assert process.last_words == "the last line"
-    assert len(process._last_words) <= server._STDERR_BYTES
+    assert len(process._last_words) <= background._STDERR_BYTES
 
 
 async def test_what_it_said_of_an_error_is_told(pool: DaemonPool) -> None:
@@ -71,7 +71,7 @@ async def test_a_flood_of_lines_waits_for_its_reader(pool: DaemonPool) -> None:
     process = started(pool, code)
     for number in range(100):
         assert int(await process.read_line()) == number
-    assert process._lines.qsize() <= server._AHEAD
+    assert process._lines.qsize() <= background._AHEAD
     await process.aclose()
 
 
@@ -95,7 +95,7 @@ async def test_one_that_was_given_work_finishes_it(pool: DaemonPool, tmp_path: P
 
 @pytest.mark.slow
 async def test_one_that_was_given_none_is_ended_soon(pool: DaemonPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_GRACE_S", 3600.0)
+    monkeypatch.setattr(background, "_GRACE_S", 3600.0)
     process = started(pool, f"{ECHO}import time; time.sleep(3600)")
     process.write(b"ready\n")
     await process.read_line()

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from agent_host.tool_service.admission import Admission, LocalSlots, Slot
-from agent_host.tool_service.configuration import TenantLimits
+from agent_host.tool_service.answers import Admission, LocalSlots, Slot
+from agent_host.tool_service.tenants import TenantLimits
 from agent_host.tool_service.tool import HttpRefusal
 
 PATIENCE_S = 10.0

@@ -8,15 +8,14 @@ import orjson
 import pytest
 
 from agent_host.errors import UsageError
-from agent_host.tool_service.configuration import TenantLimits, read_configuration
 from agent_host.tool_service.server import all_tools
-from agent_host.tool_service.tenants import Handles
+from agent_host.tool_service.tenants import Handles, TenantLimits, read_configuration
 from agent_host.tool_service.tool import ToolFault
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.tool_service.configuration import Configuration
+    from agent_host.tool_service.tenants import Configuration
 
 SECRET = "hunter2-hunter2-hunter2"
 

@@ -29,7 +29,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from agent_host.version import __version__
-from tool_runtime.processes.server import ProgramLineTooLong, ServerParams
+from tool_runtime.processes.background import ProgramLineTooLong, ServerParams
 from tool_runtime.remote import MAX_TOOLS
 from tool_runtime.remote.mcp import MAX_ANSWER_BYTES, MAX_PAGES, NotSent, Stdio, origin_of
 from tool_runtime.remote.mcp.wire import Incoming, ServerQuestions, answer_in, has_answer
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.client.session import IncomingMessage
 
-    from tool_runtime.processes.server import ServerProcess
+    from tool_runtime.processes.background import ServerProcess
     from tool_runtime.remote.mcp import Asking, Http, ServerConfig
     from tool_runtime.remote.mcp.wire import Id
 

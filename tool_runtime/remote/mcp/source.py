@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
     from agent_host.contracts import AskPerson, ToolRequest
-    from tool_runtime.processes.server import ServerParams, ServerProcess
+    from tool_runtime.processes.background import ServerParams, ServerProcess
     from tool_runtime.remote import ToolList
     from tool_runtime.remote.mcp import ServerConfig
     from tool_runtime.remote.mcp.connection import ServerConnection
