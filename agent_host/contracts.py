@@ -216,15 +216,12 @@ class Spooled(Protocol):
     @property
     def size(self) -> int:
         """The number of bytes in `pieces`."""
-        ...
 
     def pieces(self) -> Iterator[bytes]:
         """All of them, a megabyte or so at a time; each call begins from the first. Raises OSError."""
-        ...
 
     def close(self) -> None:
         """Let them go; harmless when they are gone."""
-        ...
 
 
 class Maker(NamedTuple):
@@ -500,11 +497,9 @@ class CommandObserver(Protocol):
 
     def started(self, request: ToolRequest, command_id: str) -> None:
         """The command runs."""
-        ...
 
     def ended(self, request: ToolRequest, end: CommandEnd) -> None:
         """It is over."""
-        ...
 
 
 NoticeKind = Literal["listed", "changed", "hidden", "unavailable"]
@@ -530,53 +525,42 @@ class ToolRouter(Protocol):
 
     async def execute(self, request: ToolRequest) -> ToolResult:
         """Run one call. Tool failures come back as results; only cancellation and broken infrastructure raise."""
-        ...
 
     def at_once(self, request: ToolRequest) -> ToolResult | None:
         """Run a call that has nothing to wait for, without the time that a task of its own takes; None for every other
         call, of which nothing has been done."""
-        ...
 
     async def tools(self) -> Sequence[ToolSpec]:
         """All tools that this router can run by now, before policy narrows them. Each task asks again."""
-        ...
 
     async def fix(self, lists: Mapping[str, str]) -> Mapping[str, str]:
         """Fix the tools from elsewhere for a task, before it asks for `tools`: as they stood in `lists`, the SHA-256 of
         each source's list by the name of the source, where these are kept, else as they are by now. A source that
         nothing is known of is waited for a moment. Returns what is fixed, in the same form."""
-        ...
 
     async def outcome(self, request: ToolRequest) -> ToolResult | None:
         """Return the outcome of a call whose host process died before it had the answer, if the place that it went to
         can say; None if it cannot. Nothing is run for it."""
-        ...
 
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
         """Return the problem with a call's arguments by the tool's own schema; None if there is none, or no such
         tool."""
-        ...
 
     def usable_arguments(self, tool_name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments of a call without what stands for an optional one that is left out, such as null; `arguments`
         itself where nothing changes, or there is no such tool."""
-        ...
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """Do away with what is left of a call whose host process died, so that it has no effect after it has been
         reported: end its processes, remove its temporary files. What cannot be reached stays and raises nothing."""
-        ...
 
     async def settle(self, request: ToolRequest) -> None:
         """Remove what was kept of a call until its result was on record; the files themselves stay as they are.
         Harmless where there is nothing."""
-        ...
 
     async def end_commands(self) -> Leftovers:
         """End the session's background commands, and then what commands have left running besides, which is what the
         result counts. No call follows. Harmless when repeated."""
-        ...
 
     async def aclose(self) -> None:
         """Release connections and end what is still running."""
-        ...

@@ -151,141 +151,100 @@ class AgentHostError(Exception):
     rpc_code: ClassVar[int] = -32603
     retryable: ClassVar[bool] = False
 
+    def __init_subclass__(
+        cls, *, code: ErrorCode | None = None, rpc_code: int | None = None, retryable: bool | None = None
+    ) -> None:
+        super().__init_subclass__()
+        given = {"code": code, "rpc_code": rpc_code, "retryable": retryable}
+        for name, value in given.items():
+            if value is not None:  # else it is that of the base
+                setattr(cls, name, value)
+
     def __init__(self, *problems: str, **details: Any) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
         self.details: dict[str, Any] = details
 
 
-class UsageError(AgentHostError):
+class UsageError(AgentHostError, code=ErrorCode.INVALID_REQUEST, rpc_code=-32602):
     """Invalid options, configuration or environment."""
-
-    code = ErrorCode.INVALID_REQUEST
-    rpc_code = -32602
 
 
 class OutputRefused(AgentHostError):
     """Standard output did not take what the command was asked for; `__cause__` is why."""
 
 
-class PolicyError(AgentHostError):
+class PolicyError(AgentHostError, code=ErrorCode.POLICY_BUNDLE_INVALID, rpc_code=-32003):
     """The policy bundle is invalid."""
-
-    code = ErrorCode.POLICY_BUNDLE_INVALID
-    rpc_code = -32003
 
 
 class PolicyBundleInvalid(PolicyError):
     """The bundle breaks its schema, or belongs to another session."""
 
 
-class PolicyExpired(PolicyError):
+class PolicyExpired(PolicyError, code=ErrorCode.POLICY_EXPIRED):
     """`expiresAt` has passed; only a refreshed bundle lets the session go on (AH 8.6)."""
 
-    code = ErrorCode.POLICY_EXPIRED
 
-
-class PolicyDenied(PolicyError):
+class PolicyDenied(PolicyError, code=ErrorCode.CAPABILITY_DENIED, rpc_code=-32020):
     """The bundle does not grant what the session cannot do without: LLM.Call."""
 
-    code = ErrorCode.CAPABILITY_DENIED
-    rpc_code = -32020
 
-
-class SessionError(AgentHostError):
+class SessionError(AgentHostError, code=ErrorCode.SESSION_NOT_FOUND, rpc_code=-32001):
     """The requested session cannot be used by this process."""
-
-    code = ErrorCode.SESSION_NOT_FOUND
-    rpc_code = -32001
 
 
 class SessionNotFound(SessionError):
     """No such session on this machine."""
 
 
-class SessionNotReady(SessionError):
+class SessionNotReady(SessionError, code=ErrorCode.SESSION_NOT_READY):
     """The session cannot take this request: it is not created yet, is paused, or has ended."""
 
-    code = ErrorCode.SESSION_NOT_READY
 
-
-class SandboxWeaker(SessionError):
+class SandboxWeaker(SessionError, code=ErrorCode.SESSION_NOT_READY):
     """Commands of the session would be held by a weaker sandbox than before, and nobody has agreed to that."""
 
-    code = ErrorCode.SESSION_NOT_READY
 
-
-class SessionExpired(SessionError):
+class SessionExpired(SessionError, code=ErrorCode.SESSION_EXPIRED, rpc_code=-32002):
     """The Session Service has ended the session; it cannot be resumed (AH 9.6)."""
 
-    code = ErrorCode.SESSION_EXPIRED
-    rpc_code = -32002
 
-
-class Incompatible(SessionError):
+class Incompatible(SessionError, code=ErrorCode.INCOMPATIBLE, rpc_code=-32005):
     """The Session Service does not support this version of the host (AH 3.2), or client and host have no common version
     of the protocol; no session starts."""
 
-    code = ErrorCode.INCOMPATIBLE
-    rpc_code = -32005
 
-
-class SessionHeld(SessionError):
+class SessionHeld(SessionError, code=ErrorCode.SESSION_HELD, rpc_code=-32031, retryable=True):
     """Another live process has the session; `details["pid"]` names it if known."""
 
-    code = ErrorCode.SESSION_HELD
-    rpc_code = -32031
-    retryable = True
 
-
-class CheckpointUnreadable(SessionError):
+class CheckpointUnreadable(SessionError, code=ErrorCode.CHECKPOINT_UNREADABLE, rpc_code=-32030):
     """The checkpoint is damaged or of an unknown newer version; it was left or moved aside, never deleted."""
 
-    code = ErrorCode.CHECKPOINT_UNREADABLE
-    rpc_code = -32030
 
-
-class OutOfOrder(AgentHostError):
+class OutOfOrder(AgentHostError, code=ErrorCode.INVALID_REQUEST, rpc_code=-32600):
     """The request cannot follow what came before it, such as a second CreateSession."""
 
-    code = ErrorCode.INVALID_REQUEST
-    rpc_code = -32600
 
-
-class TaskAlreadyRunning(AgentHostError):
+class TaskAlreadyRunning(AgentHostError, code=ErrorCode.TASK_ALREADY_RUNNING, rpc_code=-32004, retryable=True):
     """A task is running, or waits to be resumed or cancelled; a session has one task at a time."""
 
-    code = ErrorCode.TASK_ALREADY_RUNNING
-    rpc_code = -32004
-    retryable = True
 
-
-class NoActiveTask(AgentHostError):
+class NoActiveTask(AgentHostError, code=ErrorCode.NO_ACTIVE_TASK, rpc_code=-32041):
     """There is no task with that id to cancel."""
 
-    code = ErrorCode.NO_ACTIVE_TASK
-    rpc_code = -32041
 
-
-class CheckpointWriteFailed(AgentHostError):
+class CheckpointWriteFailed(AgentHostError, code=ErrorCode.CHECKPOINT_WRITE_FAILED, retryable=True):
     """The disk did not take a record that must be durable before an effect may start."""
 
-    code = ErrorCode.CHECKPOINT_WRITE_FAILED
-    retryable = True
 
-
-class GuardrailBlocked(AgentHostError):
+class GuardrailBlocked(AgentHostError, code=ErrorCode.LLM_GUARDRAIL_BLOCKED, rpc_code=-32012):
     """The gateway blocked the prompt, according to the body of its answer (AH 6.4)."""
 
-    code = ErrorCode.LLM_GUARDRAIL_BLOCKED
-    rpc_code = -32012
 
-
-class BudgetExceeded(AgentHostError):
+class BudgetExceeded(AgentHostError, code=ErrorCode.LLM_BUDGET_EXCEEDED, rpc_code=-32011):
     """The session's token budget does not cover another call (AH 6.5)."""
-
-    code = ErrorCode.LLM_BUDGET_EXCEEDED
-    rpc_code = -32011
 
 
 class CostExceeded(BudgetExceeded):
@@ -297,19 +256,14 @@ class RequestTooLong(BudgetExceeded):
     left out is. A higher limit lets it go on."""
 
 
-class GatewayError(AgentHostError):
+class GatewayError(AgentHostError, code=ErrorCode.LLM_GATEWAY_ERROR, rpc_code=-32010):
     """The LLM gateway could not be used."""
 
-    code = ErrorCode.LLM_GATEWAY_ERROR
-    rpc_code = -32010
 
-
-class GatewayUnavailable(GatewayError):
+class GatewayUnavailable(GatewayError, retryable=True):
     """A passing fault: network, time-out, 429, 5xx, a stream cut before its end. Worth a retry (AH 6.4).
     `retry_after_s` is the wait that the gateway asked for; not `again`: it asked that this request is not repeated;
     `gets_ready`: it loads its model or is overloaded, and is waited for by time (`llm.max_wait_s`)."""
-
-    retryable = True
 
     def __init__(
         self,
@@ -376,7 +330,5 @@ class ServiceRejected(ServiceError):
         self.service_code = service_code
 
 
-class ServiceUnauthorized(ServiceRejected):
+class ServiceUnauthorized(ServiceRejected, code=ErrorCode.UNAUTHORIZED):
     """The service refused the token."""
-
-    code = ErrorCode.UNAUTHORIZED

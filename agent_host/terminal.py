@@ -273,41 +273,33 @@ class Field(Protocol):
     @property
     def name(self) -> str:
         """Its name in the answer."""
-        ...
 
     @property
     def kind(self) -> str:
         """`string`, `integer`, `number`, `boolean`, `choice` or `choices`."""
-        ...
 
     @property
     def title(self) -> str:
         """Its title, which may be empty."""
-        ...
 
     @property
     def description(self) -> str:
         """Its description, which may be empty."""
-        ...
 
     @property
     def required(self) -> bool:
         """True if it cannot be left out."""
-        ...
 
     @property
     def choices(self) -> Sequence[tuple[str, str]]:
         """The values to choose from, each with its words."""
-        ...
 
     @property
     def default(self) -> Any:
         """The answer of an empty line, None for none."""
-        ...
 
     def problem(self, value: Any) -> str | None:
         """The problem with a value; None if it fits."""
-        ...
 
 
 class Question(Protocol):
@@ -316,12 +308,10 @@ class Question(Protocol):
     @property
     def source(self) -> str:
         """The server."""
-        ...
 
     @property
     def url(self) -> str | None:
         """A page to open."""
-        ...
 
 
 _FLAGS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}

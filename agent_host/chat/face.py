@@ -31,35 +31,27 @@ class Face(Protocol):
 
     def print(self, text: str) -> None:
         """Print whole lines, safe as they are, above what is live."""
-        ...
 
     def refresh(self) -> None:
         """Show what has changed of what is live, soon."""
-        ...
 
     async def room(self) -> None:
         """Wait while the terminal is far behind."""
-        ...
 
     async def key(self, prompt: str, keys: str) -> str:
         """Return the one of `keys` that is typed after the prompt was shown."""
-        ...
 
     async def line(self, prompt: str, initial: str = "", *, lines: bool = False) -> str | None:
         """Return what a person types, None if they take it back; `lines` for text of several."""
-        ...
 
     async def pick(self, title: str, choices: Sequence[Choice]) -> str | None:
         """Return the value of the row that a person chooses, None for none."""
-        ...
 
     def call_attention(self, title: str) -> None:
         """Ring the bell, and put `title` into the terminal's own; an empty one puts the usual one back."""
-        ...
 
     def leave(self) -> None:
         """End the conversation."""
-        ...
 
 
 _PIECE_BYTES: Final = 4096

@@ -17,13 +17,13 @@ from agent_host.batch.scheduler import Attempts, BatchLaunch, Scheduler
 from agent_host.batch.workspaces import Depot, Workspaces
 from agent_host.cli.outputs import import_view, write_page
 from agent_host.cli.policy import policy_of_options
-from agent_host.cli.shared import CommandLine, end_on_signals, settings_of_options
+from agent_host.cli.shared import CommandLine, approval_options, end_on_signals, setting_options, settings_of_options
 from agent_host.cli.streams import answer, notice
 from agent_host.clients.fork_server import default_starter
 from agent_host.errors import PolicyBundleInvalid, UsageError
 from agent_host.host.backends import NO_GATEWAY
 from agent_host.host.dry_runs import policy_to_try
-from agent_host.host.options import OPTION_OF, model_facts
+from agent_host.host.options import model_facts
 from agent_host.host.records import stored_sessions
 from agent_host.host.secrets import hide_key, hide_secrets
 from agent_host.ids import MACHINE
@@ -205,30 +205,17 @@ def _write_page(tasks: Sequence[BatchTask], ledger: Ledger, state_dir: str) -> N
 
 def _launch(namespace: argparse.Namespace, line: CommandLine, settings: Settings) -> BatchLaunch:
     state_dir = line.source.state_dir
-    approvals = [word for name in namespace.approve for word in ("--approve", name)]
-    approvals += ["--approve-all"] if namespace.approve_all else []
     return BatchLaunch(
         os.getcwd(),
         state_dir,
-        (*_words(namespace, _OF_ALL), "--state-dir", state_dir, *approvals),
-        (*_words(namespace, _OF_MODEL), *([] if namespace.schema is None else ["--schema", namespace.schema])),
+        (*setting_options(namespace, _OF_ALL), "--state-dir", state_dir, *approval_options(namespace)),
+        (*setting_options(namespace, _OF_MODEL), *([] if namespace.schema is None else ["--schema", namespace.schema])),
         settings.host.max_steps,
         namespace.timeout,
         settings.tools.command_timeout_max_s,
         namespace.keep,
         (),
     )
-
-
-def _words(namespace: argparse.Namespace, keys: Sequence[str]) -> tuple[str, ...]:
-    """The options of these settings as they were given."""
-    given = settings_of_options(namespace)
-    words: list[str] = []
-    for key in keys:
-        value = given.get(key)
-        for one in value if isinstance(value, list) else [] if value is None else [value]:
-            words += [OPTION_OF[key], str(one)]
-    return tuple(words)
 
 
 def _check_policies(tasks: Sequence[BatchTask], namespace: argparse.Namespace, state_dir: str) -> None:

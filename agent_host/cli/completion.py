@@ -10,10 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from agent_host.cli.options import COMMANDS, COMMANDS_WITH_SESSION, make_parser
-from agent_host.cli.shared import SETTING_OPTIONS
 from agent_host.cli.streams import answer
 from agent_host.errors import AgentHostError
-from agent_host.host.options import settings_from, state_dir_from
+from agent_host.host.options import OPTION_OF, settings_from, state_dir_from
 from config.policies import BUILT_IN
 from config.providers import names_of
 from config.settings import SETTINGS
@@ -99,7 +98,7 @@ def _values_of(action: argparse.Action) -> Iterable[str]:
     """The values that an option takes, as far as they can be listed."""
     if action.choices is not None:
         return map(str, action.choices)
-    key = next((key for option, key, _ in SETTING_OPTIONS if option in action.option_strings), "")
+    key = next((key for key, option in OPTION_OF.items() if option in action.option_strings), "")
     if key == "host.policy":
         return BUILT_IN
     try:

@@ -198,7 +198,6 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Drop it; nothing happens where it was made already."""
-        ...
 
 
 class Clock(Protocol):
@@ -206,11 +205,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds since some moment."""
-        ...
 
     def later(self, delay_s: float, call: Callable[[], None]) -> Timer:
         """Make `call` in `delay_s` seconds."""
-        ...
 
 
 class LoopClock:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -32,103 +30,13 @@ from config import json_text
 from config.load import read_regular_file
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable, Mapping
 
     from agent_host.cli.outputs import OutputFiles
     from agent_host.host.peers import PeerCheck
     from agent_host.rpc.questions import Desk, QuestionChannel
 
-
-def _whole(text: str) -> int:
-    """Raises ArgumentTypeError."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"give a whole number, not {text!r}") from None
-
-
-def whole_number(least: int, most: float, asks: str) -> Callable[[str], int]:
-    """Return what reads a whole number; `asks` says for which."""
-
-    def read(text: str) -> int:
-        number = int(text) if text.isascii() and text.isdigit() else -1
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{asks}, not {text}")
-        return number
-
-    return read
-
-
-def number_or_nan(text: str) -> float:
-    """The number of an option; NaN, which is in no bounds, for what is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _cost(text: str) -> float:
-    """A limit of costs; 0 would mean that there is none. Raises ArgumentTypeError."""
-    cost = number_or_nan(text)
-    if not cost > 0:
-        raise argparse.ArgumentTypeError(f"give an amount above 0, not {text}")
-    return cost
-
-
-# Options of `run` and `resume` that are settings: option, setting, arguments for argparse.
-_ARGUMENTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    (
-        "host.policy",
-        {"metavar": "NAME_OR_FILE", "help": "read-only, workspace, ci, full, or a bundle file (workspace)"},
-    ),
-    (
-        "llm.gateway",
-        {"metavar": "URL", "help": "LLM gateway, or mock:FILE for a scripted one ($LLM_GATEWAY_ENDPOINT)"},
-    ),
-    (
-        "llm.provider",
-        {"metavar": "NAME", "help": "a provider of the configuration, or a known one (the one that is found)"},
-    ),
-    (
-        "llm.dialect",
-        {"metavar": "NAME", "help": "wire format of the gateway: anthropic, openai, responses or auto (anthropic)"},
-    ),
-    ("llm.model", {"metavar": "NAME", "help": "a model that the policy allows (its first)"}),
-    (
-        "host.max_steps",
-        {"metavar": "N", "type": _whole, "help": "the most steps of a task, 1 to 10,000 (40)"},
-    ),
-    (
-        "llm.max_cost",
-        {"metavar": "N", "type": _cost, "help": "end before it costs more: docs/costs.md (no limit)"},
-    ),
-    (
-        "host.toolset",
-        {
-            "metavar": "FAMILY",
-            "action": "append",
-            "help": "tools the model sees: desktop, native, skills or slim; repeatable (desktop)",
-        },
-    ),
-    (
-        "sandbox.level",
-        {"metavar": "LEVEL", "help": "sandbox of commands: none, landlock, namespace or auto (auto)"},
-    ),
-    (
-        "sandbox.allowed_domains",
-        {"metavar": "HOST", "action": "append", "help": "a host that commands may reach; repeatable (none)"},
-    ),
-    ("host.output", {"metavar": "FORM", "help": "text, json or jsonl (text)"}),
-    (
-        "host.verbose",
-        {
-            "action": "store_true",
-            "default": None,
-            "help": "show commands' output and the model's thinking, on standard error",
-        },
-    ),
-)
-SETTING_OPTIONS = tuple((OPTION_OF[key], key, arguments) for key, arguments in _ARGUMENTS)
 
 # Options of `sessions` that need `--prune`, by attribute.
 PRUNE_OPTIONS = ("max_age", "max_count", "max_size", "resumable", "dry_run")
@@ -143,22 +51,32 @@ def settings_of_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """The settings that the command line sets, by key."""
     return {
         key: value
-        for option, key, _ in SETTING_OPTIONS
+        for key, option in OPTION_OF.items()
         if (value := getattr(namespace, _destination(option), None)) is not None
     }
 
 
 def options_again(namespace: argparse.Namespace) -> list[str]:
     """The options of a session as they were given, for a process that is to have the same."""
-    words: list[str] = []
-    for option, key, _ in SETTING_OPTIONS:
-        value = settings_of_options(namespace).get(key)
-        for one in value if isinstance(value, list) else [] if value is None else [value]:
-            words += [option, str(one)]
+    words = setting_options(namespace, OPTION_OF)
     for option, value in (("--workspace", namespace.workspace), ("--state-dir", namespace.state_dir)):
         words += [] if value is None else [option, value]
-    for name in namespace.approve:
-        words += ["--approve", name]
+    return words + approval_options(namespace)
+
+
+def setting_options(namespace: argparse.Namespace, keys: Iterable[str]) -> list[str]:
+    """The options of these settings as they were given."""
+    given, words = settings_of_options(namespace), list[str]()
+    for key in keys:
+        value = given.get(key)
+        for one in value if isinstance(value, list) else [] if value is None else [value]:
+            words += [OPTION_OF[key], str(one)]
+    return words
+
+
+def approval_options(namespace: argparse.Namespace) -> list[str]:
+    """The options that approve in advance, as they were given."""
+    words = [word for name in namespace.approve for word in ("--approve", name)]
     return [*words, *(["--approve-all"] if namespace.approve_all else [])]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from agent_host.cli.main import main
-from agent_host.cli.shared import SETTING_OPTIONS
+from agent_host.cli.options import SETTING_ARGUMENTS
 from agent_host.host.options import OPTION_OF
 from tests.unit.cli.mistakes import MISTAKES
 
@@ -163,4 +163,4 @@ def test_there_are_rows_enough() -> None:
 
 
 def test_each_option_that_is_a_setting_is_named_by_one_table() -> None:
-    assert {key: option for option, key, _ in SETTING_OPTIONS} == OPTION_OF
+    assert list(SETTING_ARGUMENTS) == list(OPTION_OF)
