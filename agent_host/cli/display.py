@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.cli.progress import OUTPUT_PREFIX, LiveView, ProgressLines
-from agent_host.cli.screen import ScreenBlock, can_draw, colour_diff, columns_of, renders
+from agent_host.cli.progress import (
+    OUTPUT_PREFIX,
+    LiveView,
+    ProgressLines,
+    ScreenBlock,
+    can_draw,
+    colour_diff,
+    columns_of,
+    renders,
+)
 from agent_host.cli.streams import GITHUB, GITLAB, notice, put, reason_of
 from agent_host.display_text import count_noun, tokens_in_words
 from agent_host.errors import CANCELLED
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 
     from agent_host import Result
     from agent_host.cli.pipeline import StepMarks
-    from agent_host.cli.progress import Clock, Timer
+    from agent_host.cli.progress import Clock
     from agent_host.events.emitter import Event, Sink
 
 # What each form puts on stdout.
@@ -195,24 +203,18 @@ class TextOutput(ProgressLines):
         self._any_text = False
         self.refused: Exception | None = None
         if not verbose and can_draw(self._progress):
+            block = ScreenBlock(self._progress)
             self._view = LiveView(
-                ScreenBlock(self._progress),
-                self._running,
-                self._outputs,
-                self._clock,
-                titled=lambda label: self._stamp(f"  tool    {label}").rstrip("\n"),
-                waiting=lambda awaited: self._stamp(f"  waiting for {awaited}").rstrip("\n"),
-                prefix=OUTPUT_PREFIX,
-                is_busy=lambda: self._in_text,
+                block, self._running, self._outputs, self._clock, self._stamp, is_busy=lambda: self._in_text
             )
         self._blocks = MarkdownBlocks() if renders(self._out) else None
-        self._loading: Timer | None = None
+        self._drop_loading: Callable[[], None] | None = None
 
     def stop(self) -> None:
         """See ProgressLines."""
         super().stop()
-        if self._loading is not None:
-            self._loading.cancel()
+        if self._drop_loading is not None:
+            self._drop_loading()
 
     def flush(self) -> None:
         """End a line of prose that is still open, or show the end of what is rendered."""
@@ -245,9 +247,11 @@ class TextOutput(ProgressLines):
         super()._show(event)
         if event.event_type is EventType.TOOL_OUTPUT_CHUNK and not self._verbose:
             self._take_output(event)
-        handler = self._HANDLERS.get(event.event_type)
+        handler, line = self._HANDLERS.get(event.event_type), _LINES.get(event.event_type)
         if handler is not None:
             handler(self, event.public_payload)
+        elif line is not None:
+            self._say(line(event.public_payload))
 
     def _put(self, text: str) -> None:
         self.flush()
@@ -276,14 +280,8 @@ class TextOutput(ProgressLines):
         self._write(f"{render(defuse(block), columns_of(self._out))}\n")
 
     def _model_asked(self, _: dict[str, Any]) -> None:
-        if self._blocks is not None and self._loading is None:
-            self._loading = self._clock.later(_LOAD_AFTER_S, load_soon)
-
-    def _step_started(self, payload: dict[str, Any]) -> None:
-        self._say(f"step {payload['stepCount']}")
-
-    def _model_answered(self, payload: dict[str, Any]) -> None:
-        self._say(f"  model   {tokens_in_words(payload)}, {payload['latencyMs']} ms")
+        if self._blocks is not None and self._drop_loading is None:
+            self._drop_loading = self._clock.later(_LOAD_AFTER_S, load_soon)
 
     def _tool_completed(self, payload: dict[str, Any]) -> None:
         call_id = payload["toolCallId"]
@@ -301,73 +299,70 @@ class TextOutput(ProgressLines):
             lines += [f"{OUTPUT_PREFIX}{_head(line)}\n" for line in self._outputs[call_id].last_of_each()]
         self._put("".join(lines))
 
-    def _command_ended(self, payload: dict[str, Any]) -> None:
-        """A background command; or the processes that commands had left running when the session ended."""
-        if "commandId" not in payload:
-            self._say(f"  command {payload['processesEnded']} process(es) left by commands were ended with the session")
-            return
-        how = [payload["reason"].replace("_", " ")]
-        how += [f"exit code {payload['exitCode']}"] if "exitCode" in payload else []
-        how += [f"{payload['processesLeft']} process(es) still running"] if "processesLeft" in payload else []
-        self._say(f"  command {payload['commandId']} — {', '.join(how)}")
-
-    def _retry(self, payload: dict[str, Any]) -> None:
-        wait = payload["waitMs"] / 1000
-        self._say(f"  retry   {payload['attempt']} in {wait:.1f} s: {_printable(payload['message'])}")
-
-    def _summary_retry(self, payload: dict[str, Any]) -> None:
-        wait = payload["waitMs"] / 1000
-        self._say(f"  retry   of a summary in {wait:.1f} s: {_printable(payload['message'])}")
-
-    def _step_limit(self, payload: dict[str, Any]) -> None:
-        self._say(f"  notice  {payload['stepCount']} of {payload['maxSteps']} steps used")
-
-    def _warning(self, payload: dict[str, Any]) -> None:
-        self._say(f"  warning {_printable(payload.get('message', ''))}")
-
     def _session_started(self, payload: dict[str, Any]) -> None:
         if "message" in payload:
-            self._warning(payload)
-
-    def _notice(self, payload: dict[str, Any]) -> None:
-        self._say(f"  notice  {_printable(payload['message'])}")
-
-    def _on_expired(self, _: dict[str, Any]) -> None:
-        self._say("  warning the policy has expired")
+            self._say(_warning(payload))
 
     def _on_asked(self, _: dict[str, Any]) -> None:
         self.flush()
 
-    def _approval(self, payload: dict[str, Any]) -> None:
-        self._say(f"  approve {payload['decision']}: {_printable(payload['reason'])}")
-
     _HANDLERS: ClassVar[dict[EventType, Callable[[TextOutput, dict[str, Any]], None]]] = {
         EventType.SESSION_STARTED: _session_started,
         EventType.TEXT_CHUNK: _text,
-        EventType.STEP_STARTED: _step_started,
-        EventType.LLM_DIALECT_CHOSEN: _notice,
-        EventType.LLM_SERVER_READ: _notice,
         EventType.LLM_REQUEST_STARTED: _model_asked,
-        EventType.LLM_REQUEST_COMPLETED: _model_answered,
-        EventType.LLM_ANSWER_REPAIRED: _warning,
-        EventType.LLM_COUNT_ODD: _notice,
-        EventType.LLM_BLOCK_DROPPED: _warning,
-        EventType.LLM_RETRY: _retry,
-        EventType.CONTEXT_SUMMARY_RETRY: _summary_retry,
-        EventType.LLM_WINDOW_CUT: _warning,
-        EventType.LLM_FALLBACK: _warning,
         EventType.TOOL_COMPLETED: _tool_completed,
-        EventType.COMMAND_ENDED: _command_ended,
-        EventType.TOOLS_CHANGED: _notice,
-        EventType.TOOLS_HIDDEN: _warning,
-        EventType.STEP_LIMIT_APPROACHING: _step_limit,
         EventType.APPROVAL_REQUESTED: _on_asked,
-        EventType.APPROVAL_RESOLVED: _approval,
-        EventType.CHECKPOINT_FAILED: _warning,
-        EventType.ARTIFACT_UPLOAD_FAILED: _warning,
-        EventType.STORAGE_LIMIT_REACHED: _warning,
-        EventType.POLICY_EXPIRED: _on_expired,
     }
+
+
+def _warning(payload: dict[str, Any]) -> str:
+    return f"  warning {_printable(payload.get('message', ''))}"
+
+
+def _notice(payload: dict[str, Any]) -> str:
+    return f"  notice  {_printable(payload['message'])}"
+
+
+def _retry(payload: dict[str, Any], what: str = "") -> str:
+    which = what or payload["attempt"]
+    return f"  retry   {which} in {payload['waitMs'] / 1000:.1f} s: {_printable(payload['message'])}"
+
+
+def _command_ended(payload: dict[str, Any]) -> str:
+    """A background command; or the processes that commands had left running when the session ended."""
+    if "commandId" not in payload:
+        return f"  command {payload['processesEnded']} process(es) left by commands were ended with the session"
+    how = [payload["reason"].replace("_", " ")]
+    how += [f"exit code {payload['exitCode']}"] if "exitCode" in payload else []
+    how += [f"{payload['processesLeft']} process(es) still running"] if "processesLeft" in payload else []
+    return f"  command {payload['commandId']} — {', '.join(how)}"
+
+
+_LINES: dict[EventType, Callable[[dict[str, Any]], str]] = {
+    EventType.STEP_STARTED: lambda payload: f"step {payload['stepCount']}",
+    EventType.LLM_DIALECT_CHOSEN: _notice,
+    EventType.LLM_SERVER_READ: _notice,
+    EventType.LLM_REQUEST_COMPLETED: lambda payload: f"  model   {tokens_in_words(payload)}, {payload['latencyMs']} ms",
+    EventType.LLM_ANSWER_REPAIRED: _warning,
+    EventType.LLM_COUNT_ODD: _notice,
+    EventType.LLM_BLOCK_DROPPED: _warning,
+    EventType.LLM_RETRY: _retry,
+    EventType.CONTEXT_SUMMARY_RETRY: lambda payload: _retry(payload, "of a summary"),
+    EventType.LLM_WINDOW_CUT: _warning,
+    EventType.LLM_FALLBACK: _warning,
+    EventType.COMMAND_ENDED: _command_ended,
+    EventType.TOOLS_CHANGED: _notice,
+    EventType.TOOLS_HIDDEN: _warning,
+    EventType.STEP_LIMIT_APPROACHING: lambda payload: (
+        f"  notice  {payload['stepCount']} of {payload['maxSteps']} steps used"
+    ),
+    EventType.APPROVAL_RESOLVED: lambda payload: f"  approve {payload['decision']}: {_printable(payload['reason'])}",
+    EventType.CHECKPOINT_FAILED: _warning,
+    EventType.ARTIFACT_UPLOAD_FAILED: _warning,
+    EventType.STORAGE_LIMIT_REACHED: _warning,
+    EventType.POLICY_EXPIRED: lambda _: "  warning the policy has expired",
+}
+"""The line of each event that has one."""
 
 
 def defuse(text: str) -> str:

@@ -1,27 +1,26 @@
-"""Signs of life on stderr while a task runs, whatever the form of output: that it still runs, and what commands
-print."""
+"""Signs of life on stderr while a task runs, whatever the form of output: that it still runs, and what commands print;
+on a terminal a block of lines that is redrawn in place."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import re
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agent_host.cli.streams import put
 from agent_host.display_text import escape
 from agent_host.events import RUN_ENDS, EventType
-from agent_host.terminal import is_in_ci
+from agent_host.terminal import DIFF_COLOURS, DIM, MIN_COLUMNS, PLAIN, cells, cut, is_in_ci, wants_style
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import ClassVar, TextIO
 
-    from agent_host.cli.screen import ScreenBlock
     from agent_host.events.emitter import Event
 
 OUTPUT_PREFIX = f"{'':13}| "
@@ -49,7 +48,7 @@ class ProgressLines:
         self._progress = sys.stderr if progress is None else progress
         self._verbose = verbose
         self._asks = asks
-        self._clock = LoopClock() if clock is None else clock
+        self._clock = clock or Clock()
         self._began = self._clock.now()
         self._running = Running(self._clock)
         self._outputs: dict[str, OutputLines] = {}
@@ -73,7 +72,7 @@ class ProgressLines:
         self._running.take(event)
         self._show(event)
         if kind is EventType.TOOL_COMPLETED:
-            self._running.over(event.payload["toolCallId"])
+            self._running.calls.pop(event.payload["toolCallId"], None)
             self._outputs.pop(event.payload["toolCallId"], None)
         elif kind in _BEGINNINGS and self._view is not None:
             self._view.began()
@@ -193,44 +192,27 @@ HEARTBEAT_EVERY_S = 30.0
 _SUBJECT_CHARS = 100
 
 
-class Timer(Protocol):
-    """A call that is due later."""
-
-    def cancel(self) -> None:
-        """Drop it; nothing happens where it was made already."""
-
-
-class Clock(Protocol):
-    """The time, and calls that are due later."""
+class Clock:
+    """The time of the running event loop, in seconds since some moment, and calls that are due later."""
 
     def now(self) -> float:
-        """Seconds since some moment."""
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        """Make `call` in `delay_s` seconds."""
-
-
-class LoopClock:
-    """That of the running event loop."""
-
-    def now(self) -> float:
-        """See Clock."""
+        """Return the present moment."""
         return time.monotonic()
 
-    def later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        """See Clock."""
-        return asyncio.get_running_loop().call_later(delay_s, call)
+    def later(self, delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
+        """Make `call` in `delay_s` seconds; returns what drops it, and does nothing where it was made already."""
+        return asyncio.get_running_loop().call_later(delay_s, call).cancel
 
 
-@dataclass(slots=True)
 class CallProgress:
     """A tool call that has no result yet, by the event of its request: `since` when it runs, or waits for an approval,
     which took `answered_ms`."""
 
-    requested: Event
-    since: float
-    asked: bool = False
-    answered_ms: int = 0
+    def __init__(self, requested: Event, since: float) -> None:
+        self.requested = requested
+        self.since = since
+        self.asked = False
+        self.answered_ms = 0
 
     @property
     def label(self) -> str:
@@ -242,14 +224,14 @@ class CallProgress:
 
 
 class Running:
-    """The calls that were requested and run, or the model; `step` counts from 1. Tokens and cost are those of the task,
-    with what the request that is out is expected to take."""
+    """The calls that were requested and run, or the model, `model_since` a request is out; steps count from 1. Tokens
+    and cost are those of the task, with what the request that is out is expected to take."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._step = 0
         self._request: Event | None = None
-        self._model_since: float | None = None
+        self.model_since: float | None = None
         self._tokens = self._expected = 0
         self._cost: dict[str, float] = {}
         self.calls: dict[str, CallProgress] = {}
@@ -259,10 +241,6 @@ class Running:
         handler = self._HANDLERS.get(event.event_type)
         if handler is not None:
             handler(self, event)
-
-    def over(self, call_id: str) -> None:
-        """The call has its result, and that has been shown."""
-        self.calls.pop(call_id, None)
 
     def label(self, call_id: str) -> str:
         """Tool and subject of a call; empty for one that is not known."""
@@ -278,18 +256,13 @@ class Running:
             return f"running{step}: {active[0].label}{self.state(active[0], others=len(active) - 1)}"
         if asked:
             return f"waiting{step}: approval of {asked[0].label}{self.state(asked[0], others=len(asked) - 1)}"
-        if self._model_since is not None:
+        if self.model_since is not None:
             return f"waiting{step}: {self.awaited()}"
         return f"running{step}"
 
-    @property
-    def waits_for_model(self) -> bool:
-        """True while a request is out."""
-        return self._model_since is not None
-
     def awaited(self) -> str:
         """The model that is waited for, for how long, and what the task has taken."""
-        since = self._clock.now() if self._model_since is None else self._model_since
+        since = self._clock.now() if self.model_since is None else self.model_since
         asked: dict[str, Any] = {} if self._request is None else self._request.public_payload
         parts = [escape(str(asked.get("model") or "the model"), keep=""), self._spent(since)]
         parts += [f"{self._tokens + self._expected:,} tokens"] if self._tokens + self._expected else []
@@ -309,16 +282,16 @@ class Running:
         self._step = event.payload["resumedFromStep"] + 1
 
     def _step_started(self, event: Event) -> None:
-        self._step, self._model_since = event.payload["stepCount"], None
+        self._step, self.model_since = event.payload["stepCount"], None
 
     def _model_asked(self, event: Event) -> None:
         self._request = event  # its text is made public when it is shown: that costs a search for secrets
         self._expected = event.payload.get("estimatedInputTokens", 0)
-        self._model_since = self._clock.now()
+        self.model_since = self._clock.now()
 
     def _model_answered(self, event: Event) -> None:
         payload = event.payload
-        self._model_since, self._expected = None, 0
+        self.model_since, self._expected = None, 0
         self._tokens += payload.get("inputTokens", 0) + payload.get("outputTokens", 0)
         if "cost" in payload:
             currency = event.public_payload.get("costCurrency", "")
@@ -327,19 +300,11 @@ class Running:
     def _on_requested(self, event: Event) -> None:
         self.calls[event.payload["toolCallId"]] = CallProgress(event, self._clock.now())
 
-    def _on_asked(self, event: Event) -> None:
-        self._set_asked(event, asked=True)
-
-    def _on_answered(self, event: Event) -> None:
-        self._set_asked(event, asked=False)
+    def _on_approval(self, event: Event) -> None:
         call = self.calls.get(event.payload["toolCallId"])
         if call is not None:
+            call.asked, call.since = event.event_type is EventType.APPROVAL_REQUESTED, self._clock.now()
             call.answered_ms += event.payload.get("latencyMs", 0)
-
-    def _set_asked(self, event: Event, *, asked: bool) -> None:
-        call = self.calls.get(event.payload["toolCallId"])
-        if call is not None:
-            call.asked, call.since = asked, self._clock.now()
 
     _HANDLERS: ClassVar[dict[EventType, Callable[[Running, Event], None]]] = {
         EventType.SESSION_RESUMED: _on_resumed,
@@ -347,8 +312,8 @@ class Running:
         EventType.LLM_REQUEST_STARTED: _model_asked,
         EventType.LLM_REQUEST_COMPLETED: _model_answered,
         EventType.TOOL_REQUESTED: _on_requested,
-        EventType.APPROVAL_REQUESTED: _on_asked,
-        EventType.APPROVAL_RESOLVED: _on_answered,
+        EventType.APPROVAL_REQUESTED: _on_approval,
+        EventType.APPROVAL_RESOLVED: _on_approval,
     }
 
 
@@ -359,7 +324,8 @@ class Heartbeat:
         self._clock = clock
         self._beat = beat
         self._due = 0.0
-        self._timer: Timer | None = None
+        self.stop: Callable[[], None] = lambda: None
+        """Leave no timer."""
 
     def start(self) -> None:
         """Begin to wait."""
@@ -370,14 +336,8 @@ class Heartbeat:
         """Something was printed just now."""
         self._due = self._clock.now() + HEARTBEAT_AFTER_S
 
-    def stop(self) -> None:
-        """Leave no timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def _wait(self) -> None:
-        self._timer = self._clock.later(max(0.0, self._due - self._clock.now()), self._look)
+        self.stop = self._clock.later(max(0.0, self._due - self._clock.now()), self._look)
 
     def _look(self) -> None:
         if self._clock.now() >= self._due:
@@ -395,9 +355,9 @@ TICK_S = 1.0
 
 
 class LiveView:
-    """Draws on `block` what of `running` printed last, or began first, or that the model is waited for. `outputs` has
-    the output of each call, `prefix` stands before its lines, `titled` makes the line above them of a call's label, and
-    `waiting` that of the model. Nothing is drawn while `is_busy`: a line that is still open stands there."""
+    """Draws in `block` what of `running` printed last, or began first, or that the model is waited for. `outputs` has
+    the output of each call, and `stamp` gives a line its time. Nothing is drawn while `is_busy`: a line that is still
+    open stands there."""
 
     def __init__(
         self,
@@ -405,28 +365,22 @@ class LiveView:
         running: Running,
         outputs: Mapping[str, OutputLines],
         clock: Clock,
-        *,
-        titled: Callable[[str], str],
-        waiting: Callable[[str], str],
-        prefix: str,
-        is_busy: Callable[[], bool] = lambda: False,
+        stamp: Callable[[str], str],
+        is_busy: Callable[[], bool],
     ) -> None:
         self._block = block
         self._running = running
         self._outputs = outputs
         self._clock = clock
-        self._titled = titled
-        self._waiting = waiting
+        self._stamp = stamp
         self._is_busy = is_busy
-        self._prefix = prefix
         self._latest = ""
-        self._drawn_at = 0.0
-        self._timer: Timer | None = None
-        self._timer_due = 0.0
+        self._drawn_at = self._due = 0.0
+        self._drop: Callable[[], None] | None = None
 
     def began(self) -> None:
         """A call was requested, or the model was asked."""
-        if self._timer is None:
+        if self._drop is None:
             self._drawn_at = self._clock.now()
             self._draw_at(self._drawn_at + TICK_S)
 
@@ -438,45 +392,125 @@ class LiveView:
     def clear(self) -> None:
         """Take the block away, for something else to be printed; it comes back below that, if a call still runs."""
         self._block.clear()
-        if self._timer is not None:
+        if self._drop is not None:
             self._draw_at(self._drawn_at + REDRAW_S)
 
     def stop(self) -> None:
         """Take the block away and leave no timer."""
         self._block.clear()
-        self._cancel()
+        if self._drop is not None:
+            self._drop()
 
     def _draw_at(self, due: float) -> None:
-        if self._timer is not None and self._timer_due <= due:
-            return
-        self._cancel()
-        self._timer_due = due
-        self._timer = self._clock.later(max(0.0, due - self._clock.now()), self._draw)
-
-    def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._drop is not None:
+            if self._due <= due:
+                return
+            self._drop()
+        self._due, self._drop = due, self._clock.later(max(0.0, due - self._clock.now()), self._draw)
 
     def _draw(self) -> None:
-        self._timer = None
+        self._drop = None
         self._drawn_at = self._clock.now()
         calls = self._running.calls
         active = {call_id: call for call_id, call in calls.items() if not call.asked}
-        if self._running.waits_for_model and not calls:
+        if self._running.model_since is not None and not calls:
             if not self._is_busy():
-                self._block.draw(self._waiting(self._running.awaited()), "", [])
-            self._draw_at(self._drawn_at + TICK_S)
-            return
-        if not active or len(active) < len(calls):  # over, or a question stands there
+                self._draw_lines(f"waiting for {self._running.awaited()}", "", [])
+        elif not active or len(active) < len(calls):  # over, or a question stands there
             self._block.clear()
             return
-        call_id = self._latest if self._latest in active else next(iter(active))
-        output = self._outputs.get(call_id)
-        lines = [] if output is None else [f"{self._prefix}{line}" for line in output.last()]
-        call = active[call_id]
-        self._block.draw(self._titled(call.label), self._running.state(call, others=len(active) - 1), lines)
+        else:
+            call_id = self._latest if self._latest in active else next(iter(active))
+            output, call = self._outputs.get(call_id), active[call_id]
+            lines = [] if output is None else [f"{OUTPUT_PREFIX}{line}" for line in output.last()]
+            self._draw_lines(f"tool    {call.label}", self._running.state(call, others=len(active) - 1), lines)
         self._draw_at(self._drawn_at + TICK_S)
+
+    def _draw_lines(self, title: str, state: str, lines: Sequence[str]) -> None:
+        self._block.draw(self._stamp(f"  {title}").rstrip("\n"), state, lines)
+
+
+# Smaller terminals show too little of a line, or scroll the block's first line out of reach.
+_MIN_ROWS = 10
+_MAX_COLUMNS = 100
+# Without wrapping a line takes one row, also where the terminal has another opinion on the width of a character.
+_NO_WRAP = "\x1b[?7l"
+_WRAP = "\x1b[?7h"
+_ERASE_BELOW = "\x1b[J"
+
+
+def renders(stream: TextIO) -> bool:
+    """True if Markdown on `stream` is to be rendered: a person reads it at a terminal that has styles."""
+    return stream.isatty() and wants_style() and not is_in_ci()
+
+
+def columns_of(stream: TextIO) -> int:
+    """The columns to fill: those of the terminal, within what can be read."""
+    return min(max(_size(stream)[0], MIN_COLUMNS), _MAX_COLUMNS)
+
+
+def colour_diff(text: str) -> str:
+    """The lines of a patch in the colours that diffs have, where the user wants some."""
+    if not wants_style():
+        return text
+    return "".join(
+        f"{DIFF_COLOURS[line[0]]}{line}{PLAIN}\n" if line[:1] in DIFF_COLOURS else f"{line}\n"
+        for line in text.splitlines()
+    )
+
+
+def can_draw(stream: TextIO) -> bool:
+    """True if lines on `stream` can be drawn again in place."""
+    if sys.platform == "win32" or is_in_ci() or os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    return stream.isatty() and _large_enough(*_size(stream))
+
+
+class ScreenBlock:
+    """Lines below everything else on the terminal `stream`. `clear` before anything else is printed there."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._widths: list[int] = []
+
+    def draw(self, title: str, state: str, lines: Sequence[str]) -> None:
+        """Show `title` with `state` behind it and, dim, `lines`, in place of what the block showed; each printable.
+        What is too long is cut, but for the state, and a terminal that has become too small shows nothing."""
+        columns, rows = _size(self._stream)
+        erase = self._erasing(columns)
+        shown = []
+        if _large_enough(columns, rows):
+            shown = [cut(title, columns - 1 - cells(state)) + state, *(cut(line, columns - 1) for line in lines)]
+        self._widths = [cells(line) for line in shown]
+        begin, end = (DIM, PLAIN) if wants_style() else ("", "")
+        body = "".join(f"{line}\n" if at == 0 else f"{begin}{line}{end}\n" for at, line in enumerate(shown))
+        if erase or body:
+            put(self._stream, f"{erase}{_NO_WRAP}{body}{_WRAP}")
+
+    def clear(self) -> None:
+        """Take the block off the terminal."""
+        if self._widths:
+            put(self._stream, self._erasing(_size(self._stream)[0]))
+            self._widths = []
+
+    def _erasing(self, columns: int) -> str:
+        """The sequence that takes the cursor to the block's first row and erases from there. A terminal that has become
+        narrower since has wrapped the lines."""
+        rows = sum(max(1, -(-width // max(columns, 1))) for width in self._widths)
+        return f"\x1b[{rows}A\r{_ERASE_BELOW}" if rows else ""
+
+
+def _size(stream: TextIO) -> tuple[int, int]:
+    """Columns and rows; zeros where nobody knows."""
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return 0, 0
+    return size.columns, size.lines
+
+
+def _large_enough(columns: int, rows: int) -> bool:
+    return columns >= MIN_COLUMNS and rows >= _MIN_ROWS
 
 
 # What a command prints, in lines for a person: the state that a progress bar was left in, and nothing that steers.

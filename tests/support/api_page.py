@@ -89,7 +89,7 @@ def _section(name: str, module: str, nodes: Sequence[Definition]) -> str:
 def _class(module: str, node: ast.ClassDef) -> str:
     """The class with its public fields, properties and methods."""
     lines = [f"class {node.name}({', '.join(map(ast.unparse, node.bases))}):".replace("()", "")]
-    lines += [f"    {given.arg} = {ast.unparse(given.value)}" for given in node.keywords]
+    lines += [f"    {given.arg} = {ast.unparse(given.value)}" for given in node.keywords if given.arg != "total"]
     fields = [one for one in node.body if isinstance(one, ast.AnnAssign | ast.Assign) and _is_public(one)]
     lines += [f"    {_text(module, one)}" for one in fields]
     said = [_item(_names(one)[0], _said_behind(node.body, one)) for one in fields if _said_behind(node.body, one)]

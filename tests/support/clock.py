@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent_host.cli.progress import Clock
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,11 +20,10 @@ class DueCall:
     cancelled: bool = False
 
     def cancel(self) -> None:
-        """See agent_host.cli.progress.Timer."""
         self.cancelled = True
 
 
-class SetClock:
+class SetClock(Clock):
     """Stands at 0 until `advance`. `waiting` are the calls that are due later."""
 
     def __init__(self) -> None:
@@ -36,9 +37,9 @@ class SetClock:
     def now(self) -> float:
         return self._now
 
-    def later(self, delay_s: float, call: Callable[[], None]) -> DueCall:
+    def later(self, delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
         self._calls.append(DueCall(self._now + delay_s, call))
-        return self._calls[-1]
+        return self._calls[-1].cancel
 
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass, and make the calls that are due meanwhile, each at its time."""
