@@ -11,13 +11,12 @@ import orjson
 from policy.facts import CommandFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT
 from policy.rules.canonical import canonical_form
-from state.records import ApprovalGranted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from agent_host.approval import ApprovalRequest, Scope
     from policy.facts import ActionFacts, OsFamily
+    from state.records import ApprovalGranted
 
 
 _BETWEEN: Final = "\n\0"
@@ -75,24 +74,6 @@ def same_action(
         form=tuple(map(_recordable, canonical_form(facts, os))),
         others={name: value for name, value in arguments.items() if name not in seen},
         policy=policy_hash,
-    )
-
-
-def grant_for(
-    request: ApprovalRequest, scope: Scope, *, action: str, policy_bundle_version: str, granted_at: str
-) -> ApprovalGranted:
-    """The record that an approval of `request` for more than one call leaves. `scope` is task or session; `action` is
-    what `same_action` gives; `granted_at` is in RFC 3339."""
-    return ApprovalGranted(
-        scope,
-        request.approval_id,
-        request.task_id,
-        request.tool_name,
-        request.capability,
-        request.action_summary,
-        action,
-        policy_bundle_version,
-        granted_at,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 
@@ -18,10 +19,10 @@ from policy.rules import TaskOptions
 from state.errors import WriteFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from agent_host.approval.gate import ApprovalGate, ElicitationQueue
-    from agent_host.contracts import Category, LoadedSkill, ToolRouter
+    from agent_host.contracts import Category, ToolRouter
     from agent_host.events.emitter import Emitter, LiveOutput
     from agent_host.ids import Outside
     from agent_host.judging import Judge
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint, Task
     from state.records import JournalRecord
     from state.store import OpenSession
+
+_T = TypeVar("_T")
 
 
 class ResumeNote(NamedTuple):
@@ -65,17 +68,15 @@ LISTS_OPTION = "tool_lists"
 _OF_ITS_CALLS = frozenset((MODEL_OPTION, MAX_COST_OPTION, LISTS_OPTION))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ArtifactPlaces:
     """Destinations of artifacts: `home` keeps them on this disk, and `queue` uploads them if the Workspace Service is
     another place (`elsewhere`). The lock `one_large` is held while a large one is kept."""
 
-    __slots__ = ("elsewhere", "home", "one_large", "queue")
-
-    def __init__(self, home: ArtifactHome, queue: UploadQueue, elsewhere: bool) -> None:
-        self.home = home
-        self.queue = queue
-        self.elsewhere = elsewhere
-        self.one_large = asyncio.Lock()
+    home: ArtifactHome
+    queue: UploadQueue
+    elsewhere: bool
+    one_large: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
 
 class CommandWatch:
@@ -83,8 +84,7 @@ class CommandWatch:
     host itself, which are left out. `behind` is the look since which commands run in the background, None for none."""
 
     def __init__(self, workspace: str, excluded: Collection[str] = ()) -> None:
-        self._workspace = workspace
-        self._excluded = tuple(excluded)
+        self._places = workspace, tuple(excluded)
         self._watch: Watch | None = None
         self.behind: WatchWindow | None = None
 
@@ -93,16 +93,17 @@ class CommandWatch:
         if self._watch is None:
             from agent_host.workspace_changes.watch import Watch
 
-            self._watch = Watch(self._workspace, self._excluded)
+            self._watch = Watch(*self._places)
         return self._watch
 
 
-class LoopContext(NamedTuple):
+@dataclass(slots=True, eq=False, repr=False)
+class LoopContext:
     """The parts of one session; `conversation.renew_head` comes before its first use.
 
     `phase` is where the current task stands; `at_once` is how many calls of one turn may run at the same time, by
     category; `questions` are those that wait for an answer, `progress` counts turns that do nothing. `command_watch`
-    looks at what commands change; None where the settings have it off.
+    looks at what commands change; None where the settings have it off. `state` is the session's recoverable state.
     """
 
     journal: Journal
@@ -121,6 +122,12 @@ class LoopContext(NamedTuple):
     progress: Progress
     outside: Outside
     command_watch: CommandWatch | None = None
+    state: Checkpoint = field(init=False)
+    session_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.journal.store.state
+        self.session_id = self.state.identity.session_id
 
     async def refresh_tools(self) -> None:
         """Take the tools that the router has now. Those from elsewhere are as the task has had them so far, or from now
@@ -139,9 +146,18 @@ class LoopContext(NamedTuple):
         self.use_skills()
 
     def use_skills(self) -> None:
-        """Have the skills that the current task uses limit the tools."""
-        if limit_tools(self.judge, self.task.skills):
-            self.conversation.renew_head(self.judge)
+        """Have the skills that the current task uses limit the tools: from the call that has read one until the task
+        ends, each leaves only the tools that its `allowed-tools` name, None all of them (SK 3.1)."""
+        judge = self.judge
+        limits = {limit for limit in judge.limits if limit.commands is None}
+        limited = {name: allowed for name, allowed in self.task.skills.items() if allowed is not None}
+        if limited:
+            from policy.rules.skills import skill_tools  # with it comes what reads command lines
+
+            limits |= {skill_tools(name, allowed, judge.tools.names).limit for name, allowed in limited.items()}
+        if limits != judge.limits:
+            judge.limits = frozenset(limits)
+            self.conversation.renew_head(judge)
 
     def narrow_task(self, options: TaskOptions) -> None:
         """Have `options` hold for the current task."""
@@ -150,27 +166,18 @@ class LoopContext(NamedTuple):
             self.conversation.renew_head(self.judge)
 
     @property
-    def state(self) -> Checkpoint:
-        """The session's recoverable state."""
-        return self.journal.state
-
-    @property
-    def session_id(self) -> str:
-        """The session's id."""
-        return self.journal.state.identity.session_id
-
-    @property
     def task(self) -> Task:
         """The current task."""
-        task = self.journal.state.task
+        task = self.state.task
         if task is None:
             raise RuntimeError("the loop runs only with a task")
         return task
 
     def encode(self, message: Message, step_id: str | None = None) -> bytes:
         """Encode a message of the current task for the record. A result follows its turn, all else the last message."""
-        step = self.state.open_step if message.role == "tool" else None
-        parent = self.state.last_message if step is None else self.state.thread[step.position]
+        state = self.state
+        step = state.open_step if message.role == "tool" else None
+        parent = state.last_message if step is None else state.thread[step.position]
         task_id = self.task.task_id
         return encode(
             message, self.outside, session_id=self.session_id, task_id=task_id, step_id=step_id, parent=parent
@@ -178,37 +185,11 @@ class LoopContext(NamedTuple):
 
     def emit(self, event_type: EventType, step_id: str | None, **payload: object) -> None:
         """An event of the current task, or of the session before its first one."""
-        self.emitter.emit(event_type, payload, task_id=self.journal.task_id, step_id=step_id)
+        task = self.state.task
+        self.emitter.emit(event_type, payload, task_id=None if task is None else task.task_id, step_id=step_id)
 
 
-# The skills that the current task uses: from the call that has read one until the task ends, each leaves only the
-# tools that it names (SK 3.1).
-
-
-def limit_tools(judge: Judge, skills: Mapping[str, Sequence[str] | None]) -> bool:
-    """Have the `allowed-tools` of these skills hold, by their names; None leaves all tools. Whether that changed
-    anything."""
-    limits = {limit for limit in judge.limits if limit.commands is None}
-    limited = {name: allowed for name, allowed in skills.items() if allowed is not None}
-    if limited:
-        from policy.rules.skills import skill_tools  # with it comes what reads command lines
-
-        limits |= {skill_tools(name, allowed, judge.tools.names).limit for name, allowed in limited.items()}
-    if limits == judge.limits:
-        return False
-    judge.limits = frozenset(limits)
-    return True
-
-
-def note_on(judge: Judge, skill: LoadedSkill) -> str:
-    """The note on the tools that a skill leaves; empty if it leaves all."""
-    if skill.allowed_tools is None:
-        return ""
-    from policy.rules.skills import skill_tools
-
-    unknown = skill_tools(skill.name, skill.allowed_tools, judge.tools.names).unknown
-    named = f", of which these name no tool here: {', '.join(unknown)}" if unknown else ""
-    return f"\n[Until the task ends only the tools of its allowed-tools can be used{named}]"
+# The loop's records, and when each is durable (design section 6).
 
 
 class Journal:
@@ -216,12 +197,7 @@ class Journal:
     each version of a file that a call writes over is kept, and not only the first of a task."""
 
     def __init__(
-        self,
-        store: OpenSession,
-        emitter: Emitter,
-        max_stored_bytes: int,
-        *,
-        keeps_versions: bool = False,
+        self, store: OpenSession, emitter: Emitter, max_stored_bytes: int, *, keeps_versions: bool = False
     ) -> None:
         self.store = store
         self.keeps_versions = keeps_versions
@@ -229,38 +205,28 @@ class Journal:
         self._max_stored_bytes = max_stored_bytes
         self._reported_full = False
 
-    @property
-    def state(self) -> Checkpoint:
-        """The session's recoverable state."""
-        return self.store.state
-
-    @property
-    def task_id(self) -> str | None:
-        """The id of the current task, or of the last one; None before the first."""
-        task = self.store.state.task
-        return None if task is None else task.task_id
-
     def record(self, record: JournalRecord) -> None:
         """Put something on record that must be there before the loop goes on. Raises CheckpointWriteFailed."""
-        try:
-            self.store.append(record)
-        except WriteFailed as error:
-            raise _nothing_started(error) from error
+        _have_done(self.store.append, record)
 
     def try_record(self, record: JournalRecord) -> None:
         """Put something on record, or leave all as it was. Raises CheckpointWriteFailed."""
-        try:
-            self.store.try_append(record)
-        except WriteFailed as error:
-            raise _nothing_started(error) from error
+        _have_done(self.store.try_append, record)
 
     def write_ahead(self) -> None:
         """Make what is recorded durable before an effect may follow. Raises CheckpointWriteFailed."""
-        try:
-            self.store.sync()
-        except WriteFailed as error:
-            raise _nothing_started(error) from error
+        _have_done(self.store.sync)
         self._report_storage_limit(None)
+
+    def record_durably(self, record: JournalRecord, undo: JournalRecord) -> None:
+        """Put something on record, durable on return. Raises CheckpointWriteFailed: then nothing of it holds, by the
+        record `undo` where that is needed."""
+        self.try_record(record)
+        try:
+            self.write_ahead()
+        except CheckpointWriteFailed:
+            self.checkpoint(None, undo)
+            raise
 
     def checkpoint(self, step_id: str | None, record: JournalRecord, *, sync: bool = True) -> None:
         """Put something on record that has already happened, durably unless more follows at once. A failure is
@@ -281,13 +247,10 @@ class Journal:
 
     def has_room(self) -> bool:
         """True if another step has room on record; see `OpenSession.has_room`. Raises CheckpointWriteFailed."""
-        try:
-            return self.store.has_room()
-        except WriteFailed as error:
-            raise _nothing_started(error) from error
+        return _have_done(self.store.has_room)
 
     def _report_storage_limit(self, step_id: str | None) -> None:
-        if self.store.storage_full and not self._reported_full:
+        if not self._reported_full and self.store.storage_full:
             self._reported_full = True
             message = (
                 f"the session has reached host.max_stored_bytes ({self._max_stored_bytes} bytes): artifacts, "
@@ -296,11 +259,15 @@ class Journal:
             self._emit(EventType.STORAGE_LIMIT_REACHED, step_id, message=message)
 
     def _emit(self, event_type: EventType, step_id: str | None, **payload: object) -> None:
-        self._emitter.emit(event_type, payload, task_id=self.task_id, step_id=step_id)
+        task = self.store.state.task
+        self._emitter.emit(event_type, payload, task_id=None if task is None else task.task_id, step_id=step_id)
 
 
-def _nothing_started(error: WriteFailed) -> CheckpointWriteFailed:
-    return CheckpointWriteFailed(f"{error}; nothing was started")
+def _have_done(write: Callable[..., _T], *args: JournalRecord) -> _T:
+    try:
+        return write(*args)
+    except WriteFailed as error:
+        raise CheckpointWriteFailed(f"{error}; nothing was started") from error
 
 
 # What goes on record of a model's turn: everything but secrets (AH 8.7).
@@ -327,7 +294,8 @@ def clean_message(scrubber: Scrubber, message: Message) -> Message:
 
     def is_kept(block: Block) -> bool:
         is_other = (changed and block.holds_text) or (of_others and holds_arguments(block))
-        return not is_other and _is_clean(scrubber, block)
+        raw = block.raw.encode()
+        return not is_other and scrubber.json(raw) == raw
 
     kept = message.keeping(is_kept)
     if changed:
@@ -351,12 +319,6 @@ def placeholder_problem(call: ToolCall) -> str | None:
     return None if found is None else _HOLDS_PLACEHOLDER.format(placeholder=found.group())
 
 
-def _is_clean(scrubber: Scrubber, block: Block) -> bool:
-    raw = block.raw.encode()
-    return scrubber.json(raw) == raw
-
-
 def _clean_call(scrubber: Scrubber, call: ToolCall) -> ToolCall:
-    if not holds_secret(scrubber, call):
-        return call
-    return ToolCall(call.call_id, call.name, orjson.loads(scrubber.json(call.arguments_json)), NOT_KEPT)
+    clean = scrubber.json(call.arguments_json)
+    return call if clean == call.arguments_json else ToolCall(call.call_id, call.name, orjson.loads(clean), NOT_KEPT)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.approval import ApprovalAnswer, ApprovalRequest, replay_of
-from agent_host.approval.grants import covering, grant_for, move_problem, place_of, same_action
+from agent_host.approval.grants import covering, move_problem, place_of, same_action
 from agent_host.contracts import ToolResult
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events import EventType
@@ -21,6 +21,7 @@ from agent_host.judging import Refusal
 from agent_host.loop import holds_secret
 from agent_host.loop.background import CommandChanges, watch_call
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
+from agent_host.loop.elicitation import emit_answer
 from agent_host.loop.prepare import bound_to, edit, file_to_write, judge_again, names_taken, record_start, request_for
 from agent_host.loop.recovery import recover_calls
 from agent_host.loop.results import SHOWN_BYTES, Observations, add_note, finish, head_of, refused_result
@@ -30,18 +31,17 @@ from policy.names import SANDBOX_GRANT
 from policy.rules.toolset import DEFAULT_RISK
 from state.blobs import sha256_hex
 from state.errors import WriteFailed
+from state.records import ApprovalGranted
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Sequence
 
-    from agent_host.contracts import Category
     from agent_host.judging import PreparedCall
     from agent_host.loop import LoopContext
     from agent_host.loop.cancellation import Cancellation
     from agent_host.loop.task import Step
     from agent_host.thread.messages import Message
 
-_SUMMARY_CHARS = 160
 _STOPPED = "ended by force on request while it ran; what it had done by then is not known: inspect before you retry"
 
 
@@ -57,30 +57,26 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     calls = step.calls if step.calls is not None else await recover_calls(ctx, step.step_id)
     if ctx.phase.may("execute") and not any(_is_asked(ctx, prepared) for prepared in calls):
         ctx.phase.fire("execute")
-    order, slots = PathOrder(), TurnSlots(ctx.at_once)
+    last: dict[str, CallDone] = {}
+    lines = {category: SlotLine(count) for category, count in ctx.at_once.items()}
     running: list[Coroutine[Any, Any, Message]] = [
-        _run_one(ctx, step.step_id, prepared, order.turn(prepared.paths), slots.slot(_category(prepared), number))
+        _run_one(
+            ctx,
+            step.step_id,
+            prepared,
+            PathTurn(last, prepared.paths),
+            CallSlot(None if prepared.spec is None else lines[prepared.spec.category], number),
+        )
         for number, prepared in enumerate(calls)
     ]
     if len(running) == 1:
         return [await running[0]]
-    results: list[Message] = []
     # No sibling is cancelled for another's failure: each may have an effect under way that must be recorded.
-    stopped: TaskCancelled | None = None
-    for outcome in await asyncio.gather(*running, return_exceptions=True):
-        if isinstance(outcome, TaskCancelled):
-            stopped = outcome  # what failed beside it says more
-        elif isinstance(outcome, BaseException):
-            raise outcome
-        else:
-            results.append(outcome)
-    if stopped is not None:
-        raise stopped
-    return results
-
-
-def _category(prepared: PreparedCall) -> Category | None:
-    return None if prepared.spec is None else prepared.spec.category
+    outcomes = await asyncio.gather(*running, return_exceptions=True)
+    faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    if faults:
+        raise min(faults, key=lambda fault: isinstance(fault, TaskCancelled))  # what failed beside a stop says more
+    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
 
 def _is_asked(ctx: LoopContext, prepared: PreparedCall) -> bool:
@@ -199,7 +195,7 @@ def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None
     if spec is not None:
         payload["capability"] = spec.capability if decision is None else decision.capability
         # Before the cut: half a secret is found by nobody.
-        payload["summary"] = ctx.scrubber.text(spec.summary(call.arguments))[:_SUMMARY_CHARS]
+        payload["summary"] = ctx.scrubber.text(spec.summary(call.arguments))[:160]
     if call.problem is None:
         # Of what is kept: a hash of a password could be tried out.
         clean = ctx.scrubber.json(call.arguments_json)
@@ -273,8 +269,7 @@ async def wait_for_start(
 
     Raises CheckpointWriteFailed as `PathTurn.wait` does, TaskCancelled when it is left open for a resume.
     """
-    waited = not path_turn.is_first
-    await path_turn.wait()
+    waited = await path_turn.wait()
     try:
         waited = await slot.take(ctx.cancellation) or waited
     except TaskCancelled:
@@ -334,16 +329,12 @@ async def _ask(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Prepar
 
 
 def _denial(prepared: PreparedCall, answer: ApprovalAnswer) -> Refusal:
-    if not answer.is_denial:
-        reason = answer.reason
-        if (
-            prepared.decision is not None
-            and isinstance(prepared.facts, NamedToolFacts)
-            and prepared.facts.identity is not None
-        ):
-            reason = f"{reason}: {prepared.decision.reason}"  # it names what a bundle can list
-        return Refusal("denied", ErrorCode.APPROVAL_REQUIRED, reason, prepared.approve)
-    return Refusal("denied", ErrorCode.APPROVAL_DENIED, answer.reason)
+    reason, facts = answer.reason, prepared.facts
+    if answer.is_denial:
+        return Refusal("denied", ErrorCode.APPROVAL_DENIED, reason)
+    if prepared.decision is not None and isinstance(facts, NamedToolFacts) and facts.identity is not None:
+        reason = f"{reason}: {prepared.decision.reason}"  # it names what a bundle can list
+    return Refusal("denied", ErrorCode.APPROVAL_REQUIRED, reason, prepared.approve)
 
 
 async def _record_answer(
@@ -362,11 +353,19 @@ async def _record_answer(
         # First: a crash between the two leaves a call that its own grant covers, and not an approval without its grant.
         if answer.arguments is not None and prepared.decision is not None:
             request = await _request(ctx, step_id, prepared)  # what was granted is what it was changed to
-        version = ctx.judge.bundle.policy_bundle_version
-        action, at = _action(ctx, prepared), ctx.outside.stamp()
-        ctx.journal.record(
-            grant_for(request, answer.scope, action=action, policy_bundle_version=version, granted_at=at)
+        action = _action(ctx, prepared)
+        grant = ApprovalGranted(
+            answer.scope,
+            approval_id,
+            request.task_id,
+            request.tool_name,
+            request.capability,
+            request.action_summary,
+            action,
+            ctx.judge.bundle.policy_bundle_version,
+            ctx.outside.stamp(),
         )
+        ctx.journal.record(grant)
         ctx.questions.cover(action, approval_id)
     edited = answer.arguments
     if edited is None or ctx.scrubber.value(edited) == edited:  # else a crash before the start asks again
@@ -387,25 +386,10 @@ def _approve_tool(ctx: LoopContext, prepared: PreparedCall) -> None:
 def _emit_answer(
     ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: ApprovalAnswer, waited_s: float
 ) -> None:
-    waited_ms = int(waited_s * 1000)
-    if answer.timed_out:
-        ctx.emit(EventType.APPROVAL_TIMEOUT, step_id, approvalId=prepared.approval_id, waitedMs=waited_ms)
-    payload: dict[str, Any] = {
-        "approvalId": prepared.approval_id,
-        "toolCallId": prepared.call.call_id,
-        "decision": "approved" if answer.approved else "denied",
-        "scope": answer.scope,
-        "reason": answer.reason,
-        "latencyMs": waited_ms,
-    }
-    if answer.answered_by is not None:
-        payload["answeredBy"] = answer.answered_by
-    if answer.arguments is not None:
-        payload["edited"] = True
+    extra: dict[str, Any] = {} if answer.arguments is None else {"edited": True}
     if not (answer.approved or answer.is_denial):
-        payload["replay"] = _replay(ctx, prepared)
-    ctx.emit(EventType.APPROVAL_RESOLVED, step_id, **payload)
-    ctx.emitter.flush()  # the call that follows may be what the process dies in
+        extra["replay"] = _replay(ctx, prepared)
+    emit_answer(ctx, step_id, prepared.call.call_id, prepared.approval_id, answer, waited_s, **extra)
 
 
 _ASKED: dict[str | None, str] = {SANDBOX_GRANT: "more than its sandbox gives"}
@@ -462,48 +446,32 @@ async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Ap
 # a slot waits for no other call, so no wait is circular, and a question to a person keeps no other call from running.
 
 
-class _Done(asyncio.Event):
-    """Set when a turn is over. `open`: its call, or one before it, is still to be run, by a resume."""
+class CallDone(asyncio.Event):
+    """Set when a call is over. `open`: it, or one before it, is still to be run, by a resume."""
 
     open = False
 
 
-class PathOrder:
-    """The order of calls that act on the same path; every call takes its turn before the first one runs."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, _Done] = {}
-
-    def turn(self, paths: Sequence[str]) -> PathTurn:
-        """The next turn on all of `paths`; a call on no path has one of its own."""
-        return PathTurn(self, paths)
-
-    def enter(self, paths: Sequence[str], done: _Done) -> tuple[_Done, ...]:
-        """Put `done` behind all that is on `paths`; what it stands behind, nothing when it is first."""
-        before = tuple(self._last[path] for path in paths if path in self._last)
-        self._last.update(dict.fromkeys(paths, done))
-        return before
-
-
 class PathTurn:
-    """One call's turn on its paths. It is left in the end, whether the call was run or not."""
+    """One call's turn on its paths, of which a call has none or many. It is left in the end, whether the call was run
+    or not. `last` has the last call of the turn on each path; every call takes its turn before the first one runs."""
 
-    def __init__(self, order: PathOrder, paths: Sequence[str]) -> None:
-        self._order = order
-        self._paths = tuple(paths)
-        self._done = _Done()
-        self._before = order.enter(self._paths, self._done)
+    def __init__(self, last: dict[str, CallDone], paths: Sequence[str]) -> None:
+        self._last = last
+        self._enter(paths)
 
-    @property
-    def is_first(self) -> bool:
-        """True when no call stands before it."""
-        return not self._before
+    def _enter(self, paths: Sequence[str]) -> None:
+        """Stand behind all that is on `paths`."""
+        self._paths, self._done = tuple(paths), CallDone()
+        self._before = [self._last[path] for path in paths if path in self._last]
+        self._last.update(dict.fromkeys(paths, self._done))
 
-    async def wait(self) -> None:
-        """Wait for the calls before it. Raises CheckpointWriteFailed when one of them could not be put on record and
-        is left to a resume: then so is this one, for they take effect in call order."""
+    async def wait(self) -> bool:
+        """Wait for the calls before it; True if there are any. Raises CheckpointWriteFailed when one of them could not
+        be put on record and is left to a resume: then so is this one, for they take effect in call order."""
         if await _await_all(self._before):
             raise CheckpointWriteFailed("a call before it on the same path was not recorded; nothing was started")
+        return bool(self._before)
 
     async def leave(self, *, still_open: bool = False) -> None:
         """Let the next call begin, once those before are through: who waits for this one means them too. `still_open`:
@@ -521,34 +489,22 @@ class PathTurn:
         if tuple(paths) == self._paths:
             return
         before, done = self._before, self._done
-        self._paths, self._done = tuple(paths), _Done()
-        self._before = self._order.enter(self._paths, self._done)
+        self._enter(paths)
         try:
             done.open = await _await_all(before)
         finally:
             done.set()
 
 
-async def _await_all(turns: Sequence[_Done]) -> bool:
+async def _await_all(turns: Sequence[CallDone]) -> bool:
     """Wait for all of `turns` to be over; whether one of them is left to a resume."""
     for turn in turns:
         await turn.wait()
     return any(turn.open for turn in turns)
 
 
-class TurnSlots:
-    """The slots of a turn's calls; `at_once` says how many of each category may run at the same time."""
-
-    def __init__(self, at_once: Mapping[Category, int]) -> None:
-        self._lines = {category: _Line(count) for category, count in at_once.items()}
-
-    def slot(self, category: Category | None, number: int) -> CallSlot:
-        """The slot of the turn's call `number`; one that can never run has no category."""
-        return CallSlot(None if category is None else self._lines[category], number)
-
-
-class _Line:
-    """`free` slots, and the calls that wait for one, by their numbers."""
+class SlotLine:
+    """The slots of a category: so many are `free`, and calls wait for one, by their numbers."""
 
     def __init__(self, free: int) -> None:
         self.free = free
@@ -565,9 +521,10 @@ class _Line:
 
 
 class CallSlot:
-    """One call's. It is given back in the end, whether it was taken or not."""
+    """The slot of the turn's call `number`; one that can never run has no line. It is given back in the end, whether it
+    was taken or not."""
 
-    def __init__(self, line: _Line | None, number: int) -> None:
+    def __init__(self, line: SlotLine | None, number: int) -> None:
         self._line = line
         self._number = number
         self._taken = False

@@ -33,22 +33,23 @@ async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked)
         return PersonAnswer("decline", problem=f"nobody can be shown this question: {error}")
     approval = _request(ctx, request, form)
     began = ctx.outside.monotonic()
-    called = {"toolCallId": request.tool_call_id}
-    ctx.emit(EventType.APPROVAL_REQUESTED, request.step_id, **called, **approval.to_payload())
+    call_id, step_id = request.tool_call_id, request.step_id
+    ctx.emit(EventType.APPROVAL_REQUESTED, step_id, toolCallId=call_id, **approval.to_payload())
     ctx.emitter.flush()
-    answer = ApprovalAnswer(False, _OVER)
-    action = "cancel"
+    answer = over = ApprovalAnswer(False, _OVER)
     try:
         answer = await ctx.cancellation.interruptible(ctx.gate.ask(approval))
         answer = _check(ctx, form, answer)
-        action = "accept" if answer.approved else "decline" if answer.is_denial else "cancel"
     except TaskCancelled:
         pass  # the call itself is over at its own next safe point
     finally:
-        _emit_answer(ctx, request, approval.approval_id, answer, ctx.outside.monotonic() - began)
-    if action == "accept":
+        waited_s = ctx.outside.monotonic() - began
+        emit_answer(
+            ctx, step_id, call_id, approval.approval_id, answer._replace(scope="once"), waited_s, isQuestion=True
+        )
+    if answer.approved:
         return PersonAnswer("accept", None if form.url is not None else dict(answer.arguments or {}))
-    return PersonAnswer("decline" if action == "decline" else "cancel")
+    return PersonAnswer("decline" if answer is not over and answer.is_denial else "cancel")
 
 
 def _request(ctx: LoopContext, request: ToolRequest, form: Form) -> ApprovalRequest:
@@ -85,22 +86,29 @@ def _check(ctx: LoopContext, form: Form, answer: ApprovalAnswer) -> ApprovalAnsw
     return answer
 
 
-def _emit_answer(
-    ctx: LoopContext, request: ToolRequest, approval_id: str, answer: ApprovalAnswer, waited_s: float
+def emit_answer(
+    ctx: LoopContext,
+    step_id: str,
+    call_id: str,
+    approval_id: str | None,
+    answer: ApprovalAnswer,
+    waited_s: float,
+    **extra: object,
 ) -> None:
+    """Report the answer to an approval or a question; `extra` are the fields that only some have."""
     waited_ms = int(waited_s * 1000)
     if answer.timed_out:
-        ctx.emit(EventType.APPROVAL_TIMEOUT, request.step_id, approvalId=approval_id, waitedMs=waited_ms)
+        ctx.emit(EventType.APPROVAL_TIMEOUT, step_id, approvalId=approval_id, waitedMs=waited_ms)
     ctx.emit(
         EventType.APPROVAL_RESOLVED,
-        request.step_id,
+        step_id,
         approvalId=approval_id,
-        toolCallId=request.tool_call_id,
+        toolCallId=call_id,
         decision="approved" if answer.approved else "denied",
-        scope="once",
+        scope=answer.scope,
         reason=answer.reason,
         latencyMs=waited_ms,
-        isQuestion=True,
         **({} if answer.answered_by is None else {"answeredBy": answer.answered_by}),
+        **extra,
     )
-    ctx.emitter.flush()
+    ctx.emitter.flush()  # the call that follows may be what the process dies in

@@ -14,7 +14,6 @@ import orjson
 from agent_host.contracts import Maker, ToolError, ToolResult
 from agent_host.errors import ErrorCode
 from agent_host.events import EventType
-from agent_host.loop import note_on
 from agent_host.loop.background import CommandChanges
 from agent_host.loop.cancellation import ToolStopped
 from agent_host.loop.progress import is_wait
@@ -84,7 +83,7 @@ async def finish(
         result = _fail_if_lost(spec, result, [one.row.get("why") for one in left])
     text = add_note(spec, text_of(add_references(result, artifacts, left)), reference_note(artifacts, left))
     if result.skill is not None:
-        text = add_note(spec, text, note_on(ctx.judge, result.skill))
+        text = add_note(spec, text, _note_on_skill(ctx, result.skill))
     message, clean = _message_of(ctx, step_id, prepared, result, text, observed.duration_ms)
     record = _record_of(ctx, step_id, prepared, result, message, left, observed)
     ctx.journal.checkpoint(step_id, record, sync=False)
@@ -218,6 +217,17 @@ def _rename_code(spec: ToolSpec | None, error: ToolError | None, text: str) -> s
     if error is None or spec is None or not text.startswith(f"{error.code}: "):
         return text
     return f"{error.name or spec.error_names.get(error.code, error.code)}: {text.removeprefix(f'{error.code}: ')}"
+
+
+def _note_on_skill(ctx: LoopContext, skill: LoadedSkill) -> str:
+    """The note on the tools that a skill leaves; empty if it leaves all."""
+    if skill.allowed_tools is None:
+        return ""
+    from policy.rules.skills import skill_tools  # with it comes what reads command lines
+
+    unknown = skill_tools(skill.name, skill.allowed_tools, ctx.judge.tools.names).unknown
+    named = f", of which these name no tool here: {', '.join(unknown)}" if unknown else ""
+    return f"\n[Until the task ends only the tools of its allowed-tools can be used{named}]"
 
 
 def _skill_row(skill: LoadedSkill) -> UsedSkill:

@@ -31,7 +31,6 @@ import orjson
 from agent_host.errors import (
     CANCELLED,
     TIME_LIMIT,
-    CheckpointWriteFailed,
     ErrorCode,
     OutOfOrder,
     SessionNotReady,
@@ -399,12 +398,7 @@ class LiveSession:
             raise SessionNotReady(f"session {self.session_id} has ended")
         if ctx.conversation.max_cost:
             refuse_unpriced(ctx.conversation.models, made.model)
-        ctx.journal.try_record(ModeChanged(cast("ModeRow", dict(made.mode.fields))))
-        try:
-            ctx.journal.write_ahead()
-        except CheckpointWriteFailed:
-            ctx.journal.checkpoint(None, ModeChanged(before))
-            raise
+        ctx.journal.record_durably(ModeChanged(cast("ModeRow", dict(made.mode.fields))), ModeChanged(before))
         self.apply_mode(made)
         ctx.emit(EventType.MODE_CHANGED, None, **{**made.mode.fields, **ctx.judge.sandbox_level()})
         ctx.emitter.flush()  # a transcript shows it by this event

@@ -219,12 +219,7 @@ class TaskRunner:
         if len(text.encode("utf-8", "replace")) > MAX_STEER_BYTES:
             raise UsageError(f"text: must have at most {MAX_STEER_BYTES:,} bytes")
         said = ctx.scrubber.text(text.encode("utf-8", "replace").decode())
-        ctx.journal.try_record(TaskSteered(said))
-        try:
-            ctx.journal.write_ahead()
-        except CheckpointWriteFailed:
-            ctx.journal.checkpoint(None, TaskSteered(said, taken_back=True))
-            raise
+        ctx.journal.record_durably(TaskSteered(said), TaskSteered(said, taken_back=True))
         ctx.emit(EventType.TASK_STEERED, None, text=said, position=len(ctx.state.steers))
         ctx.emitter.flush()  # a transcript shows it by this event
 

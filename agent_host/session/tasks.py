@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agent_host.errors import CANCELLED, CheckpointWriteFailed, UsageError
+from agent_host.errors import CANCELLED, UsageError
 from agent_host.events import EventType
 from agent_host.loop import MAX_COST_OPTION, MODEL_OPTION, ResumeNote
 from agent_host.safe_open import open_regular
@@ -138,12 +138,7 @@ class TaskQueue:
         ctx = self._ctx
         if len(ctx.state.queue) >= MAX_QUEUED:
             raise UsageError(f"{MAX_QUEUED} tasks wait already: cancel one, or wait until one has begun")
-        ctx.journal.try_record(make_record(task, ctx.scrubber))
-        try:
-            ctx.journal.write_ahead()
-        except CheckpointWriteFailed:
-            ctx.journal.checkpoint(None, TaskUnqueued(task.task_id))
-            raise
+        ctx.journal.record_durably(make_record(task, ctx.scrubber), TaskUnqueued(task.task_id))
         payload = {"position": len(ctx.state.queue), "maxSteps": task.max_steps}
         ctx.emitter.emit(EventType.TASK_QUEUED, payload, task_id=task.task_id)
 

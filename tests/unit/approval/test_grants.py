@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.approval import ApprovalAnswer, ApprovalRequest, call_digest, replay_of
-from agent_host.approval.grants import covering, exact_call, grant_for, same_action
+from agent_host.approval.grants import covering, exact_call, same_action
 from policy.facts import CommandFacts, PathFacts
 from state.records import ApprovalAnswered, ApprovalGranted, fields_of, record_of
 
@@ -56,7 +56,9 @@ ACTION = action()
 
 def grant(scope: Scope, *, of: str = ACTION, **changes: Any) -> ApprovalGranted:
     at = "2026-02-21T15:10:00.000Z"
-    return grant_for(request(**changes), scope, action=of, policy_bundle_version="v1", granted_at=at)
+    for_this = request(**changes)
+    said = (for_this.tool_name, for_this.capability, for_this.action_summary)
+    return ApprovalGranted(scope, for_this.approval_id, for_this.task_id, *said, of, "v1", at)
 
 
 def covered_by(*grants: ApprovalGranted, of: str = ACTION, task_id: str = "t1") -> str | None:

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.loop.calls import PathOrder
+from agent_host.loop.calls import CallDone, PathTurn
 
 Paths = tuple[str, ...]
 PATHS: tuple[Paths, ...] = (("a",), ("b",), (), ("a", "b"), ("b", "c"), ("c", "a"))
@@ -16,9 +16,9 @@ Plan = list[tuple[Paths, Paths, int]]
 
 async def played(plan: Plan) -> list[tuple[int, Paths]]:
     """Run calls with (paths, where a person moves it, how many rounds they think): (call, paths) as they ran."""
-    order, ran = PathOrder(), []
+    order, ran = dict[str, CallDone](), []
     at_work: set[str] = set()
-    turns = [order.turn(paths) for paths, _, _ in plan]
+    turns = [PathTurn(order, paths) for paths, _, _ in plan]
 
     async def one(number: int) -> None:
         _, moved, rounds = plan[number]

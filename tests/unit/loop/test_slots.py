@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_host.approval.gate import UnattendedGate
 from agent_host.events import EventType
-from agent_host.loop.calls import PathOrder, TurnSlots
+from agent_host.loop.calls import CallDone, CallSlot, PathTurn, SlotLine
 from agent_host.loop.cancellation import Cancellation, TaskCancelled
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
@@ -204,8 +204,8 @@ async def test_a_refused_call_needs_no_slot(tmp_path: Path) -> None:
 
 async def test_a_slot_that_comes_as_its_call_is_given_up_goes_to_the_next() -> None:
     cancellation = Cancellation()
-    slots = TurnSlots({"commands": 1})
-    first, second, third = (slots.slot("commands", number) for number in range(3))
+    line = SlotLine(1)
+    first, second, third = (CallSlot(line, number) for number in range(3))
     assert not await first.take(cancellation)
     waits = [asyncio.ensure_future(slot.take(cancellation)) for slot in (second, third)]
     await settled()
@@ -216,7 +216,7 @@ async def test_a_slot_that_comes_as_its_call_is_given_up_goes_to_the_next() -> N
     assert await waits[1]
     third.give_back()
     third.give_back()
-    last = [slots.slot("commands", number) for number in (3, 4)]
+    last = [CallSlot(line, number) for number in (3, 4)]
     assert not await last[0].take(cancellation)
     waits = [asyncio.ensure_future(last[1].take(cancellation))]
     await settled()
@@ -225,7 +225,7 @@ async def test_a_slot_that_comes_as_its_call_is_given_up_goes_to_the_next() -> N
     with pytest.raises(TaskCancelled):
         await waits[0]
     with pytest.raises(TaskCancelled):
-        await slots.slot("commands", 5).take(cancellation)
+        await CallSlot(line, 5).take(cancellation)
 
 
 @dataclasses.dataclass
@@ -245,13 +245,13 @@ PLANS = st.lists(st.builds(Plan, PATHS, PATHS, st.integers(0, 4), st.integers(0,
 @settings(deadline=None)
 @given(PLANS, st.integers(1, 3))
 def test_slots_and_paths_together_leave_nobody_waiting(plans: list[Plan], at_once: int) -> None:
-    order, slots, cancellation = PathOrder(), TurnSlots({"files": at_once}), Cancellation()
+    order, line, cancellation = dict[str, CallDone](), SlotLine(at_once), Cancellation()
     ran: list[int] = []
     running = 0
 
     async def one(number: int) -> None:
         nonlocal running
-        plan, place, slot = plans[number], turns[number], slots.slot("files", number)
+        plan, place, slot = plans[number], turns[number], CallSlot(line, number)
         try:
             for _ in range(plan.thinks):
                 await asyncio.sleep(0)
@@ -272,6 +272,6 @@ def test_slots_and_paths_together_leave_nobody_waiting(plans: list[Plan], at_onc
         async with asyncio.timeout(20):
             await asyncio.gather(*map(one, range(len(plans))))
 
-    turns = [order.turn(plan.paths) for plan in plans]
+    turns = [PathTurn(order, plan.paths) for plan in plans]
     asyncio.run(play())
     assert sorted(ran) == list(range(len(plans)))
