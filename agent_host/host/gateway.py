@@ -20,7 +20,7 @@ from agent_host.http import TlsContext, displayable_url, is_loopback
 from agent_host.llm.known_dialects import check_headers, check_token, check_url, gateway_name, is_by_proxy, place_of
 from agent_host.llm.stream import DeferredClient, KnownModels
 from agent_host.loop import clean_message
-from agent_host.loop.conversation import Compaction, Conversation, ForModel, ModelView
+from agent_host.loop.conversation import Compaction, Conversation, ForModel
 from agent_host.loop.progress import AnswerForm, instruction_on
 from agent_host.retrying import RetryPolicy
 from agent_host.thread import Thread, summary_message
@@ -141,8 +141,8 @@ def _thinking_from(parts: Parts, state: Checkpoint, dropped: int | None) -> int:
     return state.flattened_messages if dropped is None else len(state.thread) - 1
 
 
-def _view_of_models(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> ModelView:
-    def for_model(model: str, dropped: int | None = None) -> ForModel:
+def _view_of_models(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[str, int | None], ForModel]:
+    def for_model(model: str, dropped: int | None) -> ForModel:
         own = parts._replace(model=model)
         return ForModel(_thread(own, state, scrubber, dropped), _head_maker(own, scrubber, state))
 

@@ -105,7 +105,8 @@ class Judge:
     @property
     def llm_policy(self) -> LlmPolicy:
         """The limits of model calls."""
-        return reduce(common_llm_limits, (bundle.llm_policy for bundle in self.bundles))
+        limits, mode = self.bundle.llm_policy, self.mode.bundle
+        return limits if mode is None else common_llm_limits(limits, mode.llm_policy)
 
     @property
     def approval_timeout_s(self) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.errors import UsageError
 from agent_host.thread import ALL_KEPT, MAX_KEPT_BYTES, NONE_TAKEN
@@ -10,7 +10,7 @@ from agent_host.thread.messages import Message, encodable, message_tokens
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.contracts import Image
     from agent_host.judging import Judge
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agent_host.retrying import RetryPolicy
     from agent_host.thread import Thread
     from state.checkpoint import Checkpoint, ContextStrategy, Task
+    from state.usage import TokenUsage
 
 
 class ForModel(NamedTuple):
@@ -26,14 +27,6 @@ class ForModel(NamedTuple):
 
     thread: Thread
     make_head: Callable[[Judge, int], bytes]
-
-
-class ModelView(Protocol):
-    """Gives the conversation as one model reads it."""
-
-    def __call__(self, model: str, dropped: int | None = None) -> ForModel:
-        """As the record has it; with `dropped` as it is when so many messages are left out from now on."""
-        ...
 
 
 class Compaction(NamedTuple):
@@ -48,20 +41,14 @@ _ANSWER_SHARE = 0.25
 DROP_OLDEST: Final = Compaction("drop_oldest")
 
 
-class _Head(NamedTuple):
-    """The encoded head of a request, and its estimated size."""
-
-    data: bytes
-    tokens: int
-
-
 class Conversation:
     """The thread of one session and the model that reads it.
 
     `make_head` encodes the head of a request: model, the most tokens of the answer, system prompt, and the tools that
     the judge may allow a call of. `count` estimates the tokens of a text, and `models` knows what each model takes and
     costs. `max_cost` is what the session may cost, in the currency of the prices, 0 where that is not limited.
-    `for_model` gives thread and head as another model reads them, and `default_model` is that of tasks that name none.
+    `for_model` gives thread and head as another model reads them, as on record, or with so many messages left out from
+    now on; `default_model` is that of tasks that name none.
     `fallbacks` are models to ask when one is overloaded. `takes_images`: models read pictures. `compaction` says how
     room is made in a request that is too long.
     """
@@ -75,7 +62,7 @@ class Conversation:
         retry: RetryPolicy,
         count: Callable[[str], int],
         models: KnownModels,
-        for_model: ModelView | None = None,
+        for_model: Callable[[str, int | None], ForModel],
         *,
         fallbacks: Sequence[str] = (),
         takes_images: bool = True,
@@ -106,18 +93,21 @@ class Conversation:
         self._lowered: int | None = None
         self.open_picture_bytes = 0
         """Bytes of the pictures that are on record of the open step, and not in the thread yet."""
-        self._head = _Head(b"", 0)
+        self._head, self._head_tokens = b"", 0
         self._renew_for: Judge | None = None
 
     @property
     def head(self) -> bytes:
         """The head of the next request. It is encoded at its first use: a reply to CreateSession waits for none."""
-        return self._encode_head().data
+        self._encode_head()
+        return self._head
 
     @property
     def head_tokens(self) -> int:
         """The estimated size of the head."""
-        return self._encode_head().tokens
+        if self._renew_for is not None:
+            self._encode_head()
+        return self._head_tokens
 
     @property
     def tokens(self) -> int:
@@ -150,21 +140,20 @@ class Conversation:
             return
         self._lowered = lowered
         if self._renew_for is None:
-            self._head = self._head._replace(data=self._make_head(judge))
+            self._head = self.make_head(judge, self.answer_limit(judge))
 
     def use_model(self, model: str | None, judge: Judge) -> None:
         """Have `model`, None for the default, read the conversation from its next request on."""
         wanted = model or self.default_model
-        if wanted != self.model and self.for_model is not None:
-            self.model, (self.thread, self.make_head) = wanted, self.for_model(wanted)
+        if wanted != self.model:
+            self.model, (self.thread, self.make_head) = wanted, self.for_model(wanted, None)
             self._dropped = self.thread.dropped
             self.renew_head(judge)
 
     def renew_thread(self, dropped: int | None = None) -> None:
         """Take the thread as the record has it now, whose view has changed; with `dropped` as the next record will."""
-        if self.for_model is not None:
-            self.thread = self.for_model(self.model, dropped).thread
-            self._dropped = self.thread.dropped
+        self.thread = self.for_model(self.model, dropped).thread
+        self._dropped = self.thread.dropped
 
     def settle_window(self) -> None:
         """Behind a cut, have a model that verifies its thinking read what is left as text."""
@@ -189,15 +178,10 @@ class Conversation:
         """Have the head encoded again, for the bundle, the tools and the options that `judge` has when it is used."""
         self._renew_for = judge
 
-    def _encode_head(self) -> _Head:
+    def _encode_head(self) -> None:
         if self._renew_for is not None:
-            data = self._make_head(self._renew_for)
-            self._head = _Head(data, self.count(data.decode()))
-            self._renew_for = None
-        return self._head
-
-    def _make_head(self, judge: Judge) -> bytes:
-        return self.make_head(judge, self.answer_limit(judge))
+            self._head = self.make_head(self._renew_for, self.answer_limit(self._renew_for))
+            self._head_tokens, self._renew_for = self.count(self._head.decode()), None
 
     def warm_up(self) -> None:
         """Get ready for the first request."""
@@ -208,6 +192,12 @@ class Conversation:
         """A note of the host to the model; `thread.add_note` has the model read it."""
         text = encodable(text)
         return Message("system", text, message_tokens(self.count, text))
+
+
+def cost_fields(models: KnownModels, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> dict[str, Any]:
+    """{cost, costCurrency} of `usage`, which is `by_model`; empty where that is not known."""
+    cost = models.cost(usage, by_model)
+    return {} if cost is None else cost.to_wire()
 
 
 def refuse_unpriced(models: KnownModels, model: str) -> None:

@@ -8,7 +8,7 @@ broke off is not known, and not counted.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from agent_host.errors import (
     BudgetExceeded,
@@ -27,7 +27,7 @@ from agent_host.errors import (
 from agent_host.events import EventType
 from agent_host.llm.models import PICOS, format_picos
 from agent_host.loop import MAX_COST, MAX_COST_OPTION
-from agent_host.loop.conversation import refuse_uncounted, refuse_unpriced
+from agent_host.loop.conversation import cost_fields, refuse_uncounted, refuse_unpriced
 from agent_host.retrying import call_with_retries
 from agent_host.thread import MAX_CHARS, count_saved, question, summary_message
 from agent_host.thread.messages import decode, estimate, holds_arguments, message_tokens
@@ -36,10 +36,9 @@ from state.records import ContextCompacted
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Iterator
 
-    from agent_host.llm.models import Prices
-    from agent_host.llm.stream import KnownModels, ModelTurn
+    from agent_host.llm.stream import ModelTurn
     from agent_host.loop import LoopContext
     from agent_host.loop.conversation import Conversation
     from agent_host.retrying import RetryPolicy
@@ -64,18 +63,15 @@ _LEAST_WITH_THINKING = 1024
 
 
 class ModelRequest(NamedTuple):
-    """A request as it is sent, all but its head. `needed` are its input tokens, as the gateway is expected to count
-    them, `estimated` as they are estimated here, and `least` the fewest that it has."""
+    """A request as it is sent, all but its head. `size_bytes` is that of its messages, `needed` are its input tokens,
+    as the gateway is expected to count them, `estimated` as they are estimated here, and `least` the fewest that it
+    has."""
 
     messages: list[bytes]
+    size_bytes: int
     needed: int
     estimated: int
     least: int
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of its messages."""
-        return sum(map(len, self.messages))
 
 
 def check_before_call(ctx: LoopContext, step_id: str) -> None:
@@ -95,9 +91,11 @@ def check_before_call(ctx: LoopContext, step_id: str) -> None:
 
 def next_request(ctx: LoopContext) -> ModelRequest:
     """The next request as it would be sent now."""
-    talk = ctx.conversation
-    messages = talk.thread.encode_window(talk.head_tokens)
-    return ModelRequest(messages, estimate_input(ctx), talk.tokens, _least_input(ctx))
+    thread, head_tokens = ctx.conversation.thread, ctx.conversation.head_tokens
+    messages, tokens = thread.encode_window(head_tokens), head_tokens + thread.tokens
+    return ModelRequest(
+        messages, sum(map(len, messages)), estimate_input(ctx, tokens), tokens, _least_input(ctx, tokens)
+    )
 
 
 def check_request(ctx: LoopContext, model: str, request: ModelRequest, most_output: int) -> int | None:
@@ -140,7 +138,7 @@ def emit_compacted(
         droppedMessages=ctx.conversation.thread.dropped,
         clearedMessages=ctx.state.cleared_messages,
         estimatedBefore=before,
-        estimatedAfter=estimate_input(ctx),
+        estimatedAfter=estimate_input(ctx, ctx.conversation.tokens),
         **summary,
         **usage.to_wire(),
     )
@@ -151,24 +149,21 @@ def room_for_conversation(ctx: LoopContext) -> int:
     talk, most = ctx.conversation, ctx.judge.llm_policy.max_input_tokens
     context = talk.facts.limits.context_tokens
     room = most if context is None else min(most, context - talk.output_limit(ctx.judge))
-    return int(room / _scale(ctx)) - talk.head_tokens
+    return int(room / _last_request(ctx)[2]) - talk.head_tokens
 
 
-def estimate_input(ctx: LoopContext) -> int:
-    """Input tokens of the next request: what the gateway counted last time, and by its scale what changed since."""
-    known = _last_request(ctx)
-    if known is None:
-        return math.ceil(ctx.conversation.tokens * _scale(ctx))
-    counted, estimated_then = known
+def estimate_input(ctx: LoopContext, tokens: int) -> int:
+    """Input tokens of the next request, of estimated `tokens`: what the gateway counted last time, and by its scale
+    what changed since."""
+    counted, estimated_then, scale = _last_request(ctx)
     counted = max(counted, int(estimated_then * LEAST_SHARE))
-    return max(0, counted + math.ceil(_scale(ctx) * (ctx.conversation.tokens - estimated_then)))
+    return max(0, counted + math.ceil(scale * (tokens - estimated_then)))
 
 
-def _least_input(ctx: LoopContext) -> int:
+def _least_input(ctx: LoopContext, tokens: int) -> int:
     """The fewest tokens that the next request has, so that none fails for a difference of counts alone: what the
     gateway counted of the last one, where that can be a count of the text, and half of the estimate of the rest."""
-    tokens, known = ctx.conversation.tokens, _last_request(ctx)
-    counted, estimated_then = known or (0, 1)
+    counted, estimated_then, _ = _last_request(ctx)
     if not _LEAST_SCALE <= counted / max(1, estimated_then) <= _MOST_SCALE:
         return int(tokens * LEAST_SHARE)
     if tokens < estimated_then:
@@ -176,21 +171,16 @@ def _least_input(ctx: LoopContext) -> int:
     return counted + int((tokens - estimated_then) * LEAST_SHARE)
 
 
-def _scale(ctx: LoopContext) -> float:
-    """Return how many tokens of the gateway one estimated token is. The estimate is off by about the same share on
-    texts of all kinds, so the share of the last request is that of what is added to it, within a tenth."""
-    known = _last_request(ctx)
-    if known is None:
-        return _UNKNOWN_SCALE if ctx.conversation.count is estimate else 1.0
-    counted, estimated_then = known
+def _last_request(ctx: LoopContext) -> tuple[int, int, float]:
+    """The tokens of the last request, as counted and as estimated, where the same model read it, else 0, and how many
+    tokens of the gateway one estimated token is. The estimate is off by about the same share on texts of all kinds, so
+    the share of the last request is that of what is added to it, within a tenth."""
+    state, talk = ctx.state, ctx.conversation
+    if state.tokens_known is None or state.tokens_known_of not in (None, talk.model):
+        return 0, 0, _UNKNOWN_SCALE if talk.count is estimate else 1.0
+    counted, estimated_then = state.tokens_known
     scale = counted / max(1, estimated_then)
-    return scale if _LEAST_SCALE <= scale <= _MOST_SCALE else 1.0
-
-
-def _last_request(ctx: LoopContext) -> tuple[int, int] | None:
-    """The tokens of the last request, as counted and as estimated, where the same model read it."""
-    state = ctx.state
-    return state.tokens_known if state.tokens_known_of in (None, ctx.conversation.model) else None
+    return counted, estimated_then, scale if _LEAST_SCALE <= scale <= _MOST_SCALE else 1.0
 
 
 def warn_of_step_limit(ctx: LoopContext, step_id: str) -> None:
@@ -228,18 +218,18 @@ def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int
     at_least = _LEAST_WITH_THINKING if facts.limits.thinking else _LEAST_OUTPUT_TOKENS
     least = min(most, max(at_least, _mean_output(ctx.state)))
     for limit in limits:
-        left = limit.most - limit.spent - prices.most_for_input(input_tokens)
+        input_costs = prices.most_for_input(input_tokens)
+        left = limit.most - limit.spent - input_costs
         if left < least * prices.output:
-            raise limit.error(_describe(limit, prices.most_for_input(input_tokens) + least * prices.output, prices))
+            needed = format_picos(input_costs + least * prices.output)
+            raise limit.error(
+                f"what the {limit.whose} may cost does not cover the next call: {format_picos(limit.spent)} "
+                f"{prices.currency} spent and about {needed} needed of {format_picos(limit.most)} ({limit.option})"
+                + ("; a higher limit lets it go on" if limit.error is CostExceeded else "")
+            )
         if prices.output:
             most = min(most, left // prices.output)
     return most
-
-
-def cost_of(models: KnownModels, usage: TokenUsage, model: str) -> dict[str, Any]:
-    """The cost of one call, {cost, costCurrency}; empty if its model has no price."""
-    cost = models.cost(usage, {model: usage})
-    return {} if cost is None else cost.to_wire()
 
 
 def _limits(ctx: LoopContext) -> Iterator[_Limit]:
@@ -263,14 +253,6 @@ def _mean_output(state: Checkpoint) -> int:
     """Tokens of the model's answers so far, on average; 0 before the first one."""
     steps = sum(task.step_count for task in state.earlier_tasks) + (0 if state.task is None else state.task.step_count)
     return -(-state.usage.for_limits.output_tokens // steps) if steps else 0
-
-
-def _describe(limit: _Limit, needed: int, prices: Prices) -> str:
-    return (
-        f"what the {limit.whose} may cost does not cover the next call: {format_picos(limit.spent)} {prices.currency} "
-        f"spent and about {format_picos(needed)} needed of {format_picos(limit.most)} ({limit.option})"
-        + ("; a higher limit lets it go on" if limit.error is CostExceeded else "")
-    )
 
 
 # Tokens of an answer that its gateway did not count, or counted too low.
@@ -327,7 +309,7 @@ def _report_odd_count(ctx: LoopContext, step_id: str, usage: TokenUsage, sent: i
             )
 
 
-async def call_model(ctx: LoopContext, step_id: str, request: ModelRequest, attempts: Attempts) -> ModelTurn:
+async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, attempts: Attempts) -> ModelTurn:
     """One request, tried again where its fault passes."""
     talk, needed = ctx.conversation, request.needed
     started = ctx.outside.monotonic()
@@ -368,6 +350,9 @@ async def call_model(ctx: LoopContext, step_id: str, request: ModelRequest, atte
 
 def _emit_answer(ctx: LoopContext, step_id: str, turn: ModelTurn, latency_ms: int) -> None:
     models, model = ctx.conversation.models, ctx.conversation.model
+    # The gateway's names for the answer and its model, and its words on the end, as far as it gives them. Scrubbed
+    # here, since OpenTelemetry gets payloads as they are emitted.
+    names = {"responseId": turn.response_id, "responseModel": turn.response_model, "stopDetail": turn.detail}
     ctx.emit(
         EventType.LLM_REQUEST_COMPLETED,
         step_id,
@@ -375,19 +360,12 @@ def _emit_answer(ctx: LoopContext, step_id: str, turn: ModelTurn, latency_ms: in
         **turn.usage.to_wire(),
         stopReason=turn.stop_reason,
         latencyMs=latency_ms,
-        **_names_of_answer(ctx, turn),
-        **cost_of(models, turn.usage, model),
+        **{key: ctx.scrubber.text(name) for key, name in names.items() if name},
+        **cost_fields(models, turn.usage, {model: turn.usage}),
     )
     if turn.replaced:
         message = f"the model's answer held halves of characters: U+FFFD stands in {turn.replaced} place(s)"
         ctx.emit(EventType.LLM_ANSWER_REPAIRED, step_id, count=turn.replaced, message=message)
-
-
-def _names_of_answer(ctx: LoopContext, turn: ModelTurn) -> dict[str, str]:
-    """The gateway's names for the answer and its model, and its words on the end, as far as it gives them. Scrubbed
-    here, since OpenTelemetry gets payloads as they are emitted."""
-    names = {"responseId": turn.response_id, "responseModel": turn.response_model, "stopDetail": turn.detail}
-    return {key: ctx.scrubber.text(name) for key, name in names.items() if name}
 
 
 # The model is asked until it answers: a request that is too long is cut and sent once more, and where the model is
@@ -415,10 +393,8 @@ class Attempts:
         return talk.retry if self.next_model(talk) is None else talk.retry._replace(max_wait_s=None)
 
 
-async def ask(
-    ctx: LoopContext, step_id: str, call: Callable[[ModelRequest, Attempts], Awaitable[ModelTurn]]
-) -> ModelTurn:
-    """The answer to the next request, which `call` sends.
+async def ask(ctx: LoopContext, step_id: str) -> ModelTurn:
+    """The answer to the next request.
 
     Raises what `fitting_request` and the client raise, TaskCancelled.
     """
@@ -426,7 +402,7 @@ async def ask(
     while True:
         request = fitting_request(ctx, step_id)
         try:
-            return await call(request, attempts)
+            return await _call_model(ctx, step_id, request, attempts)
         except ContextTooLong as error:
             if was_cut or not cut_window(ctx, step_id, error.limit):
                 raise
@@ -450,13 +426,14 @@ def fitting_request(ctx: LoopContext, step_id: str) -> ModelRequest:
     """
     check_before_call(ctx, step_id)
     talk = ctx.conversation
+    room = room_for_conversation(ctx)
     newest_tokens, newest_messages = talk.thread.newest
-    if newest_tokens > room_for_conversation(ctx):
-        clear_all_results(ctx, step_id, newest_messages)
-    before, dropped = estimate_input(ctx), talk.thread.dropped
-    talk.thread.fit(room_for_conversation(ctx))
+    if newest_tokens > room:
+        _clear_all_results(ctx, step_id, newest_messages)
+    tokens, dropped = talk.tokens, talk.thread.dropped
+    talk.thread.fit(room)
     if talk.thread.dropped != dropped:
-        emit_compacted(ctx, step_id, "drop_oldest", before)
+        emit_compacted(ctx, step_id, "drop_oldest", estimate_input(ctx, tokens))
     talk.settle_window()
     request = next_request(ctx)
     while request.size_bytes > MAX_REQUEST_BYTES and cut_window(ctx, step_id):
@@ -470,7 +447,7 @@ def fitting_request(ctx: LoopContext, step_id: str) -> ModelRequest:
 def cut_window(ctx: LoopContext, step_id: str, limit: int | None = None) -> bool:
     """Leave the oldest half of the conversation out of requests, or what is above half of the `limit` of the model;
     says whether anything was left out. The next turn's record, or that of a step's end, says where the window is."""
-    talk, before = ctx.conversation, estimate_input(ctx)
+    talk, before = ctx.conversation, estimate_input(ctx, ctx.conversation.tokens)
     budget = int(talk.thread.tokens * _SHARE)
     if limit is not None:
         budget = min(budget, int(limit * _SHARE) - talk.head_tokens)
@@ -521,25 +498,24 @@ async def make_room(ctx: LoopContext, step_id: str) -> None:
     if talk.thread.tokens <= window * (1 - _MARGIN) and not wanted:
         return
     talk.compaction_wanted = False
-    before = estimate_input(ctx)
+    before = estimate_input(ctx, talk.tokens)
     by_summary = (strategy == "summarize" and talk.steps_without_summary == 0) or (wanted and strategy == "drop_oldest")
     talk.steps_without_summary = max(0, talk.steps_without_summary - 1)
     record = await _summarize(ctx, step_id, window) if by_summary else None
     if by_summary and record is None:
         talk.steps_without_summary = _STEPS_WITHOUT
     record = record or _clear_results(ctx, window)
-    if record is None:
-        return
-    _show(ctx, step_id, record, before)
+    if record is not None:
+        _show(ctx, step_id, record, before)
 
 
-def clear_all_results(ctx: LoopContext, step_id: str, newest: int) -> None:
+def _clear_all_results(ctx: LoopContext, step_id: str, newest: int) -> None:
     """Leave the text of all large results out of requests, where that makes the `newest` messages shorter."""
     state, messages = ctx.state, len(ctx.state.thread) - 1
     first = 1 + max(state.cleared_messages, messages - newest)
     if any(count_saved(decode(data)) for data in state.thread[first:]):
         record = ContextCompacted("clear_tool_results", ctx.conversation.thread.dropped, messages, state.summary)
-        _show(ctx, step_id, record, estimate_input(ctx))
+        _show(ctx, step_id, record, estimate_input(ctx, ctx.conversation.tokens))
 
 
 def _show(ctx: LoopContext, step_id: str, record: ContextCompacted, before: int) -> None:
@@ -586,11 +562,12 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
     if not ctx.judge.check_llm(model).allowed:
         return None
     thread, make_head = talk.thread, talk.make_head
-    if model != talk.model and talk.for_model is not None:
-        thread, make_head = talk.for_model(model)
+    if model != talk.model:
+        thread, make_head = talk.for_model(model, None)
     messages, estimated = thread.asking(asked, window, talk.head_tokens)
     estimated += talk.head_tokens
-    request = ModelRequest(messages, estimated, estimated, int(estimated * LEAST_SHARE))
+    size_bytes = sum(map(len, messages))
+    request = ModelRequest(messages, size_bytes, estimated, estimated, int(estimated * LEAST_SHARE))
     most_output = talk.output_limit(ctx.judge)
     try:
         affordable = check_request(ctx, model, request, most_output)
@@ -601,7 +578,7 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
         head = make_head(ctx.judge, most_output if affordable is None else affordable)
 
     def ask() -> Awaitable[ModelTurn]:
-        return talk.llm.stream(head, request.messages, _nothing_shown)
+        return talk.llm.stream(head, request.messages, lambda _: None)  # it is no answer to the person
 
     def on_retry(_: int, wait_s: float, error: GatewayUnavailable) -> None:
         ctx.emit(EventType.CONTEXT_SUMMARY_RETRY, step_id, waitMs=int(wait_s * 1000), message=str(error))
@@ -613,7 +590,3 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
     except (GatewayError, GuardrailBlocked):
         return None
     return count_usage(ctx, step_id, turn, needed=request.needed, sent=request.estimated, shown=turn.text)
-
-
-def _nothing_shown(_: str) -> None:
-    """The text of a summary is no answer to the person."""

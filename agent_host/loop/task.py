@@ -70,7 +70,6 @@ from agent_host.loop.progress import NOTES
 from agent_host.loop.requests import (
     LEAST_SHARE,
     ask,
-    call_model,
     cut_window,
     make_room,
     warn_of_step_limit,
@@ -265,7 +264,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     step_id = ctx.outside.new_id("step")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
     await make_room(ctx, step_id)
-    turn = await ask(ctx, step_id, lambda request, attempts: call_model(ctx, step_id, request, attempts))
+    turn = await ask(ctx, step_id)
     window: RequestWindow = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
     meaning = _meaning(ctx, turn)
     calls = () if meaning == "blocked" else _renumber(ctx, [_usable(ctx, call) for call in turn.tool_calls])

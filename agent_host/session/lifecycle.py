@@ -38,11 +38,11 @@ from agent_host.errors import (
 )
 from agent_host.events import EventType
 from agent_host.loop.background import end_commands, take_up_commands
-from agent_host.loop.conversation import refuse_unpriced
+from agent_host.loop.conversation import cost_fields, refuse_unpriced
 from agent_host.services.session import say_goodbye
 from agent_host.session.handshake import unknown_approvals
 from agent_host.session.opening import refuse_foreign_cursor, temporary_of
-from agent_host.session.reports import cost_fields, replays_approved, session_state, verdict
+from agent_host.session.reports import replays_approved, session_state, verdict
 from agent_host.session.task_runner import TaskRunner
 from agent_host.session.tasks import NewTask, first_versions, keep_pictures, max_steps_of, title_of
 from agent_host.states import SessionStatus, TaskEnd, session_machine
@@ -647,7 +647,7 @@ class SessionEnd:
 
     def _keep_result(self, end: TaskEnd) -> bool:
         """Write result.json; False when the disk did not take it, which is then reported."""
-        state = self._ctx.state
+        state, models = self._ctx.state, self._ctx.conversation.models
         kept = {
             **self._work.result(end),
             "prompt": self._ctx.task.prompt,
@@ -655,7 +655,7 @@ class SessionEnd:
             "tenantId": state.identity.tenant_id,
             "userId": state.identity.user_id,
             "totalTokens": state.session_tokens_used,
-            "sessionUsage": {**state.usage.to_wire(), **cost_fields(self._ctx, state)},
+            "sessionUsage": {**state.usage.to_wire(), **cost_fields(models, state.usage, state.usage_by_model)},
             "workspace": self._ctx.judge.environment.workspace,
             "resumable": end.resumable,
             "startedAt": self._began_at,

@@ -11,6 +11,7 @@ from agent_host.errors import CANCELLED, INTERRUPTED, ErrorCode, UsageError, end
 from agent_host.events import RUN_ENDS, EventType
 from agent_host.ids import rfc3339
 from agent_host.loop import Replay
+from agent_host.loop.conversation import cost_fields
 from agent_host.services.approval import ApprovalDecision
 from agent_host.states import SessionStatus, TaskPhase
 from agent_host.thread.messages import decode
@@ -150,7 +151,7 @@ def session_state(
         "remaining": max(0, limit - state.session_tokens_used),
         "maxSessionTokens": limit,
         **{name: count for name, count in usage.to_wire().items() if count and name.startswith("cache")},
-        **cost_fields(ctx, state),
+        **cost_fields(ctx.conversation.models, usage, state.usage_by_model),
         **({"maxCost": ctx.conversation.max_cost} if ctx.conversation.max_cost else {}),
     }
     fields["pendingApprovals"] = list(pending)
@@ -165,12 +166,6 @@ def _grants(state: Checkpoint, granted_before: int) -> Iterator[dict[str, Any]]:
         if grant.scope == "session" or (grant.scope == "task" and grant.task_id == task_id):
             row = {"tool": grant.tool_name, "scope": grant.scope, "since": grant.granted_at}
             yield {**row, "beforeRestart": place < granted_before}
-
-
-def cost_fields(ctx: LoopContext, owner: Checkpoint | Task) -> dict[str, Any]:
-    """{cost, costCurrency} of the session or of one of its tasks; nothing where that is not known."""
-    cost = ctx.conversation.models.cost(owner.usage, owner.usage_by_model)
-    return {} if cost is None else cost.to_wire()
 
 
 def not_uploaded(ctx: LoopContext, history: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -212,7 +207,7 @@ def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | No
         "message": end.message,
         **verdict(end.status, end.reason, denied=bool(task.denied)),
         "model": ctx.conversation.model,
-        **cost_fields(ctx, task),
+        **cost_fields(ctx.conversation.models, task.usage, task.usage_by_model),
         **_answer(ctx, end),
         "filesChanged": files_changed(ctx),
         **_sandbox(ctx),

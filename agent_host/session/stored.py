@@ -12,6 +12,7 @@ import orjson
 
 from agent_host.errors import INTERRUPTED, CheckpointUnreadable, ErrorCode, SessionNotFound, UsageError
 from agent_host.events import EventType
+from agent_host.loop.conversation import cost_fields
 from agent_host.session.opening import state_errors_translated
 from agent_host.session.reports import (
     ON_RECORD,
@@ -151,14 +152,13 @@ class StoredSessions:
             _owner(state),
             pid=summary.pid,
             resumable=can_go_on(summary),
-            usage=self._usage(state),
+            usage={
+                **state.usage.to_wire(),
+                **({} if self._models is None else cost_fields(self._models, state.usage, state.usage_by_model)),
+            },
             ending=verdict_on_record(state, is_live=summary.pid is not None),
             reason=_reason_of(state),
         )
-
-    def _usage(self, state: Checkpoint) -> dict[str, Any]:
-        cost = None if self._models is None else self._models.cost(state.usage, state.usage_by_model)
-        return {**state.usage.to_wire(), **({} if cost is None else cost.to_wire())}
 
     def _ended_sessions(self) -> Iterator[StoredSession]:
         folder = os.path.join(self._state_dir, "sessions")

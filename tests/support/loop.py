@@ -130,7 +130,7 @@ class Loop:
                 retry,
                 estimate,
                 KnownModels(models or {}),
-                lambda model, _dropped=None: ForModel(_thread(store.state, model), _head_of(model)),
+                lambda model, _dropped: ForModel(_thread(store.state, model), _head_of(model)),
                 fallbacks=fallbacks,
                 max_cost=max_cost,
             ),

@@ -43,9 +43,9 @@ async def test_what_the_gateway_counted_corrects_the_estimate(tmp_path: Path) ->
     assert known is not None
     assert known[0] == 100
     now = loop.ctx.conversation.head_tokens + loop.ctx.conversation.thread.tokens
-    assert estimate_input(loop.ctx) == 100 + math.ceil(100 / known[1] * (now - known[1]))
+    assert estimate_input(loop.ctx, loop.ctx.conversation.tokens) == 100 + math.ceil(100 / known[1] * (now - known[1]))
     loop.ctx.state.tokens_known = (0, 10**6)
-    assert estimate_input(loop.ctx) == 0
+    assert estimate_input(loop.ctx, loop.ctx.conversation.tokens) == 0
 
 
 @pytest.mark.parametrize(("counted", "scale"), [(500, 0.5), (2500, 2.5), (499, 1), (2501, 1), (0, 1), (1300, 1.3)])
@@ -56,21 +56,23 @@ def test_only_a_count_that_can_be_one_of_the_text_is_taken_for_a_scale(
     loop.ctx.state.tokens_known = (counted, 1000)
     loop.ctx.conversation.thread.add_note(Message("system", "note", 4000))
     more = loop.ctx.conversation.tokens - 1000
-    assert estimate_input(loop.ctx) == max(counted, 500) + math.ceil(scale * more), "half of the estimate at least"
+    assert estimate_input(loop.ctx, loop.ctx.conversation.tokens) == max(counted, 500) + math.ceil(scale * more), (
+        "half of the estimate at least"
+    )
 
 
 def test_what_one_model_s_gateway_counted_says_nothing_of_another(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     loop.ctx.state.tokens_known, loop.ctx.state.tokens_known_of = (1000, 1000), "another"
-    assert estimate_input(loop.ctx) == math.ceil(1.25 * loop.ctx.conversation.tokens)
+    assert estimate_input(loop.ctx, loop.ctx.conversation.tokens) == math.ceil(1.25 * loop.ctx.conversation.tokens)
     loop.ctx.state.tokens_known_of = loop.ctx.conversation.model
-    assert estimate_input(loop.ctx) == loop.ctx.conversation.tokens
+    assert estimate_input(loop.ctx, loop.ctx.conversation.tokens) == loop.ctx.conversation.tokens
 
 
 def test_an_exact_count_is_not_raised(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     loop.ctx.conversation.count = len
-    assert estimate_input(loop.ctx) == loop.ctx.conversation.tokens
+    assert estimate_input(loop.ctx, loop.ctx.conversation.tokens) == loop.ctx.conversation.tokens
 
 
 def test_the_window_is_filled_by_the_gateway_s_own_count(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_the_window_leaves_room_for_the_head(tmp_path: Path) -> None:
 def test_the_budget_covers_what_it_says(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     loop.ctx.state.usage = TokenUsage(400, 100)
-    needed = estimate_input(loop.ctx)
+    needed = estimate_input(loop.ctx, loop.ctx.conversation.tokens)
     loop.ctx.judge.bundle = bundle(tmp_path, max_session=500 + needed)
     assert fitting_request(loop.ctx, "st").needed == needed
     loop.ctx.judge.bundle = bundle(tmp_path, max_session=500 + needed - 1)
