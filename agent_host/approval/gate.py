@@ -14,11 +14,22 @@ from policy.names import SANDBOX_GRANT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from typing import Required, TypedDict
 
     from agent_host.approval import AnsweredBy, ApprovalRequest, Scope
     from agent_host.states import Machine, TaskPhase
 
     OnAsked = Callable[["PendingApprovals", str], None]
+
+    class Decision(TypedDict, total=False):
+        """Somebody's answer, as `PendingApprovals.decide` takes it."""
+
+        approved: Required[bool]
+        scope: Scope
+        reason: str | None
+        arguments: Mapping[str, Any] | None
+        answered_by: AnsweredBy
+
 
 Delivery = Literal["delivered", "not_found"]
 _MAX_REASON_CHARS = 2000
@@ -30,7 +41,6 @@ class ApprovalGate(Protocol):
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         """The answer to one request."""
-        ...
 
 
 class InAdvance(NamedTuple):

@@ -73,7 +73,7 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
         await questions.close()
     if server.gave_up:
         notice(f"no client began a session within {begin_s:g} s (serve.begin_timeout_s)")
-    return _say_end(() if host.session is None else host.session.delivery_problems, host.failure)
+    return _say_end(() if host.session is None else host.session.undelivered(), host.failure)
 
 
 async def _run_on_streams(server: Server) -> None:

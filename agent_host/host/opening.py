@@ -25,6 +25,8 @@ from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, re
 from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
 from agent_host.http import TlsContext
 from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings, find_dialect
+from agent_host.loop.background import take_up_commands
+from agent_host.loop.results import take_up_uploads
 from agent_host.services import drop_observers
 from agent_host.services.session import say_goodbye
 from agent_host.session.handshake import (
@@ -247,10 +249,10 @@ class SessionOpener:
         resolved, backends, chosen = self._resolved, self._backends, self._chosen
         if resolved is None or backends is None or chosen is None:
             raise RuntimeError("only an opened session is refreshed")
-        session.refuse_foreign_cursor(cursor)
+        refuse_foreign_cursor(session.ctx.state, cursor)
         try:
             grant = await backends.sessions().resume(
-                session.session_id, checkpoint_cursor=cursor or session.step_cursor
+                session.session_id, checkpoint_cursor=cursor or session.ctx.state.step_cursor
             )
         except SessionExpired as error:
             await session.expire(str(error))
@@ -265,7 +267,11 @@ class SessionOpener:
         parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant), granted=granted)
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
         launch = LaunchParts(resolved, session.identity, parts, self._outside.now)
-        made = None if not session.mode else await self._make_mode(launch, cast("dict[str, str]", session.mode))
+        made = (
+            None
+            if not session.ctx.state.mode
+            else await self._make_mode(launch, cast("dict[str, str]", session.ctx.state.mode))
+        )
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         self._launch = launch
         if made is not None:
@@ -278,8 +284,8 @@ class SessionOpener:
         launch = self._launch
         if launch is None:
             raise RuntimeError("only an opened session has a mode")
-        fields = merge(launch, cast("dict[str, str]", session.mode), changes)
-        if fields != session.mode:
+        fields = merge(launch, cast("dict[str, str]", session.ctx.state.mode), changes)
+        if fields != session.ctx.state.mode:
             session.set_mode(await self._make_mode(launch, fields))
         return {**launch.fields, **fields}
 
@@ -497,8 +503,8 @@ class SessionOpener:
         )
         if made is not None:
             session.apply_mode(made)
-        await session.take_up_commands()
-        session.tasks.take_up_uploads()
+        await take_up_commands(session.ctx)
+        take_up_uploads(session.ctx)
         return session
 
 

@@ -87,7 +87,7 @@ class Session:
     @property
     def found_on_disk(self) -> tuple[str, ...]:
         """Problems that were repaired in the files of a resumed session, one line each."""
-        return tuple(_found(self._session.report))
+        return tuple(_found(self._session.ctx.journal.store.report))
 
     @property
     def unknown_approvals(self) -> tuple[str, ...]:
@@ -100,7 +100,8 @@ class Session:
         provider = self._resolved.settings.provider
         if provider is None:
             return None
-        return f"{provider.name}: {self._session.model} at {displayable_url(provider.base_url)} ({provider.why})"
+        model = self._session.ctx.conversation.model
+        return f"{provider.name}: {model} at {displayable_url(provider.base_url)} ({provider.why})"
 
     @property
     def policy_notice(self) -> str | None:
@@ -118,13 +119,15 @@ class Session:
     def closing(self) -> Closing:
         """Its `Closing`; complete once the session has ended."""
         ending = self._session.ending
-        return Closing(ending.kept_at, ending.unkept, ending.stays, tuple(self._session.delivery_problems))
+        return Closing(ending.kept_at, ending.unkept, ending.stays, tuple(self._session.undelivered()))
 
     async def run(self, prompt: str, *, max_steps: int | None = None, model: str | None = None) -> Result:
         """Run a task to its end, with `model` in place of the session's. Raises UsageError for a model that the policy
         does not allow, TaskAlreadyRunning, SessionNotReady, CheckpointWriteFailed. Cancelling stops the task and leaves
         it open."""
-        self._session.start_task(self._session.new_id("task"), check_prompt(prompt), max_steps=max_steps, model=model)
+        self._session.start_task(
+            self._session.ctx.outside.new_id("task"), check_prompt(prompt), max_steps=max_steps, model=model
+        )
         return await self._ended()
 
     async def go_on(self) -> Result:
@@ -177,7 +180,7 @@ class Session:
 
     def transcript(self, task_id: str) -> list[Item]:
         """Return the items of one of its tasks so far, as in `agent-host show --output json`."""
-        self._session.flush()
+        self._session.ctx.emitter.flush()
         return stored_sessions(self._resolved.state_dir).record(self.id).items(task_id)
 
     async def _ended(self) -> Result:
@@ -192,7 +195,7 @@ class Session:
         return result_of(
             self._session.result(end),
             message=end.message,
-            records=self._session.records,
+            records=self._session.paths.records,
             unfinished=end.resumable,
             resumable=end.resumable,
         )
@@ -607,7 +610,7 @@ async def run_headless(
         while session.tasks.busy:  # what a client had queued follows
             end = await session.tasks.await_end()
         await session.end_uploads(end)
-        finished = Finished(end, session.result(end), session.records)
+        finished = Finished(end, session.result(end), session.paths.records)
         on_end(finished)
         return finished
     finally:

@@ -41,11 +41,9 @@ class Approved(Protocol):
 
     def knows(self, name: str, identity: str) -> bool:
         """True if this one is."""
-        ...
 
     def approve(self, name: str, identity: str) -> None:
         """Have it approved from now on. Raises WriteFailed."""
-        ...
 
 
 class Mode(NamedTuple):

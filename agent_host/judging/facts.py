@@ -62,29 +62,23 @@ class World(Protocol):
         """The facts of a path as a call spells it; None for one that cannot be made absolute. `is_subject`: it is the
         first of the call's paths. Without `follow` a link at its end is judged itself. With `looks` a name that is not
         there may be another one that looks the same."""
-        ...
 
     def directory(self, spelled: str, environment: Environment) -> str:
         """The real directory that a command begins in."""
-        ...
 
     def real(self, path: str, environment: Environment) -> str:
         """The real path of an absolute path of a command line."""
-        ...
 
     def bare_name(self, program: str, environment: Environment) -> str | None:
         """The name by which a shell finds the program at this absolute path; None where it finds another, or none."""
-        ...
 
     def addresses(self) -> tuple[str, ...]:
         """The addresses of a URL's host, where they are known already."""
-        ...
 
     def script(
         self, skill: str, relative_path: str, environment: Environment, scripts: Scripts | None
     ) -> ScriptFacts | ToolError:
         """A script of a skill, or why there is none."""
-        ...
 
 
 def gather(
@@ -514,16 +508,13 @@ class Scripts(Protocol):
     @property
     def sandbox(self) -> str:
         """The real path of the directory in which each run of a script has one of its own."""
-        ...
 
     @property
     def max_runs(self) -> int:
         """The number of scripts that may run in a task."""
-        ...
 
     def look_up(self, skill: str, relative_path: str) -> ScriptFacts | ToolError:
         """A script, or why there is none that could run."""
-        ...
 
 
 def program_facts(arguments: Mapping[str, Any], environment: Environment, world: World) -> CommandFacts:

@@ -607,7 +607,7 @@ def _common_version(offered: Sequence[str] | None) -> str:
 def _fields(opened: Opened, version: str) -> dict[str, Any]:
     return {
         "sessionId": opened.session.session_id,
-        "workspaceId": opened.session.workspace_id,
+        "workspaceId": opened.session.identity.workspace_id,
         "status": "ready",
         "compatibilityStatus": opened.compatibility_status,
         "featureFlags": dict(opened.feature_flags),

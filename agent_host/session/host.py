@@ -14,9 +14,9 @@ from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from typing import Unpack
 
-    from agent_host.approval import AnsweredBy, Scope
-    from agent_host.approval.gate import Delivery
+    from agent_host.approval.gate import Decision, Delivery
     from agent_host.errors import AgentHostError
     from agent_host.services.session import NewSession
     from agent_host.session.lifecycle import LiveSession
@@ -40,28 +40,23 @@ class Opener(Protocol):
 
     def use_servers(self, servers: Sequence[ClientServer]) -> None:
         """The MCP servers that the client names for the session that is opened next."""
-        ...
 
     async def create(self, new: NewSession) -> Opened:
         """A new session."""
-        ...
 
     async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
         """The session that a former process left, not running yet."""
-        ...
 
     async def refresh(self, session: LiveSession, *, cursor: str | None) -> Opened:
         """The session with a policy bundle that is asked for again (AH 8.6)."""
-        ...
 
     async def set_mode(self, session: LiveSession, changes: Mapping[str, str]) -> dict[str, str]:
         """Change options of the session's mode, and return those that hold."""
-        ...
 
 
 class SessionHost:
-    """At most one session, from its creation to its end. `over` is set when there will be no more to do; `failure` is
-    the fault of the program that was the reason, where one was."""
+    """At most one `session`, from its creation to its end; None before there is one. `over` is set when there will be
+    no more to do; `failure` is the fault of the program that was the reason, where one was."""
 
     def __init__(self, opener: Opener, stored: Callable[[], StoredSessions], remove: Callable[[str], None]) -> None:
         self._opener = opener
@@ -69,20 +64,15 @@ class SessionHost:
         self._stored = stored
         self._opening: asyncio.Task[Opened] | None = None
         self._refreshing = False
-        self._session: LiveSession | None = None
+        self.session: LiveSession | None = None
         self._ending: asyncio.Task[None] | None = None
         self._changing_mode = asyncio.Lock()
         self.over = asyncio.Event()
         self.failure: BaseException | None = None
 
-    @property
-    def session(self) -> LiveSession | None:
-        """The session, None before there is one."""
-        return self._session
-
     def running_session(self, session_id: str) -> LiveSession:
         """The session of that id. Raises SessionNotReady, SessionNotFound."""
-        session = self._session
+        session = self.session
         if session is None:
             raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
         if session.session_id != session_id:
@@ -100,7 +90,7 @@ class SessionHost:
     async def resume(self, session_id: str, *, cursor: str | None, servers: Sequence[ClientServer] = ()) -> Opened:
         """The session of a former process, or this one's with a new policy bundle. Raises OutOfOrder while a task is
         running, and what `Opener.resume` raises."""
-        session = self._session
+        session = self.session
         if session is None:
             self._only_once()
             self._opener.use_servers(servers)
@@ -132,7 +122,7 @@ class SessionHost:
             raise SessionNotReady("the process was shut down before the session was ready") from None
         finally:
             self._opening = None
-        self._session = opened.session
+        self.session = opened.session
         opened.session.on_broken = self._broken
         return opened
 
@@ -155,7 +145,7 @@ class SessionHost:
     async def delete(self, session_id: str, owner: Owner | None) -> None:
         """Remove a session that has ended, with all that is its own. Raises SessionNotFound for one that is not there,
         or not the owner's, SessionHeld for one that a process has, UsageError for one that can be resumed."""
-        if self._session is not None and self._session.session_id == session_id and not self._session.has_ended:
+        if self.session is not None and self.session.session_id == session_id and not self.session.has_ended:
             raise SessionHeld(f"session {session_id} is that of this process: Shutdown comes first")
         await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
         await asyncio.to_thread(self._remove, session_id)
@@ -171,7 +161,7 @@ class SessionHost:
         state = session.state()
         if task_id is None:
             return state
-        session.flush()
+        session.ctx.emitter.flush()
         record = await asyncio.to_thread(self._stored().record, session_id)
         here = state["task"] if state.get("task", {}).get("taskId") == task_id else {}
         return {**state, "task": {**record.task(task_id), **here}}
@@ -190,7 +180,7 @@ class SessionHost:
     async def _record(self, session_id: str, owner: Owner | None, error: AgentHostError) -> SessionRecord:
         """The record of a session that this process does not have. Raises `error` where that is nothing, or not the
         owner's, and for this process's own session while it ends."""
-        if self._session is not None and self._session.session_id == session_id:
+        if self.session is not None and self.session.session_id == session_id:
             raise error
         try:
             return await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
@@ -199,36 +189,25 @@ class SessionHost:
 
     @property
     def _owner(self) -> Owner | None:
-        if self._session is None:
+        if self.session is None:
             return None
-        identity = self._session.identity
+        identity = self.session.identity
         return Owner(identity.tenant_id, identity.user_id)
 
-    def decide(
-        self,
-        approval_id: str,
-        *,
-        approved: bool,
-        scope: Scope,
-        reason: str | None,
-        arguments: Mapping[str, Any] | None,
-        answered_by: AnsweredBy = "client",
-    ) -> Delivery:
-        """Somebody's answer to an approval; see `Session.decide`. Raises SessionNotReady, ValueError."""
-        if self._session is None:
+    def decide(self, approval_id: str, **answer: Unpack[Decision]) -> Delivery:
+        """Somebody's answer to an approval; see `LiveSession.decide`. Raises SessionNotReady, ValueError."""
+        if self.session is None:
             raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
-        if self._session.has_ended or self._ending is not None:
+        if self.session.has_ended or self._ending is not None:
             return "not_found"
-        return self._session.decide(
-            approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments, answered_by=answered_by
-        )
+        return self.session.decide(approval_id, **answer)
 
     async def shutdown(self, reason: str) -> str | None:
         """The clean end of whatever there is (AH 3.4); returns the session's id, None when there was none."""
         if self._opening is not None:  # a service may let it wait for long
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        session = self._session
+        session = self.session
         if session is not None:
             await self._end(session.shut_down(reason))
         self.over.set()
@@ -236,18 +215,18 @@ class SessionHost:
 
     def attend(self) -> None:
         """A client is there (again)."""
-        if self._session is not None and self._session.pending_approvals is not None:
-            self._session.pending_approvals.attend()
+        if self.session is not None and self.session.pending_approvals is not None:
+            self.session.pending_approvals.attend()
 
     def suspend(self) -> None:
         """The client is gone for now: what waits for its answer goes on waiting, without a time-out."""
-        if self._session is not None and self._session.pending_approvals is not None:
-            self._session.pending_approvals.suspend()
+        if self.session is not None and self.session.pending_approvals is not None:
+            self.session.pending_approvals.suspend()
 
     async def let_go(self) -> None:
         """The client is gone, or the process is asked to end: finish the step and leave the session resumable."""
-        if self._session is not None:
-            await self._end(self._session.leave())
+        if self.session is not None:
+            await self._end(self.session.leave())
         self.over.set()
 
     async def _end(self, way: Coroutine[Any, Any, None]) -> None:
@@ -277,15 +256,13 @@ class SessionHost:
     def _only_once(self) -> None:
         if self.over.is_set():
             raise SessionNotReady("this process is ending")
-        if self._session is not None:
-            raise OutOfOrder(
-                f"this process has session {self._session.session_id} already; one process has one session"
-            )
+        if self.session is not None:
+            raise OutOfOrder(f"this process has session {self.session.session_id} already; one process has one session")
         if self._opening is not None:
             raise OutOfOrder("a session is just being opened; one process has one session")
 
     def _broken(self, error: BaseException) -> None:
         """Observers get the event before the process ends, and what is on record stays."""
         self.failure = error
-        if self._session is not None:
-            self._begin_end(self._session.leave())
+        if self.session is not None:
+            self._begin_end(self.session.leave())

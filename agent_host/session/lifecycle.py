@@ -37,11 +37,11 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.events import EventType
-from agent_host.loop.background import end_commands, take_up_commands
+from agent_host.loop.background import end_commands
 from agent_host.loop.conversation import cost_fields, refuse_unpriced
 from agent_host.services.session import say_goodbye
 from agent_host.session.handshake import unknown_approvals
-from agent_host.session.opening import refuse_foreign_cursor, temporary_of
+from agent_host.session.opening import temporary_of
 from agent_host.session.reports import replays_approved, session_state, verdict
 from agent_host.session.task_runner import TaskRunner
 from agent_host.session.tasks import NewTask, first_versions, keep_pictures, max_steps_of, title_of
@@ -58,11 +58,11 @@ from state.disk import LOCAL_DISK, replace_atomically
 from state.records import ModeChanged, SessionStatusChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from contextlib import AsyncExitStack
+    from typing import Unpack
 
-    from agent_host.approval import AnsweredBy, Scope
-    from agent_host.approval.gate import Delivery, PendingApprovals
+    from agent_host.approval.gate import Decision, Delivery, PendingApprovals
     from agent_host.events.emitter import Losses
     from agent_host.judging import Mode
     from agent_host.judging.scoping import Scoping
@@ -74,9 +74,8 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.redaction import Redaction
     from policy.rules import TaskOptions
-    from state.checkpoint import ModeRow, SessionIdentity
+    from state.checkpoint import ModeRow
     from state.locations import SessionPaths
-    from state.store import LoadReport
 
 # Shutdown within the desktop's patience of ten seconds (AH 3.4): for the step, then for tools that are ended by force,
 # then for the record of those that did not end.
@@ -101,10 +100,11 @@ class SessionMode(NamedTuple):
 class LiveSession:
     """A session around its loop context. One task at a time; each may follow another on the same thread.
 
-    `tasks` runs them, `ending` knows what the end could keep. `pending_approvals` is where approvals wait for a client,
-    None where there is none; `service` gets to know of the end, `resources` are let go with the session, `undelivered`
-    says what observers did not get, and `losses` counts it. `on_broken` is called when a task died of a fault of the
-    program; the person who waits for the task gets it as well.
+    `tasks` runs them, `ending` knows what the end could keep, `has_ended`: it is over, or on its way there.
+    `pending_approvals` is where approvals wait for a client, None where there is none; `service` gets to know of the
+    end, `resources` are let go with the session, `undelivered` says after the end what observers did not get, a line
+    for each, and `losses` counts it. `on_broken` is called when a task died of a fault of the program; the person who
+    waits for the task gets it as well.
     """
 
     def __init__(
@@ -119,16 +119,17 @@ class LiveSession:
         undelivered: Callable[[], Sequence[str]],
         losses: Losses,
     ) -> None:
-        self._ctx = ctx
-        self._paths = paths
+        self.ctx = ctx
+        self.session_id, self.identity = ctx.session_id, ctx.state.identity
+        self.paths = paths
         self._settings = settings
-        self._undelivered = undelivered
+        self.undelivered = undelivered
         self._granted_before = len(ctx.state.grants)
         self.losses = losses
         self._life = session_machine()
         self._life.fire("open")
         self.tasks = TaskRunner(ctx, self._life, self._broken)
-        self._over = False
+        self.has_ended = False
         self.on_broken: Callable[[BaseException], None] | None = None
         self.pending_approvals = pending_approvals
         self.ending = SessionEnd(ctx, paths, self.tasks, self._life, service, resources)
@@ -136,48 +137,14 @@ class LiveSession:
     # What it is
 
     @property
-    def session_id(self) -> str:
-        """The session's id."""
-        return self._ctx.session_id
-
-    def new_id(self, prefix: str) -> str:
-        """An id that no other has, for what begins in the session."""
-        return self._ctx.outside.new_id(prefix)
-
-    @property
-    def identity(self) -> SessionIdentity:
-        """The session's identity."""
-        return self._ctx.state.identity
-
-    @property
-    def workspace_id(self) -> str:
-        """The id of its workspace."""
-        return self._ctx.state.identity.workspace_id
-
-    @property
-    def records(self) -> str:
-        """The folder of what stays after the end: events, artifacts, the result."""
-        return self._paths.records
-
-    @property
     def temporary(self) -> str:
         """The session's own directory for temporary files."""
-        return temporary_of(self._paths.state_dir, self._ctx.state.identity)
-
-    @property
-    def report(self) -> LoadReport:
-        """The findings on disk besides the session when it was opened."""
-        return self._ctx.journal.store.report
-
-    @property
-    def has_ended(self) -> bool:
-        """True if it is over, or on its way there."""
-        return self._over
+        return temporary_of(self.paths.state_dir, self.ctx.state.identity)
 
     @property
     def incomplete_task(self) -> dict[str, Any] | None:
         """{taskId, prompt, stepCount, maxSteps} of the task that a resume goes on with, None when there is none."""
-        task = self._ctx.state.task
+        task = self.ctx.state.task
         if task is None or task.status != "running":
             return None
         return {
@@ -190,44 +157,25 @@ class LiveSession:
     @property
     def step_count(self) -> int:
         """Steps that the last task has behind it."""
-        task = self._ctx.state.task
+        task = self.ctx.state.task
         return 0 if task is None else task.step_count
-
-    @property
-    def step_cursor(self) -> str | None:
-        """The last completed step, as the Session Service gets it."""
-        return self._ctx.state.step_cursor
-
-    def refuse_foreign_cursor(self, cursor: str | None) -> None:
-        """See `opening.refuse_foreign_cursor`."""
-        refuse_foreign_cursor(self._ctx.state, cursor)
 
     def compact(self) -> None:
         """Have room made in front of the next request to the model, whether or not it would be too long: by a summary,
         unless `llm.context_strategy` names clearing."""
-        self._ctx.conversation.compaction_wanted = True
+        self.ctx.conversation.compaction_wanted = True
 
     def state(self) -> dict[str, Any]:
         """The result of GetSessionState."""
         pending = [] if self.pending_approvals is None else self.pending_approvals.rows()
-        state = session_state(self._ctx, self._life.state, pending, granted_before=self._granted_before)
-        mode = {"mode": dict(self.mode)} if self.mode else {}
-        queue = self.tasks.queue.rows()
-        return {**state, **mode, **({"queuedTasks": queue} if queue else {})}
-
-    def flush(self) -> None:
-        """Have the run log say all that has happened so far."""
-        self._ctx.emitter.flush()
-
-    @property
-    def model(self) -> str:
-        """The model of its requests."""
-        return self._ctx.conversation.model
+        state = session_state(self.ctx, self._life.state, pending, granted_before=self._granted_before)
+        extra = {"mode": dict(self.ctx.state.mode), "queuedTasks": self.tasks.queue.rows()}
+        return state | {name: value for name, value in extra.items() if value}
 
     def policy_notice(self) -> str | None:
         """A note for the user on a bundle that is none of the built-ins, in one line; None if there is nothing to
         say."""
-        bundle = self._ctx.judge.bundle
+        bundle = self.ctx.judge.bundle
         if is_built_in(bundle.policy_bundle_version):
             return None
         from policy.rules.bundle_summary import summarize_in_line
@@ -236,29 +184,29 @@ class LiveSession:
 
     def sandbox_notice(self) -> str | None:
         """A note for the user on the sandbox of commands, in one line; None if it is as was asked for."""
-        judge = self._ctx.judge
+        judge = self.ctx.judge
         return None if judge.scoping is None else judge.scoping.notice(judge.bundle, judge.environment)
 
     def unknown_approvals(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that the bundle knows nothing of; see `handshake.unknown_approvals`."""
-        return unknown_approvals(self._ctx.judge.bundle, self._ctx.judge.tools, names)
+        """See `handshake.unknown_approvals`."""
+        return unknown_approvals(self.ctx.judge.bundle, self.ctx.judge.tools, names)
 
     def patch(self, task_id: str | None = None) -> str:
         """The changes of the session, or of one of its tasks, as a unified diff."""
         from agent_host.session import patches  # comparing files is a large import, and the first reply needs none
 
-        return patches.render_text(patches.preview_of(self._ctx, task_id)(), self.unseen(task_id))
+        return patches.render_text(patches.preview_of(self.ctx, task_id)(), self.unseen(task_id))
 
     def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
         """All changes of the session for another copy of its workspace; see `session.patches.whole_patch`."""
         from agent_host.session import patches  # see `patch`
 
-        return patches.whole_patch_of(self._ctx, without)
+        return patches.whole_patch_of(self.ctx, without)
 
     def unseen(self, task_id: str | None = None) -> str | None:
         """Why a preview of the session or one of its tasks may leave out what commands changed; None where it does
         not."""
-        return first_versions(self._ctx.state).unseen_in(task_id)
+        return first_versions(self.ctx.state).unseen_in(task_id)
 
     async def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
         """The changes of the session or one of its tasks, file by file; see `session.patches.preview`. Raises
@@ -266,7 +214,7 @@ class LiveSession:
         from agent_host.session import patches  # see `patch`
 
         try:
-            return await asyncio.to_thread(patches.preview_of(self._ctx, task_id, file_paths))
+            return await asyncio.to_thread(patches.preview_of(self.ctx, task_id, file_paths))
         except LookupError as error:
             raise UsageError(str(error.args[0])) from error
 
@@ -278,15 +226,10 @@ class LiveSession:
     def cut_off(self) -> TaskEnd:
         """The end of the current task as this process leaves it when it is ended by force: open on record, unless it
         had come to its end."""
-        words = self._ctx.cancellation.time_limit
+        words = self.ctx.cancellation.time_limit
         if words is not None and self.tasks.last_end is None:
             return TaskEnd("paused", TIME_LIMIT, words, resumable=True)
         return self.tasks.last_end or TaskEnd("cancelled", CANCELLED, _CUT_OFF, resumable=True)
-
-    @property
-    def delivery_problems(self) -> Sequence[str]:
-        """After the end, one line for each observer that did not get all there was."""
-        return self._undelivered()
 
     # Its tasks
 
@@ -294,22 +237,22 @@ class LiveSession:
         """Emit that there is a new session."""
         payload = {
             "executionEnvironment": environment,
-            "workspace": self._ctx.judge.environment.workspace,
-            "model": self._ctx.conversation.model,
-            **self._ctx.judge.sandbox(),
+            "workspace": self.ctx.judge.environment.workspace,
+            "model": self.ctx.conversation.model,
+            **self.ctx.judge.sandbox(),
         }
-        here = self._ctx.judge.environment
-        blocking = writes_blocked_by(self._ctx.judge.bundle, here.workspace, here.os_family)
+        here = self.ctx.judge.environment
+        blocking = writes_blocked_by(self.ctx.judge.bundle, here.workspace, here.os_family)
         if blocking is not None:
             payload["message"] = (
                 f"the policy denies every write in this workspace, which lies in {blocking}: take another workspace"
             )
-        self._ctx.emitter.emit(EventType.SESSION_STARTED, payload)
+        self.ctx.emitter.emit(EventType.SESSION_STARTED, payload)
 
     def announce_return(self) -> None:
         """Emit that another process has taken over a session without a task to go on with."""
-        self._ctx.emitter.emit(
-            EventType.SESSION_RESUMED, {"resumedFromStep": self.step_count, **self._ctx.judge.sandbox()}
+        self.ctx.emitter.emit(
+            EventType.SESSION_RESUMED, {"resumedFromStep": self.step_count, **self.ctx.judge.sandbox()}
         )
 
     def warm_up(self) -> None:
@@ -344,7 +287,7 @@ class LiveSession:
         """Put pictures of a prompt into the session's temporary directory, and return the lines that name them. Raises
         UsageError."""
         try:
-            return await asyncio.to_thread(keep_pictures, pictures, self.temporary, self.new_id)
+            return await asyncio.to_thread(keep_pictures, pictures, self.temporary, self.ctx.outside.new_id)
         except OSError as error:
             raise UsageError(f"the pictures cannot be written to {self.temporary}: {error.strerror}") from error
 
@@ -357,7 +300,7 @@ class LiveSession:
     def replays_approved(self, approvals: Collection[str], *, everything: bool) -> frozenset[str]:
         """The replay ids of the calls that were denied since nobody was there, and that `approvals` name now by their
         rule, tool or capability. None for a task that is not over: what it asks for is answered as it comes."""
-        task, tools = self._ctx.state.task, self._ctx.judge.tools
+        task, tools = self.ctx.state.task, self.ctx.judge.tools
         if task is None or task.status == "running" or not task.denied:
             return frozenset()
 
@@ -368,14 +311,14 @@ class LiveSession:
             names = {approve, tool_name, *(spec.capabilities if spec is not None else ())}
             return everything or not names.isdisjoint(approvals)
 
-        return replays_approved(task, self._ctx.state.thread, self.session_id, approves=approves)
+        return replays_approved(task, self.ctx.state.thread, self.session_id, approves=approves)
 
     def renew(self, put_under: Callable[[LoopContext], None]) -> None:
         """Work under another bundle from here on (AH 8.6), which `put_under` brings. A pause is over with it, unless a
         task waits to be gone on with. Raises SessionNotReady, OutOfOrder for a session that has ended, or is running a
         task, since the bundle was asked for."""
-        ctx = self._ctx
-        if self._over:
+        ctx = self.ctx
+        if self.has_ended:
             raise SessionNotReady(f"session {self.session_id} has ended")
         if self.tasks.busy:
             raise OutOfOrder(f"session {self.session_id} is running a task; there is nothing to resume")
@@ -385,16 +328,11 @@ class LiveSession:
             self._leave_pause()
         ctx.journal.checkpoint(None, SessionStatusChanged(self._life.state, ctx.judge.bundle.policy_bundle_version))
 
-    @property
-    def mode(self) -> ModeRow:
-        """The options that a client has set since the launch."""
-        return self._ctx.state.mode
-
     def set_mode(self, made: SessionMode) -> None:
         """Change the mode: it is on record first, and holds from the next decision on. Raises SessionNotReady,
         UsageError for a model whose cost is limited and not known, CheckpointWriteFailed (then nothing changed)."""
-        ctx, before = self._ctx, self._ctx.state.mode
-        if self._over:
+        ctx, before = self.ctx, self.ctx.state.mode
+        if self.has_ended:
             raise SessionNotReady(f"session {self.session_id} has ended")
         if ctx.conversation.max_cost:
             refuse_unpriced(ctx.conversation.models, made.model)
@@ -405,7 +343,7 @@ class LiveSession:
 
     def apply_mode(self, made: SessionMode) -> None:
         """Have a mode hold that is on record."""
-        ctx = self._ctx
+        ctx = self.ctx
         ctx.judge.mode, ctx.judge.scoping = made.mode, made.scoping
         ctx.scrubber.redaction = made.redaction
         ctx.conversation.default_model = made.model
@@ -419,36 +357,21 @@ class LiveSession:
         """Stop the task since the time of its run is over, `words` say which, and leave it open on record: what runs is
         ended now."""
         self.tasks.stop(resumable=True, time_limit=words)
-        self._ctx.cancellation.force(grace_s=0)
-        asyncio.get_running_loop().call_later(_FORCE_PATIENCE_S, self._ctx.cancellation.abandon)
+        self.ctx.cancellation.force(grace_s=0)
+        asyncio.get_running_loop().call_later(_FORCE_PATIENCE_S, self.ctx.cancellation.abandon)
 
-    def decide(
-        self,
-        approval_id: str,
-        *,
-        approved: bool,
-        scope: Scope,
-        reason: str | None,
-        arguments: Mapping[str, Any] | None,
-        answered_by: AnsweredBy = "client",
-    ) -> Delivery:
+    def decide(self, approval_id: str, **answer: Unpack[Decision]) -> Delivery:
         """Somebody's answer to an approval; see `PendingApprovals.decide`. Raises ValueError for edited arguments that
         cannot be put on record, or that the tool would refuse: the call goes on waiting then."""
-        pending = self.pending_approvals
+        pending, arguments = self.pending_approvals, answer.get("arguments")
         if pending is None:
             return "not_found"
         tool_name = pending.tool_of(approval_id)
-        if approved and arguments is not None and tool_name is not None:
-            problem = self._ctx.router.argument_problem(tool_name, arguments)
+        if answer["approved"] and arguments is not None and tool_name is not None:
+            problem = self.ctx.router.argument_problem(tool_name, arguments)
             if problem is not None:
                 raise ValueError(problem)
-        return pending.decide(
-            approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments, answered_by=answered_by
-        )
-
-    async def take_up_commands(self) -> None:
-        """End what is left of the background commands of a former process that was killed."""
-        await take_up_commands(self._ctx)
+        return pending.decide(approval_id, **answer)
 
     # Its end
 
@@ -456,13 +379,13 @@ class LiveSession:
         """Give the last uploads a moment, so that the result can say what was not stored: after a clean end the time
         of `services.upload_end_s`, else hardly any. What a resume can go on with stays on record."""
         resumable = end.resumable or bool(self.result(end)["deniedApprovals"])
-        within_s = self._ctx.artifacts.queue.limits.end_s if end.status == "completed" else _UPLOADS_S
+        within_s = self.ctx.artifacts.queue.limits.end_s if end.status == "completed" else _UPLOADS_S
         await self.tasks.end_uploads(within_s, resumable=resumable)
 
     async def shut_down(self, reason: str) -> None:
         """The clean end, whatever is running (AH 3.4): within the patience of a desktop that waits for it."""
-        self._over = self.tasks.closing = True
-        task = self._ctx.state.task
+        self.has_ended = self.tasks.closing = True
+        task = self.ctx.state.task
         # What is paused cannot complete: ending it gives something up (AH 3.3).
         trigger = "cancel" if self._life.state is SessionStatus.PAUSED else "complete"
         if task is not None and task.status == "running" and not self._is_broken:
@@ -477,9 +400,9 @@ class LiveSession:
     async def expire(self, reason: str) -> None:
         """The Session Service has ended the session; see `SessionEnd.expired`. A task that was begun meanwhile is
         stopped first."""
-        if self._over:  # somebody was faster
+        if self.has_ended:  # somebody was faster
             return
-        self._over = self.tasks.closing = True
+        self.has_ended = self.tasks.closing = True
         stopped = True
         if self.tasks.busy:
             self.tasks.stop(resumable=False)
@@ -491,7 +414,7 @@ class LiveSession:
 
     async def leave(self) -> None:
         """Finish the step and let the session go; the next process resumes it."""
-        self._over = self.tasks.closing = True
+        self.has_ended = self.tasks.closing = True
         if self.pending_approvals is not None:
             self.pending_approvals.suspend()
         if self.tasks.busy:
@@ -503,7 +426,7 @@ class LiveSession:
     async def conclude(self, end: TaskEnd | None) -> None:
         """The end of a session that had one task: over for good when that is, else resumable. `end` is None when the
         task has none. Calls that nobody was there to approve keep it from being over."""
-        self._over = self.tasks.closing = True
+        self.has_ended = self.tasks.closing = True
         if end is None or end.resumable or self.tasks.queue.first is not None:
             await self.ending.leave()
         elif self.result(end)["deniedApprovals"]:
@@ -517,10 +440,10 @@ class LiveSession:
         then the session stays to be resumed."""
         if await self.tasks.idle(_STEP_PATIENCE_S):
             return True
-        self._ctx.cancellation.force(grace_s=0)
+        self.ctx.cancellation.force(grace_s=0)
         if await self.tasks.idle(_FORCE_PATIENCE_S):
             return True
-        self._ctx.cancellation.abandon()
+        self.ctx.cancellation.abandon()
         if await self.tasks.idle(_RECORD_PATIENCE_S):
             return True
         await self.tasks.give_up()
@@ -535,8 +458,8 @@ class LiveSession:
         """Leave the session as it is on record: a resume continues from there."""
         self._life.fire("fail")
         payload = {"reason": ErrorCode.INTERNAL_ERROR, "message": f"{type(error).__name__}: {error}"}
-        self._ctx.emitter.emit(EventType.SESSION_FAILED, payload)
-        self._ctx.emitter.flush()
+        self.ctx.emitter.emit(EventType.SESSION_FAILED, payload)
+        self.ctx.emitter.flush()
         if self.on_broken is not None:
             self.on_broken(error)
 

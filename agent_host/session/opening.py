@@ -103,12 +103,10 @@ class OptionsSource(Protocol):
 
     def new(self, workspace: str | None = None) -> ResolvedOptions:
         """For a new session in `workspace`, else in that of the options."""
-        ...
 
     def resolve_resume(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:
         """For a session that is resumed; with `ended_too` also one that has ended. Raises SessionNotFound,
         CheckpointUnreadable."""
-        ...
 
 
 class FixedOptions:

@@ -20,7 +20,6 @@ from agent_host.errors import (
 from agent_host.events import EventType
 from agent_host.loop import ResumeNote
 from agent_host.loop.conversation import refuse_unpriced
-from agent_host.loop.results import take_up_uploads
 from agent_host.services.workspace import Upload, UploadFailed
 from agent_host.session.reports import approvals_of_open_calls, calls_to_replay, not_uploaded, result_object, verdict
 from agent_host.session.tasks import TaskQueue, note_of_move, record_of_task
@@ -258,10 +257,6 @@ class TaskRunner:
     @property
     def _so_far_ms(self) -> int:
         return self._ctx.outside.ms_since(self._began)
-
-    def take_up_uploads(self) -> None:
-        """Go on with the uploads of former processes."""
-        take_up_uploads(self._ctx)
 
     async def end_uploads(self, within_s: float, *, resumable: bool) -> None:
         """The last uploads, the history among them; see `UploadQueue.close`."""

@@ -47,15 +47,18 @@ async def paused(folder: Path) -> Opened:
 async def test_what_a_session_says_of_itself(tmp_path: Path) -> None:
     opened = Opened(tmp_path, calls(shell("one")), DOWN)
     session = opened.session
-    assert (session.session_id, session.workspace_id, session.records) == ("s", "w", opened.paths.records)
-    assert (session.incomplete_task, session.step_count, session.step_cursor) == (None, 0, None)
-    assert (session.has_ended, session.tasks.busy, session.delivery_problems) == (False, False, ["an observer"])
-    assert session.report == opened.loop.ctx.journal.store.report
+    assert (session.session_id, session.identity.workspace_id, session.paths.records) == (
+        "s",
+        "w",
+        opened.paths.records,
+    )
+    assert (session.incomplete_task, session.step_count, session.ctx.state.step_cursor) == (None, 0, None)
+    assert (session.has_ended, session.tasks.busy, session.undelivered()) == (False, False, ["an observer"])
     session.start_task("t", "Do it.", max_steps=7)
     assert session.tasks.busy
     await over(opened)
     assert session.incomplete_task == {"taskId": "t", "prompt": "Do it.", "stepCount": 1, "maxSteps": 7}
-    assert (session.step_count, session.step_cursor) == (1, opened.loop.ctx.state.step_cursor)
+    assert (session.step_count, session.ctx.state.step_cursor) == (1, opened.loop.ctx.state.step_cursor)
 
 
 async def test_a_task_that_is_over_is_not_incomplete(tmp_path: Path) -> None:
