@@ -41,8 +41,8 @@ from benchmarks.kept import (
 from benchmarks.other_stores import comparison
 from benchmarks.processes import output_of_child, scratch
 from benchmarks.report import MIB, Row, medians
+from state.journal import encode
 from state.records import message_of
-from state.store import encode
 
 if TYPE_CHECKING:
     import argparse

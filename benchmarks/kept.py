@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agent_host.ids import MACHINE
 from agent_host.thread.messages import Message, ToolCall, encode
 from benchmarks.report import MIB
-from state.checkpoint import CallRow, Checkpoint, SessionIdentity
+from state.checkpoint import CallRow, Checkpoint, SessionIdentity, TokenUsage
 from state.file_store import FileCheckpointStore
 from state.records import CallFinished, CallStarted, JournalRecord, StepCommitted, TurnTaken, message_of, record_of
-from state.usage import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -392,7 +392,7 @@ class LargeValues:
         return self._full or self.blobs.refused
 
     def put(self, data: bytes) -> str:
-        """See `OpenSession.keep`."""
+        """See `FileSession.keep`."""
         name = sha256_hex(data)
         if name in self._inline or self.blobs.holds(name):
             return name
@@ -412,7 +412,7 @@ class LargeValues:
         return name
 
     def get(self, name: str) -> bytes | None:
-        """See `OpenSession.kept`."""
+        """See `FileSession.kept`."""
         inline = self._inline.get(name)
         return self.blobs.get(name) if inline is None else inline
 

@@ -15,17 +15,16 @@ import orjson
 
 from config.lean_typing import NamedTuple
 from state.blobs import PLAIN_FILE, add_mode, mode_and_blob
-from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from state.records import ApprovalAnswered, ApprovalGranted, TaskQueued
-    from state.usage import TokenUsage
 
 _EARLIER_PROMPT_CHARS = 200
 """The start of an earlier task's prompt, for listings; its whole prompt stands in the thread."""
 _MAX_SEEN = 256
+ENDED = "SESSION_COMPLETED"
 
 TaskStatus = Literal["running", "completed", "failed", "cancelled"]
 CommandReason = Literal["exited", "timed_out", "stopped", "session_ended", "interrupted"]
@@ -124,6 +123,70 @@ class SessionIdentity(NamedTuple):
     tenant_id: str
     user_id: str
     options: dict[str, Any]
+
+
+class TokenUsage(NamedTuple):
+    """Tokens of one call, of a task or of a session, as the gateway counts them.
+
+    `input_tokens` are all tokens of the request; `cache_read_tokens` and `cache_write_tokens` are parts of them that
+    the gateway read from its cache and wrote to it, and `cache_write_1h_tokens` the part of the latter that it keeps
+    for an hour. `output_tokens` are all tokens of the answer, reasoning included.
+    The budget of a session counts input and output (`total`), whatever a provider charges for a cached token.
+
+    A gateway that counts too low does not raise what a session may use: `uncounted_input` and `uncounted_output` are
+    what limits count beyond it (`for_limits`). They stand in records, and are no tokens of the gateway.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    uncounted_input: int = 0
+    uncounted_output: int = 0
+
+    @property
+    def total(self) -> int:
+        """Input and output, as the gateway counts them (AH 5.3)."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def for_limits(self) -> TokenUsage:
+        """The tokens that limits count."""
+        whole_input, whole_output = self.input_tokens + self.uncounted_input, self.output_tokens + self.uncounted_output
+        return self._replace(
+            input_tokens=whole_input, output_tokens=whole_output, uncounted_input=0, uncounted_output=0
+        )
+
+    def plus(self, other: TokenUsage) -> TokenUsage:
+        """The sum of both."""
+        return TokenUsage(*map(sum, zip(self, other, strict=True)))
+
+    def to_wire(self) -> dict[str, int]:
+        """The JSON form in events and results. Counts of what was written to the cache are left out where they are 0,
+        as in files of earlier versions."""
+        return self._named(_USAGE_NAMES[:-2])
+
+    def to_record(self) -> dict[str, int]:
+        """The JSON form in records and snapshots: `to_wire`, and what limits count beyond it, where that is not 0."""
+        return self._named(_USAGE_NAMES)
+
+    def _named(self, names: Sequence[str]) -> dict[str, int]:
+        counts = enumerate(zip(names, self, strict=False))
+        return {name: count for place, (name, count) in counts if count or place < _ALWAYS_COUNTED}
+
+    @classmethod
+    def from_record(cls, wire: Mapping[str, int]) -> TokenUsage:
+        """Decode what `to_record` wrote; a count that is missing is 0."""
+        return cls(*(wire.get(name, 0) for name in _USAGE_NAMES))
+
+
+_USAGE_NAMES = (
+    *("inputTokens", "outputTokens", "cachedInputTokens", "cacheWriteTokens", "cacheWrite1hTokens"),
+    *("uncountedInputTokens", "uncountedOutputTokens"),
+)
+_ALWAYS_COUNTED = 3
+NO_TOKENS = TokenUsage()
 
 
 @dataclass(slots=True, repr=False)

@@ -1,8 +1,9 @@
 """All that the store asks of a machine: the one seam between durability and the operating system.
 
-Whole files and folders are written through it: durably, or put in place of another atomically (AH 9.3).
+Whole files and folders are written through it: durably, or put in place of another atomically (AH 9.3). And the lock of
+a session: one process for each, by a lock that the operating system drops when its holder dies, however it dies.
 
-`LocalDisk` is the real one. Fault tests put another behind it: `agent_host.faults.disk` has a simulated one that loses
+`Disk` is this machine's. Fault tests put another behind it: `agent_host.faults.disk` has a simulated one that loses
 what was not synced, and a real one whose calls fail.
 """
 
@@ -15,24 +16,25 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from config.lean_typing import NamedTuple
 from state import locations
-from state.errors import NoSuchSession
-from state.lock import SessionLock, holder, is_named
+from state.errors import NoSuchSession, SessionLocked, WriteFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Beside = Callable[[Callable[[], None]], "BackgroundJob"]
-    """Starts a function beside the caller, who waits for it before all ends."""
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from state.locations import SessionPaths
 
-if sys.platform == "darwin":
+    Beside = Callable[[Callable[[], None]], "BackgroundJob"]
+    """Starts a function beside the caller, who waits for it before all ends."""
+
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
 
 _BINARY = getattr(os, "O_BINARY", 0)
@@ -71,97 +73,26 @@ class Lock(Protocol):
         ...
 
 
-class Disk(Protocol):
-    """File operations on absolute paths and on descriptors that this disk gave out. All raise OSError; nothing is
-    durable before `sync`, and no name before `sync_directory` of its directory."""
+class Disk:
+    """The file system of this machine: operations on absolute paths and on descriptors that this disk gave out. All
+    raise OSError; nothing is durable before `sync`, and no name before `sync_directory` of its directory. Another disk
+    has another method for each of these."""
 
     def make_private_dir(self, path: str) -> None:
         """Create `path` and its parents, for their owner alone."""
-        ...
-
-    def open_new(self, path: str) -> int:
-        """A descriptor of a new empty private file at `path`, in place of what lies there."""
-        ...
-
-    def open_append(self, path: str) -> int:
-        """A descriptor that writes to the end of the file at `path`; a link is refused."""
-        ...
-
-    def write(self, fd: int, data: bytes) -> None:
-        """Write all of `data`; where it raises, any part of it may be there."""
-        ...
-
-    def sync(self, fd: int) -> None:
-        """Make the file's content durable. After a failure its unsynced content may be gone for good."""
-        ...
-
-    def close(self, fd: int) -> None:
-        """Close the descriptor."""
-        ...
-
-    def is_named(self, fd: int, path: str) -> bool:
-        """True if `path` still leads to the file of `fd`: what is written to a file without a name is lost."""
-        ...
-
-    def read(self, path: str) -> bytes:
-        """The whole regular file at `path`; a link is refused with ELOOP, anything else with EINVAL."""
-        ...
-
-    def status(self, path: str) -> FileStatus | None:
-        """The status of `path`; None if nothing is there."""
-        ...
-
-    def names(self, path: str) -> list[str]:
-        """Sorted names in a directory; empty when there is none."""
-        ...
-
-    def replace(self, source: str, target: str) -> None:
-        """Give `source` the name `target`, atomically, in place of what had it."""
-        ...
-
-    def link(self, source: str, target: str) -> None:
-        """Give the file `source` the second name `target`, which must be free."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """Take a name away; one that is not there is fine."""
-        ...
-
-    def sync_directory(self, path: str) -> None:
-        """Make the names in the directory `path` durable."""
-        ...
-
-    def lock(self, path: str, session_id: str) -> Lock:
-        """The lock at `path`. Raises SessionLocked, WriteFailed."""
-        ...
-
-    def holder(self, path: str) -> int | None:
-        """Pid of the live process that holds the lock at `path`, 0 where it cannot be read, None when nobody does."""
-        ...
-
-    def boot_id(self) -> str | None:
-        """See `state.disk`."""
-        ...
-
-
-class LocalDisk:
-    """The file system of this machine; see `Disk`."""
-
-    def make_private_dir(self, path: str) -> None:
-        """See Disk."""
         locations.make_private_dir(path)
 
     def open_new(self, path: str) -> int:
-        """See Disk."""
+        """A descriptor of a new empty private file at `path`, in place of what lies there."""
         self.remove(path)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _BINARY, locations.FILE_MODE)
 
     def open_append(self, path: str) -> int:
-        """See Disk."""
+        """A descriptor that writes to the end of the file at `path`; a link is refused."""
         return os.open(path, os.O_WRONLY | os.O_APPEND | _NO_FOLLOW | _BINARY)
 
     def write(self, fd: int, data: bytes) -> None:
-        """See Disk. A short write goes on where it stopped."""
+        """Write all of `data`: a short write goes on where it stopped. Where it raises, any part may be there."""
         written = os.write(fd, data)
         if written < len(data):
             view = memoryview(data)[written:]
@@ -169,7 +100,8 @@ class LocalDisk:
                 view = view[os.write(fd, view) :]
 
     def sync(self, fd: int) -> None:
-        """See Disk. macOS needs F_FULLFSYNC: its fsync stops at the drive's cache."""
+        """Make the file's content durable. After a failure its unsynced content may be gone for good. macOS needs
+        F_FULLFSYNC: its fsync stops at the drive's cache."""
         if sys.platform == "darwin":
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         elif sys.platform == "win32":
@@ -178,15 +110,15 @@ class LocalDisk:
             os.fdatasync(fd)
 
     def close(self, fd: int) -> None:
-        """See Disk."""
+        """Close the descriptor."""
         os.close(fd)
 
     def is_named(self, fd: int, path: str) -> bool:
-        """See Disk."""
+        """True if `path` still leads to the file of `fd`: what is written to a file without a name is lost."""
         return is_named(fd, path)
 
     def read(self, path: str) -> bytes:
-        """See Disk."""
+        """The whole regular file at `path`; a link is refused with ELOOP, anything else with EINVAL."""
         fd = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_WAIT | _BINARY)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):  # asked first: a folder's descriptor `fdopen` would leave open
@@ -197,7 +129,7 @@ class LocalDisk:
             os.close(fd)
 
     def status(self, path: str) -> FileStatus | None:
-        """See Disk."""
+        """The status of `path`; None if nothing is there."""
         try:
             found = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -209,33 +141,33 @@ class LocalDisk:
             found.st_size,
             found.st_mtime,
             found.st_nlink,
-            foreign=posix and found.st_uid != _user(),
+            foreign=posix and found.st_uid != os.geteuid(),
             exposed=posix and bool(mode & (stat.S_IWGRP | stat.S_IWOTH)),
             readable=posix and bool(mode & (stat.S_IRGRP | stat.S_IROTH)),
         )
 
     def names(self, path: str) -> list[str]:
-        """See Disk."""
+        """Sorted names in a directory; empty when there is none."""
         try:
             return sorted(os.listdir(path))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def replace(self, source: str, target: str) -> None:
-        """See Disk."""
+        """Give `source` the name `target`, atomically, in place of what had it."""
         os.replace(source, target)
 
     def link(self, source: str, target: str) -> None:
-        """See Disk."""
+        """Give the file `source` the second name `target`, which must be free."""
         os.link(source, target)
 
     def remove(self, path: str) -> None:
-        """See Disk."""
+        """Take a name away; one that is not there is fine."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        """See Disk. Windows has no such call and needs none."""
+        """Make the names in the directory `path` durable. Windows has no such call and needs none."""
         if sys.platform == "win32":
             return
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -244,30 +176,20 @@ class LocalDisk:
         finally:
             os.close(fd)
 
-    def lock(self, path: str, session_id: str) -> SessionLock:
-        """See Disk."""
+    def lock(self, path: str, session_id: str) -> Lock:
+        """The lock at `path`. Raises SessionLocked, WriteFailed."""
         return SessionLock.acquire(path, session_id)
 
     def holder(self, path: str) -> int | None:
-        """See Disk."""
+        """Pid of the live process that holds the lock at `path`, 0 where it cannot be read, None when nobody does."""
         return holder(path)
 
     def boot_id(self) -> str | None:
-        """See Disk."""
+        """An id that changes with every boot; None where the system offers none, which must be read as "unknown"."""
         return boot_id()
 
 
-LOCAL_DISK = LocalDisk()
-
-
-def _user() -> int:
-    return os.geteuid() if sys.platform != "win32" else 0
-
-
-# Which boot of the machine this is.
-#
-# A record that was written but not synced survives the death of the process and not that of the machine. So whether
-# the absence of a record proves anything after a crash hangs on whether the machine has been up since.
+LOCAL_DISK = Disk()
 
 _LINUX_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MACOS_COMMAND = ("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
@@ -275,7 +197,8 @@ _MACOS_COMMAND = ("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
 
 @lru_cache(maxsize=1)
 def boot_id() -> str | None:
-    """An id that changes with every boot; None where the system offers none, which must be read as "unknown"."""
+    """See Disk. A record that was written but not synced survives the death of the process and not that of the machine:
+    whether the absence of a record proves anything after a crash hangs on whether the machine has been up since."""
     found = ""
     try:
         if sys.platform == "linux":
@@ -362,19 +285,16 @@ def write_new(disk: Disk, path: str, chunks: Iterable[bytes], *, durable: bool =
     except BaseException:
         with contextlib.suppress(OSError):
             disk.close(fd)
-        _take_away(disk, path)
+        with contextlib.suppress(OSError):
+            disk.remove(path)
         raise
     try:
         disk.close(fd)
     except OSError:  # a disk that is full may say so only now
-        _take_away(disk, path)
+        with contextlib.suppress(OSError):
+            disk.remove(path)
         raise
     return size
-
-
-def _take_away(disk: Disk, path: str) -> None:
-    with contextlib.suppress(OSError):
-        disk.remove(path)
 
 
 def replace_atomically(disk: Disk, path: str, chunks: Iterable[bytes]) -> int:
@@ -395,7 +315,8 @@ def put_in_place(disk: Disk, temporary: str, path: str) -> None:
     try:
         disk.replace(temporary, path)
     except OSError:
-        _take_away(disk, temporary)
+        with contextlib.suppress(OSError):
+            disk.remove(temporary)
         raise
 
 
@@ -491,3 +412,173 @@ def _free_suffix(disk: Disk, paths: SessionPaths) -> str:
     while any(disk.status(f"{path}{_MARK}{number}") is not None for path in paths.checkpoint_files):
         number += 1
     return f"{_MARK}{number}"
+
+
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | _NO_FOLLOW | getattr(os, "O_CLOEXEC", 0)
+
+# `holder` takes the lock for an instant; a process that starts in that instant looks again before it gives up.
+_PROBES_TOLERATED = 20
+_PROBE_S = 0.005
+
+
+class SessionLock:
+    """Held from `acquire` to `release`. The file holds the pid of the holder, for the message to the second one."""
+
+    def __init__(self, path: str, fd: int, before: _Before | None) -> None:
+        self._path = path
+        self._fd = fd
+        self._before = before
+
+    @classmethod
+    def acquire(cls, path: str, session_id: str) -> Self:
+        """Take the lock. A file left by a dead process is no obstacle. Raises SessionLocked with the holder's pid,
+        WriteFailed when the file cannot be opened."""
+        patience = _PROBES_TOLERATED
+        while True:
+            is_new = not os.path.lexists(path)
+            try:
+                fd = os.open(path, _LOCK_FLAGS, locations.FILE_MODE)
+            except OSError as error:
+                raise WriteFailed(f"the lock {path} cannot be opened: {error.strerror}") from error
+            try:
+                if _try_lock(fd):
+                    # The holder before us may have removed the file between our open and our lock: then we hold a
+                    # lock on nothing, and another process could hold the one on the name.
+                    if is_named(fd, path):
+                        before = None if is_new else _Before.read(fd)
+                        _write_pid(fd)
+                        return cls(path, fd, before)
+                else:
+                    pid = _pid_in(fd)
+                    patience -= 1
+                    if patience <= 0 or (pid is not None and _alive(pid)):
+                        raise SessionLocked(session_id, pid)
+                    time.sleep(_PROBE_S)
+            except BaseException as error:
+                os.close(fd)
+                if isinstance(error, OSError):
+                    raise WriteFailed(f"the lock {path} cannot be looked at: {error.strerror}") from error
+                raise
+            os.close(fd)
+
+    def still_held(self) -> bool:
+        """See Lock."""
+        return self._fd >= 0 and is_named(self._fd, self._path)
+
+    def release(self, *, remove: bool, untouched: bool = False) -> None:
+        """See Lock. `remove` is right only when the session is over. A file of another process under the name stays."""
+        if self._fd < 0:
+            return
+        if untouched and self._before is not None:
+            self._before.put_back(self._fd)
+        remove = remove or (untouched and self._before is None)
+        if remove and sys.platform != "win32":  # before the close: behind it, the name may be another process's lock
+            with contextlib.suppress(OSError):
+                if self.still_held():
+                    os.unlink(self._path)
+        fd, self._fd = self._fd, -1
+        with contextlib.suppress(OSError):  # the descriptor is gone all the same
+            os.close(fd)
+        if remove and sys.platform == "win32":  # an open file has no other chance there, and a held one refuses
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+
+class _Before(NamedTuple):
+    """The content of a lock's file when the lock was taken, and when that was written."""
+
+    content: bytes
+    times_ns: tuple[int, int]
+
+    @classmethod
+    def read(cls, fd: int) -> Self:
+        """Those of an open file. Raises OSError."""
+        status = os.fstat(fd)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return cls(os.read(fd, 32), (status.st_atime_ns, status.st_mtime_ns))
+
+    def put_back(self, fd: int) -> None:
+        """Have the file as it was. What the disk does not take stays as it is: a pid that nobody has any more."""
+        with contextlib.suppress(OSError, NotImplementedError):
+            os.ftruncate(fd, 0)
+            os.lseek(fd, 0, os.SEEK_SET)
+            os.write(fd, self.content)
+            os.utime(fd, ns=self.times_ns)
+
+
+def named_pid(path: str) -> int | None:
+    """The pid that stands in the lock at `path`, whoever holds it; None where none does."""
+    try:
+        fd = os.open(path, os.O_RDONLY | _NO_FOLLOW)
+    except OSError:
+        return None
+    try:
+        return _pid_in(fd)
+    finally:
+        os.close(fd)
+
+
+def holder(path: str) -> int | None:
+    """Pid of the live process that holds the lock at `path`; None when nobody does."""
+    try:
+        fd = os.open(path, os.O_RDWR | _NO_FOLLOW)
+    except OSError:  # not there, or nothing that could be a lock of ours
+        return None
+    try:
+        return None if _try_lock(fd) else (_pid_in(fd) or 0)
+    except WriteFailed:  # a file system without locks: nobody can hold one
+        return None
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    if sys.platform == "win32":
+        # A byte far behind the pid, so that the file stays readable for the second process.
+        os.lseek(fd, 1 << 30, os.SEEK_SET)
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        os.lseek(fd, 0, os.SEEK_SET)
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise WriteFailed(f"the lock cannot be taken: {error.strerror}") from error
+    return True
+
+
+def _pid_in(fd: int) -> int | None:
+    os.lseek(fd, 0, os.SEEK_SET)
+    text = os.read(fd, 32).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _write_pid(fd: int) -> None:
+    """The pid is for the message to the second process; on a full disk the lock is held without it."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.lseek(fd, 0, os.SEEK_SET)
+        os.write(fd, b"%d\n" % os.getpid())
+
+
+def is_named(fd: int, path: str) -> bool:
+    """True if `path` leads to the open file `fd`. Raises OSError when it cannot be looked at."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        if sys.platform != "win32":
+            os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True

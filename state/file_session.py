@@ -1,7 +1,13 @@
 """One open session on the local disk: a snapshot, a journal and a folder of blobs (AH 9, design section 6).
 
+A session is a state and the records that change it. At two points a step they are made durable:
+
+    write-ahead   turn (assistant message, its calls)            append, sync
+    meanwhile     call_started, call_finished                    append
+    commit        step_committed                                 append, sync
+
 The snapshot is made again when the journal has outgrown it, so that bytes written follow bytes changed; that runs
-beside the loop (`state.file_session`). Until then all that is new stands in the journal, blobs included, and shares its
+beside the loop. Until then all that is new stands in the journal, blobs included, and shares its
 two syncs a step. A journal whose descriptor failed is never written again: the next write puts everything into a fresh
 snapshot and a fresh journal.
 """
@@ -15,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from config.lean_typing import NamedTuple
-from state.archive import Archive
 from state.blobs import LargeValues
+from state.checkpoint import ENDED
 from state.disk import (
     TEMPORARY,
     copy_aside,
@@ -29,10 +35,9 @@ from state.disk import (
     write_new,
 )
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, translate_errors
-from state.journal import JournalFile
+from state.journal import KIND, OPENED, REOPENED, SNAPSHOT, Archive, JournalFile, encode
 from state.records import SessionStatusChanged, fold, message_of
-from state.snapshot import EncodedSnapshot, encode_head
-from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES, LoadReport, encode
+from state.snapshot import SNAPSHOT_LIMIT_BYTES, EncodedSnapshot, encode_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +49,19 @@ if TYPE_CHECKING:
     from state.loading import Archived, LoadedFiles
     from state.locations import SessionPaths
     from state.records import JournalRecord
+
+
+class LoadReport(NamedTuple):
+    """Findings of a load besides the state itself. `torn_bytes` of an unfinished last record were dropped; `lost_blobs`
+    are the names of large texts that are damaged; `made_private`: others could read the files, and no longer can;
+    `kept_aside` is where the files were copied to before something was dropped that had been whole once; `restored`:
+    the newest checkpoint was damaged, and what stands beside it gave the same state."""
+
+    torn_bytes: int = 0
+    lost_blobs: tuple[str, ...] = ()
+    made_private: bool = False
+    kept_aside: str | None = None
+    restored: bool = False
 
 
 class SessionStorage(NamedTuple):
@@ -68,7 +86,8 @@ class SessionStorage(NamedTuple):
 
 
 class FileSession:
-    """See `state.store.OpenSession`."""
+    """One session, held from `create` or `claim` to `close` or `delete`. `state` is the present state: every record
+    goes through `append`, which writes it and folds it over `state`."""
 
     def __init__(self, storage: SessionStorage, lock: Lock, state: Checkpoint, report: LoadReport) -> None:
         self._storage = storage
@@ -88,12 +107,13 @@ class FileSession:
 
     @property
     def storage_full(self) -> bool:
-        """See OpenSession."""
+        """True if something large could not be kept apart, since the session has reached its limit."""
         return self._kept.full
 
     @property
     def unarchived(self) -> str | None:
-        """See OpenSession."""
+        """Why records of the session will not stay when it has ended, in one line; None where they will, or where
+        nothing is archived."""
         return self._archive.problem
 
     @property
@@ -124,7 +144,7 @@ class FileSession:
 
     @classmethod
     def claim(cls, storage: SessionStorage) -> Self:
-        """An existing session, held and read, and left as it lies until `take_over`. Raises what `CheckpointStore.open`
+        """An existing session, held and read, and left as it lies until `take_over`. Raises what `open` of the store
         does; where nothing is whole it is moved aside, and where the session is over what is left of it goes."""
         lock = storage.disk.lock(storage.paths.lock, storage.paths.session_id)
         try:
@@ -150,7 +170,7 @@ class FileSession:
 
     def take_over(self) -> None:
         """Make the files this process's own, which `claim` has left as they were: only then is anything written. Does
-        nothing the second time. Raises what `CheckpointStore.open` does; the session is let go then."""
+        nothing the second time. Raises what `open` of the store does; the session is let go then."""
         to_do, self._to_do = self._to_do, None
         if to_do is None:
             return
@@ -164,7 +184,9 @@ class FileSession:
             raise
 
     def append(self, record: JournalRecord) -> None:
-        """See OpenSession."""
+        """Fold one record over the state and write it; on return it survives the death of this process, and after
+        `sync` that of the machine. Raises WriteFailed, and then the state has the record all the same: the next
+        write that succeeds carries it."""
         fields = encode(record, self._kept.to_record())
         fold(self.state, record)
         self.state.seq += 1
@@ -175,8 +197,9 @@ class FileSession:
             self._journal.append(fields, message_of(record))
 
     def try_append(self, record: JournalRecord) -> None:
-        """See OpenSession. The record is written before the state has it: a snapshot that has to replace a broken
-        journal is made without it."""
+        """`append`, or nothing: where it raises WriteFailed, the state is as it was, and a later process does not find
+        the record either. It is written before the state has it, so a snapshot that has to replace a broken journal is
+        made without it."""
         if self._journal is None or self._journal.broken:
             self._write_snapshot()
         journal = self._journal
@@ -195,7 +218,8 @@ class FileSession:
         self._kept.mark_recorded()
 
     def sync(self) -> None:
-        """See OpenSession. A journal that failed gives way to a new snapshot."""
+        """Make everything appended so far durable: one sync, but for what a compaction adds. A journal that failed
+        gives way to a new snapshot. Raises WriteFailed."""
         compaction = self._compaction
         if compaction is not None and compaction.done():
             self._check_lock()
@@ -212,25 +236,28 @@ class FileSession:
             self._journal.sync()
 
     def commit(self, record: JournalRecord) -> None:
-        """See OpenSession."""
+        """`append` and `sync`. Raises WriteFailed."""
         self.append(record)
         self.sync()
 
     def keep(self, data: bytes) -> str:
-        """See OpenSession."""
+        """Keep a large thing beside the records and return its name, to be put into the next record, with which it
+        becomes durable. `UNAVAILABLE` when there is no room for it or the disk refused."""
         return self._kept.put(data)
 
     def kept(self, name: str) -> bytes | None:
-        """See OpenSession."""
+        """Return what was kept under `name`; None when it is gone or damaged. Another thread may ask while the session
+        is at work."""
         return self._kept.get(name)
 
     def boot_id(self) -> str | None:
-        """See OpenSession."""
+        """An id of the boot of the machine that the session is kept on, None where none is known; see `Disk`."""
         return self._storage.disk.boot_id()
 
     def has_room(self) -> bool:
-        """See OpenSession. Only a snapshot says for certain, so near the limit the one that is under way is waited for;
-        at the last sync one was begun."""
+        """True if a snapshot of the session has room for another step; otherwise it is to go no further, since nobody
+        reads a larger one again. Asked between two steps. Only a snapshot says for certain, so near the limit the one
+        that the last sync began is waited for. Raises WriteFailed."""
         journal, compaction = self._journal, self._compaction
         if journal is not None and compaction is not None and self._is_near_limit(journal):
             with contextlib.suppress(OSError, WriteFailed):  # the sync looks at what came of it
@@ -239,11 +266,11 @@ class FileSession:
         return not self._room.is_full
 
     def compact(self) -> None:
-        """See OpenSession."""
+        """Put the state in place of all records so far. Raises WriteFailed."""
         self._write_snapshot()
 
     def close(self) -> None:
-        """See OpenSession. Waits for a compaction that is under way."""
+        """Let go of the session, which stays resumable, after a compaction that is under way."""
         if self._to_do is not None:
             self._to_do = None
             self._lock.release(remove=False, untouched=True)
@@ -255,7 +282,8 @@ class FileSession:
             self._lock.release(remove=False)
 
     def delete(self) -> None:
-        """See OpenSession.
+        """The clean end (AH 9.6): nothing to resume is left. Raises WriteFailed when the disk refuses; the session is
+        let go all the same, and a resume of it reports its end again.
 
         The snapshot goes first: alone it would be an older state that a resume could take for the present one. The
         journal that a crash leaves behind says that the session is over; where it cannot be made to, both stay.

@@ -6,13 +6,14 @@ import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from state.archive import read_coloured
+from config.lean_typing import NamedTuple
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK, ThreadJob, no_such
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, translate_errors
 from state.file_session import FileSession, SessionStorage
+from state.journal import read_coloured
 from state.locations import SessionPaths
-from state.store import SNAPSHOT_LIMIT_BYTES, Summary
+from state.snapshot import SNAPSHOT_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,14 +28,25 @@ BLOB_LIMIT_BYTES = 1024 * 1024 * 1024
 _READ_TRIES = 3
 
 
+class Summary(NamedTuple):
+    """A resumable session in a list. `state` is None where it cannot be read, and then `problem` says why; `pid` is
+    that of the live process that holds it (0: unknown); `updated_at` is in seconds since the epoch."""
+
+    session_id: str
+    state: Checkpoint | None
+    problem: str
+    pid: int | None
+    updated_at: float
+
+
 def utc_now() -> datetime:
     """The present moment by the clock of this machine."""
     return datetime.now(UTC)
 
 
 class FileCheckpointStore:
-    """See `state.store.CheckpointStore`. `now` gives the present moment in UTC, and `blob_limit_bytes`
-    holds for each session; SessionStorage has the others."""
+    """Sessions by their ids (`[A-Za-z0-9_-]{1,128}`, else InvalidSessionId). `now` gives the present moment in UTC, and
+    `blob_limit_bytes` holds for each session; SessionStorage has the others."""
 
     def __init__(
         self,
@@ -58,12 +70,13 @@ class FileCheckpointStore:
         self._snapshot_limit_bytes = snapshot_limit_bytes
 
     def create(self, session_id: str, state: Checkpoint) -> FileSession:
-        """See CheckpointStore."""
+        """A new session that starts from `state`. Raises SessionExists, SessionLocked, WriteFailed."""
         return FileSession.create(self._storage(session_id), state)
 
     def open(self, session_id: str, *, ended_too: bool = False) -> FileSession:
-        """See CheckpointStore, and `claim`. What is damaged is kept as `.corrupt-N`; what was whole before the damage
-        takes its place, and the next `open` finds it."""
+        """The session as the last process left it; see `claim`. Raises NoSuchSession, SessionLocked, UnknownVersion,
+        TooLarge and Untrusted (all three leave it untouched), WriteFailed, and Damaged: what is damaged is kept as
+        `.corrupt-N`, what was whole before the damage takes its place, and the next `open` finds it."""
         session = self.claim(session_id, ended_too=ended_too)
         session.take_over()
         return session
@@ -97,8 +110,9 @@ class FileCheckpointStore:
             return any(self._disk.status(path) is not None for path in (paths.snapshot, paths.journal))
 
     def load(self, session_id: str, *, salvaged_too: bool = False, ended_too: bool = False) -> Checkpoint:
-        """See CheckpointStore. With `salvaged_too` damage raises Damaged only where nothing is whole; with `ended_too`
-        also a session that has ended is read, from its archive."""
+        """The state of a session, changing nothing, also where another process holds it. With `salvaged_too` damage
+        raises Damaged only where nothing is whole; with `ended_too` also a session that has ended is read, from its
+        archive. Raises NoSuchSession, UnknownVersion, TooLarge, Untrusted, Damaged, WriteFailed."""
         if ended_too and not self.has(session_id):
             return self.read_archive(session_id).state
         found = self._storage(session_id).find()
@@ -121,7 +135,7 @@ class FileCheckpointStore:
             return read_coloured(self._disk, SessionPaths(self._state_dir, session_id))
 
     def list(self) -> list[Summary]:
-        """See CheckpointStore."""
+        """Every resumable session, and what cannot be read, in the order of their ids. Changes nothing."""
         with translate_errors("listing the sessions"):
             names = self._disk.names(SessionPaths(self._state_dir, "any").checkpoints)
             ids = {name.partition(".")[0] for name in names if name.endswith((".json", ".journal"))}

@@ -1,4 +1,4 @@
-"""The append-only journal: framing, checksums, torn tails (design section 6).
+"""The append-only journal: framing, checksums, torn tails (design section 6); and the archive of journals.
 
 A record is one line of text, so that a person can read a journal with a pager:
 
@@ -22,15 +22,22 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from config.lean_typing import NamedTuple
-from state.disk import TEMPORARY, write_new
+from state.disk import TEMPORARY, make_durable_dir, write_new
 from state.errors import UnknownVersion, WriteFailed
-from state.store import DURABLE, KIND, OPENED
+from state.records import fields_of, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from state.blobs import BlobFolder
     from state.disk import Disk
+    from state.locations import SessionPaths
+    from state.records import JournalRecord
 
+# Fields of a record that are the store's own.
+KIND, MESSAGE, BLOBS, SNAPSHOT, DURABLE = "kind", "message", "blobs", "snapshot", "durable"
+# The kind of a journal's first record, which changes nothing; of a session that had ended, its archive has all before.
+OPENED, REOPENED = "opened", "reopened"
 _VERSION = b"J2"
 _OLD_VERSION = b"J1"
 # Text that is compiled by the cache of `re` when it is first used: a new session reads no journal.
@@ -64,6 +71,12 @@ class JournalContent(NamedTuple):
     damaged: bool = False
     behind: tuple[JournalLine, ...] = ()
     cut_off: bool = False
+
+
+def encode(record: JournalRecord, blobs: dict[str, str] | None = None) -> bytes:
+    """The kind and the fields of one record as JSON, with the blobs that it brings along. Raises TypeError (of which
+    orjson's error is one) for what is no JSON."""
+    return orjson.dumps({KIND: kind_of(record), **fields_of(record), **({BLOBS: blobs} if blobs else {})})
 
 
 def frame(seq: int, synced: int, fields: bytes, message: bytes | None = None) -> bytes:
@@ -244,3 +257,121 @@ class JournalFile:
     def _refuse_broken(self) -> None:
         if self.broken:
             raise WriteFailed("the journal failed earlier and was not renewed yet")
+
+
+# Archives of sessions, kept when the checkpoint is gone (AH 9.6): every journal that gave way to a next one, under the
+# number of its first record, and the snapshot that the first of them continues from.
+#
+#     sessions/{id}/archive/000000000001.json      the snapshot
+#     sessions/{id}/archive/000000000001.journal   the records behind it
+#     sessions/{id}/archive/000000000412.journal   the records behind those; the first few may stand in both
+#     sessions/{id}/archive/full                   only where there was no room for what follows
+#
+# A journal carries the messages whole. First versions of files, and what a file held when something else than a tool
+# had changed it, stand in a journal or in the folder of blobs, by SHA-256.
+
+
+ARCHIVED_JOURNAL, ARCHIVED_SNAPSHOT = ".journal", ".json"
+FULL = "full"
+"""An empty file that says that what follows found no room."""
+_COLOURED = b'"coloured":{"'
+
+
+class Archive:
+    """The archive of one session. Its bytes count as stored ones, beside the blobs. `problem` says in a line what could
+    not be kept last; None while all is."""
+
+    def __init__(self, disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> None:
+        self._disk = disk
+        self._paths = paths
+        self._blobs = blobs
+        self._is_begun: bool | None = None
+        self._is_full = False
+        self.problem: str | None = None
+
+    def add(self, first_seq: int, base: str) -> None:
+        """Keep the journal that is about to go, `first_seq` its first record, by a second name for its file. With the
+        first one goes the snapshot at `base`, which it builds on. Where there is no room for one nothing more is kept:
+        an archive has no gaps but at its end. Not durable, and never an error: a session goes on without."""
+        with self._noting_problems():
+            if self._is_begun is None:
+                self._begin()
+            if self._is_full:
+                return
+            wanted = [] if self._is_begun else [(base, self._path(f"{first_seq:012d}{ARCHIVED_SNAPSHOT}"))]
+            wanted.append((self._paths.journal, self._path(f"{first_seq:012d}{ARCHIVED_JOURNAL}")))
+            # It may be there already: put there for a compaction that failed, or by a process that died before the
+            # journal gave way.
+            sizes = [self._size(path) - self._size(target) for path, target in wanted]
+            if not self._blobs.has_room(sum(sizes)):
+                self._is_full = self._blobs.refused = True
+                write_new(self._disk, self._path(FULL), [], durable=False)
+                return
+            for (path, target), size in zip(wanted, sizes, strict=True):
+                self._put(path, target)
+                self._blobs.set_aside(size)
+            self._is_begun = True
+
+    def seal(self) -> None:
+        """Make what was added durable: nothing is added any more. Never an error, as for `add`."""
+        with self._noting_problems():
+            if self._is_begun:
+                self._disk.sync_directory(self._paths.archive)
+
+    def clear(self) -> None:
+        """Take away what is archived under this id, by an earlier session or under other settings. Raises OSError."""
+        if self._disk.status(self._paths.archive) is not None:
+            for name in self._disk.names(self._paths.archive):
+                self._disk.remove(self._path(name))
+
+    @contextlib.contextmanager
+    def _noting_problems(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.problem = f"the session's records could not be archived: {error.strerror or error}"
+
+    def _begin(self) -> None:
+        make_durable_dir(self._disk, self._paths.archive, within=self._paths.records)
+        names = self._disk.names(self._paths.archive)
+        self._blobs.set_aside(sum(self._size(self._path(name)) for name in names))
+        self._is_begun = any(name.endswith(ARCHIVED_JOURNAL) for name in names)
+        self._is_full = FULL in names
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._paths.archive, name)
+
+    def _size(self, path: str) -> int:
+        status = self._disk.status(path)
+        return 0 if status is None else status.size
+
+    def _put(self, path: str, target: str) -> None:
+        if self._disk.status(path) is None:
+            return
+        self._disk.remove(target)
+        try:
+            self._disk.link(path, target)
+        except OSError:  # a file system that knows no second names
+            write_new(self._disk, target, [self._disk.read(path)], durable=False)
+
+
+def archived_names(disk: Disk, paths: SessionPaths) -> list[str]:
+    """The names in a session's archive, in the order of its records; none where nothing is archived. Raises OSError."""
+    return disk.names(paths.archive) if disk.status(paths.archive) is not None else []
+
+
+def read_coloured(disk: Disk, paths: SessionPaths) -> dict[str, dict[str, str]]:
+    """Output of commands with its colours (`state.records.CallFinished`), by call and stream, from all journals of a
+    session that is resumable or has ended. Raises OSError, UnknownVersion."""
+    names = (name for name in archived_names(disk, paths) if name.endswith(ARCHIVED_JOURNAL))
+    kept = [os.path.join(paths.archive, name) for name in names]
+    found: dict[str, dict[str, str]] = {}
+    for path in (*kept, paths.previous_journal, paths.journal):
+        data = disk.read(path) if disk.status(path) is not None else b""
+        if _COLOURED not in data:  # most sessions have none, and a journal may be long
+            continue
+        for line in parse(data).records:
+            fields = orjson.loads(line.fields) if _COLOURED in line.fields else {}
+            if fields.get(KIND) == "call_finished":
+                found[str(fields["callId"])] = fields["coloured"]
+    return found

@@ -1,4 +1,6 @@
-"""Ids that users choose, and what is remembered under them (interface section 1, `--session-id`).
+"""What a state directory remembers besides its sessions: ids that users chose, its key, what a start found out before.
+
+Ids that users choose (interface section 1, `--session-id`):
 
 Without a Session Service a chosen id is the session's own. A service gives ids of its own; then `keys/KEY.json` names
 the session that was begun under the key. A pruned session with a chosen id leaves its result as a stub, so that what
@@ -9,17 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from state.disk import LOCAL_DISK, make_durable_dir, replace_atomically
+from state.disk import LOCAL_DISK, boot_id, make_durable_dir, replace_atomically, write_new
 from state.errors import Damaged, InvalidSessionId, translate_errors
 from state.locations import SessionPaths, check_session_id
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from state.disk import Lock
 
 FOLDER = "keys"
@@ -134,26 +140,23 @@ def redaction_key(state_dir: str, *, makes: bool = True) -> bytes:
         return _read_redaction_key(path)
     with contextlib.suppress(OSError):
         if makes:
-            _make(path)
+            _make_redaction_key(path)
             return _read_redaction_key(path)
     return _process_mark()
 
 
-def _make(path: str) -> None:
+def _make_redaction_key(path: str) -> None:
     """Put a whole key there: never a part of one, and no second one in the place of another process's. Raises OSError
     where nothing can be put there."""
     made = f"{path}.{os.getpid()}-{threading.get_ident()}"
     try:
-        fd = LOCAL_DISK.open_new(made)
-        try:
-            LOCAL_DISK.write(fd, os.urandom(_KEY_BYTES))
-            LOCAL_DISK.sync(fd)
-        finally:
-            LOCAL_DISK.close(fd)
+        write_new(LOCAL_DISK, made, [os.urandom(_KEY_BYTES)])
         try:
             LOCAL_DISK.link(made, path)
         except OSError:  # another process was faster, what lies there is no key, or the disk has no second names
-            if not _is_key(path):
+            try:
+                _read_redaction_key(path)
+            except OSError:
                 LOCAL_DISK.replace(made, path)
     finally:
         LOCAL_DISK.remove(made)
@@ -167,14 +170,153 @@ def _read_redaction_key(path: str) -> bytes:
     return key
 
 
-def _is_key(path: str) -> bool:
-    try:
-        _read_redaction_key(path)
-    except OSError:
-        return False
-    return True
-
-
 @functools.cache
 def _process_mark() -> bytes:
     return os.urandom(_KEY_BYTES)
+
+
+# Findings that are looked up at each start: rows by key, in one small file of the state directory for each kind. What
+# cannot be read is not known. A URL may hold what is secret, so its hash stands for it.
+
+_MAX_BYTES = 1 << 20
+FILE = "gateway-dialects.json"
+_DIALECT_GOOD_FOR_S = 7 * 86_400  # a gateway may be replaced by another one behind its URL
+LOCAL_SERVERS_FILE = "local-servers.json"
+_SERVER_GOOD_FOR_S = 3600  # a server may be started anew with another model or another window
+SANDBOX_LEVELS_FILE = "sandbox-levels.json"
+_TELLING = ("Uid:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:", "Seccomp_filters:")
+
+
+class KeptRows:
+    """The rows of one file, {`section`: {key: row}}, of which the `most` newest are kept. `doing` says in errors what
+    is kept."""
+
+    def __init__(self, state_dir: str, file: str, section: str, *, doing: str, most: int = 256) -> None:
+        self._state_dir = state_dir
+        self._path = os.path.join(state_dir, file)
+        self._section = section
+        self._most = most
+        self._doing = doing
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """All rows, the one kept last at the end."""
+        try:
+            with open(self._path, "rb") as file:
+                kept: Any = orjson.loads(file.read(_MAX_BYTES))
+        except (OSError, orjson.JSONDecodeError):
+            return {}
+        section = kept.get(self._section) if isinstance(kept, dict) else None
+        found = section.items() if isinstance(section, dict) else ()
+        return {key: one for key, one in found if isinstance(one, dict)}
+
+    def keep(self, key: str, row: Mapping[str, Any]) -> None:
+        """Have this row under `key`; durable on return. Raises WriteFailed."""
+        rows = self.rows()
+        rows.pop(key, None)
+        newest = list(rows.items())[-(self._most - 1) :]
+        content = orjson.dumps({self._section: {**dict(newest), key: row}})
+        with translate_errors(self._doing):
+            make_durable_dir(LOCAL_DISK, self._state_dir, within=self._state_dir)
+            replace_atomically(LOCAL_DISK, self._path, [content])
+
+
+def _is_fresh(row: Mapping[str, Any], now: float, good_for_s: float) -> bool:
+    at = row.get("at")
+    return isinstance(at, (int, float)) and 0 <= now - at < good_for_s
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class GatewayDialects:
+    """The dialect that each gateway was found to speak, by URL, so that it is asked once."""
+
+    def __init__(self, state_dir: str, now: Callable[[], float]) -> None:
+        self._kept = KeptRows(state_dir, FILE, "gateways", doing="keeping the dialect of a gateway")
+        self._now = now
+
+    def find(self, url: str) -> str | None:
+        """The name of the dialect that the gateway at `url` spoke within the last seven days."""
+        row = self._kept.rows().get(_hash(url), {})
+        name = row.get("dialect")
+        return name if isinstance(name, str) and _is_fresh(row, self._now(), _DIALECT_GOOD_FOR_S) else None
+
+    def keep(self, url: str, name: str) -> None:
+        """Remember it; durable on return. The gateways found longest ago are forgotten beyond 256. Raises
+        WriteFailed."""
+        self._kept.keep(_hash(url), {"dialect": name, "at": self._now()})
+
+
+class LocalServers:
+    """What local servers said of their models, by URL and model, kept for an hour so that not every start asks."""
+
+    def __init__(self, state_dir: str, now: Callable[[], float]) -> None:
+        self._kept = KeptRows(state_dir, LOCAL_SERVERS_FILE, "servers", doing="keeping what a server said")
+        self._now = now
+
+    def find(self, url: str, model: str, *, stale: bool = False) -> dict[str, Any] | None:
+        """The facts about `model` that the server at `url` gave within the last hour, or ever if `stale`, by name."""
+        row = self._kept.rows().get(server_key(url, model), {})
+        facts = row.get("facts")
+        is_usable = stale or _is_fresh(row, self._now(), _SERVER_GOOD_FOR_S)
+        return facts if isinstance(facts, dict) and is_usable else None
+
+    def keep(self, url: str, model: str, facts: Mapping[str, Any]) -> None:
+        """Remember it; durable on return. Raises WriteFailed."""
+        self._kept.keep(server_key(url, model), {"facts": dict(facts), "at": self._now()})
+
+
+def server_key(url: str, model: str) -> str:
+    """The key of a URL and a model on record."""
+    return _hash(f"{url}\n{model}")
+
+
+class SandboxLevels:
+    """Levels of the sandbox that were found to work, so that a start need not try them: {level, works, problem, unheld}
+    of each that was tried, by the boot of the machine, this program's version and what this process is held to."""
+
+    def __init__(self, state_dir: str, version: str) -> None:
+        doing = "keeping which levels of the sandbox work"
+        self._kept = KeptRows(state_dir, SANDBOX_LEVELS_FILE, "machines", doing=doing, most=16)
+        self._key = _machine_key(version)
+
+    def findings(self) -> dict[str, dict[str, Any]]:
+        """The findings for this machine, by level; empty if nothing was tried under the same circumstances."""
+        found = {} if self._key is None else self._kept.rows().get(self._key, {})
+        return {level: row for level, row in found.items() if _is_row(row)}
+
+    def keep(self, found: Mapping[str, Mapping[str, Any]]) -> None:
+        """Remember it; durable on return. Nothing is kept where no boot can be told from another. Raises
+        WriteFailed."""
+        if self._key is not None:
+            self._kept.keep(self._key, found)
+
+
+def _is_row(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("works"), bool)
+        and isinstance(row.get("problem"), str)
+        and isinstance(row.get("unheld"), list)
+        and all(isinstance(one, str) for one in row["unheld"])
+    )
+
+
+def _machine_key(version: str) -> str | None:
+    """The circumstances under which a level works or does not; None where they cannot be told."""
+    boot = boot_id()
+    if boot is None or sys.platform == "win32":
+        return None
+    parts = [version, boot, os.uname().release, str(os.geteuid()), *_own_restrictions()]
+    return _hash("\0".join(parts))
+
+
+def _own_restrictions() -> list[str]:
+    """The restrictions of this process itself: a host in a container, or in another sandbox."""
+    try:
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
+            lines = [line.strip() for line in status if line.startswith(_TELLING)]
+        return [*lines, os.readlink("/proc/self/ns/user"), os.readlink("/proc/self/ns/mnt")]
+    except OSError:
+        return []

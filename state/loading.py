@@ -14,15 +14,29 @@ import orjson
 
 from config.lean_typing import NamedTuple
 from config.shapes import list_problems
-from state import archive
 from state.blobs import restore
+from state.checkpoint import ENDED
 from state.disk import no_such
 from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, translate_errors
-from state.journal import JournalContent, JournalLine, parse
+from state.journal import (
+    ARCHIVED_JOURNAL,
+    ARCHIVED_SNAPSHOT,
+    BLOBS,
+    DURABLE,
+    FULL,
+    KIND,
+    MESSAGE,
+    OPENED,
+    REOPENED,
+    SNAPSHOT,
+    JournalContent,
+    JournalLine,
+    archived_names,
+    parse,
+)
 from state.record_shapes import record_problems
 from state.records import fold, record_of
-from state.snapshot import decode_snapshot
-from state.store import BLOBS, DURABLE, ENDED, KIND, MESSAGE, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES
+from state.snapshot import SNAPSHOT_LIMIT_BYTES, decode_snapshot
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder
@@ -108,13 +122,13 @@ def find_archived(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_l
     """Read an ended session from its archive, without changing anything. Raises NoSuchSession where none is whole
     there, Damaged, TooLarge, WriteFailed."""
     with translate_errors("reading the archive"):
-        names = sorted(disk.names(paths.archive)) if disk.status(paths.archive) is not None else []
-        bases = [name for name in names if name.endswith(archive.SNAPSHOT)]
-        if len(bases) != 1 or archive.FULL in names:
+        names = archived_names(disk, paths)
+        bases = [name for name in names if name.endswith(ARCHIVED_SNAPSHOT)]
+        if len(bases) != 1 or FULL in names:
             raise NoSuchSession(f"the records of session {paths.session_id} were not kept, so it cannot go on")
         base = os.path.join(paths.archive, bases[0])
         _refuse_large(disk, base, snapshot_limit_bytes)
-        kept = [os.path.join(paths.archive, name) for name in names if name.endswith(archive.JOURNAL)]
+        kept = [os.path.join(paths.archive, name) for name in names if name.endswith(ARCHIVED_JOURNAL)]
         journals = [parse(disk.read(path)) for path in kept]
         found = LoadedFiles(None)
         state = _decode(disk.read(base), found, blobs)

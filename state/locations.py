@@ -164,7 +164,7 @@ class SessionPaths:
 
     @property
     def archive(self) -> str:
-        """The records of a session that has ended (`state.archive`)."""
+        """The records of a session that has ended (`state.journal`)."""
         return os.path.join(self.records, "archive")
 
     @property

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from state import temporary
-from state.disk import LOCAL_DISK
+from state.disk import LOCAL_DISK, SessionLock, holder
 from state.errors import (
     Damaged,
     InvalidSessionId,
@@ -45,8 +45,7 @@ from state.errors import (
 from state.file_store import FileCheckpointStore
 from state.keys import leave_stub
 from state.locations import PREVIOUS, SessionPaths, check_session_id
-from state.lock import SessionLock, holder
-from state.store import SNAPSHOT_LIMIT_BYTES
+from state.snapshot import SNAPSHOT_LIMIT_BYTES
 from state.temporary import BY_DESCRIPTOR, Folder, is_directory, is_link
 
 if TYPE_CHECKING:

@@ -42,9 +42,8 @@ from config.shapes import (
     one_of,
     whole,
 )
-from state.checkpoint import CommandRow, Intent, ModeRow, ReplayRow
+from state.checkpoint import CommandRow, Intent, ModeRow, ReplayRow, TokenUsage
 from state.records import FileEffect, TaskQueued, names_of, types_of
-from state.usage import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -528,7 +527,7 @@ def _message_shape(kind: str) -> tuple[MessageShape | None, bool]:
 def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) -> list[str]:
     """Problems of a record of the journal, one line for each; none for a kind that is not known here.
 
-    `fields` are those without what is the store's own (`state.store.KIND` and its like).
+    `fields` are those without what is the store's own (`state.journal.KIND` and its like).
     """
     shape = _record_shape(kind)
     if shape is None:

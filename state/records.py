@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 from config.lean_typing import NamedTuple
 from state.checkpoint import (
+    NO_TOKENS,
     CallRow,
     CommandReason,
     ContextStrategy,
@@ -48,11 +49,11 @@ from state.checkpoint import (
     RequestWindow,
     Task,
     TaskStatus,
+    TokenUsage,
     UsedSkill,
     open_step_from,
 )
 from state.errors import Damaged, UnknownVersion
-from state.usage import NO_TOKENS, TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -332,7 +333,7 @@ class CallStarted(NamedTuple):
 @_record("call_finished")
 class CallFinished(NamedTuple):
     """A call has its result. `replay` is how a denied one can be approved, `artifacts` are rows of what it left
-    (`agent_host.loop.results`), `uris` name what another service has stored of it, `exit_code` is a command's.
+    (`agent_host.loop.artifacts`), `uris` name what another service has stored of it, `exit_code` is a command's.
     `seen` are the files that it read or wrote, by path, as the tools know them again; None for one that is not there
     any more. `changed` are the files that a command was seen to change: the version before it by path, None for no
     file, a word of `state.blobs.NOT_KEPT` for what was not kept; those that the task had not on record are first

@@ -11,14 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.checkpoint import Checkpoint, EarlierTask, OpenCall, OpenStep, SessionIdentity, Task, open_step_from
+from state.checkpoint import (
+    Checkpoint,
+    EarlierTask,
+    OpenCall,
+    OpenStep,
+    SessionIdentity,
+    Task,
+    TokenUsage,
+    open_step_from,
+)
 from state.errors import Damaged, OtherShape, UnknownVersion
 from state.records import ApprovalAnswered, ApprovalGranted, TaskQueued, fields_of, record_of
-from state.usage import TokenUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+SNAPSHOT_LIMIT_BYTES = 256 * 1024 * 1024
+"""Default limit for a snapshot; messages above 16 KiB are in blobs and do not count."""
 CHECKPOINT_VERSION = "1.0"
 # Version 1, which had no number, held the whole file on one line and every message in full; version 2 had one task a
 # session, whose first versions of files were the session's.
@@ -33,11 +43,6 @@ _CHECKSUM_KEY = b',"checksum":"crc32:'
 _MESSAGES_A_CHUNK = 64
 _TRAILER_BYTES = len(_CHECKSUM_KEY) + 8 + len(b'"}\n')
 _WHITE_SPACE = frozenset(b" \t\r\n")
-
-
-def encode_snapshot(state: Checkpoint, thread: Iterable[bytes], checkpointed_at: str) -> list[bytes]:
-    """The snapshot file in chunks. `thread` holds the messages as they are to stand in it."""
-    return list(EncodedSnapshot(encode_head(state, checkpointed_at), list(thread)).chunks())
 
 
 def encode_head(state: Checkpoint, checkpointed_at: str) -> bytes:

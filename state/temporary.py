@@ -15,8 +15,8 @@ import sys
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
+from state.disk import holder
 from state.locations import APP_NAME, DIRECTORY_MODE, SessionPaths, check_session_id, make_private_dir
-from state.lock import holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,7 +18,7 @@ from typing import Any
 
 from agent_host.cli.main import main
 from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, kill_this_process
-from state.disk import Disk, LocalDisk
+from state.disk import Disk
 from state.journal import JournalFile
 
 
@@ -39,14 +39,14 @@ def kill_after_record(number: int) -> None:
 
 
 def spoil_local_disk(faults: Faults) -> FailingDisk:
-    """From now on every LocalDisk of this process follows the plan; returns the one that counts for all of them."""
-    own = {name: value for name, value in vars(LocalDisk).items() if isinstance(value, FunctionType)}
+    """From now on every Disk of this process follows the plan; returns the one that counts for all of them."""
+    own = {name: value for name, value in vars(Disk).items() if isinstance(value, FunctionType)}
     # With the methods as they are now, so that what one of them asks of another is no call of the store's.
-    untouched: Disk = type("UntouchedDisk", (LocalDisk,), own)()
+    untouched: Disk = type("UntouchedDisk", (Disk,), own)()
     failing = FailingDisk(untouched, faults)
     for name in own:
         # On the class and not on an object: the store may have been given the shared disk before anybody could swap it.
-        setattr(LocalDisk, name, _pass_on(getattr(failing, name)))
+        setattr(Disk, name, _pass_on(getattr(failing, name)))
     return failing
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from agent_host.faults.disk_faults import NO_FAULTS, Calls, Faults
-from state.disk import FileStatus
+from state.disk import Disk, FileStatus
 from state.errors import SessionLocked, WriteFailed
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class _Descriptor:
     sync_failed: bool = False
 
 
-class SimulatedDisk:
-    """A `state.disk.Disk` in memory, as one process sees it. `misuses`: uses of a descriptor whose sync had failed."""
+class SimulatedDisk(Disk):
+    """A disk in memory, as one process sees it. `misuses`: uses of a descriptor whose sync had failed."""
 
     def __init__(self, faults: Faults = NO_FAULTS, *, names: Names | None = None, boot: int = 1) -> None:
         self.calls = Calls(faults)

@@ -1,6 +1,6 @@
 """Disks whose calls fail: the plan of what goes wrong at which call, and a real disk that follows it.
 
-    disk = FailingDisk(LocalDisk(), Faults(fail_call=7, code=errno.ENOSPC, persistently=True))
+    disk = FailingDisk(Disk(), Faults(fail_call=7, code=errno.ENOSPC, persistently=True))
 
 Calls are counted from 1. Only those that change something count, the letting go of a lock among them; the plan says
 whether reading counts too.
@@ -12,14 +12,15 @@ import errno
 import os
 import signal
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from state.disk import Disk
 from state.errors import WriteFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state.disk import Disk, FileStatus, Lock
+    from state.disk import Lock
 
 CODES: Final = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EROFS", "EDQUOT") if hasattr(errno, name)}
 
@@ -102,41 +103,17 @@ def kill_this_process() -> None:
     os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
-class FailingDisk:
-    """A `state.disk.Disk` around another one, of whose calls some fail. `kill_before` and the power cuts of its plan
-    end this very process: on a real disk nothing less is like it."""
+class FailingDisk(Disk):
+    """A disk around another one, of whose calls some fail. `kill_before` and the power cuts of its plan end this very
+    process: on a real disk nothing less is like it. A failing `write` leaves the share of its data that the plan names,
+    a failing `close` has closed all the same, as on Linux."""
 
     def __init__(self, disk: Disk, faults: Faults = NO_FAULTS) -> None:
         self._disk = disk
         self.calls = Calls(faults, kill_this_process)
 
-    def _pass(self, text: str, *, reads: bool = False) -> None:
-        failure = self.calls.begin(text, reads=reads)
-        if failure is not None:
-            raise failure
-
-    def make_private_dir(self, path: str) -> None:
-        """See Disk."""
-        self._pass(f"make_private_dir({path})")
-        self._disk.make_private_dir(path)
-        self.calls.end()
-
-    def open_new(self, path: str) -> int:
-        """See Disk."""
-        self._pass(f"open_new({path})")
-        fd = self._disk.open_new(path)
-        self.calls.end()
-        return fd
-
-    def open_append(self, path: str) -> int:
-        """See Disk."""
-        self._pass(f"open_append({path})")
-        fd = self._disk.open_append(path)
-        self.calls.end()
-        return fd
-
     def write(self, fd: int, data: bytes) -> None:
-        """See Disk. A failing one writes the share of `data` that the plan names."""
+        """See Disk."""
         failure = self.calls.begin(f"write({fd}, {len(data)} bytes)")
         if failure is not None:
             self._disk.write(fd, data[: int(len(data) * self.calls.faults.written)])
@@ -144,14 +121,8 @@ class FailingDisk:
         self._disk.write(fd, data)
         self.calls.end()
 
-    def sync(self, fd: int) -> None:
-        """See Disk."""
-        self._pass(f"sync({fd})")
-        self._disk.sync(fd)
-        self.calls.end()
-
     def close(self, fd: int) -> None:
-        """See Disk. A close that fails has closed all the same, as on Linux."""
+        """See Disk."""
         failure = self.calls.begin(f"close({fd})")
         self._disk.close(fd)
         if failure is not None:
@@ -162,45 +133,6 @@ class FailingDisk:
         """See Disk."""
         return self._disk.is_named(fd, path)
 
-    def read(self, path: str) -> bytes:
-        """See Disk."""
-        self._pass(f"read({path})", reads=True)
-        return self._disk.read(path)
-
-    def status(self, path: str) -> FileStatus | None:
-        """See Disk."""
-        self._pass(f"status({path})", reads=True)
-        return self._disk.status(path)
-
-    def names(self, path: str) -> list[str]:
-        """See Disk."""
-        self._pass(f"names({path})", reads=True)
-        return self._disk.names(path)
-
-    def replace(self, source: str, target: str) -> None:
-        """See Disk."""
-        self._pass(f"replace({source}, {target})")
-        self._disk.replace(source, target)
-        self.calls.end()
-
-    def link(self, source: str, target: str) -> None:
-        """See Disk."""
-        self._pass(f"link({source}, {target})")
-        self._disk.link(source, target)
-        self.calls.end()
-
-    def remove(self, path: str) -> None:
-        """See Disk."""
-        self._pass(f"remove({path})")
-        self._disk.remove(path)
-        self.calls.end()
-
-    def sync_directory(self, path: str) -> None:
-        """See Disk."""
-        self._pass(f"sync_directory({path})")
-        self._disk.sync_directory(path)
-        self.calls.end()
-
     def lock(self, path: str, session_id: str) -> Lock:
         """See Disk. A failing one raises WriteFailed, as the real one does."""
         failure = self.calls.begin(f"lock({path})")
@@ -210,14 +142,30 @@ class FailingDisk:
         self.calls.end()
         return _CountedLock(lock, self.calls, path)
 
-    def holder(self, path: str) -> int | None:
-        """See Disk."""
-        self._pass(f"holder({path})", reads=True)
-        return self._disk.holder(path)
-
     def boot_id(self) -> str | None:
         """See Disk."""
         return self._disk.boot_id()
+
+
+def _counted(name: str, *, reads: bool) -> Callable[..., Any]:
+    """The method `name` of a FailingDisk: counted, failed where the plan says so, else passed on."""
+
+    def method(disk: FailingDisk, *arguments: Any) -> Any:
+        failure = disk.calls.begin(f"{name}({', '.join(map(str, arguments))})", reads=reads)
+        if failure is not None:
+            raise failure
+        result = getattr(disk._disk, name)(*arguments)  # noqa: SLF001  a method of its class
+        if not reads:
+            disk.calls.end()
+        return result
+
+    return method
+
+
+for _name in ("make_private_dir", "open_new", "open_append", "sync", "replace", "link", "remove", "sync_directory"):
+    setattr(FailingDisk, _name, _counted(_name, reads=False))
+for _name in ("read", "status", "names", "holder"):
+    setattr(FailingDisk, _name, _counted(_name, reads=True))
 
 
 class _CountedLock:

@@ -25,7 +25,7 @@ from config.load import read_regular_file, user_file
 from config.providers import KNOWN, LOCAL, NotEditable, found_in, names_of, provider_called, put_provider
 from config.settings import KEY_HEADERS, LlmProvider, ValueSource, settings_under
 from config.shapes import hint_at
-from state.disk import LocalDisk, make_durable_dir, replace_atomically
+from state.disk import Disk, make_durable_dir, replace_atomically
 from state.errors import WriteFailed
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def change_of(name: str, entry: Mapping[str, Any]) -> ConfigurationChange:
 
 def write(change: ConfigurationChange) -> None:
     """Put the new configuration in place of the old one, for its owner alone. Raises UsageError."""
-    folder, disk = os.path.dirname(change.path), LocalDisk()
+    folder, disk = os.path.dirname(change.path), Disk()
     try:
         if not os.path.isdir(folder):
             make_durable_dir(disk, folder, within=folder)

@@ -29,7 +29,7 @@ from config import json_text
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX, MODELS
 from state.errors import WriteFailed
-from state.remembered import LocalServers, server_key
+from state.keys import LocalServers, server_key
 from tool_runtime.families.catalogue import SLIM
 from tool_runtime.families.schemas import definition_of
 from tool_runtime.schema import UnusableSchema

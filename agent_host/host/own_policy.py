@@ -42,7 +42,7 @@ from policy.programs import what_it_starts
 from policy.rules.toolset import risk_of_guarded
 from policy.shell import parse
 from policy.urls import UrlProblem, host_of
-from state.disk import LocalDisk, make_durable_dir, replace_atomically
+from state.disk import Disk, make_durable_dir, replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,7 +74,7 @@ class Proposal(NamedTuple):
         """Write the bundle; returns what was done. Raises OSError, also if the file has changed meanwhile."""
         if _read(self.path) != self.before:
             raise OSError(0, f"{self.path} was changed meanwhile")
-        folder, disk = os.path.dirname(self.path), LocalDisk()
+        folder, disk = os.path.dirname(self.path), Disk()
         if not os.path.isdir(folder):
             make_durable_dir(disk, folder, within=folder)
         replace_atomically(disk, self.path, [self.after])

@@ -22,11 +22,11 @@ from agent_host.session.transcript import MARK_WORDS, Doubt, Item, Transcript, W
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 from policy.redaction import Redaction
+from state.disk import holder
 from state.errors import StateError
 from state.file_store import FileCheckpointStore
 from state.keys import redaction_key, session_of
 from state.locations import SessionPaths
-from state.lock import holder
 from state.prune import SessionPruner, Standing
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from policy.scope import LEVELS, STRONGEST, Widening, is_weaker
 from policy.urls import UrlProblem, canonical_domain
 from state import temporary as temporary_directory
 from state.errors import WriteFailed
-from state.remembered import SandboxLevels
+from state.keys import SandboxLevels
 from state.temporary import system_directory
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from agent_host.session.transcript import Item
     from agent_host.states import TaskEnd
     from policy.rules import TaskOptions
-    from state.store import LoadReport
+    from state.file_session import LoadReport
     from tool_runtime.families.python_tools import PythonTool
 
 

@@ -61,7 +61,7 @@ from agent_host.redaction import Scrubber
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
 from config.settings import KEY_HEADERS
-from state.usage import NO_TOKENS
+from state.checkpoint import NO_TOKENS
 
 if TYPE_CHECKING:
     import ssl

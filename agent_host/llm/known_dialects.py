@@ -19,7 +19,7 @@ from agent_host.http import TlsContext, displayable_url, first_line, is_loopback
 from config.lean_typing import NamedTuple
 from config.settings import KEY_HEADERS
 from state.errors import WriteFailed
-from state.remembered import GatewayDialects
+from state.keys import GatewayDialects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ from config.settings import CURRENCY, PRICES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from state.usage import TokenUsage
+    from state.checkpoint import TokenUsage
 
 PICOS = 10**12
 _A_MILLION = 10**6

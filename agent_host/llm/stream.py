@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agent_host.llm.models import Cost, ModelFacts, Models
     from agent_host.thread import Renderer
     from agent_host.thread.messages import Block, Order, ToolCall
-    from state.usage import TokenUsage
+    from state.checkpoint import TokenUsage
 
 Meaning = Literal[
     "complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated", "bad_answer"

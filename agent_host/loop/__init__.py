@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import Block, Message
     from agent_host.workspace_changes.watch import Watch, WatchWindow
     from state.checkpoint import Checkpoint, Task
+    from state.file_session import FileSession
     from state.records import JournalRecord
-    from state.store import OpenSession
 
 _T = TypeVar("_T")
 
@@ -197,7 +197,7 @@ class Journal:
     each version of a file that a call writes over is kept, and not only the first of a task."""
 
     def __init__(
-        self, store: OpenSession, emitter: Emitter, max_stored_bytes: int, *, keeps_versions: bool = False
+        self, store: FileSession, emitter: Emitter, max_stored_bytes: int, *, keeps_versions: bool = False
     ) -> None:
         self.store = store
         self.keeps_versions = keeps_versions
@@ -240,13 +240,13 @@ class Journal:
         self._report_storage_limit(step_id)
 
     def keep(self, data: bytes) -> str:
-        """Keep a large thing with the session; see `OpenSession.keep`."""
+        """Keep a large thing with the session; see `FileSession.keep`."""
         name = self.store.keep(data)
         self._report_storage_limit(None)
         return name
 
     def has_room(self) -> bool:
-        """True if another step has room on record; see `OpenSession.has_room`. Raises CheckpointWriteFailed."""
+        """True if another step has room on record; see `FileSession.has_room`. Raises CheckpointWriteFailed."""
         return _have_done(self.store.has_room)
 
     def _report_storage_limit(self, step_id: str | None) -> None:

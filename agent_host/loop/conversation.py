@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from agent_host.llm.stream import KnownModels, Model
     from agent_host.retrying import RetryPolicy
     from agent_host.thread import Thread
-    from state.checkpoint import Checkpoint, ContextStrategy, Task
-    from state.usage import TokenUsage
+    from state.checkpoint import Checkpoint, ContextStrategy, Task, TokenUsage
 
 
 class ForModel(NamedTuple):

@@ -32,8 +32,8 @@ from agent_host.retrying import call_with_retries
 from agent_host.thread import MAX_CHARS, count_saved, question, summary_message
 from agent_host.thread.messages import decode, estimate, holds_arguments, message_tokens
 from config.lean_typing import NamedTuple
+from state.checkpoint import NO_TOKENS
 from state.records import ContextCompacted
-from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from agent_host.loop import LoopContext
     from agent_host.loop.conversation import Conversation
     from agent_host.retrying import RetryPolicy
-    from state.checkpoint import Checkpoint, ContextStrategy, Task
-    from state.usage import TokenUsage
+    from state.checkpoint import Checkpoint, ContextStrategy, Task, TokenUsage
 
 _WARN_AT = 0.8
 # Of the built-in estimate, for a model whose gateway has counted nothing yet: providers' newest encodings have a third

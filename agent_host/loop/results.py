@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from agent_host.redaction import Scrubber
     from agent_host.services.workspace import ArtifactHome
     from state.checkpoint import Checkpoint, OpenCall, ReplayRow, UsedSkill
-    from state.store import OpenSession
+    from state.file_session import FileSession
 
 SHOWN_BYTES = 8 * 1024
 """Maximum size of a call's arguments, and of its output, in events. The transcript has longer ones."""
@@ -342,7 +342,7 @@ def _fail_if_lost(spec: ToolSpec, result: ToolResult, lost: Sequence[str | None]
 class RecordedResults:
     """References of one session: `home` has its artifacts, the record of `store` the results in the conversation."""
 
-    def __init__(self, store: OpenSession, home: ArtifactHome) -> None:
+    def __init__(self, store: FileSession, home: ArtifactHome) -> None:
         self._store = store
         self._home = home
 

@@ -85,6 +85,7 @@ from agent_host.thread.messages import (
     message_tokens,
 )
 from config.lean_typing import NamedTuple
+from state.checkpoint import NO_TOKENS
 from state.records import (
     NoteAdded,
     SessionStatusChanged,
@@ -92,7 +93,6 @@ from state.records import (
     TaskEnded,
     TurnTaken,
 )
-from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

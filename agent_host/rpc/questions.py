@@ -26,9 +26,9 @@ from agent_host.rpc.server import ClientConnection, Method
 from agent_host.rpc.sockets import listening, short_name
 from config import json_text
 from config.shapes import one_of
+from state.disk import holder
 from state.errors import InvalidSessionId
 from state.locations import FILE_MODE, SessionPaths
-from state.lock import holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -37,9 +37,8 @@ from agent_host.states import SessionStatus
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import InvalidSessionId, StateError, WriteFailed
-from state.file_store import FileCheckpointStore
+from state.file_store import FileCheckpointStore, Summary
 from state.locations import SessionPaths
-from state.store import Summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from agent_host.cli.main import main
-from state.disk import LocalDisk
+from state.disk import Disk
 
 
 class Counts:
@@ -18,22 +18,22 @@ class Counts:
 
 def count() -> None:
     """Puts counters in front of the store's write and sync functions; everything it does on disk goes through them."""
-    write, sync, sync_directory = LocalDisk.write, LocalDisk.sync, LocalDisk.sync_directory
+    write, sync, sync_directory = Disk.write, Disk.sync, Disk.sync_directory
 
-    def counted_write(disk: LocalDisk, fd: int, data: bytes) -> None:
+    def counted_write(disk: Disk, fd: int, data: bytes) -> None:
         Counts.written += len(data)
         write(disk, fd, data)
 
-    def counted_sync(disk: LocalDisk, fd: int) -> None:
+    def counted_sync(disk: Disk, fd: int) -> None:
         Counts.syncs += 1
         sync(disk, fd)
 
-    def counted_directory(disk: LocalDisk, path: str) -> None:
+    def counted_directory(disk: Disk, path: str) -> None:
         Counts.syncs += 1
         sync_directory(disk, path)
 
     for name, counted in (("write", counted_write), ("sync", counted_sync), ("sync_directory", counted_directory)):
-        setattr(LocalDisk, name, counted)
+        setattr(Disk, name, counted)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import pytest
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.errors import InvalidSessionId, NoSuchSession, SessionExists, SessionLocked
 from state.file_store import FileCheckpointStore
-from state.memory_store import MemoryCheckpointStore
 from state.records import record_of
+from tests.support.memory_store import MemoryCheckpointStore
 from tests.unit.state.helpers import (
     USAGE,
     commit,
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from state.store import CheckpointStore, OpenSession
+    from state.file_session import FileSession
+    from tests.support.memory_store import CheckpointStore
 
 BLOB_LIMIT = 200_000
 
@@ -78,11 +79,11 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def new(home: Home) -> Callable[[str], OpenSession]:
+def new(home: Home) -> Callable[[str], FileSession]:
     return lambda session_id: home.store().create(session_id, fresh_state(session_id))
 
 
-def worked(session: OpenSession) -> OpenSession:
+def worked(session: FileSession) -> FileSession:
     """In the middle of its second step."""
     start_task(session)
     whole_step(session, 1)
@@ -96,7 +97,7 @@ def worked(session: OpenSession) -> OpenSession:
     return session
 
 
-def test_a_session_is_as_it_was_left(home: Home, new: Callable[[str], OpenSession]) -> None:
+def test_a_session_is_as_it_was_left(home: Home, new: Callable[[str], FileSession]) -> None:
     left = worked(new("s"))
     left.close()
     again = home.store().open("s")
@@ -111,7 +112,7 @@ def test_a_session_is_as_it_was_left(home: Home, new: Callable[[str], OpenSessio
     third.close()
 
 
-def test_a_record_that_is_tried_is_a_record(home: Home, new: Callable[[str], OpenSession]) -> None:
+def test_a_record_that_is_tried_is_a_record(home: Home, new: Callable[[str], FileSession]) -> None:
     tried, appended = new("tried"), new("appended")
     task = record_of("task_started", {"taskId": "t1", "prompt": "x", "maxSteps": 1}, message("user", "x"))
     tried.try_append(task)
@@ -126,7 +127,7 @@ def test_a_record_that_is_tried_is_a_record(home: Home, new: Callable[[str], Ope
     other.close()
 
 
-def test_the_number_of_a_record_is_never_given_twice(home: Home, new: Callable[[str], OpenSession]) -> None:
+def test_the_number_of_a_record_is_never_given_twice(home: Home, new: Callable[[str], FileSession]) -> None:
     session = worked(new("s"))
     numbers = [session.state.seq]
     for _ in range(3):
@@ -142,7 +143,7 @@ def test_the_number_of_a_record_is_never_given_twice(home: Home, new: Callable[[
 
 @pytest.mark.parametrize("compact", [False, True])
 def test_what_is_appended_is_there_for_a_reader(
-    home: Home, new: Callable[[str], OpenSession], *, compact: bool
+    home: Home, new: Callable[[str], FileSession], *, compact: bool
 ) -> None:
     session = worked(new("s"))
     if compact:
@@ -151,7 +152,7 @@ def test_what_is_appended_is_there_for_a_reader(
     session.close()
 
 
-def test_compacting_changes_nothing(home: Home, new: Callable[[str], OpenSession]) -> None:
+def test_compacting_changes_nothing(home: Home, new: Callable[[str], FileSession]) -> None:
     session = worked(new("s"))
     before = unnumbered(session.state)
     session.compact()
@@ -163,7 +164,7 @@ def test_compacting_changes_nothing(home: Home, new: Callable[[str], OpenSession
     assert unnumbered(home.store().load("s")) == unnumbered(session.state)
 
 
-def test_a_session_is_made_once(home: Home, new: Callable[[str], OpenSession]) -> None:
+def test_a_session_is_made_once(home: Home, new: Callable[[str], FileSession]) -> None:
     session = worked(new("s"))
     with pytest.raises(SessionLocked):
         new("s")
@@ -191,7 +192,7 @@ def test_an_id_is_refused_before_anything_else(home: Home, session_id: str) -> N
             use(session_id)
 
 
-def test_the_list_tells_who_holds_what(home: Home, new: Callable[[str], OpenSession]) -> None:
+def test_the_list_tells_who_holds_what(home: Home, new: Callable[[str], FileSession]) -> None:
     held, free = worked(new("held")), new("free")
     free.close()
     first, second = home.store().list()
@@ -203,7 +204,7 @@ def test_the_list_tells_who_holds_what(home: Home, new: Callable[[str], OpenSess
     held.close()
 
 
-def test_the_clean_end_leaves_nothing_to_resume(home: Home, new: Callable[[str], OpenSession]) -> None:
+def test_the_clean_end_leaves_nothing_to_resume(home: Home, new: Callable[[str], FileSession]) -> None:
     worked(new("s")).delete()
     with pytest.raises(NoSuchSession):
         home.store().open("s")
@@ -215,7 +216,7 @@ def test_the_clean_end_leaves_nothing_to_resume(home: Home, new: Callable[[str],
 
 @pytest.mark.parametrize("size", [0, 1, 60_000, 100_000])
 def test_what_is_kept_is_there_after_the_record_that_names_it(
-    home: Home, new: Callable[[str], OpenSession], size: int
+    home: Home, new: Callable[[str], FileSession], size: int
 ) -> None:
     session = new("s")
     start_task(session)
@@ -235,7 +236,7 @@ def test_what_is_kept_is_there_after_the_record_that_names_it(
         again.close()
 
 
-def test_large_texts_come_back_whole(home: Home, new: Callable[[str], OpenSession]) -> None:
+def test_large_texts_come_back_whole(home: Home, new: Callable[[str], FileSession]) -> None:
     session = new("s")
     start_task(session, "p" * 50_000)
     whole_step(session, 1, "\u2028ü" * 20_000)
@@ -253,7 +254,7 @@ def test_large_texts_come_back_whole(home: Home, new: Callable[[str], OpenSessio
 
 
 def test_the_limit_costs_what_is_beside_the_records_and_no_record(
-    home: Home, new: Callable[[str], OpenSession]
+    home: Home, new: Callable[[str], FileSession]
 ) -> None:
     session = new("s")
     start_task(session)
@@ -268,7 +269,7 @@ def test_the_limit_costs_what_is_beside_the_records_and_no_record(
     assert unnumbered(home.store().load("s")) == unnumbered(session.state)
 
 
-def test_what_is_no_record_changes_nothing(home: Home, new: Callable[[str], OpenSession]) -> None:
+def test_what_is_no_record_changes_nothing(home: Home, new: Callable[[str], FileSession]) -> None:
     session = worked(new("s"))
     before = unnumbered(session.state)
     with pytest.raises(TypeError):

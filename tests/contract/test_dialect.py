@@ -21,7 +21,7 @@ from agent_host.testing.gateway import Script
 from agent_host.testing.script import ErrorBody
 from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 from tests.support.pictures import image
 
 if TYPE_CHECKING:

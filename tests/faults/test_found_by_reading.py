@@ -21,13 +21,13 @@ from agent_host.llm.dialects.anthropic import AnthropicRenderer
 from agent_host.session import opening
 from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall, decode, encode
-from state.disk import LocalDisk
+from state.disk import Disk
 from state.errors import Damaged, NoSuchSession, StateError
 from state.file_store import FileCheckpointStore
 from state.journal import frame, parse
-from state.memory_store import MemoryCheckpointStore
 from state.records import record_of
 from state.recovery import ResumeVerdict, judge
+from tests.support.memory_store import MemoryCheckpointStore
 from tests.support.process import PATIENCE_S, Host, call, gateway, say, shell, use
 from tests.unit.state.helpers import (
     SESSION,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state.checkpoint import Checkpoint
-    from state.store import CheckpointStore
+    from tests.support.memory_store import CheckpointStore
     from tests.support.process import Gateway, Outcome
 
 KILLED = -9
@@ -69,7 +69,7 @@ def resumed(host: Host, model: Gateway) -> Outcome:
 
 def flipped(path: str, at: int) -> None:
     """Turn one bit of the byte at `at` over."""
-    data = bytearray(LocalDisk().read(path))
+    data = bytearray(Disk().read(path))
     data[at] ^= 1
     with open(path, "wb") as handle:
         handle.write(data)
@@ -189,7 +189,7 @@ def lose_power(host: Host) -> None:
 
 def test_a_call_whose_start_was_refused_by_the_disk_has_not_started(tmp_path: Path) -> None:
     """The task pauses since nothing may start; the record of the pause finds the disk well again."""
-    disk = FailingDisk(LocalDisk())
+    disk = FailingDisk(Disk())
     store = FileCheckpointStore(str(tmp_path), disk).create(SESSION, fresh_state())
     start_task(store)
     turn(store, "step_1", "c1")
@@ -359,7 +359,7 @@ def test_what_is_offered_for_resume_can_be_resumed(host: Host) -> None:
     with gateway(use(shell("echo ran >> effects")), say("Done.")) as model:
         killed_after(host, 4, model)
         journal = paths_in(host.state).journal
-        flipped(journal, LocalDisk().read(journal).index(b'"turn"'))
+        flipped(journal, Disk().read(journal).index(b'"turn"'))
         first, second = resumed(host, model), resumed(host, model)
     assert "can be resumed" not in first.stderr or "no task" not in second.stderr
 
@@ -369,7 +369,7 @@ def test_a_new_run_after_damage_tells_the_model_of_it(host: Host) -> None:
     with gateway(use(shell("echo ran >> effects")), say("Done."), say("Done.")) as model:
         killed_after(host, 4, model)
         journal = paths_in(host.state).journal
-        flipped(journal, LocalDisk().read(journal).index(b'"turn"'))
+        flipped(journal, Disk().read(journal).index(b'"turn"'))
         resumed(host, model)
         again = host.task(model.url, "--session-id", SESSION)
         sent = str(model.bodies[-1]["messages"])
@@ -407,7 +407,7 @@ def test_a_disk_that_cannot_be_looked_at_is_an_error_of_the_store(tmp_path: Path
     start_task(live)
     live.close()
     for number in range(1, 100):
-        disk = FailingDisk(LocalDisk(), Faults(fail_call=number, count_reads=True))
+        disk = FailingDisk(Disk(), Faults(fail_call=number, count_reads=True))
         store = FileCheckpointStore(str(tmp_path), disk)
         uses = {
             "open": lambda store=store: store.open(SESSION).close(),
@@ -426,7 +426,7 @@ def test_a_disk_that_cannot_be_looked_at_is_an_error_of_the_store(tmp_path: Path
 def test_a_whole_file_of_another_shape_is_an_error_of_the_store(tmp_path: Path, use_of: str) -> None:
     create(tmp_path).close()
     path = paths_in(tmp_path).snapshot
-    head, key, _ = LocalDisk().read(path).replace(b"workspaceId", b"workspaceXd").rpartition(b',"checksum":"crc32:')
+    head, key, _ = Disk().read(path).replace(b"workspaceId", b"workspaceXd").rpartition(b',"checksum":"crc32:')
     with open(path, "wb") as handle:
         handle.write(head + key + b'%08x"}\n' % zlib.crc32(head))
     store = FileCheckpointStore(str(tmp_path))
@@ -437,7 +437,7 @@ def test_a_whole_file_of_another_shape_is_an_error_of_the_store(tmp_path: Path, 
 def test_a_flipped_bit_in_the_version_is_damage_and_no_newer_program(tmp_path: Path) -> None:
     create(tmp_path).close()
     path = paths_in(tmp_path).snapshot
-    flipped(path, LocalDisk().read(path).index(b'"1.0"') + 1)
+    flipped(path, Disk().read(path).index(b'"1.0"') + 1)
     again = reopen(tmp_path)
     assert again.report.restored
     again.close()
@@ -458,7 +458,7 @@ def test_a_damaged_first_snapshot_does_not_cost_the_whole_journal(tmp_path: Path
     whole_step(live, 1)
     live.close()
     path = paths_in(tmp_path).snapshot
-    flipped(path, LocalDisk().read(path).index(b"be careful"))
+    flipped(path, Disk().read(path).index(b"be careful"))
     again = reopen(tmp_path)
     assert again.report.restored
     assert unnumbered(again.state) == unnumbered(live.state)
@@ -496,7 +496,7 @@ def test_opening_writes_no_blob_that_the_checkpoint_names(tmp_path: Path) -> Non
         whole_step(live, number, f"{number:06} " * 4000)
     live.compact()
     live.close()
-    disk = FailingDisk(LocalDisk())
+    disk = FailingDisk(Disk())
     FileCheckpointStore(str(tmp_path), disk).open(SESSION).close()
     assert not [line for line in disk.calls.log if "/blobs/" in line and "replace" in line]
 
@@ -513,7 +513,7 @@ def test_an_ended_id_is_given_out_again_by_every_store_or_by_none(tmp_path: Path
     assert again(FileCheckpointStore(str(tmp_path))) == again(MemoryCheckpointStore())
 
 
-class AnotherBoot(LocalDisk):
+class AnotherBoot(Disk):
     def boot_id(self) -> str | None:
         return "another"
 
@@ -525,7 +525,7 @@ def test_a_flipped_bit_in_a_step_that_was_synced_is_put_aside_in_another_boot(tm
     whole_step(live, 1)
     live.close()
     journal = paths_in(tmp_path).journal
-    flipped(journal, LocalDisk().read(journal).index(b"call_started"))
+    flipped(journal, Disk().read(journal).index(b"call_started"))
     try:
         found = FileCheckpointStore(str(tmp_path), AnotherBoot()).open(SESSION)
         found.close()

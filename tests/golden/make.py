@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity
+from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, TokenUsage
 from state.file_store import FileCheckpointStore
 from state.records import ApprovalAnswered, ApprovalGranted, fields_of, record_of
-from state.usage import TokenUsage
 
 if TYPE_CHECKING:
     from state.file_session import FileSession

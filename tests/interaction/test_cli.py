@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.version import __version__
+from state.checkpoint import ENDED
 from state.file_store import FileCheckpointStore
 from state.records import record_of
-from state.store import ENDED
 from tests.support.process import MODEL, Host, bundle, call, eventually, gateway, process_exists, say, shell, use
 from tool_runtime.platform import posix
 

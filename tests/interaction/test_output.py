@@ -129,13 +129,13 @@ def test_a_checkpoint_that_cannot_be_removed_is_told(host: Host) -> None:
     refusing = """
 import errno, sys
 from agent_host.cli.main import main
-from state.disk import LocalDisk
-remove = LocalDisk.remove
+from state.disk import Disk
+remove = Disk.remove
 def refused(disk, path):
     if path.endswith("s.json"):
         raise OSError(errno.EROFS, "Read-only file system", path)
     remove(disk, path)
-LocalDisk.remove = refused
+Disk.remove = refused
 sys.exit(main())
 """
     with gateway(use(EFFECT), say("Done.")) as model:

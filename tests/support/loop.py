@@ -38,10 +38,10 @@ from policy.redaction import Redaction
 from policy.rules import AS_THE_BUNDLE_SAYS, NO_LIMITS
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
-from state.memory_store import MemoryCheckpointStore
 from state.records import JournalRecord, fields_of, kind_of, record_of
 from tests.support.events import Watcher, emitter, problems
 from tests.support.loop_parts import MODEL, NOW, SESSION, TASK, Artifacts, Home, Script, Tools, bundle
+from tests.support.memory_store import MemoryCheckpointStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from agent_host.states import TaskEnd
     from policy.bundle import PolicyBundle
     from policy.rules import Limits, TaskOptions
-    from state.store import CheckpointStore
     from tests.support.loop_parts import Turn
+    from tests.support.memory_store import CheckpointStore
 
 
 class Answer(NamedTuple):

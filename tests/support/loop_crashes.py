@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agent_host.faults.disk import SimulatedDisk
     from agent_host.thread.messages import ToolCall
     from state.checkpoint import OpenCall
-    from state.store import CheckpointStore
+    from tests.support.memory_store import CheckpointStore
 
 
 class Died(Exception):

@@ -20,7 +20,7 @@ from agent_host.services.workspace import ArtifactOnDisk, UploadFailed
 from agent_host.testing.dialects.anthropic import read_request
 from agent_host.thread.messages import ToolCall
 from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:

@@ -143,7 +143,9 @@ def test_httpx_comes_once_the_first_request_is_out_and_without_its_program(tmp_p
     assert not then & {"rich", "click"}
 
 
-@pytest.mark.parametrize("module", ["state.store", "state.lock", "config.load", "policy.rules", "agent_host.contracts"])
+@pytest.mark.parametrize(
+    "module", ["state.checkpoint", "state.disk", "config.load", "policy.rules", "agent_host.contracts"]
+)
 def test_the_lower_floors_need_no_network_and_no_event_loop(module: str) -> None:
     found = imported_by(f"import {module}")
     assert module.partition(".")[0] in found

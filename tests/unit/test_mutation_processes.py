@@ -12,7 +12,7 @@ from tests.support import mutation_processes
 from tests.support.mutations import mutants
 
 ROOT = Path(__file__).parents[2]
-_SAY = "from state.store import ENDED; from state.locations import check_session_id as c; print(ENDED, c('a'))"
+_SAY = "from state.checkpoint import ENDED; from state.locations import check_session_id as c; print(ENDED, c('a'))"
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +31,11 @@ def said() -> str:
 
 def test_a_process_that_is_started_has_the_changed_module(tmp_path: Path) -> None:
     assert said() == "SESSION_COMPLETED a"
-    source = tmp_path / "store.txt"
-    source.write_text((ROOT / "state" / "store.py").read_text("utf-8").replace("SESSION_COMPLETED", "OVER"), "utf-8")
-    mutation_processes.change("state.store", source)
+    source = tmp_path / "checkpoint.txt"
+    source.write_text(
+        (ROOT / "state" / "checkpoint.py").read_text("utf-8").replace("SESSION_COMPLETED", "OVER"), "utf-8"
+    )
+    mutation_processes.change("state.checkpoint", source)
     assert said() == "OVER a"
 
 

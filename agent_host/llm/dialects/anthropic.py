@@ -25,7 +25,7 @@ from agent_host.thread import UnitMark
 from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
 from config import json_text
 from config.json_text import copy_to_keep
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -35,7 +35,7 @@ from agent_host.llm.raw_json import (
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError, key_headers
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, ToolCall, shortest
 from config.json_text import copy_to_keep
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

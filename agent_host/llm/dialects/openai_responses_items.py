@@ -12,7 +12,7 @@ from agent_host.llm.raw_json import members, repair, split_open_end
 from agent_host.llm.stream import StreamFault
 from agent_host.thread.messages import Block, ToolCall, shortest
 from config.lean_typing import NamedTuple
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

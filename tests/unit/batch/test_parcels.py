@@ -18,9 +18,9 @@ from agent_host.batch import BatchTask, Source
 from agent_host.batch.ledger import Ledger
 from agent_host.batch.scheduler import Attempts, BatchLaunch, ProcessEnd
 from agent_host.batch.workspaces import Depot, LostCosts, Parcel, Workspaces, remove_tree
+from state.disk import SessionLock
 from state.errors import SessionLocked
 from state.keys import redaction_key
-from state.lock import SessionLock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from agent_host.llm.dialects.anthropic import AnthropicAssembler, meaning_of
 from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import Message, ToolCall, encode
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 from tests.support.rows import each_row
 from tests.unit.llm.helpers import ended, event, events_of, started, text, tool_use
 

@@ -25,7 +25,7 @@ from agent_host.llm.known_dialects import (
 from agent_host.testing.gateway import MockGateway, Script
 from config.load import load_defaults
 from config.settings import SETTINGS, Settings
-from state.remembered import FILE, GatewayDialects
+from state.keys import FILE, GatewayDialects
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent_host.llm.models import ROWS, Cost, ModelFacts, ModelLimits, Models, Prices, format_picos
 from agent_host.llm.stream import KnownModels
-from state.usage import NO_TOKENS, TokenUsage
+from state.checkpoint import NO_TOKENS, TokenUsage
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:

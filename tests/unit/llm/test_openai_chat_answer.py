@@ -15,7 +15,7 @@ from agent_host.llm.dialects.openai_chat import _FAILED, _MEANINGS, ChatAssemble
 from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import Block, Message, ToolCall, encode
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 from tests.support.rows import each_row
 from tests.unit.llm.chat_helpers import DONE, assemble, call, called, chunk, data_of, ended
 

@@ -17,7 +17,7 @@ from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.testing.dialects.openai_responses import Responses, read_request
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, ToolCall
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 from tests.support.pictures import image
 from tests.unit.llm.helpers import VIEW
 

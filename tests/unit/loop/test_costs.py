@@ -10,7 +10,7 @@ import pytest
 from agent_host.errors import BudgetExceeded, CostExceeded, UsageError
 from agent_host.events import EventType
 from agent_host.loop.requests import affordable_output, fitting_request
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import MODEL, calls, says, shell
 

@@ -13,7 +13,7 @@ import pytest
 
 from agent_host.events import EventType
 from agent_host.thread.messages import estimate
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import Script, Tools, calls, read, says, succeeded
 from tests.support.rows import each_row

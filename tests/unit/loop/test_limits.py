@@ -14,7 +14,7 @@ from agent_host.events import EventType
 from agent_host.loop import requests
 from agent_host.loop.requests import estimate_input, fitting_request, warn_of_step_limit
 from agent_host.thread.messages import Message, estimate
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import NOW, Tools, bundle, calls, says, shell, succeeded
 

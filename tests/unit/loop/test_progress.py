@@ -9,7 +9,7 @@ import pytest
 
 from agent_host.llm.stream import ModelTurn
 from agent_host.thread.messages import ToolCall
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import Tools, calls, do, read, says, shell, succeeded
 

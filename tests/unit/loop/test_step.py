@@ -15,8 +15,8 @@ from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.loop.task import add_note, commit, reopen, report_damage, take_turn
 from agent_host.states import TaskPhase
 from agent_host.thread.messages import GO_ON, decode, message_tokens
+from state.checkpoint import TokenUsage
 from state.disk import boot_id
-from state.usage import TokenUsage
 from tests.support.loop import Loop, sessions_on
 from tests.support.loop_crashes import died
 from tests.support.loop_parts import MODEL, SESSION, Person, Tools, bundle, call, calls, do, read, says, shell, write
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import ToolRequest, ToolResult
     from state.checkpoint import OpenStep
-    from state.store import OpenSession
+    from state.file_session import FileSession
 
 
-def open_step(store: OpenSession) -> OpenStep:
+def open_step(store: FileSession) -> OpenStep:
     step = store.state.open_step
     assert step is not None
     return step

@@ -10,7 +10,7 @@ from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.loop.task import take_turn
 from agent_host.thread.messages import Block, decode
-from state.usage import TokenUsage
+from state.checkpoint import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import MODEL, calls, says, shell
 

@@ -14,8 +14,8 @@ from agent_host.session import patches as git_patch
 from agent_host.session.patches import FilePatch, preview, render_text
 from agent_host.session.tasks import FirstVersions, first_versions
 from state.blobs import UNAVAILABLE
-from state.memory_store import MemoryCheckpointStore
 from state.records import record_of
+from tests.support.memory_store import MemoryCheckpointStore
 from tests.unit.state.helpers import commit, finish, fresh_state, message, turn
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 
 from agent_host.session.reports import result_object, session_state
 from agent_host.states import SessionStatus, TaskEnd
+from state.checkpoint import TokenUsage
 from state.records import record_of
-from state.usage import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import Person, bundle, call, calls, says, settled, shell
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state.file_session import FileSession
-    from state.store import OpenSession
 
 SESSION = "sess_1"
 USAGE = {"inputTokens": 10, "outputTokens": 3, "cachedInputTokens": 1}
@@ -69,12 +68,12 @@ def on_disk(directory: Path | str) -> LoadedFiles:
     return find(LOCAL_DISK, paths, BlobFolder(LOCAL_DISK, paths.blobs, 0))
 
 
-def start_task(store: OpenSession, prompt: str = "do it") -> None:
+def start_task(store: FileSession, prompt: str = "do it") -> None:
     store.append(record_of("task_started", {"taskId": "t1", "prompt": prompt, "maxSteps": 40}, message("user", prompt)))
 
 
 def turn(
-    store: OpenSession,
+    store: FileSession,
     step: str,
     *calls: str,
     gated: bool = False,
@@ -98,16 +97,16 @@ def turn(
     store.append(record_of("turn", fields, message("assistant", text, **({"toolCalls": named} if named else {}))))
 
 
-def finish(store: OpenSession, call: str, text: str = "ok", status: str = "succeeded") -> None:
+def finish(store: FileSession, call: str, text: str = "ok", status: str = "succeeded") -> None:
     result = message("tool", text, toolCallId=call, isError=status != "succeeded")
     store.append(record_of("call_finished", {"callId": call, "status": status}, result))
 
 
-def commit(store: OpenSession, count: int) -> None:
+def commit(store: FileSession, count: int) -> None:
     store.append(record_of("step_committed", {"stepCount": count}))
 
 
-def whole_step(store: OpenSession, number: int, text: str = "ok") -> None:
+def whole_step(store: FileSession, number: int, text: str = "ok") -> None:
     """One durable step with one call, as the loop records it."""
     call = f"c{number}"
     turn(store, f"step_{number}", call)

@@ -13,11 +13,11 @@ import pytest
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults, Killed
 from state.blobs import sha256_hex
+from state.checkpoint import ENDED
 from state.errors import NoSuchSession
 from state.file_store import FileCheckpointStore
 from state.journal import JournalLine, frame, parse
 from state.records import record_of
-from state.store import ENDED
 from tests.support.beside import Later
 
 from .helpers import SESSION, commit, fresh_state, message, paths_in, start_task, turn, unnumbered, whole_step

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state.blobs import BlobFolder, sha256_hex
-from state.disk import LOCAL_DISK, LocalDisk
+from state.disk import LOCAL_DISK, Disk
 from state.errors import StorageLimit
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ def test_what_an_earlier_process_left_damaged_is_healed(tmp_path: Path) -> None:
 
 
 def test_a_blob_that_cannot_be_written_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fill_up(_: LocalDisk, fd: int, data: bytes) -> None:
+    def fill_up(_: Disk, fd: int, data: bytes) -> None:
         os.write(fd, data[:3])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     blobs = folder(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(LocalDisk, "write", fill_up)
+        patch.setattr(Disk, "write", fill_up)
         with pytest.raises(OSError, match="No space"):
             blobs.put(b"content")
     assert os.listdir(tmp_path) == []

@@ -7,28 +7,27 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from state.checkpoint import Checkpoint, OpenCall, SessionIdentity, Task
+from state.checkpoint import Checkpoint, OpenCall, SessionIdentity, Task, TokenUsage
 from state.errors import Damaged, UnknownVersion
-from state.memory_store import MemoryCheckpointStore
 from state.records import ApprovalGranted, TaskStarted, record_of
-from state.usage import TokenUsage
+from tests.support.memory_store import MemoryCheckpointStore
 from tests.unit.state.helpers import USAGE, commit, finish, fresh_state, message, start_task, turn
 
 if TYPE_CHECKING:
-    from state.store import OpenSession
+    from state.file_session import FileSession
 
 
 @pytest.fixture
-def session() -> OpenSession:
+def session() -> FileSession:
     return MemoryCheckpointStore().create("s", fresh_state("s"))
 
 
-def task_of(session: OpenSession) -> Task:
+def task_of(session: FileSession) -> Task:
     assert session.state.task is not None
     return session.state.task
 
 
-def calls_of(session: OpenSession) -> list[OpenCall]:
+def calls_of(session: FileSession) -> list[OpenCall]:
     assert session.state.open_step is not None
     return session.state.open_step.calls
 
@@ -48,7 +47,7 @@ def test_a_session_begins_with_nothing() -> None:
     assert list(state.first_version_blobs()) == []
 
 
-def test_a_task_begins_with_nothing(session: OpenSession) -> None:
+def test_a_task_begins_with_nothing(session: FileSession) -> None:
     start_task(session)
     assert session.state.task == Task("t1", "do it", 40)
     task = task_of(session)
@@ -68,7 +67,7 @@ def test_a_call_begins_with_nothing() -> None:
     assert (call.intent, call.replay, call.answer, call.edited_arguments) == (None, None, None, None)
 
 
-def test_what_a_gateway_does_not_count_is_nothing(session: OpenSession) -> None:
+def test_what_a_gateway_does_not_count_is_nothing(session: FileSession) -> None:
     usage = TokenUsage(1, 2, 3)
     usage = usage.plus(TokenUsage.from_record({}))
     assert usage == TokenUsage(1, 2, 3)
@@ -80,7 +79,7 @@ def test_what_a_gateway_does_not_count_is_nothing(session: OpenSession) -> None:
     assert usage.total == 16
 
 
-def test_tokens_are_counted_for_the_session_and_for_the_task(session: OpenSession) -> None:
+def test_tokens_are_counted_for_the_session_and_for_the_task(session: FileSession) -> None:
     start_task(session)
     turn(session, "step_1")
     commit(session, 1)
@@ -92,7 +91,7 @@ def test_tokens_are_counted_for_the_session_and_for_the_task(session: OpenSessio
     assert session.state.session_tokens_used == 26
 
 
-def test_tokens_are_counted_by_model_where_their_turn_names_one(session: OpenSession) -> None:
+def test_tokens_are_counted_by_model_where_their_turn_names_one(session: FileSession) -> None:
     start_task(session)
     fields: dict[str, Any] = {"stopReason": "end_turn", "boot": None, "usage": USAGE, "calls": []}
     for number, model in enumerate(("m", "n", "m", None)):
@@ -107,13 +106,13 @@ def test_tokens_are_counted_by_model_where_their_turn_names_one(session: OpenSes
     assert (session.state.usage_by_model, task_of(session).usage_by_model) == (by_model, {})
 
 
-def test_options_of_a_task(session: OpenSession) -> None:
+def test_options_of_a_task(session: FileSession) -> None:
     session.append(TaskStarted("t1", "p", 3, message("user", "p"), {"allowNetwork": False}))
     assert task_of(session).options == {"allowNetwork": False}
     assert len(session.state.thread) == 2
 
 
-def test_what_the_gateway_counted_goes_with_the_estimate(session: OpenSession) -> None:
+def test_what_the_gateway_counted_goes_with_the_estimate(session: FileSession) -> None:
     start_task(session)
     turn(session, "step_1")
     assert (session.state.dropped_messages, session.state.tokens_known) == (0, None)
@@ -126,7 +125,7 @@ def test_what_the_gateway_counted_goes_with_the_estimate(session: OpenSession) -
     assert (step.step_id, step.stop_reason, step.boot, step.position, step.text) == ("s2", "end_turn", None, 3, "hi")
 
 
-def test_grants_for_a_task_end_with_it(session: OpenSession) -> None:
+def test_grants_for_a_task_end_with_it(session: FileSession) -> None:
     start_task(session)
     kept = [ApprovalGranted("session", "a", tool_name="A"), ApprovalGranted("session", "b", tool_name="B")]
     for grant in (ApprovalGranted("task", "c", "t1", "C"), *kept):
@@ -136,7 +135,7 @@ def test_grants_for_a_task_end_with_it(session: OpenSession) -> None:
     assert session.state.grants == kept
 
 
-def test_a_step_that_ends_leaves_its_results_in_call_order(session: OpenSession) -> None:
+def test_a_step_that_ends_leaves_its_results_in_call_order(session: FileSession) -> None:
     start_task(session)
     turn(session, "step_1", "c1", "c2", text="both")
     finish(session, "c2", "second")
@@ -156,7 +155,7 @@ def test_a_step_that_ends_leaves_its_results_in_call_order(session: OpenSession)
     assert (session.state.step_cursor, session.state.open_step) == ("step_1", None)
 
 
-def test_a_step_may_move_the_window(session: OpenSession) -> None:
+def test_a_step_may_move_the_window(session: FileSession) -> None:
     start_task(session)
     for number, dropped in enumerate((5, None, 0)):
         turn(session, f"step_{number}")
@@ -165,7 +164,7 @@ def test_a_step_may_move_the_window(session: OpenSession) -> None:
         assert session.state.dropped_messages == (5, 5, 0)[number]
 
 
-def test_options_of_a_turn_replace_those_of_the_task(session: OpenSession) -> None:
+def test_options_of_a_turn_replace_those_of_the_task(session: FileSession) -> None:
     fields = {"taskId": "t1", "prompt": "p", "maxSteps": 4, "options": {"allow_network": False, "model": "m"}}
     session.append(record_of("task_started", fields, message("user", "p")))
     first = task_of(session).options
@@ -174,14 +173,14 @@ def test_options_of_a_turn_replace_those_of_the_task(session: OpenSession) -> No
     assert first == {"allow_network": False, "model": "m"}
 
 
-def test_a_turn_may_name_first_versions(session: OpenSession) -> None:
+def test_a_turn_may_name_first_versions(session: FileSession) -> None:
     start_task(session)
     fields = {**NO_TURN, "usage": USAGE, "baselines": {"/a": "h", "/b": None}}
     session.append(record_of("turn", fields, message("assistant", "hi")))
     assert session.state.baselines == task_of(session).baselines == {"/a": "h", "/b": None}
 
 
-def test_a_result_without_a_status_is_a_failure(session: OpenSession) -> None:
+def test_a_result_without_a_status_is_a_failure(session: FileSession) -> None:
     start_task(session)
     turn(session, "step_1", "c1")
     session.append(record_of("call_finished", {"callId": "c1", "status": None}, message("tool", "?")))
@@ -189,7 +188,7 @@ def test_a_result_without_a_status_is_a_failure(session: OpenSession) -> None:
     assert task_of(session).finished_calls == [("RunCommand", "failed", None)]
 
 
-def test_a_denied_call_can_be_approved_later(session: OpenSession) -> None:
+def test_a_denied_call_can_be_approved_later(session: FileSession) -> None:
     start_task(session)
     turn(session, "step_1", "c1", "c2")
     for call in ("c1", "c2"):
@@ -218,7 +217,7 @@ def test_a_denied_call_can_be_approved_later(session: OpenSession) -> None:
         ("completed", "SESSION_RUNNING", False),
     ],
 )
-def test_what_waits_only_to_be_approved(session: OpenSession, status: str, session_status: str, awaits: bool) -> None:
+def test_what_waits_only_to_be_approved(session: FileSession, status: str, session_status: str, awaits: bool) -> None:
     start_task(session)
     session.append(record_of("task_ended", {"status": status, "reason": "why"}))
     session.append(record_of("session_status", {"status": session_status}))
@@ -228,7 +227,7 @@ def test_what_waits_only_to_be_approved(session: OpenSession, status: str, sessi
     assert task_of(session).reason is None
 
 
-def test_the_session_s_status_may_change_its_policy_and_its_limit(session: OpenSession) -> None:
+def test_the_session_s_status_may_change_its_policy_and_its_limit(session: FileSession) -> None:
     session.append(record_of("session_status", {"status": "SESSION_PAUSED", "maxSteps": 3}))  # there is no task yet
     start_task(session)
     session.append(record_of("session_status", {"status": "SESSION_PAUSED"}))
@@ -239,7 +238,7 @@ def test_the_session_s_status_may_change_its_policy_and_its_limit(session: OpenS
     assert (session.state.policy_bundle_version, task_of(session).max_steps) == ("v2", 41)
 
 
-def test_a_note_of_damage_is_told_once(session: OpenSession) -> None:
+def test_a_note_of_damage_is_told_once(session: FileSession) -> None:
     session.state.salvaged = "a record"
     session.append(record_of("note", {}, message("system", "by the way")))
     said = [session.state.salvaged]
@@ -248,7 +247,7 @@ def test_a_note_of_damage_is_told_once(session: OpenSession) -> None:
     assert len(session.state.thread) == 3
 
 
-def test_a_background_command_stays_until_the_model_knows_of_its_end(session: OpenSession) -> None:
+def test_a_background_command_stays_until_the_model_knows_of_its_end(session: FileSession) -> None:
     start_task(session)
     turn(session, "step_1", "c1", "c2")
     for number, call in ((1, "c1"), (2, "c2")):
@@ -274,7 +273,7 @@ def test_a_background_command_stays_until_the_model_knows_of_its_end(session: Op
         ("command_ended", {"id": "cmd_2", "reason": "exited"}),
     ],
 )
-def test_records_of_commands_that_cannot_follow(session: OpenSession, kind: str, fields: dict[str, str]) -> None:
+def test_records_of_commands_that_cannot_follow(session: FileSession, kind: str, fields: dict[str, str]) -> None:
     start_task(session)
     turn(session, "step_1", "c1")
     session.append(record_of("command_started", {"id": "cmd_1", "callId": "c1"}))
@@ -282,7 +281,7 @@ def test_records_of_commands_that_cannot_follow(session: OpenSession, kind: str,
         session.append(record_of(kind, fields))
 
 
-def test_starts_that_may_have_been_lost_and_one_that_did_not_happen(session: OpenSession) -> None:
+def test_starts_that_may_have_been_lost_and_one_that_did_not_happen(session: FileSession) -> None:
     session.state.suspect_starts()
     start_task(session)
     turn(session, "step_1", "c1", "c2", "c3")
@@ -321,7 +320,7 @@ NO_TURN: dict[str, Any] = {"stepId": "s", "stopReason": "end_turn", "boot": None
         ("task call", "session_status", {}),
     ],
 )
-def test_what_cannot_follow_is_damage(session: OpenSession, before: str, kind: str, fields: dict[str, Any]) -> None:
+def test_what_cannot_follow_is_damage(session: FileSession, before: str, kind: str, fields: dict[str, Any]) -> None:
     if "task" in before:
         start_task(session)
     if "call" in before:
@@ -331,12 +330,12 @@ def test_what_cannot_follow_is_damage(session: OpenSession, before: str, kind: s
         session.append(record_of(kind, fields, data))
 
 
-def test_a_kind_that_is_not_known_is_no_damage(session: OpenSession) -> None:
+def test_a_kind_that_is_not_known_is_no_damage(session: FileSession) -> None:
     with pytest.raises(UnknownVersion, match="'segment'"):
         session.append(record_of("segment", {}))
 
 
-def test_artifacts_of_a_call_wait_until_their_upload_is_over(session: OpenSession) -> None:
+def test_artifacts_of_a_call_wait_until_their_upload_is_over(session: FileSession) -> None:
     start_task(session)
     turn(session, "step_1", "c1")
     rows = [

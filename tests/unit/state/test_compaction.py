@@ -12,12 +12,12 @@ import pytest
 
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults, Killed
-from state.disk import LocalDisk, ThreadJob
+from state.disk import Disk, ThreadJob
 from state.errors import Damaged, NoSuchSession, UnknownVersion
+from state.file_session import LoadReport
 from state.file_store import FileCheckpointStore
 from state.journal import parse
 from state.records import record_of
-from state.store import LoadReport
 from tests.support.beside import Later
 from tests.unit.state.helpers import (
     SESSION,
@@ -243,7 +243,7 @@ def test_what_a_journal_took_along_was_durable(tmp_path: Path) -> None:
 # --- beside the loop --------------------------------------------------------------------------------------------------
 
 
-class Held(LocalDisk):
+class Held(Disk):
     """A disk that takes no snapshot before it is told to."""
 
     def __init__(self) -> None:
@@ -407,10 +407,10 @@ def test_blobs_of_the_previous_pair_stay(tmp_path: Path) -> None:
 
 
 def test_a_file_system_without_second_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: LocalDisk, source: str, target: str) -> None:
+    def refuse(_: Disk, source: str, target: str) -> None:
         raise OSError(1, "Operation not permitted", source, None, target)
 
-    monkeypatch.setattr(LocalDisk, "link", refuse)
+    monkeypatch.setattr(Disk, "link", refuse)
     state = session_after(tmp_path, resumed=False)
     with open(paths_in(tmp_path).snapshot, "r+b") as handle:
         handle.write(b"X")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.faults.disk import SimulatedDisk
-from state.disk import LOCAL_DISK, LocalDisk, boot_id, make_durable_dir, replace_atomically, write_new
+from state.disk import LOCAL_DISK, Disk, boot_id, make_durable_dir, replace_atomically, write_new
 from state.errors import Damaged, WriteFailed, translate_errors
 from tests.support.rows import each_row
 
@@ -123,7 +123,7 @@ def test_a_new_file_is_never_one_that_somebody_put_there_meanwhile(
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"theirs")
-    monkeypatch.setattr(LocalDisk, "remove", lambda *_: None)
+    monkeypatch.setattr(Disk, "remove", lambda *_: None)
     with pytest.raises(FileExistsError):
         LOCAL_DISK.open_new(str(path))
     assert path.read_bytes() == b"theirs"

@@ -11,7 +11,7 @@ import pytest
 
 from agent_host.faults.disk import EXTREMES, SimulatedDisk
 from agent_host.faults.disk_faults import Faults
-from state.disk import LOCAL_DISK, FileStatus, LocalDisk
+from state.disk import LOCAL_DISK, Disk, FileStatus
 from state.errors import Damaged, NoSuchSession, SessionExists, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import frame
@@ -179,13 +179,13 @@ def test_a_clean_end_that_fails_lets_go_of_everything(tmp_path: Path, monkeypatc
     session = create(tmp_path)
     start_task(session)
     with monkeypatch.context() as patch:
-        patch.setattr(LocalDisk, "write", refuse)
+        patch.setattr(Disk, "write", refuse)
         with pytest.raises(WriteFailed):
             session.delete()
     assert (open_files(), lock_of(tmp_path)) == (before, True)
     again = reopen(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(LocalDisk, "remove", refuse)
+        patch.setattr(Disk, "remove", refuse)
         with pytest.raises(WriteFailed, match="removing the checkpoint"):
             again.delete()
     assert (open_files(), lock_of(tmp_path)) == (before, True)
@@ -197,12 +197,12 @@ def refuse(*_: object) -> None:
 
 def test_a_creation_that_fails_takes_its_lock_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(LocalDisk, "write", refuse)
+        patch.setattr(Disk, "write", refuse)
         with pytest.raises(WriteFailed, match="writing the journal"):
             create(tmp_path)
     assert os.listdir(tmp_path / "checkpoints") == []
     with monkeypatch.context() as patch:
-        patch.setattr(LocalDisk, "make_private_dir", refuse)
+        patch.setattr(Disk, "make_private_dir", refuse)
         with pytest.raises(WriteFailed, match="preparing the state directory"):
             create(tmp_path)
     create(tmp_path).close()
@@ -240,7 +240,7 @@ def test_the_journal_s_opening(tmp_path: Path) -> None:
     assert fields == {"kind": "opened", "sessionId": SESSION, "status": "SESSION_PAUSED", "boot": "b1"}
 
 
-class Boot(LocalDisk):
+class Boot(Disk):
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -303,7 +303,7 @@ def test_a_gap_in_the_records_is_damage_in_any_boot(tmp_path: Path) -> None:
         reopen(tmp_path, disk=Boot("b2"))
 
 
-class OthersJournal(LocalDisk):
+class OthersJournal(Disk):
     """The journal belongs to somebody else."""
 
     def status(self, path: str) -> FileStatus | None:

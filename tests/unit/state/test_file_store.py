@@ -12,12 +12,12 @@ import pytest
 
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import FailingDisk, Faults
-from state.disk import FileStatus, LocalDisk
+from state.disk import Disk, FileStatus
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed
+from state.file_session import LoadReport
 from state.file_store import FileCheckpointStore
 from state.journal import frame
 from state.records import record_of
-from state.store import LoadReport
 from tests.unit.state.helpers import (
     SESSION,
     create,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class FlakyDisk(LocalDisk):
+class FlakyDisk(Disk):
     """A disk on which the first `bad` reads of a journal find one that is new since the snapshot was read."""
 
     def __init__(self, bad: int) -> None:
@@ -51,7 +51,7 @@ class FlakyDisk(LocalDisk):
         return super().read(path)
 
 
-class OddDisk(LocalDisk):
+class OddDisk(Disk):
     """Reading a checkpoint fails with `code`."""
 
     def __init__(self, code: int) -> None:
@@ -90,7 +90,7 @@ def test_a_list_tells_the_newest_change_of_both_files(tmp_path: Path) -> None:
     assert [one.session_id for one in found[2:]] == ["d", "f"]
 
 
-class QuickDisk(LocalDisk):
+class QuickDisk(Disk):
     """A disk on which a session ended just after its name was seen."""
 
     def names(self, path: str) -> list[str]:
@@ -137,7 +137,7 @@ def test_files_that_vanish_while_they_are_read_are_none(tmp_path: Path) -> None:
         FileCheckpointStore(str(tmp_path), OddDisk(errno.ENOENT)).load(SESSION)
 
 
-class BlindDisk(LocalDisk):
+class BlindDisk(Disk):
     """A disk that cannot say what lies under a name."""
 
     def status(self, path: str) -> FileStatus | None:
@@ -278,7 +278,7 @@ def test_a_creation_that_failed_leaves_no_lock_and_one_that_was_refused_leaves_t
     with pytest.raises(SessionExists):
         create(tmp_path)
     assert os.path.exists(paths_in(tmp_path).lock)
-    disk = FailingDisk(LocalDisk(), Faults(fail_call=8, code=errno.ENOSPC))
+    disk = FailingDisk(Disk(), Faults(fail_call=8, code=errno.ENOSPC))
     with pytest.raises(WriteFailed):
         FileCheckpointStore(str(tmp_path / "second"), disk).create(SESSION, fresh_state())
     assert disk.calls.count > 8

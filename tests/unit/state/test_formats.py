@@ -10,14 +10,23 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from state.checkpoint import Checkpoint, EarlierTask, Intent, OpenCall, OpenStep, ReplayRow, SessionIdentity, Task
-from state.disk import LOCAL_DISK, LocalDisk
+from state.checkpoint import (
+    Checkpoint,
+    EarlierTask,
+    Intent,
+    OpenCall,
+    OpenStep,
+    ReplayRow,
+    SessionIdentity,
+    Task,
+    TokenUsage,
+)
+from state.disk import LOCAL_DISK, Disk
 from state.errors import Damaged, NoSuchSession, UnknownVersion, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import JournalContent, JournalFile, frame, parse
 from state.records import ApprovalAnswered, ApprovalGranted, TaskQueued, record_of
-from state.snapshot import call_to_json, decode_snapshot, encode_snapshot, read_open_step
-from state.usage import TokenUsage
+from state.snapshot import EncodedSnapshot, call_to_json, decode_snapshot, encode_head, read_open_step
 from tests.support.rows import each_row
 from tests.unit.state.helpers import SESSION, create, fresh_state, message, on_disk, paths_in, reopen, start_task, turn
 
@@ -154,13 +163,13 @@ def test_a_journal_s_descriptor_may_be_0(tmp_path: Path) -> None:
 def test_a_close_that_fails_has_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[int] = []
 
-    def close(_: LocalDisk, fd: int) -> None:
+    def close(_: Disk, fd: int) -> None:
         closed.append(fd)
         os.close(fd)
         raise OSError(5, "Input/output error")
 
     journal = JournalFile.create(LOCAL_DISK, str(tmp_path / "j"), 1, b"open")
-    monkeypatch.setattr(LocalDisk, "close", close)
+    monkeypatch.setattr(Disk, "close", close)
     journal.close()
     journal.close()
     assert len(closed) == 1
@@ -224,7 +233,7 @@ def full() -> Checkpoint:
 
 
 def encoded(state: Checkpoint) -> bytes:
-    return b"".join(encode_snapshot(state, state.thread, "2026-01-01T00:00:00Z"))
+    return b"".join(EncodedSnapshot(encode_head(state, "2026-01-01T00:00:00Z"), state.thread).chunks())
 
 
 def decoded(data: bytes) -> Checkpoint:
@@ -542,7 +551,7 @@ def test_a_journal_that_never_began_and_was_torn_is_damage(tmp_path: Path) -> No
         FileCheckpointStore(str(tmp_path)).load(SESSION)
 
 
-class Boot(LocalDisk):
+class Boot(Disk):
     def __init__(self, name: str | None) -> None:
         self._name = name
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent_host.ids import MACHINE
 from state.errors import WriteFailed
-from state.remembered import FILE, GatewayDialects
+from state.keys import FILE, GatewayDialects
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.disk import LOCAL_DISK, LocalDisk
+from state.disk import LOCAL_DISK, Disk
 from state.errors import UnknownVersion, WriteFailed
 from state.journal import JournalContent, JournalFile, JournalLine, frame, parse
 
@@ -175,7 +175,7 @@ def test_a_journal_that_failed_once_is_never_written_again(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalDisk, name, fail)
+        patch.setattr(Disk, name, fail)
         with pytest.raises(WriteFailed, match="Input/output error"):
             made.append(b"three") if name == "write" else made.sync()
     assert made.broken
@@ -191,7 +191,7 @@ def test_a_journal_that_failed_once_is_never_written_again(
 def test_a_sync_with_nothing_new_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = journal(tmp_path)
     synced: list[int] = []
-    monkeypatch.setattr(LocalDisk, "sync", lambda _, fd: synced.append(fd))
+    monkeypatch.setattr(Disk, "sync", lambda _, fd: synced.append(fd))
     made.sync()
     made.append(b"two")
     made.sync()

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from state.blobs import LARGE_BYTES, UNAVAILABLE, blobs_in, restore, sha256_hex, shorten
-from state.disk import LocalDisk
+from state.disk import Disk
 from state.file_store import FileCheckpointStore
 from state.records import record_of
 from tests.unit.state.helpers import (
@@ -108,7 +108,7 @@ def test_what_the_disk_refuses_is_unavailable_and_no_limit(
     tmp_path: Path, session: FileSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(LocalDisk, "open_new", refuse)
+        patch.setattr(Disk, "open_new", refuse)
         assert session.keep(b"a" * (INLINE + 1)) == UNAVAILABLE
     assert not session.storage_full
     assert files(tmp_path) == set()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state.disk import SessionLock, holder
 from state.errors import SessionLocked, WriteFailed
-from state.lock import SessionLock, holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 _HOLD = (
-    "import sys; from state.lock import SessionLock; l = SessionLock.acquire(sys.argv[1], 's');"
+    "import sys; from state.disk import SessionLock; l = SessionLock.acquire(sys.argv[1], 's');"
     "print('held', flush=True); sys.stdin.read()"
 )
 _CHILD = (
-    "import subprocess, sys; from state.lock import SessionLock; l = SessionLock.acquire(sys.argv[1], 's');"
+    "import subprocess, sys; from state.disk import SessionLock; l = SessionLock.acquire(sys.argv[1], 's');"
     "c = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=sys.stdin);"
     "print(c.pid, flush=True); sys.stdin.read()"
 )

@@ -8,9 +8,10 @@ import pytest
 
 from state.blobs import UNAVAILABLE
 from state.errors import NoSuchSession, SessionExists, SessionLocked
-from state.memory_store import MemoryCheckpointStore
+from state.file_session import LoadReport
+from state.journal import encode
 from state.records import NoteAdded, record_of
-from state.store import LoadReport, encode
+from tests.support.memory_store import MemoryCheckpointStore
 from tests.unit.state.helpers import fresh_state, message, start_task
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state import remembered
-from state.remembered import SANDBOX_LEVELS_FILE, SandboxLevels
+from state import keys
+from state.keys import SANDBOX_LEVELS_FILE, SandboxLevels
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ FOUND: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def _boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "boot_id", lambda: "boot")
+    monkeypatch.setattr(keys, "boot_id", lambda: "boot")
 
 
 def test_what_was_found_is_known_under_the_same_circumstances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,12 +28,12 @@ def test_what_was_found_is_known_under_the_same_circumstances(tmp_path: Path, mo
     SandboxLevels(str(tmp_path), "1").keep(FOUND)
     assert SandboxLevels(str(tmp_path), "1").findings() == FOUND
     assert SandboxLevels(str(tmp_path), "2").findings() == {}
-    monkeypatch.setattr(remembered, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(keys, "boot_id", lambda: "another boot")
     assert SandboxLevels(str(tmp_path), "1").findings() == {}
 
 
 def test_where_no_boot_can_be_told_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "boot_id", lambda: None)
+    monkeypatch.setattr(keys, "boot_id", lambda: None)
     SandboxLevels(str(tmp_path), "1").keep(FOUND)
     assert SandboxLevels(str(tmp_path), "1").findings() == {}
     assert not (tmp_path / SANDBOX_LEVELS_FILE).exists()

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state.disk import LocalDisk
+from state.disk import Disk
 from state.errors import TooLarge, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.prune import SessionPruner
 from state.records import record_of
-from state.store import SNAPSHOT_LIMIT_BYTES
+from state.snapshot import SNAPSHOT_LIMIT_BYTES
 from tests.support.beside import Later
 from tests.unit.state.helpers import (
     SESSION,
@@ -54,7 +54,7 @@ def test_a_snapshot_of_the_limit_is_read_and_a_larger_one_is_not(
     assert FileCheckpointStore(str(tmp_path), snapshot_limit_bytes=size).load(SESSION) == session.state
     small = FileCheckpointStore(str(tmp_path), snapshot_limit_bytes=size - 1)
     read: list[str] = []
-    monkeypatch.setattr(LocalDisk, "read", lambda _, path: read.append(path))
+    monkeypatch.setattr(Disk, "read", lambda _, path: read.append(path))
     said = f"{SESSION}.json has {size} bytes, and host.max_snapshot_bytes is {size - 1}"
     for refuse in (small.load, small.open):
         with pytest.raises(TooLarge, match=said):

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from state.disk import LOCAL_DISK, LocalDisk
+from state.checkpoint import ENDED
+from state.disk import LOCAL_DISK, Disk, holder
 from state.errors import Damaged, NoSuchSession, SessionExists, SessionLocked, StateError, UnknownVersion, WriteFailed
+from state.file_session import LoadReport
 from state.journal import frame, parse
-from state.lock import holder
 from state.records import record_of
-from state.snapshot import encode_snapshot
-from state.store import ENDED, LoadReport
+from state.snapshot import EncodedSnapshot, encode_head
 from tests.support.records import answered
 from tests.unit.state.helpers import (
     SESSION,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from state.file_session import FileSession
 
 
-class AnotherBoot(LocalDisk):
+class AnotherBoot(Disk):
     """The machine went down since."""
 
     def boot_id(self) -> str | None:
@@ -127,13 +127,13 @@ def test_large_messages_make_a_new_snapshot_and_small_ones_do_not(store: FileSes
 
 def test_bytes_written_follow_bytes_changed(store: FileSession, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
-    real = LocalDisk.write
+    real = Disk.write
 
-    def count(disk: LocalDisk, fd: int, data: bytes) -> None:
+    def count(disk: Disk, fd: int, data: bytes) -> None:
         written.append(len(data))
         real(disk, fd, data)
 
-    monkeypatch.setattr(LocalDisk, "write", count)
+    monkeypatch.setattr(Disk, "write", count)
     start_task(store)
     for number in range(1, 201):
         whole_step(store, number, "x" * 10_000)
@@ -142,15 +142,15 @@ def test_bytes_written_follow_bytes_changed(store: FileSession, monkeypatch: pyt
 
 def test_a_step_costs_two_syncs(store: FileSession, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
-    real = LocalDisk.sync
+    real = Disk.sync
 
-    def count(disk: LocalDisk, fd: int) -> None:
+    def count(disk: Disk, fd: int) -> None:
         synced.append(fd)
         real(disk, fd)
 
     start_task(store)
     store.sync()
-    monkeypatch.setattr(LocalDisk, "sync", count)
+    monkeypatch.setattr(Disk, "sync", count)
     turn(store, "step_1", *(f"c{n}" for n in range(8)))
     store.sync()
     for number in range(8):
@@ -163,7 +163,9 @@ def test_a_step_costs_two_syncs(store: FileSession, monkeypatch: pytest.MonkeyPa
 
 def test_the_snapshot_is_the_json_of_ah_9_2(tmp_path: Path) -> None:
     made = worked(tmp_path)
-    raw = orjson.loads(b"".join(encode_snapshot(made.state, made.state.thread, "2026-02-21T15:10:00Z")))
+    raw = orjson.loads(
+        b"".join(EncodedSnapshot(encode_head(made.state, "2026-02-21T15:10:00Z"), made.state.thread).chunks())
+    )
     made.close()
     assert {key: raw[key] for key in raw if key not in ("thread", "resume", "checksum", "task")} == {
         "checkpointVersion": "1.0",

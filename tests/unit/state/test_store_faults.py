@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state.disk import LocalDisk
+from state.disk import Disk, holder
 from state.errors import Damaged, SessionExists, StateError, WriteFailed
-from state.lock import holder
 from state.records import record_of
 from tests.unit.state.helpers import (
     SESSION,
@@ -40,8 +39,8 @@ SEAMS = ("write", "sync", "sync_directory")
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS)
 
 
-class Disk:
-    """In front of LocalDisk: fails as often as told, and watches that a failed descriptor is not used again."""
+class SpoiltDisk:
+    """In front of Disk: fails as often as told, and watches that a failed descriptor is not used again."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failures = 0
@@ -51,7 +50,7 @@ class Disk:
         self.skip = 0
         self._held: list[int] = []
         for name in SEAMS:
-            monkeypatch.setattr(LocalDisk, name, self._wrapped(name, getattr(LocalDisk, name)))
+            monkeypatch.setattr(Disk, name, self._wrapped(name, getattr(Disk, name)))
 
     def fail(self, seam: str, times: int, code: int = errno.ENOSPC) -> None:
         self.seam, self.failures, self.code = seam, times, code
@@ -69,7 +68,7 @@ class Disk:
             os.close(fd)
 
     def _wrapped(self, name: str, real: Callable[..., None]) -> Callable[..., None]:
-        def call(disk: LocalDisk, target: int | str, *data: bytes) -> None:
+        def call(disk: Disk, target: int | str, *data: bytes) -> None:
             self.calls += 1
             if isinstance(target, int):
                 assert not any(os.path.sameopenfile(target, fd) for fd in self._held), "a failed file is used again"
@@ -88,8 +87,8 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    made = Disk(monkeypatch)
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SpoiltDisk]:
+    made = SpoiltDisk(monkeypatch)
     yield made
     made.close()
 
@@ -108,7 +107,9 @@ def durable_turn(store: FileSession) -> None:
 
 @pytest.mark.parametrize("code", ERRORS)
 @pytest.mark.parametrize("torn_by", ["write", "sync"])
-def test_a_write_that_failed_once_is_carried_by_the_next(tmp_path: Path, disk: Disk, torn_by: str, code: int) -> None:
+def test_a_write_that_failed_once_is_carried_by_the_next(
+    tmp_path: Path, disk: SpoiltDisk, torn_by: str, code: int
+) -> None:
     store = create(tmp_path / "live")
     start_task(store)
     store.sync()
@@ -129,7 +130,7 @@ def test_a_write_that_failed_once_is_carried_by_the_next(tmp_path: Path, disk: D
     store.close()
 
 
-def test_an_append_after_a_failure_carries_what_failed(tmp_path: Path, disk: Disk) -> None:
+def test_an_append_after_a_failure_carries_what_failed(tmp_path: Path, disk: SpoiltDisk) -> None:
     store = create(tmp_path / "live")
     start_task(store)
     disk.fail("sync", 1)
@@ -143,7 +144,7 @@ def test_an_append_after_a_failure_carries_what_failed(tmp_path: Path, disk: Dis
 
 
 @pytest.mark.parametrize("seam", SEAMS)
-def test_a_disk_that_stays_bad_fails_every_write_and_loses_nothing(tmp_path: Path, disk: Disk, seam: str) -> None:
+def test_a_disk_that_stays_bad_fails_every_write_and_loses_nothing(tmp_path: Path, disk: SpoiltDisk, seam: str) -> None:
     store = create(tmp_path / "live")
     start_task(store)
     store.sync()
@@ -169,14 +170,14 @@ def test_a_disk_that_stays_bad_fails_every_write_and_loses_nothing(tmp_path: Pat
 @pytest.mark.parametrize("seam", SEAMS)
 @pytest.mark.parametrize("nth", [1, 2])
 def test_a_compaction_that_fails_keeps_the_old_pair(
-    tmp_path: Path, disk: Disk, seam: str, nth: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk: SpoiltDisk, seam: str, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = create(tmp_path / "live", min_compact_bytes=0)
     start_task(store, "x" * 1000)
     whole_step(store, 1, "y" * 5000)
     turn(store, "step_2", "c2", text="z" * 50_000)
     before = unnumbered(store.state)
-    real = getattr(LocalDisk, seam)
+    real = getattr(Disk, seam)
     seen = 0
 
     def nth_time(*arguments: object) -> None:
@@ -187,7 +188,7 @@ def test_a_compaction_that_fails_keeps_the_old_pair(
         real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalDisk, seam, nth_time)
+        patch.setattr(Disk, seam, nth_time)
         with contextlib.suppress(WriteFailed):  # not raised where the old journal could be synced instead
             store.sync()
     assert seen >= nth
@@ -204,7 +205,9 @@ def test_a_compaction_that_fails_keeps_the_old_pair(
 
 
 @pytest.mark.parametrize("seam", SEAMS)
-def test_a_session_that_cannot_be_created_says_so_and_holds_no_lock(tmp_path: Path, disk: Disk, seam: str) -> None:
+def test_a_session_that_cannot_be_created_says_so_and_holds_no_lock(
+    tmp_path: Path, disk: SpoiltDisk, seam: str
+) -> None:
     disk.fail(seam, 1)
     with pytest.raises(WriteFailed, match="No space"):
         create(tmp_path)
@@ -216,7 +219,7 @@ def test_a_session_that_cannot_be_created_says_so_and_holds_no_lock(tmp_path: Pa
 def test_a_session_that_could_not_be_created_can_be_created_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: str, nth: int
 ) -> None:
-    real = getattr(LocalDisk, seam)
+    real = getattr(Disk, seam)
     seen = 0
 
     def nth_time(*arguments: object) -> None:
@@ -227,7 +230,7 @@ def test_a_session_that_could_not_be_created_can_be_created_later(
         real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalDisk, seam, nth_time)
+        patch.setattr(Disk, seam, nth_time)
         try:
             create(tmp_path).close()
         except WriteFailed:
@@ -241,7 +244,7 @@ def test_a_session_that_could_not_be_created_can_be_created_later(
         reopen(tmp_path).close()
 
 
-def test_an_end_that_cannot_be_put_on_record_is_no_end(tmp_path: Path, disk: Disk) -> None:
+def test_an_end_that_cannot_be_put_on_record_is_no_end(tmp_path: Path, disk: SpoiltDisk) -> None:
     """Without its word a crash in the middle would leave a journal whose checkpoint is missing."""
     store = create(tmp_path)
     start_task(store)
@@ -255,7 +258,7 @@ def test_an_end_that_cannot_be_put_on_record_is_no_end(tmp_path: Path, disk: Dis
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
-def test_a_full_disk_at_resume_leaves_the_session_resumable(tmp_path: Path, disk: Disk) -> None:
+def test_a_full_disk_at_resume_leaves_the_session_resumable(tmp_path: Path, disk: SpoiltDisk) -> None:
     store = create(tmp_path)
     start_task(store)
     whole_step(store, 1)
@@ -292,7 +295,7 @@ def test_the_lock_is_let_go_by_whatever_keeps_a_session_from_opening(tmp_path: P
             reopen(tmp_path)
 
 
-def test_no_half_of_a_file_is_left_behind(tmp_path: Path, disk: Disk) -> None:
+def test_no_half_of_a_file_is_left_behind(tmp_path: Path, disk: SpoiltDisk) -> None:
     store = create(tmp_path)
     for seam in ("write", "sync"):
         disk.fail(seam, 1)
@@ -327,7 +330,7 @@ def test_a_disk_that_takes_only_a_part_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-def test_copies_of_damaged_files_do_not_fill_a_full_disk(tmp_path: Path, disk: Disk, nth: int) -> None:
+def test_copies_of_damaged_files_do_not_fill_a_full_disk(tmp_path: Path, disk: SpoiltDisk, nth: int) -> None:
     store = create(tmp_path)
     start_task(store)
     whole_step(store, 1)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from state.disk import LocalDisk
+from state.disk import Disk
 from state.errors import WriteFailed
 from state.records import JournalRecord, record_of
 from tests.unit.state.helpers import create, load, message, reopen, unnumbered
@@ -235,10 +235,10 @@ class HistoryOnABadDisk(History):
         super().__init__()
         self.plan: dict[str, list[bool]] = {"write": [], "sync": [], "sync_directory": []}
         for name in self.plan:
-            self._patch.setattr(LocalDisk, name, self._unreliable(name, getattr(LocalDisk, name)))
+            self._patch.setattr(Disk, name, self._unreliable(name, getattr(Disk, name)))
 
     def _unreliable(self, name: str, real: Callable[..., None]) -> Callable[..., None]:
-        def call(disk: LocalDisk, target: int | str, *data: bytes) -> None:
+        def call(disk: Disk, target: int | str, *data: bytes) -> None:
             if self.plan[name] and self.plan[name].pop(0):
                 if data and isinstance(target, int):
                     os.write(target, data[0][: len(data[0]) * 2 // 3])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from state.disk import SessionLock
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths
-from state.lock import SessionLock
 from state.temporary import make, remove, scratch, session_directory, sweep, system_directory
 
 

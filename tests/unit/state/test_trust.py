@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state.disk import FileStatus, LocalDisk
+from state.disk import Disk, FileStatus, holder
 from state.errors import Damaged, Untrusted
 from state.file_store import FileCheckpointStore
-from state.lock import holder
 from tests.unit.state.helpers import SESSION, create, load, paths_in, reopen, start_task, unnumbered, whole_step
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def contents(state_dir: Path) -> dict[str, bytes]:
     return {kind: path_of(state_dir, kind).read_bytes() for kind in KINDS}
 
 
-class OthersDisk(LocalDisk):
+class OthersDisk(Disk):
     """One file belongs to somebody else."""
 
     def __init__(self, kind: str) -> None:

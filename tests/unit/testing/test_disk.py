@@ -30,15 +30,13 @@ from agent_host.faults.disk import (
     TornWrite,
 )
 from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, Killed, PowerCut
-from state.disk import LocalDisk, replace_atomically, write_new
+from state.disk import Disk, replace_atomically, write_new
 from state.errors import SessionLocked, WriteFailed
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from state.disk import Disk
 
 ROOT = "/s"
 FILE = "/s/a"
@@ -223,7 +221,7 @@ def test_reads_count_where_the_plan_says_so() -> None:
 
 
 def both(tmp_path: Path) -> list[tuple[Disk, str]]:
-    return [(LocalDisk(), str(tmp_path / "real")), (SimulatedDisk(), "/real")]
+    return [(Disk(), str(tmp_path / "real")), (SimulatedDisk(), "/real")]
 
 
 def test_it_answers_like_a_real_disk(tmp_path: Path) -> None:
@@ -381,7 +379,7 @@ def test_every_kept_part_of_a_write_has_its_size() -> None:
 
 def test_a_real_disk_fails_by_the_same_plan(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
-    disk = FailingDisk(LocalDisk(), Faults(fail_call=2, code=errno.ENOSPC))
+    disk = FailingDisk(Disk(), Faults(fail_call=2, code=errno.ENOSPC))
     with pytest.raises(OSError, match="No space") as caught:
         replace_atomically(disk, path, [b"whole"])
     assert caught.value.errno == errno.ENOSPC
@@ -392,7 +390,7 @@ def test_a_real_disk_fails_by_the_same_plan(tmp_path: Path) -> None:
     assert disk.holder(path + ".lock") == os.getpid()
     lock.release(remove=True)
     assert disk.names(str(tmp_path)) == ["a"]
-    assert disk.boot_id() == LocalDisk().boot_id()
+    assert disk.boot_id() == Disk().boot_id()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")

@@ -11,10 +11,9 @@ import pytest
 
 from agent_host.ids import MACHINE
 from agent_host.thread.messages import Block, Message, ToolCall, decode, encode
-from state.checkpoint import Checkpoint, SessionIdentity
+from state.checkpoint import Checkpoint, SessionIdentity, TokenUsage
 from state.file_store import FileCheckpointStore
 from state.records import CallFinished, StepCommitted, TaskStarted, TurnTaken
-from state.usage import TokenUsage
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:

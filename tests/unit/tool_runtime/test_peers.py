@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.host.peers import PeerCheck
-from state.lock import SessionLock
+from state.disk import SessionLock
 from tool_runtime.platform.peers import MOST_ANCESTORS, Peer, PeerUnreadable, environment_of, lineage, open_files_of
 from tool_runtime.platform.posix import ProcessEntry
 from tool_runtime.platform.windows import table_of

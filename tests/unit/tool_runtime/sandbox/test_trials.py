@@ -16,7 +16,7 @@ import pytest
 from agent_host.host.sandboxing import level_of, try_levels
 from agent_host.version import __version__
 from config.load import load
-from state.remembered import SANDBOX_LEVELS_FILE, SandboxLevels
+from state.keys import SANDBOX_LEVELS_FILE, SandboxLevels
 from tool_runtime import sandbox as levels
 from tool_runtime.tool import SandboxSettings, ToolFault
 

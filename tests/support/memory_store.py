@@ -1,21 +1,24 @@
-"""Sessions in memory, for as long as the process lives: for embedders that want no disk, and for tests of what is above
-the store. It keeps what the file store keeps, encoded, and a session is opened by folding its records again."""
+"""Sessions in memory, for tests of what is above the store. It keeps what the file store keeps, encoded, and a
+session is opened by folding its records again."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
 from state.blobs import UNAVAILABLE, sha256_hex
+from state.checkpoint import ENDED
 from state.disk import boot_id
 from state.errors import NoSuchSession, SessionExists, SessionLocked
+from state.file_session import FileSession, LoadReport
+from state.file_store import Summary
+from state.journal import KIND, encode
 from state.locations import check_session_id
 from state.records import SessionStatusChanged, fold, message_of, record_of
-from state.snapshot import decode_snapshot, encode_snapshot
-from state.store import ENDED, KIND, LoadReport, Summary, encode
+from state.snapshot import EncodedSnapshot, decode_snapshot, encode_head
 
 if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
@@ -33,8 +36,20 @@ class _KeptSession:
     updated_at: float = 0.0
 
 
+class CheckpointStore(Protocol):
+    """What both stores of sessions offer; see `FileCheckpointStore`."""
+
+    def create(self, session_id: str, state: Checkpoint) -> FileSession: ...
+
+    def open(self, session_id: str) -> FileSession: ...
+
+    def load(self, session_id: str) -> Checkpoint: ...
+
+    def list(self) -> list[Summary]: ...
+
+
 class MemoryCheckpointStore:
-    """See `state.store.CheckpointStore`."""
+    """See CheckpointStore."""
 
     def __init__(self, *, blob_limit_bytes: int = BLOB_LIMIT_BYTES) -> None:
         self._kept: dict[str, _KeptSession] = {}
@@ -83,76 +98,85 @@ class MemoryCheckpointStore:
         del self._kept[session_id]
 
 
-class MemorySession:
-    """See `state.store.OpenSession`."""
+class MemorySession(FileSession):
+    """One session in memory: all that its owners call of a FileSession."""
 
     def __init__(
         self, store: MemoryCheckpointStore, session_id: str, kept: _KeptSession, state: Checkpoint, limit_bytes: int
     ) -> None:
         self._store = store
         self._session_id = session_id
-        self._kept = kept
+        self._row = kept
         self._limit_bytes = limit_bytes
         kept.held = True
         kept.updated_at = time.time()
         self.state = state
         self.report = LoadReport()
-        self.storage_full = False
-        self.unarchived: str | None = None  # nothing is archived in memory
+        self._is_full = False
+
+    @property
+    def storage_full(self) -> bool:
+        """See FileSession."""
+        return self._is_full
+
+    @property
+    def unarchived(self) -> str | None:
+        """Nothing is archived in memory."""
+        return None
 
     def boot_id(self) -> str | None:
-        """See OpenSession."""
+        """See FileSession."""
         return boot_id()
 
     def append(self, record: JournalRecord) -> None:
-        """See OpenSession."""
+        """See FileSession."""
         fields = encode(record)
         fold(self.state, record)
         self.state.seq += 1
-        self._kept.records.append((fields, message_of(record)))
-        self._kept.updated_at = time.time()
+        self._row.records.append((fields, message_of(record)))
+        self._row.updated_at = time.time()
 
     def try_append(self, record: JournalRecord) -> None:
-        """See OpenSession. Memory refuses nothing."""
+        """See FileSession. Memory refuses nothing."""
         self.append(record)
 
     def sync(self) -> None:
-        """See OpenSession."""
+        """See FileSession."""
 
     def commit(self, record: JournalRecord) -> None:
-        """See OpenSession."""
+        """See FileSession."""
         self.append(record)
 
     def keep(self, data: bytes) -> str:
-        """See OpenSession."""
-        name, blobs = sha256_hex(data), self._kept.blobs
+        """See FileSession."""
+        name, blobs = sha256_hex(data), self._row.blobs
         if name not in blobs and sum(map(len, blobs.values())) + len(data) > self._limit_bytes:
-            self.storage_full = True
+            self._is_full = True
             return UNAVAILABLE
         blobs[name] = data
         return name
 
     def kept(self, name: str) -> bytes | None:
-        """See OpenSession."""
-        return self._kept.blobs.get(name)
+        """See FileSession."""
+        return self._row.blobs.get(name)
 
     def has_room(self) -> bool:
-        """See OpenSession. It is in memory as it is."""
+        """See FileSession. It is in memory as it is."""
         return True
 
     def compact(self) -> None:
-        """See OpenSession."""
-        self._kept.snapshot, self._kept.records = _snapshot(self.state), []
+        """See FileSession."""
+        self._row.snapshot, self._row.records = _snapshot(self.state), []
 
     def close(self) -> None:
-        """See OpenSession."""
-        self._kept.held = False
+        """See FileSession."""
+        self._row.held = False
 
     def delete(self) -> None:
-        """See OpenSession."""
+        """See FileSession."""
         self.append(SessionStatusChanged(ENDED))
         self._store.forget(self._session_id)
 
 
 def _snapshot(state: Checkpoint) -> bytes:
-    return b"".join(encode_snapshot(state, state.thread, ""))
+    return b"".join(EncodedSnapshot(encode_head(state, ""), state.thread).chunks())
