@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         TaskAlreadyRunning,
         UsageError,
     )
+    from agent_host.host.environment import PythonTool, tool
     from agent_host.host.options import SessionOptions
-    from agent_host.host.python_tools import PythonTool, tool
     from agent_host.host.records import Doubt, Item, Result, Transcript, Wait, read_transcript
     from agent_host.host.sessions import (
         Approve,

@@ -44,12 +44,9 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from agent_host.acp.options import POLICY, Choices, ChosenOptions
 from agent_host.acp.peer import AcpError, PeerMethod, RpcPeer
-from agent_host.acp.prompt import MOST_BLOCKS, prompt_in
-from agent_host.acp.questions import Forms
 from agent_host.acp.session import AUTH_REQUIRED, EditorSession, Features, error_of, translated
-from agent_host.acp.updates import Told
+from agent_host.acp.updates import MOST_BLOCKS, POLICY, Choices, ChosenOptions, Forms, Told, prompt_in
 from agent_host.clients.supervisor import RpcFailure, SessionConnection, SessionGone, SessionSpec, Supervisor
 from agent_host.display_text import count_noun, one_line
 from agent_host.rpc.messages import INVALID_PARAMS, INVALID_REQUEST, name, params

@@ -15,13 +15,14 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agent_host.rpc.framing import FramingError, LineSplitter
 from agent_host.rpc.messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    FramingError,
     InvalidParams,
+    LineSplitter,
     RpcError,
     RpcReply,
     RpcRequest,

@@ -15,13 +15,15 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.acp import questions
 from agent_host.acp.peer import AcpError, PeerGone
-from agent_host.acp.questions import Forms
 from agent_host.acp.updates import (
+    NO_FORM,
+    Forms,
     Told,
+    ask,
     compaction_of,
     completed_call,
+    denial,
     diff_contents,
     news_of,
     notice_update,
@@ -39,8 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
     from agent_host.acp.peer import RpcPeer
-    from agent_host.acp.prompt import Prompt
-    from agent_host.acp.updates import Update
+    from agent_host.acp.updates import Prompt, Update
     from agent_host.clients.supervisor import SupervisedSession
 
 AUTH_REQUIRED: Final = -32000
@@ -440,17 +441,17 @@ class EditorSession:
         approval_id = payload["approvalId"]
         kind = self._calls.get(payload["toolCallId"], {}).get("kind", "other")
         try:
-            answer = await questions.ask(self._peer, self.session_id, payload, kind, self._features.forms)
+            answer = await ask(self._peer, self.session_id, payload, kind, self._features.forms)
         except PeerGone:  # the question stays open, and is asked again after a resume
             return
         if answer.note:
-            self.tell(Told("warning", questions.NO_FORM, answer.note))
+            self.tell(Told("warning", NO_FORM, answer.note))
         self._questions.pop(approval_id, None)
         with contextlib.suppress(SessionGone):
             try:
                 await self._answer(approval_id, answer.params)
             except RpcFailure as error:  # no answer to the form
-                refused = questions.denial(str(error)[:2000])
+                refused = denial(str(error)[:2000])
                 self.tell(Told("warning", "The answer does not fit the question", str(error)))
                 with contextlib.suppress(RpcFailure):
                     await self._answer(approval_id, refused.params)

@@ -6,14 +6,20 @@ Paths are absolute, kinds are those of the protocol, and texts that the host its
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.acp.peer import AcpError
 from agent_host.display_text import clip, one_line
+from agent_host.rpc.messages import INVALID_PARAMS
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from agent_host.acp.peer import RpcPeer
 
 Update = dict[str, Any]
 
@@ -276,3 +282,295 @@ _CAPABILITY_OF: Final = {
     **dict.fromkeys(("HttpRequest", "cp__fetch", "network_request"), "Network.Http"),
 }
 """The capabilities of tools whose calls are shown again: a transcript names the tool alone."""
+
+
+# Questions of a session to the person at the editor: a call that waits for approval, and what an MCP server asks in the
+# middle of one. Pure but for the request itself. Whatever is no answer is a denial.
+
+
+_DETAILS_BYTES: Final = 32_000
+_CUT: Final = ("more characters are not shown]", "more]", "…")
+_OPTIONS: Final = {
+    "allow_once": ("Allow", "once"),
+    "allow_always": ("Allow the same in this session", "session"),
+}
+_DENY: Final = "reject_once"
+NO_FORM: Final = "an MCP server asked something, and this editor shows no forms"
+
+
+class ApprovalParams(NamedTuple):
+    """The parameters of an ApproveAction but for the id; `note` tells the person why nobody was asked."""
+
+    params: Mapping[str, Any]
+    note: str = ""
+
+
+def denial(reason: str, note: str = "") -> ApprovalParams:
+    """A denial in these words."""
+    return ApprovalParams({"decision": "denied", "reason": reason}, note)
+
+
+class Forms(NamedTuple):
+    """The elicitations that a client takes."""
+
+    form: bool
+    url: bool
+
+
+async def ask(peer: RpcPeer, session_id: str, payload: Mapping[str, Any], kind: str, forms: Forms) -> ApprovalParams:
+    """Ask the question of an `approval_requested`. Raises PeerGone."""
+    try:
+        if "isQuestion" in payload:
+            return await _elicit(peer, session_id, payload, forms)
+        result = await peer.request(
+            "session/request_permission",
+            {"sessionId": session_id, "toolCall": _call_of(payload, kind), "options": _options(payload)},
+        )
+    except AcpError as error:
+        return denial(f"the editor could not ask: {one_line(str(error))}")
+    return _permission_in(result, payload)
+
+
+def _call_of(payload: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    details = payload["details"]
+    path, diff = details.get("path"), details.get("diff")
+    has_diff = isinstance(path, str) and isinstance(diff, str)
+    contents = diff_contents(path, diff) if has_diff else []
+    return {
+        "toolCallId": payload["toolCallId"],
+        "title": title_of(payload["actionSummary"], ""),
+        "kind": kind,
+        "status": "pending",
+        "content": [*contents, *text_contents(_text_of(payload, but=("diff",) if has_diff else ()))],
+        **({"locations": [{"path": path}]} if isinstance(path, str) else {}),
+    }
+
+
+def _text_of(payload: Mapping[str, Any], but: tuple[str, ...] = ()) -> str:
+    """The question in lines: the rule, the risk and why, and what would happen."""
+    rows = {name: value for name, value in payload["details"].items() if name not in but and value not in (None, [])}
+    shown = (f"{name}: {value if isinstance(value, str) else json.dumps(value)}" for name, value in rows.items())
+    why = [] if payload["description"] in ("", payload["actionSummary"]) else [payload["description"]]
+    lines = [payload["title"], *why, f"risk: {payload['riskLevel']}", *payload["risks"], *shown]
+    return clip("\n".join(lines), _DETAILS_BYTES)
+
+
+def _options(payload: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Allow, deny, and allow for the session if the question shows all of what that would allow."""
+    kinds = _OPTIONS if _is_whole(payload) else {"allow_once": _OPTIONS["allow_once"]}
+    allowed = [{"optionId": kind, "name": name, "kind": kind} for kind, (name, _) in kinds.items()]
+    return [*allowed, {"optionId": _DENY, "name": "Deny", "kind": _DENY}]
+
+
+def _is_whole(payload: Mapping[str, Any]) -> bool:
+    """True if nothing of the call was cut for being shown."""
+    details = payload["details"]
+    if "segmentsNotShown" in details or "headersNotShown" in details:
+        return False
+    ends = (line.rstrip() for line in _text_of(payload).splitlines())
+    return not any(line.endswith(_CUT) for line in ends)
+
+
+def _permission_in(result: Any, payload: Mapping[str, Any]) -> ApprovalParams:
+    outcome = result.get("outcome") if isinstance(result, dict) else None
+    chosen = outcome.get("optionId") if isinstance(outcome, dict) and outcome.get("outcome") == "selected" else None
+    offered = {one["optionId"] for one in _options(payload)}
+    if chosen in offered and chosen in _OPTIONS:
+        return ApprovalParams({"decision": "approved", "scope": _OPTIONS[chosen][1]})
+    return denial("denied by the user" if chosen == _DENY else "the editor gave no answer")
+
+
+# What an MCP server asks
+
+
+async def _elicit(peer: RpcPeer, session_id: str, payload: Mapping[str, Any], forms: Forms) -> ApprovalParams:
+    details = payload["details"]
+    is_page = "url" in details
+    if not (forms.url if is_page else forms.form):
+        return denial(NO_FORM, f"{details.get('source', 'An MCP server')} asked: {details.get('question', '')}")
+    asked: dict[str, Any] = {
+        "sessionId": session_id,
+        "toolCallId": payload["toolCallId"],
+        "message": clip(f"{details.get('source', 'mcp')}: {details.get('question', '')}", _DETAILS_BYTES),
+    }
+    if is_page:
+        asked |= {"mode": "url", "elicitationId": payload["approvalId"], "url": details["url"]}
+    else:
+        asked |= {"mode": "form", "requestedSchema": details.get("form", {"type": "object", "properties": {}})}
+    result = await peer.request("elicitation/create", asked)
+    action = result.get("action") if isinstance(result, dict) else None
+    if action != "accept":
+        return denial("declined by the user" if action == "decline" else "the user gave no answer")
+    content = result.get("content")
+    return ApprovalParams({"decision": "approved", "arguments": content if isinstance(content, dict) else {}})
+
+
+# The prompt of an editor for the model: text, names of resources, the content of those that came along, and pictures.
+#
+# A `resource_link` is a name: the model may read what it names with its tools, under the policy; the host opens none.
+
+
+MOST_BLOCKS: Final = 1000
+_NAME_BYTES: Final = 4096
+_PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_FENCE: Final = re.compile(r"`{3,}")
+
+
+class Prompt(NamedTuple):
+    """A prompt as `serve` takes it: text, and pictures, which are {mediaType, data}."""
+
+    text: str
+    pictures: Sequence[Mapping[str, str]] = ()
+
+
+def prompt_in(blocks: Sequence[Mapping[str, Any]], *, takes_pictures: bool) -> Prompt:
+    """The prompt that the blocks are. Raises AcpError for a block that is none, or is not advertised."""
+    parts: list[str] = []
+    pictures: list[dict[str, str]] = []
+    is_text = False
+    for place, block in enumerate(blocks):
+        if takes_pictures and (picture := _picture(block, f"prompt[{place}]")) is not None:
+            pictures.append(picture)
+            block = {"type": "text", "text": f"[picture {len(pictures)}]"}  # noqa: PLW2901  its place in the text
+        was_text, is_text = is_text, block.get("type") == "text"
+        part = _part(block, f"prompt[{place}]")
+        if was_text and is_text:  # editors cut one text at its mentions
+            parts[-1] += part
+        else:
+            parts.append(part)
+    text = "\n\n".join(part.strip("\n") for part in parts if part)
+    if not text.strip():
+        raise AcpError(INVALID_PARAMS, "prompt: is empty")
+    return Prompt(text, pictures)
+
+
+def _picture(block: Mapping[str, Any], path: str) -> dict[str, str] | None:
+    """The picture of a block, or of a resource that came along; None for any other block."""
+    if block.get("type") == "image":
+        return {"mediaType": _text(block, "mimeType", path), "data": _text(block, "data", path)}
+    resource = block.get("resource") if block.get("type") == "resource" else None
+    if isinstance(resource, dict) and resource.get("mimeType") in _PICTURES and "blob" in resource:
+        return {"mediaType": resource["mimeType"], "data": _text(resource, "blob", f"{path}.resource")}
+    return None
+
+
+def _part(block: Mapping[str, Any], path: str) -> str:
+    kind = block.get("type")
+    if kind == "text":
+        return _text(block, "text", path)
+    if kind == "resource_link":
+        return f"[{one_line(_text(block, 'name', path))}]({one_line(_text(block, 'uri', path), _NAME_BYTES)})"
+    if kind == "resource":
+        return _resource(block.get("resource"), f"{path}.resource")
+    if kind in ("image", "audio"):
+        raise AcpError(INVALID_PARAMS, f"{path}: this agent takes no {kind} (promptCapabilities)")
+    raise AcpError(INVALID_PARAMS, f"{path}.type: must be text, resource_link or resource")
+
+
+def _resource(resource: Any, path: str) -> str:
+    if not isinstance(resource, dict):
+        raise AcpError(INVALID_PARAMS, f"{path}: must be an object")
+    uri = one_line(_text(resource, "uri", path), _NAME_BYTES)
+    if "text" not in resource:
+        _text(resource, "blob", path)
+        return f"{uri} (binary, its content is not shown)"
+    text = _text(resource, "text", path)
+    fence = "`" * max([3, *(len(one) + 1 for one in _FENCE.findall(text))])  # no text can end its own block
+    end = "" if text.endswith("\n") else "\n"
+    return f"{uri}:\n{fence}\n{text}{end}{fence}"
+
+
+def _text(block: Mapping[str, Any], name: str, path: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise AcpError(INVALID_PARAMS, f"{path}.{name}: must be a string")
+    return value
+
+
+# Modes and options of a session, as an editor shows them: policy, model and sandbox of `SetMode`.
+#
+# The lists are suggestions. `serve` decides whether a change holds: the policy that is chosen counts beside that of the
+# launch, and the stricter decision wins; the sandbox goes no lower than the launch; the model has to be one that the
+# launch allows.
+
+
+POLICY: Final = "policy"
+_ABOUT: Final = {
+    "read-only": "Read files; change nothing and run nothing",
+    "workspace": "Change files of the workspace; ask before commands",
+    "ci": "Change the workspace and run commands without questions",
+    "full": "Everything is allowed",
+}
+_TITLES: Final = {POLICY: ("Policy", "mode"), "model": ("Model", "model"), "sandbox": ("Sandbox", "_sandbox")}
+
+
+class Choices(NamedTuple):
+    """The values that each option can have, and those of the launch: by `policy`, `model` and `sandbox`."""
+
+    known: Mapping[str, Sequence[str]]
+    launch: Mapping[str, str]
+
+
+class ChosenOptions:
+    """The options of one session as they are now."""
+
+    def __init__(self, choices: Choices, started: Mapping[str, Any]) -> None:
+        """`started` is what the session says of its launch (`session_started`)."""
+        self._known = choices.known
+        self._launch = self._fields(choices.launch, started)
+        self._now = dict(self._launch)
+
+    def take(self, said: Mapping[str, Any]) -> None:
+        """Take the result of SetMode."""
+        self._now = self._fields(self._now, said)
+
+    def take_mode(self, mode: Mapping[str, Any]) -> bool:
+        """Take the options that are not as at the launch; True if that changes anything."""
+        before, self._now = self._now, self._fields(self._launch, mode)
+        return self._now != before
+
+    @staticmethod
+    def _fields(now: Mapping[str, str], said: Mapping[str, Any]) -> dict[str, str]:
+        return {**now, **{name: value for name in now if isinstance(value := said.get(name), str)}}
+
+    def check(self, name: str, value: str) -> None:
+        """Raise AcpError for an option or a value that is not offered."""
+        if name not in self._now:
+            raise AcpError(INVALID_PARAMS, f"configId: there is no option {name[:100]!r}: {', '.join(self._now)}")
+        if value not in self._values(name):
+            raise AcpError(INVALID_PARAMS, f"{name}: {value[:100]!r} is not offered: {', '.join(self._values(name))}")
+
+    @property
+    def mode(self) -> str:
+        """The mode, which is the policy."""
+        return self._now[POLICY]
+
+    @property
+    def modes(self) -> dict[str, Any]:
+        """The `modes` of a session."""
+        return {"currentModeId": self.mode, "availableModes": [_named("id", one) for one in self._values(POLICY)]}
+
+    @property
+    def config_options(self) -> list[dict[str, Any]]:
+        """The `configOptions` of a session."""
+        return [
+            {
+                "id": name,
+                "name": title,
+                "category": category,
+                "type": "select",
+                "currentValue": self._now[name],
+                "options": [_named("value", one) for one in self._values(name)],
+            }
+            for name, (title, category) in _TITLES.items()
+            if name in self._now
+        ]
+
+    def _values(self, name: str) -> list[str]:
+        """The values of an option, with the present one."""
+        return list(dict.fromkeys((*self._known.get(name, ()), self._now[name])))
+
+
+def _named(key: str, value: str) -> dict[str, str]:
+    about = {"description": _ABOUT[value]} if value in _ABOUT else {}
+    return {key: value, "name": value, **about}

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from agent_host.acp import Agent, AgentLaunch
-from agent_host.acp.options import Choices
+from agent_host.acp.updates import Choices
 from agent_host.cli import exit_codes
 from agent_host.cli.policy import policy_of_options
 from agent_host.cli.shared import CommandLine, end_on_signals, options_again, settings_of_options
@@ -23,7 +23,7 @@ from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.options import model_facts, settings_from, with_provider
 from agent_host.host.records import own_sessions
 from agent_host.host.secrets import Tokens, hide_key, hide_secrets
-from agent_host.rpc.streams import StreamChannel
+from agent_host.rpc.channels import StreamChannel
 from config.policies import BUILT_IN
 
 if TYPE_CHECKING:

@@ -77,7 +77,7 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
 
 
 async def _run_on_streams(server: Server) -> None:
-    from agent_host.rpc.streams import StreamChannel
+    from agent_host.rpc.channels import StreamChannel
 
     channel = StreamChannel(*protocol_streams())
     receiver = server.accept(channel)
@@ -88,7 +88,7 @@ async def _run_on_streams(server: Server) -> None:
 
 
 async def _run_on_socket(server: Server, socket: str, state_dir: str) -> None:
-    from agent_host.rpc.sockets import listening
+    from agent_host.rpc.channels import listening
 
     path = anchor(socket) if sys.platform != "win32" else socket
     async with listening(path, server.accept, peer_check(state_dir)):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from agent_host.rpc.framing import FramingError, LineSplitter
+from agent_host.rpc.messages import FramingError, LineSplitter
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
 

@@ -50,7 +50,7 @@ MODULES: Final = (
     "agent_host.llm.local_server",
     "agent_host.loop.task",
     "agent_host.rpc.process",
-    "agent_host.rpc.streams",
+    "agent_host.rpc.channels",
     "agent_host.session.external_bundles",
     "agent_host.session.patches",
     "agent_host.workspace_changes.watch",

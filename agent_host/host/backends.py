@@ -13,8 +13,13 @@ from agent_host.events.emitter import Losses
 from agent_host.http import TlsContext, displayable_url
 from agent_host.llm.known_dialects import check_url, gateway_name, provider_of
 from agent_host.services import endpoints
-from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
-from agent_host.services.session import EmbeddedSessionService, HttpSessionService
+from agent_host.services.session import (
+    ApprovalReporter,
+    EmbeddedApprovalService,
+    EmbeddedSessionService,
+    HttpApprovalService,
+    HttpSessionService,
+)
 from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService, UploadLimits, UploadQueue
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX

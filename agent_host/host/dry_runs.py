@@ -21,14 +21,17 @@ from agent_host.host.environment import (
     command_environment,
     families_of,
     limits_of,
+    limits_of_family,
+    names_of_packages,
     native_list,
+    skill_called,
+    skill_index,
+    skill_scripts,
     this_environment,
     usable,
 )
 from agent_host.host.options import bundle_changes, existing_directory, portable, settings_from
-from agent_host.host.python_tools import names_of_packages
 from agent_host.host.sandboxing import LEVEL, Level, domains_to_open, level_to_try, withheld
-from agent_host.host.skills import limits_of_family, skill_called, skill_index, skill_scripts
 from agent_host.host.workspace_tools import WorkspaceTools, workspace_tools
 from agent_host.ids import MACHINE
 from agent_host.judging import Registry, resolve_places

@@ -3,13 +3,15 @@ of them the configuration takes away."""
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from agent_host.contracts import Subject, ToolSpec
-from agent_host.errors import TOKEN_VARIABLE, UsageError
+from agent_host.errors import TOKEN_VARIABLE, ErrorCode, UsageError
 from agent_host.ids import MACHINE
 from agent_host.judging import Environment, Registry
 from agent_host.services import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
@@ -19,18 +21,21 @@ from config.load import user_skills
 from config.settings import ALL_TOOLS
 from policy.bundle import BundleProblems
 from policy.decision import RISK_LEVELS
-from policy.names import CapabilityName
+from policy.names import READ_SKILLS, CapabilityName
 from policy.rules import NativeExec, ToolLimit
+from policy.rules.toolset import only_enabled
 from state.disk import LOCAL_DISK, ThreadJob
-from tool_runtime.families.catalogue import FAMILIES, NATIVE, SPECS, specs_of
+from state.locations import SessionPaths
+from tool_runtime.families.catalogue import FAMILIES, NATIVE, RESERVED, SKILLS, SPECS, specs_of
 from tool_runtime.families.desktop import UPLOAD_ARTIFACT, upload_problem
+from tool_runtime.families.python_tools import TIMEOUT_S, PythonTool
 from tool_runtime.families.schemas import usable_arguments
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment, is_within, looks_secret
-from tool_runtime.tool import judge_of
+from tool_runtime.tool import ToolFault, judge_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any
 
     from agent_host.ids import Outside
@@ -38,9 +43,12 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.facts import ShellName
     from policy.rules import Limits
+    from state.checkpoint import Checkpoint
     from state.disk import Beside, Disk
+    from tool_runtime.files.skills import Skill, SkillIndex
     from tool_runtime.processes.command import CommandParams, RunningCommand, StartCommand
     from tool_runtime.processes.guard import ProcessGuard
+    from tool_runtime.processes.scripts import SkillScripts
     from tool_runtime.sandbox.session import Sandbox
     from tool_runtime.threads import DaemonPool
 
@@ -263,3 +271,187 @@ def usable(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> Mapping[str, 
     if spec is None:
         return arguments
     return usable_arguments(spec, arguments, judge_of(spec.schema_to_check, foreign=spec.foreign_schema))
+
+
+# The skills of a session: where they lie, which of the family's tools the configuration enables, and their scripts.
+
+
+_HIDDEN: Final = "skills.hidden_files"
+_RUN_SCRIPT: Final = "run_script"
+_HAS_RUN: Final = frozenset(
+    {None, ErrorCode.TOOL_EXECUTION_FAILED, ErrorCode.TOOL_EXECUTION_TIMEOUT, ErrorCode.TOOL_INTERRUPTED}
+)
+"""The codes of calls that had begun."""
+
+
+def has_skills(settings: Settings) -> bool:
+    """True if the skills family is chosen."""
+    return SKILLS in settings.host.toolset
+
+
+def limits_of_family(settings: Settings) -> Limits:
+    """The tools of the family that the configuration does not enable (SK 3.2)."""
+    return frozenset({only_enabled(settings.skills.enabled_tools)})
+
+
+def skill_index(workspace: str) -> SkillIndex | None:
+    """The user's skills and the workspace's; None where there is no folder of skills."""
+    folders = skill_folders(workspace)
+    if not folders:
+        return None
+    from tool_runtime.files.skills import SkillFolder, SkillIndex
+
+    return SkillIndex(itertools.starmap(SkillFolder, folders))
+
+
+def skill_called(index: SkillIndex | None, name: str) -> Skill:
+    """The skill of this name. Raises UsageError."""
+    from tool_runtime.files.skills import SkillIndex
+
+    try:
+        return (index or SkillIndex(())).find(name)
+    except ToolFault as error:
+        raise UsageError(str(error)) from error
+
+
+def skill_scripts(
+    settings: Settings, index: SkillIndex | None, state_dir: str, session_id: str, workspace: str, temporary: str
+) -> SkillScripts:
+    """The scripts of these skills, as a session of this id runs them."""
+    from tool_runtime.files.skills import SkillIndex
+    from tool_runtime.processes.scripts import SkillScripts
+
+    path = command_environment(settings, temporary).get("PATH", os.defpath)
+    sandbox = os.path.realpath(SessionPaths(state_dir, session_id).sandbox)
+    runs = settings.skills.max_script_runs
+    return SkillScripts(index or SkillIndex(()), path, sandbox, runs, (workspace, temporary))
+
+
+def script_runs(state: Checkpoint) -> int:
+    """The number of scripts that the current task has begun to run, by the record."""
+    finished = () if state.task is None else state.task.finished_calls
+    under_way = () if state.open_step is None else state.open_step.calls
+    return sum(name == _RUN_SCRIPT and code in _HAS_RUN for name, _, code in finished) + sum(
+        call.tool_name == _RUN_SCRIPT and call.started for call in under_way
+    )
+
+
+def hidden_files(settings: Settings) -> tuple[str, ...]:
+    """Globs of the names that the family does not list. Raises UsageError for one that means nothing."""
+    from tool_runtime.files.listing import BadGlob, hidden_names
+
+    globs = settings.skills.hidden_files
+    try:
+        hidden_names(globs)
+    except BadGlob as error:
+        raise UsageError(f"configuration: {_HIDDEN}: {error}") from error
+    return globs
+
+
+# `agent_host.tool`: a typed function becomes a tool of the sessions that get it in their options.
+
+
+__all__ = ["PythonTool", "tool"]
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> PythonTool: ...
+
+
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None, side_effects: bool = True, timeout_s: float = TIMEOUT_S
+) -> Callable[[Callable[..., Any]], PythonTool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    side_effects: bool = True,
+    timeout_s: float = TIMEOUT_S,
+) -> PythonTool | Callable[[Callable[..., Any]], PythonTool]:
+    """Make a tool of a function, as `@tool` or `@tool(side_effects=False)`; `SessionOptions.tools` takes it.
+
+    The model reads `name`, by default the function's own, and `description`, by default its docstring. Its parameters
+    need annotations: pydantic makes the input schema from them, and checks the arguments of each call. A coroutine
+    function runs on the session's event loop, any other in a thread. Its return value goes to the model, text unchanged
+    and anything else as JSON; an exception fails the call, with its message. A call may take `timeout_s` seconds. With
+    `side_effects=False` a call that a crash interrupted is run again: it must change nothing.
+
+    Policy judges each call by Tool.Invoke. Raises TypeError for a function that cannot be a tool.
+    """
+
+    def make(function: Callable[..., Any]) -> PythonTool:
+        text = description if description is not None else inspect.getdoc(function)
+        called = str(name or getattr(function, "__name__", ""))
+        if not text:
+            raise TypeError(f"the tool {called} has neither a docstring nor a description for the model")
+        return PythonTool(function, name=called, description=text, side_effects=side_effects, timeout_s=timeout_s)
+
+    return make if function is None else make(function)
+
+
+# The Python tools of a session: those that the embedding program gives, and those of installed packages that the
+# user's configuration names.
+
+ENTRY_POINTS: Final = "agent_host.tools"
+"""The group in which a package names its tools: each entry is a tool or a list of them."""
+_SETTING: Final = "tools.installed"
+_ALLOW_SHADOW: Final = "native.allow_shadow"
+
+
+def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[PythonTool, ...]:
+    """All Python tools of a session. Raises UsageError for a name that is taken or reserved, an entry point that is not
+    there or gives no tools, and annotations without a schema."""
+    tools = (*given, *_load(settings.tools.installed))
+    chosen = specs_of(families_of(settings))
+    taken = {*BUILT_IN.names, *READ_SKILLS, *(spec.name for spec in chosen if not spec.name.startswith(RESERVED))}
+    may_shadow = frozenset(tool.name for tool in given) if settings.native.allow_shadow else frozenset()
+    for tool in tools:
+        if tool.name.startswith(RESERVED) and tool.name not in may_shadow:
+            raise UsageError(
+                f"{tool.name}: names that begin with {RESERVED} are reserved; {_ALLOW_SHADOW} in your configuration "
+                "lets a tool of an embedding program have one"
+            )
+        if tool.name in taken:
+            raise UsageError(f"there is a tool called {tool.name} already: give the Python tool another name")
+        taken.add(tool.name)
+        try:
+            _ = tool.spec
+        except TypeError as error:
+            raise UsageError(str(error)) from error
+    return tools
+
+
+def names_of_packages(settings: Settings) -> tuple[str, ...]:
+    """The names of the tools of the packages that the configuration names. Raises UsageError."""
+    return tuple(tool.name for tool in _load(settings.tools.installed))
+
+
+def registry_with(tools: Sequence[PythonTool], families: Sequence[str]) -> Registry:
+    """The tools of these families, and the Python tools."""
+    return Registry((*(tool.spec for tool in tools), *built_in(families)))
+
+
+def _load(names: Sequence[str]) -> Iterator[PythonTool]:
+    if not names:
+        return
+    from importlib.metadata import entry_points
+
+    for name in names:
+        found = entry_points(group=ENTRY_POINTS, name=name)
+        if not found:
+            known = ", ".join(sorted(entry_points(group=ENTRY_POINTS).names)) or "none"
+            raise UsageError(f"configuration: {_SETTING}: no installed package has {name!r}; there are: {known}")
+        for entry in found:
+            try:
+                value = entry.load()
+            except (ImportError, AttributeError) as error:
+                raise UsageError(f"configuration: {_SETTING}: {name}: {error}") from error
+            loaded = value if isinstance(value, list | tuple) else (value,)
+            if not all(isinstance(one, PythonTool) for one in loaded):
+                raise UsageError(f"configuration: {_SETTING}: {name} ({entry.value}) is no tool nor a list of tools")
+            yield from loaded

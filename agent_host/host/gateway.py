@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.events.emitter import Emitter
-    from agent_host.host.parts import Parts
+    from agent_host.host.compose import Parts
     from agent_host.judging import Judge
     from agent_host.llm.client import LlmClient
     from agent_host.llm.local_server import ServerFacts

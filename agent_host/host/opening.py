@@ -16,11 +16,17 @@ from agent_host.errors import AgentHostError, Incompatible, SessionExpired, Sess
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.host.backends import Backends, serving_gateway
-from agent_host.host.compose import make_context, put_under
-from agent_host.host.environment import THIS_MACHINE, families_of, machine_of, project_tool_names
+from agent_host.host.compose import LaunchParts, Parts, make_context, make_mode, merge, put_under
+from agent_host.host.environment import (
+    THIS_MACHINE,
+    families_of,
+    machine_of,
+    names_of_packages,
+    project_tool_names,
+    python_tools,
+    registry_with,
+)
 from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, refuse_unknown_host, settle_model
-from agent_host.host.parts import LaunchParts, Parts, make_mode, merge
-from agent_host.host.python_tools import names_of_packages, python_tools, registry_with
 from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
 from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
 from agent_host.http import TlsContext
@@ -79,8 +85,7 @@ if TYPE_CHECKING:
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.known_dialects import ChosenDialect
     from agent_host.llm.stream import Dialect
-    from agent_host.services.approval import ApprovalReporter
-    from agent_host.services.session import NewSession, SessionGrant, SessionService
+    from agent_host.services.session import ApprovalReporter, NewSession, SessionGrant, SessionService
     from agent_host.session.lifecycle import SessionMode
     from agent_host.session.opening import ClientServer, OptionsSource, ResolvedOptions
     from agent_host.session.tasks import NewTask

@@ -31,7 +31,7 @@ from agent_host.mcp_server import (
     elicit,
     form_request,
 )
-from agent_host.rpc.framing import MAX_LINE_BYTES
+from agent_host.rpc.messages import MAX_LINE_BYTES
 from agent_host.version import __version__
 
 if TYPE_CHECKING:

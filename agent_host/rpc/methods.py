@@ -51,8 +51,7 @@ from agent_host.errors import (
     TaskAlreadyRunning,
     UsageError,
 )
-from agent_host.rpc.framing import MAX_LINE_BYTES
-from agent_host.rpc.messages import InvalidParams, name, params, prose
+from agent_host.rpc.messages import MAX_LINE_BYTES, InvalidParams, name, params, prose
 from agent_host.rpc.server import AFTER, Method, Notification
 from agent_host.services.session import NewSession
 from agent_host.session.opening import ClientServer

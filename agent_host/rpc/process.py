@@ -7,8 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import ErrorCode
-from agent_host.rpc.framing import Framing
-from agent_host.rpc.messages import RpcError, encode_fault
+from agent_host.rpc.messages import Framing, RpcError, encode_fault
 from agent_host.rpc.methods import Served, method_table
 from agent_host.rpc.server import ClientConnection
 

@@ -20,10 +20,9 @@ import orjson
 
 from agent_host.errors import UsageError
 from agent_host.events.outbox import Outbox
-from agent_host.rpc.framing import Framing
-from agent_host.rpc.messages import name, params, prose
+from agent_host.rpc.channels import listening, short_name
+from agent_host.rpc.messages import Framing, name, params, prose
 from agent_host.rpc.server import ClientConnection, Method
-from agent_host.rpc.sockets import listening, short_name
 from config import json_text
 from config.shapes import one_of
 from state.disk import holder
@@ -33,8 +32,8 @@ from state.locations import FILE_MODE, SessionPaths
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from agent_host.rpc.channels import ClientCheck, SocketChannel
     from agent_host.rpc.server import Receiver
-    from agent_host.rpc.sockets import ClientCheck, SocketChannel
 
 _MOST_CLIENTS: Final = 8
 _CLIENT_S: Final = 10.0

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from agent_host.errors import AgentHostError, ErrorCode
 from agent_host.events.outbox import EventRing, Outbox, Since
-from agent_host.rpc.framing import Framing, FramingError
 from agent_host.rpc.messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    Framing,
+    FramingError,
     InvalidParams,
     RpcError,
     RpcLine,

@@ -12,7 +12,7 @@ from agent_host.events import RUN_ENDS, EventType
 from agent_host.ids import rfc3339
 from agent_host.loop import Replay
 from agent_host.loop.conversation import cost_fields
-from agent_host.services.approval import ApprovalDecision
+from agent_host.services.session import ApprovalDecision
 from agent_host.states import SessionStatus, TaskPhase
 from agent_host.thread.messages import decode
 from config.lean_typing import NamedTuple
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Event
     from agent_host.judging import Registry
     from agent_host.loop import LoopContext
-    from agent_host.services.approval import ApprovalReporter
+    from agent_host.services.session import ApprovalReporter
     from agent_host.states import EndStatus, TaskEnd
     from agent_host.thread.messages import ToolCall
     from state.checkpoint import Checkpoint, OpenCall, SessionIdentity, Task, TaskStatus

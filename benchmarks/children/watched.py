@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from agent_host.approval.gate import UnattendedGate
 from agent_host.host.opening import SessionOpener
+from agent_host.rpc.channels import StreamChannel
 from agent_host.rpc.server import ClientConnection, Feed
-from agent_host.rpc.streams import StreamChannel
 from agent_host.services.session import NewSession
 from agent_host.session.opening import FixedOptions, ResolvedOptions
 from config.load import load

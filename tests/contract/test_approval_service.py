@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from agent_host.errors import ServiceRejected, ServiceUnavailable
-from agent_host.services.approval import (
+from agent_host.services.session import (
     ApprovalDecision,
     ApprovalService,
     EmbeddedApprovalService,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.rpc.sockets import short_name
+from agent_host.rpc.channels import short_name
 from tests.support.process import Host, call, eventually, gateway, say, shell, use
 
 if sys.platform == "win32":

@@ -26,7 +26,7 @@ _PARTS: Final = (
     ("Sessions and tasks", ("agent_host.host.sessions", "agent_host.host.options", "agent_host.host.records")),
     ("Sessions on record", ("agent_host.session.transcript",)),
     ("Approvals", ("agent_host.approval", "agent_host.approval")),
-    ("Tools", ("agent_host.host.python_tools", "tool_runtime.families.python_tools")),
+    ("Tools", ("agent_host.host.environment", "tool_runtime.families.python_tools")),
     ("Errors", ("agent_host.errors", "state", "config.load", "policy.errors")),
 )
 

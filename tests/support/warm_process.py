@@ -43,7 +43,7 @@ _OF_A_SESSION = (
     "agent_host.llm.dialects.openai_chat",
     "agent_host.loop.task",
     "agent_host.rpc.process",
-    "agent_host.rpc.streams",
+    "agent_host.rpc.channels",
     "agent_host.session.external_bundles",
     "agent_host.session.patches",
     "agent_host.workspace_changes.watch",

@@ -106,7 +106,7 @@ def test_a_bundle_from_outside_costs_no_library() -> None:
 
 
 def test_a_client_of_a_service_costs_nothing_before_its_first_request() -> None:
-    code = "from agent_host.ids import MACHINE\nfrom agent_host.services import approval, http, session"
+    code = "from agent_host.ids import MACHINE\nfrom agent_host.services import http, session"
     found = imported_by(f"{code}\nhttp.ServiceClient('http://127.0.0.1:1', 'token', outside=MACHINE)")
     assert "agent_host" in found
     assert not found & ({"httpx", "httpcore", "h11", "email"} | HEAVY)

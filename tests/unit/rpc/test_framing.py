@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.rpc.framing import (
+from agent_host.rpc.messages import (
     MAX_HEADER_BYTES,
     MAX_LINE_BYTES,
     Framing,

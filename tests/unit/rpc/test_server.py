@@ -13,9 +13,9 @@ import pytest
 
 from agent_host.events import EventType
 from agent_host.events.outbox import Outbox
+from agent_host.rpc.channels import StreamChannel
 from agent_host.rpc.messages import params
 from agent_host.rpc.server import ClientConnection, Method
-from agent_host.rpc.streams import StreamChannel
 from config.shapes import whole
 from tests.support.events import emitter
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from agent_host.errors import UsageError
-from agent_host.rpc.sockets import listening
+from agent_host.rpc.channels import listening
 from tests.unit.rpc.test_streams import BIG, Heard, soon
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent_host.rpc.channels import SocketChannel
     from agent_host.rpc.server import Receiver
-    from agent_host.rpc.sockets import SocketChannel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a named pipe there")
 

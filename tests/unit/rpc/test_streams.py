@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.rpc import streams
-from agent_host.rpc.streams import StreamChannel
+from agent_host.rpc import channels
+from agent_host.rpc.channels import StreamChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ class Heard:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to read and write: watched by the loop, and in threads as on Windows."""
     if request.param == "threads":
-        monkeypatch.setattr(streams, "WINDOWS", True)
+        monkeypatch.setattr(channels, "WINDOWS", True)
     return str(request.param)
 
 

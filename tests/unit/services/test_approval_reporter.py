@@ -8,7 +8,7 @@ import time
 import pytest
 
 from agent_host.errors import ServiceRejected, ServiceUnavailable
-from agent_host.services.approval import ApprovalDecision, ApprovalReporter, HttpApprovalService
+from agent_host.services.session import ApprovalDecision, ApprovalReporter, HttpApprovalService
 from agent_host.testing.services import MockServices
 from tests.unit.services.helpers import client
 from tests.unit.tool_runtime.conftest import until

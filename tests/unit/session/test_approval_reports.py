@@ -12,7 +12,7 @@ from agent_host.events.emitter import Emitter
 from agent_host.host.environment import BUILT_IN
 from agent_host.ids import MACHINE
 from agent_host.redaction import Scrubber
-from agent_host.services.approval import ApprovalDecision, ApprovalReporter
+from agent_host.services.session import ApprovalDecision, ApprovalReporter
 from agent_host.session.reports import ApprovalReports
 from state.checkpoint import SessionIdentity
 
