@@ -104,7 +104,9 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
 
 
 def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
-    """See `tool_runtime.tool.mend_schema`."""
+    """The schema as it is if it can be used, else as it is plainly meant: left out or true for anything, null for a
+    keyword that is left out, the booleans of draft 4. `of_object`: it is that of arguments, which are always an object,
+    also where it does not say so. Raises UnusableSchema."""
     if not isinstance(schema, dict | bool | None) or schema is False:
         raise UnusableSchema("is not an object")
     read: dict[str, Any] = schema if isinstance(schema, dict) else {}

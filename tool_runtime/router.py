@@ -14,9 +14,20 @@ from tool_runtime.families import DESKTOP, Family
 from tool_runtime.families.catalogue import NATIVE, ROWS, SKILLS, desktop_specs
 from tool_runtime.families.desktop import set_timeouts
 from tool_runtime.families.schemas import drop_grant, usable_arguments
-from tool_runtime.schema import UnusableSchema
+from tool_runtime.schema import Judge, UnusableSchema
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, FaultKind, RuntimeSettings, ToolFault, judge_of, mark_of, place_to_keep
+from tool_runtime.tool import (
+    CallContext,
+    FaultKind,
+    Provider,
+    RuntimeSettings,
+    Tool,
+    ToolFault,
+    ToolOutput,
+    judge_of,
+    mark_of,
+    place_to_keep,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +37,11 @@ if TYPE_CHECKING:
     from tool_runtime.processes.background import ServerParams, ServerProcess
     from tool_runtime.processes.command import CommandOutcome, CommandParams, StartCommand
     from tool_runtime.processes.scripts import SkillScripts
-    from tool_runtime.schema import Judge
-    from tool_runtime.tool import Provider, RemoteProvider, Tool, ToolOutput
+    from tool_runtime.remote import RemoteTools
 
 __all__ = ["LocalToolRouter", "RuntimeSettings"]
+
+_OF_PARTIAL_OUTPUT = ("artifact_uris", "artifacts", "exit_code", "stderr", "denials", "coloured")
 
 
 class LocalToolRouter:
@@ -50,26 +62,26 @@ class LocalToolRouter:
         self._pool = DaemonPool()
         self._families: tuple[Provider, ...] = (*self._other_families(scripts), self._desktop_family())
         self._providers: tuple[Provider, ...] = (*self._families, *others)
-        self._remote: tuple[RemoteProvider, ...] = ()
-        self._running: set[asyncio.Task[Any]] = set()
+        self._remote: tuple[RemoteTools, ...] = ()
+        self._running: set[asyncio.Task[Any] | None] = set()
         self._judges: dict[str, tuple[Mapping[str, Any], Judge]] = {}
         self.unusable: dict[str, str] = {}
         """Schema problems of the tools that were left out of the list, by the tool's name."""
 
-    def add_remote(self, provider: RemoteProvider) -> None:
-        """The same for tools from elsewhere, and ask for them."""
+    def add_remote(self, provider: RemoteTools) -> None:
+        """Add a provider of tools from elsewhere, and ask it for them."""
         self._remote = (*self._remote, provider)
         self.add(provider)
         provider.begin()
+
+    def add(self, provider: Provider) -> None:
+        """Have the tools of one more provider listed and run, behind those that there are."""
+        self._providers = (*self._providers, provider)
 
     async def fix(self, lists: Mapping[str, str]) -> Mapping[str, str]:
         """See ToolRouter."""
         found = await asyncio.gather(*(one.fix(lists.get(one.name)) for one in self._remote))
         return {one.name: sha256 for one, sha256 in zip(self._remote, found, strict=True) if sha256 is not None}
-
-    def add(self, provider: Provider) -> None:
-        """Have the tools of one more provider listed and run, behind those that there are."""
-        self._providers = (*self._providers, provider)
 
     async def run_program(self, params: CommandParams) -> CommandOutcome:
         """Run a program as RunCommand runs commands, for another provider: what it leaves behind ends with the session.
@@ -105,8 +117,7 @@ class LocalToolRouter:
             hint = hint_at(request.tool_name, [spec.name for spec in await self.tools()])
             return ToolResult.failure(request, code, f"Unknown tool: {request.tool_name}{hint}")
         task = asyncio.current_task()
-        if task is not None:
-            self._running.add(task)
+        self._running.add(task)
         try:
             # Whatever a call asks for beyond its sandbox was for policy to decide.
             request = request._replace(arguments=drop_grant(tool.spec, request.arguments))
@@ -115,8 +126,7 @@ class LocalToolRouter:
         except ToolFault as fault:
             return _failure(request, tool, _add_nearest(fault, request, tool.spec))
         finally:
-            if task is not None:
-                self._running.discard(task)
+            self._running.discard(task)
 
     async def outcome(self, request: ToolRequest) -> ToolResult | None:
         """See ToolRouter."""
@@ -182,7 +192,7 @@ class LocalToolRouter:
 
     async def end_commands(self) -> Leftovers:
         """See ToolRouter. Calls that are under way are cancelled, and their processes ended."""
-        running = self._running - {asyncio.current_task()}
+        running = list(filter(None, self._running - {asyncio.current_task()}))
         for task in running:
             task.cancel()
         if running:
@@ -305,19 +315,11 @@ def _success(request: ToolRequest, output: ToolOutput) -> ToolResult:
 
 
 def _failure(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
+    made_by = (request.tool_name, request.session_id, request.task_id, request.step_id)
+    error = ToolError(str(fault.code or tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind))
+    result = ToolResult(*made_by, "denied" if fault.kind is FaultKind.REFUSED else "failed", error=error)
     partial = fault.partial
-    return ToolResult(
-        request.tool_name,
-        request.session_id,
-        request.task_id,
-        request.step_id,
-        "denied" if fault.kind is FaultKind.REFUSED else "failed",
-        output_text=partial.text if partial is not None else None,
-        artifact_uris=partial.artifact_uris if partial is not None else (),
-        error=ToolError(str(fault.code or tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind)),
-        artifacts=partial.artifacts if partial is not None else (),
-        exit_code=partial.exit_code if partial is not None else None,
-        stderr=partial.stderr if partial is not None else "",
-        denials=partial.denials if partial is not None else (),
-        coloured=partial.coloured if partial is not None else {},
-    )
+    if partial is None:
+        return result
+    kept = {name: getattr(partial, name) for name in _OF_PARTIAL_OUTPUT}
+    return result._replace(output_text=partial.text, **kept)

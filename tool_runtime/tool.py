@@ -14,27 +14,21 @@ from contextlib import contextmanager
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
-from agent_host.contracts import Leftovers
+from agent_host.contracts import Artifact, CommandObserver, Denial, Image, Leftovers, LoadedSkill, ToolRequest, ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.output import truncate_text
 from tool_runtime.output.artifacts import BUFFER_BYTES
-from tool_runtime.schema import own_judge
+from tool_runtime.schema import Judge, own_judge
 
 if TYPE_CHECKING:
-    from agent_host.contracts import Artifact, CommandObserver, Denial, Image, LoadedSkill, ToolRequest, ToolSpec
     from agent_host.errors import ErrorCode
     from agent_host.ids import Outside
-    from tool_runtime.schema import Judge
     from tool_runtime.threads import DaemonPool
 
 
 class ToolOutput(NamedTuple):
-    """Text for the model and artifacts for the host. `capped` says that the tool has kept the output limit itself.
-    `exit_code` is a command's, `seen` the file that was read or written, as it was then, `command_id` that of a command
-    that runs on. `images` are for models that take them, `skill` is one that the call has put to use. `stderr` is how
-    a program's standard error began. `artifact_uris` name what another service has stored already. `denials` are what
-    a sandbox refused to its processes. `settle` is to be called once the result is on record. `coloured` is output of a
-    program with its colours, by stream, if that is no artifact and has any."""
+    """Text for the model and artifacts for the host. `capped`: the tool has kept the output limit itself. The other
+    fields are those of ToolResult."""
 
     text: str
     artifacts: tuple[Artifact, ...] = ()
@@ -66,7 +60,7 @@ class Abandoned:
 
 
 class CallClock:
-    """The time that a call has (`add_timeout`). It stands while a person is asked something in the middle of it."""
+    """The time that a call has (`add_timeout`); it stands while a person is asked something."""
 
     __slots__ = ("_left_s", "_paused", "limit")
 
@@ -140,33 +134,23 @@ def smallest(*limits: int | None) -> int | None:
 
 Handler = Callable[[CallContext], Awaitable[ToolOutput]]
 """Runs one call. Raises ToolFault for what the model should read, CancelledError when cancelled."""
-
-
 Work = Callable[[CallContext], ToolOutput]
 """Runs one call, blocking. Raises ToolFault; with `at_once` NeedsThread, before it has done anything."""
 
 
-AtOnce = Callable[[CallContext], "ToolOutput | None"]
-"""Runs one call that has nothing to wait for; None for any other, of which nothing has been done. Raises ToolFault."""
-
-
-Outcome = Callable[[CallContext], Awaitable["ToolOutput | None"]]
-"""Look up the result of a call whose host died before it had the answer; None if unknown. Nothing is run for it.
-Raises ToolFault for a call that is known to have failed, or not to have begun."""
-
-
 class Tool(NamedTuple):
-    """One tool of one provider, wrapped and ready to run; `codes` are its family's words for faults. `at_once` is for
-    tools without side effects. `names` are what the model reads of a fault, where that is not the name of its code.
-    `outcome` asks what became of a call, where the place that it went to may know. `check` finds what is wrong with
-    arguments that fit the schema, in words for the model."""
+    """One tool of one provider, wrapped and ready to run; `codes` are its family's words for faults. `at_once` runs a
+    call that has nothing to wait for, and gives None for any other, of which nothing has been done. `names` are what
+    the model reads of a fault, where that is not the name of its code. `outcome` gives the result of a call whose host
+    died before it had the answer, None if unknown, and runs nothing for it. `check` finds what is wrong with arguments
+    that fit the schema, in words for the model."""
 
     spec: ToolSpec
     run: Handler
     codes: Mapping[FaultKind, str]
-    at_once: AtOnce | None = None
+    at_once: Callable[[CallContext], ToolOutput | None] | None = None
     names: Mapping[FaultKind, str] = {}
-    outcome: Outcome | None = None
+    outcome: Callable[[CallContext], Awaitable[ToolOutput | None]] | None = None
     check: Callable[[Mapping[str, Any]], str | None] | None = None
 
 
@@ -175,11 +159,9 @@ class Provider(Protocol):
 
     async def tools(self) -> Sequence[ToolSpec]:
         """The tools that there are by now; the list may change while a session lasts."""
-        ...
 
     def get(self, name: str) -> Tool | None:
         """Return the tool of this name; None if it is not this provider's."""
-        ...
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter, for a call of one of its tools. By default it leaves nothing."""
@@ -188,25 +170,6 @@ class Provider(Protocol):
 
     async def aclose(self) -> None:
         """Release what the provider holds."""
-        ...
-
-
-class RemoteProvider(Provider, Protocol):
-    """A Provider of tools from elsewhere, which may change in a session (`tool_runtime.remote`)."""
-
-    @property
-    def name(self) -> str:
-        """The source's name in records."""
-        ...
-
-    def begin(self) -> None:
-        """Ask the source for its tools, beside all else."""
-        ...
-
-    async def fix(self, wanted: str | None) -> str | None:
-        """Fix the tools for a task: those of the list of this SHA-256, where it is kept, else the newest. Returns that
-        of the list that is fixed, None where nothing is known of the source."""
-        ...
 
 
 class NeedsThread(Exception):
@@ -221,7 +184,7 @@ def run_in_thread(work: Work, pool: DaemonPool, timeout_s: float) -> Handler:
     return cap(add_timeout(lambda call: pool.run(lambda: work(call)), timeout_s))
 
 
-def run_at_once(work: Work) -> AtOnce:
+def run_at_once(work: Work) -> Callable[[CallContext], ToolOutput | None]:
     """Runs `work` on the event loop where it is small and near."""
 
     def run(call: CallContext) -> ToolOutput | None:
@@ -295,8 +258,8 @@ class FaultKind(Enum):
 
 
 class ToolFault(Exception):
-    """A tool call that failed; `str()` is one line for the model, `partial` what there was of output by then. `code` is
-    the name that another service of the interface has given it, in place of the family's."""
+    """A tool call that failed; `str()` is one line for the model, `partial` the output by then. `code` is the name that
+    another service of the interface has given it, in place of the family's."""
 
     def __init__(
         self, kind: FaultKind, message: str, *, partial: ToolOutput | None = None, code: ErrorCode | None = None
@@ -308,25 +271,13 @@ class ToolFault(Exception):
 
 
 def judge_of(schema: Mapping[str, Any], *, foreign: bool = False) -> Judge:
-    """Return the judge of arguments by `schema`; `foreign` is a schema that another program brings.
-
-    Raises:
-        UnusableSchema: one of ours has a keyword that is not known here, or the library cannot use a foreign one.
-    """
+    """Return the judge of arguments by `schema`; a `foreign` one is brought by another program. Raises UnusableSchema
+    for one that cannot be used."""
     if not foreign:
         return own_judge(schema)
     from tool_runtime.foreign_schema import foreign_judge  # a library of 15 MB, for those who need it
 
     return foreign_judge(schema)
-
-
-def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
-    """A schema that another program brings, as it is if it can be used, else as it is plainly meant: left out or true
-    for anything, null for a keyword that is left out, the booleans of draft 4. `of_object`: it is that of arguments,
-    which are always an object, also where it does not say so. Raises UnusableSchema."""
-    from tool_runtime import foreign_schema  # as above
-
-    return foreign_schema.mend_schema(schema, of_object=of_object)
 
 
 def encode(text: str, argument: str) -> bytes:
@@ -378,10 +329,10 @@ SandboxLevel = Literal["none", "landlock", "namespace", "auto"]
 
 
 class SandboxSettings(NamedTuple):
-    """Settings of the sandbox for commands that have a `CommandScope`. `auto` is the strongest level that works here.
-    Where the level does not work commands run without, or are refused where it is `required`. `directory` is the
-    session's own, for what has to be known after a crash; None keeps nothing. Caches of package managers lie in
-    `caches`, which the scope has to let commands write; None leaves them where they are."""
+    """Settings of the sandbox for commands that have a `CommandScope`. `auto` is the strongest level that works here;
+    if the level does not work, commands run without, or are refused where it is `required`. `directory` is the
+    session's own, for what has to be known after a crash; None keeps nothing. `caches` has the caches of package
+    managers, and the scope has to let commands write there; None leaves them where they are."""
 
     level: SandboxLevel = "auto"
     required: bool = False

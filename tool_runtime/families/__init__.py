@@ -1,8 +1,5 @@
-"""A family of tools: a table of rows over shared operations, as a provider.
-
-A row has the tool's record and what runs its calls. The list of tools costs nothing: `operations`, with all that reads,
-searches and starts programs, is imported with the first call.
-"""
+"""A family of tools: a table of rows over shared operations, as a provider. The list of tools costs nothing:
+`operations`, with all that reads, searches and starts programs, is imported with the first call."""
 
 from __future__ import annotations
 
@@ -27,15 +24,14 @@ if TYPE_CHECKING:
     Work = Callable[[Operations, CallContext], ToolOutput]
     MakeOperations = Callable[..., Operations]
     """(settings of the family, more parameters of Operations by name)"""
-    from agent_host.contracts import Artifact
     from tool_runtime.tool import CallContext
     from tool_runtime.web.http import HttpOutcome
 
 
 class ToolRow(NamedTuple):
-    """One tool. `work` blocks: it runs in a thread, and at once what is small and `near`. `run` is a coroutine in its
-    place. `leftover` takes away what a call left in files when its process died, and says whether there was something;
-    `check` is as in Tool."""
+    """One tool. `work` blocks: it runs in a thread, and at once what is small and `near`; `run` is a coroutine in its
+    place. `leftover` takes away what a call left in files when its process died; True if there was something. `check`
+    is as in Tool."""
 
     spec: ToolSpec
     work: Work | None = None
@@ -86,7 +82,7 @@ class Family:
         return self._tools.get(name)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
-        """See Provider. A program leaves processes behind, a write its temporary file, a move a second name."""
+        """See Provider. A program leaves processes, a write its temporary file, a move a second name."""
         row, operations = self._rows[request.tool_name], self._operations
         if row.spec.starts_program:
             return await operations.commands.end_leftovers(request)
@@ -105,7 +101,7 @@ class Family:
 
 
 def given(call: CallContext, *names: str, **fields: str) -> dict[str, Any]:
-    """The arguments `names` of a call, as far as it has them; `fields` are others, by the names that they get."""
+    """The arguments `names` of a call, as far as it has them, and `fields`, by the names that they get."""
     wanted = {**dict(zip(names, names, strict=True)), **fields}
     arguments = call.request.arguments
     return {field: arguments[name] for field, name in wanted.items() if name in arguments}
@@ -119,37 +115,34 @@ _MARGIN_BYTES: Final = 128
 _MAX_LINE_CHARS: Final = 500
 
 
-def answer(fields: Mapping[str, Any], **more: Any) -> ToolOutput:
-    """The fields as they are; `more` is for the output."""
-    return ToolOutput(orjson.dumps(fields).decode(), capped=True, **more)
+def answer(fields: Mapping[str, Any], **output: Any) -> ToolOutput:
+    """A JSON object as the text; `output` are more fields of the output."""
+    return ToolOutput(orjson.dumps(fields).decode(), capped=True, **output)
 
 
 def fit_texts(
-    call: CallContext, fields: Mapping[str, Any], *, cut: Mapping[str, str], stored: str | None = None, **more: Any
+    call: CallContext, fields: Mapping[str, Any], *, cut: Mapping[str, str], stored: str | None = None, **output: Any
 ) -> ToolOutput:
-    """The fields, their longest texts cut where they are too long together. `cut` maps each text that may be cut to the
+    """The answer, its longest texts cut where they are too long together. `cut` maps each text that may be cut to the
     field that says so; the whole of the text `stored` is then an artifact."""
-    data = orjson.dumps(fields)
-    if len(data) <= call.max_output_bytes:
-        return ToolOutput(data.decode(), capped=True, **more)
+    if len(orjson.dumps(fields)) <= call.max_output_bytes:
+        return answer(fields, **output)
     made = dict(fields)
     names = sorted(cut, key=lambda name: len(orjson.dumps(fields[name])))
     room = call.max_output_bytes - len(orjson.dumps({**fields, **dict.fromkeys(names, "")}))
     for place, name in enumerate(names):
-        shorter, was_cut = _fit(fields[name], max(0, room // (len(names) - place)))
-        room -= len(orjson.dumps(shorter))
-        made[name] = shorter
-        if was_cut:
+        made[name] = _fit(fields[name], max(0, room // (len(names) - place)))
+        room -= len(orjson.dumps(made[name]))
+        if made[name] != fields[name]:
             made[cut[name]] = True
-    kept: tuple[Artifact, ...] = ()
     if stored is not None and made[stored] != fields[stored]:
-        kept = (artifacts.tool_output(call.request, fields[stored].encode(), part=stored),)
-    return ToolOutput(orjson.dumps(made).decode(), capped=True, artifacts=kept, **more)
+        output["artifacts"] = (artifacts.tool_output(call.request, fields[stored].encode(), part=stored),)
+    return answer(made, **output)
 
 
 def excerpt(call: CallContext, fields: dict[str, Any], name: str, text: str, start: int, most_chars: int) -> int:
-    """Put the part of the text that begins at `start` into the field `name`: up to `most_chars` characters, and as many
-    as fit in an answer with the other fields. Gives where it ends."""
+    """Put the part of the text that begins at `start` into the field `name`: up to `most_chars` characters, as many as
+    fit in an answer with the other fields. Gives where it ends."""
     size = most_chars
     while True:
         fields[name] = text[start : start + size]
@@ -158,13 +151,13 @@ def excerpt(call: CallContext, fields: dict[str, Any], name: str, text: str, sta
         size = max(size * 3 // 4, 1)
 
 
-def _fit(text: str, room: int) -> tuple[str, bool]:
-    """The text in at most `room` bytes of JSON, and whether it was cut. Its escapes decide how much of it that is."""
+def _fit(text: str, room: int) -> str:
+    """The text in at most `room` bytes of JSON: its escapes decide how much of it that is."""
     limit, shorter = room, text
     while len(orjson.dumps(shorter)) > room and limit > 0:
         shorter = truncate_text(text, limit)
         limit = limit * 3 // 4
-    return shorter, shorter != text
+    return shorter
 
 
 def fitting(call: CallContext, fields: Mapping[str, Any], rows: Sequence[Any]) -> int:

@@ -6,18 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tool_runtime.families import desktop
 from tool_runtime.families.desktop import (
-    COMMAND_OUTPUT,
-    DELETE_FILE,
     EDIT_FILE,
-    FIND_FILES,
     GREP,
-    HTTP_REQUEST,
     LIST_DIRECTORY,
-    MOVE_FILE,
     READ_FILE,
     READ_OUTPUT,
     RUN_COMMAND,
-    STOP_COMMAND,
     UPLOAD_ARTIFACT,
     WRITE_FILE,
 )
@@ -33,6 +27,9 @@ NATIVE: Final = "native"
 SKILLS: Final = "skills"
 SLIM: Final = "slim"
 """Six of the desktop tools in short definitions; nothing beside the desktop family itself."""
+ROWS: Final = {row.spec.name: row for row in desktop.ROWS}
+SPECS: Final = tuple(spec for spec in (row.spec for row in desktop.ROWS) if spec is not UPLOAD_ARTIFACT)
+"""The desktop family, in the order in which the model is shown it."""
 RESERVED: Final = "cp__"
 """The beginning of the names of the native family. A tool of an embedding program may have such a name where the user's
 configuration says so (`native.allow_shadow`), and then takes the place of that of the family."""
@@ -45,46 +42,24 @@ def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
     unknown = set(families).difference(FAMILIES)
     if unknown:
         raise KeyError(min(unknown))
-    others: tuple[ToolSpec, ...] = ()
+    others: list[ToolSpec] = []
     if NATIVE in families:
         from tool_runtime.families.native import SPECS as OF_NATIVE  # costs nothing where it is not chosen
 
-        others = OF_NATIVE
+        others += OF_NATIVE
     if SKILLS in families:
         from tool_runtime.families.skills import SPECS as OF_SKILLS
 
-        others = (*others, *OF_SKILLS)
+        others += OF_SKILLS
     return (*others, *desktop_specs(families))
 
 
 def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
-    """The tools of these families that the desktop one has as well. What reads stored outputs belongs to every one, and
+    """The tools of these families that the desktop one has as well: what reads stored outputs belongs to every one, and
     what uploads to all but the slim one."""
     if DESKTOP in families:
         return (*SPECS, UPLOAD_ARTIFACT)
     return SLIM_SPECS if SLIM in families else (READ_OUTPUT, UPLOAD_ARTIFACT)
-
-
-# The desktop family (TR 5, AH 7.2), and the slim one: six of its tools in short definitions. Where the desktop
-# family is not chosen only what reads stored outputs is offered.
-
-ROWS: Final = {row.spec.name: row for row in desktop.ROWS}
-SPECS: Final = (
-    READ_FILE,
-    LIST_DIRECTORY,
-    FIND_FILES,
-    GREP,
-    WRITE_FILE,
-    EDIT_FILE,
-    DELETE_FILE,
-    MOVE_FILE,
-    RUN_COMMAND,
-    COMMAND_OUTPUT,
-    STOP_COMMAND,
-    HTTP_REQUEST,
-    READ_OUTPUT,
-)
-"""The family, in the order in which the model is shown it."""
 
 
 # The slim family: six tools of the desktop family in the shortest definitions that work, for small windows.
@@ -94,12 +69,9 @@ SPECS: Final = (
 
 
 def _slim(spec: ToolSpec, description: str, offered: Mapping[str, Any]) -> ToolSpec:
-    return spec._replace(description=description, offered=offered)
-
-
-def _keep_in_foreground(spec: ToolSpec) -> ToolSpec:
     properties = {name: one for name, one in spec.input_schema["properties"].items() if name != "background"}
-    return spec._replace(input_schema={**spec.input_schema, "properties": properties})
+    schema = {**spec.input_schema, "properties": properties}
+    return spec._replace(description=description, input_schema=schema, offered=offered)
 
 
 _EDIT: Final = parameters(
@@ -147,7 +119,7 @@ SLIM_SPECS: Final = (
         ),
     ),
     _slim(
-        _keep_in_foreground(RUN_COMMAND),
+        RUN_COMMAND,
         "Run a shell command; returns stdout, stderr and exit code. There is no terminal",
         parameters(
             ["command"], command=text(), cwd=text("Default: the workspace"), timeout=integer("Seconds. Default: 300")

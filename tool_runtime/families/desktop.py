@@ -1,5 +1,5 @@
-"""Tools for one file: ReadFile, WriteFile, EditFile, DeleteFile, MoveFile (TR 4.1 to 4.3); ReadOutput for what a result
-names by its storage_ref, and UploadArtifact."""
+"""The desktop family (TR 4 and 5, AH 7.2): tools for one file, for a tree of files, commands and HTTP requests;
+ReadOutput for what a result names by its storage_ref, and UploadArtifact."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Need, Subject, ToolSpec
-from agent_host.display_text import escape
+from agent_host.display_text import count_noun, escape
 from policy.names import CapabilityName
 from tool_runtime.families import ToolRow, cut_line, given
 from tool_runtime.families.schemas import (
@@ -158,8 +158,9 @@ EDIT_FILE: Final = ToolSpec(
 
 def _edit(operations: Operations, call: CallContext) -> ToolOutput:
     outcome, output = operations.edit(call)
-    places = f"{outcome.places} place{'' if outcome.places == 1 else 's'}"
-    return _written(f"Replaced {places} in {call.request.arguments['path']}", outcome, output)
+    return _written(
+        f"Replaced {count_noun(outcome.places, 'place')} in {call.request.arguments['path']}", outcome, output
+    )
 
 
 DELETE_FILE: Final = ToolSpec("DeleteFile", "Delete a file", parameters(["path"], path=_FILE), **DELETES)
@@ -177,13 +178,12 @@ MOVE_FILE: Final = ToolSpec(
 
 
 def _move(operations: Operations, call: CallContext) -> ToolOutput:
-    ends = operations.move(call)
-    return ToolOutput(f"Moved {ends.path} to {ends.new_path}")
+    operations.move(call)
+    return ToolOutput(f"Moved {call.request.arguments['path']} to {call.request.arguments['newPath']}")
 
 
-# UploadArtifact: a file or a text that the model keeps for the user (AH 7.2). What the model uploads is an artifact
-# like any other: it is kept on this disk, the result names its local reference, and its upload follows in the
-# background (interface section 2). Every family has this tool beside its own.
+# What the model uploads is an artifact like any other (AH 7.2): it is kept on this disk, the result names its local
+# reference, and its upload follows in the background (interface section 2).
 
 _MAX_NAME: Final = 255
 _CONTENT_TYPE: Final = r"(?a:[\w.+-]{1,64}/[\w.+-]{1,64}(?:; ?[\w.+-]{1,32}=[\w.+-]{1,64}){0,4})"
@@ -243,13 +243,11 @@ def upload_problem(arguments: Mapping[str, Any]) -> str | None:
 
 def _name_of(arguments: Mapping[str, Any]) -> str:
     path, name = arguments.get("path"), arguments.get("name")
-    return name or ("artifact.txt" if path is None else _base_name(path))
-
-
-def _base_name(path: str) -> str:
-    """The last part of the path, what cannot be printed replaced; an odd file name must not keep a file from going."""
-    name = re.split(r"[/\\]", path.rstrip("/\\"))[-1]
-    shown = "".join(char if char.isprintable() else "_" for char in name)
+    if name or path is None:
+        return name or "artifact.txt"
+    # An odd file name must not keep a file from going: what cannot be printed is replaced.
+    base = re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+    shown = "".join(char if char.isprintable() else "_" for char in base)
     return shown.encode()[:_MAX_NAME].decode(errors="ignore") or "artifact"
 
 
@@ -261,21 +259,6 @@ def _is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-_FILES: Final = (
-    ToolRow(READ_FILE, lambda operations, call: operations.read(call), near=True),
-    ToolRow(WRITE_FILE, _write, leftover=lambda operations, request: operations.remove_temporary(request)),
-    ToolRow(EDIT_FILE, _edit, leftover=lambda operations, request: operations.remove_temporary(request)),
-    ToolRow(DELETE_FILE, lambda operations, call: ToolOutput(f"Deleted {operations.delete(call)}")),
-    ToolRow(MOVE_FILE, _move, leftover=lambda operations, request: operations.take_back_move(request)),
-    ToolRow(READ_OUTPUT, lambda operations, call: operations.read_output(call)),
-    ToolRow(UPLOAD_ARTIFACT, _upload, check=upload_problem),
-)
-
-
-# Commands (TR 4.4), what follows a command that runs on in the background (decision 0036), and HTTP requests (TR 4.5).
-# An HTTP error status is no failure of the call.
 
 
 RUN_COMMAND: Final = ToolSpec(
@@ -337,8 +320,8 @@ HTTP_REQUEST: Final = ToolSpec(
 
 async def _request(operations: Operations, call: CallContext) -> ToolOutput:
     arguments, save_to = call.request.arguments, call.request.arguments.get("saveTo")
-    await operations.web.client()
-    outcome = await operations.web.fetch(
+    await operations.http_client()
+    outcome = await operations.fetch(
         call.request,
         await _body(operations, call),
         arguments.get("headers", {}),
@@ -373,7 +356,7 @@ def _response(call: CallContext, outcome: HttpOutcome, note: str = "") -> ToolOu
     """TR 4.5; `note` stands in front."""
     packed = "content-encoding" in outcome.headers
     length = len(outcome.body) if packed else outcome.headers.get("content-length", len(outcome.body))
-    content_type = _content_type(outcome)
+    content_type = outcome.headers.get("content-type", "unknown")
     text = decode_body(outcome.body, charset_of(content_type))
     if text is None:
         text = f"Binary body, {len(outcome.body)} bytes"
@@ -384,12 +367,8 @@ def _response(call: CallContext, outcome: HttpOutcome, note: str = "") -> ToolOu
 
 
 def _head(outcome: HttpOutcome, length: int | str) -> str:
-    kind = _content_type(outcome)
+    kind = outcome.headers.get("content-type", "unknown")
     return f"HTTP {outcome.status} {outcome.reason}\nContent-Type: {kind}\nContent-Length: {length}\n\n"
-
-
-def _content_type(outcome: HttpOutcome) -> str:
-    return outcome.headers.get("content-type", "unknown")
 
 
 def set_timeouts(spec: ToolSpec, settings: RuntimeSettings) -> ToolSpec:
@@ -407,19 +386,8 @@ def set_timeouts(spec: ToolSpec, settings: RuntimeSettings) -> ToolSpec:
     return spec._replace(input_schema={**schema, "properties": {**schema["properties"], "timeout": timeout}})
 
 
-_PROGRAMS: Final = (
-    ToolRow(RUN_COMMAND, run=lambda operations, call: operations.run_command(call)),
-    ToolRow(COMMAND_OUTPUT, run=lambda operations, call: operations.commands.read_output(call)),
-    ToolRow(STOP_COMMAND, run=lambda operations, call: operations.commands.stop(call)),
-    ToolRow(HTTP_REQUEST, run=_request, leftover=_remove_download),
-)
-
-
-# Tools for a tree of files: ListDirectory, FindFiles, Grep. Each file that they open or name is judged on its own.
-#
-# Answers have paths as the model can give them back, then what was left out and why.
-
-
+# Each file that tools for a tree open or name is judged on its own. Answers have paths as the model can give them back,
+# then what was left out and why.
 _OFFSET: Final = integer("Results to skip", minimum=0)
 _INCLUDE_IGNORED: Final = flag("Also files that .gitignore names")
 
@@ -440,9 +408,9 @@ LIST_DIRECTORY: Final = ToolSpec(
 def _list(operations: Operations, call: CallContext) -> ToolOutput:
     """A line for each entry: kind, path, size or target."""
     listing = operations.trees.list_entries(call, **given(call, "depth", "offset", "limit"))
-    where = escape(_prefix(listing.root, operations).rstrip("/") or ".", "")
-    head = f"{where}: {_count(listing.total, 'entry', 'entries')}"
-    return _lines(head, *map(_entry, listing.page), *_notes(listing, call))
+    where = escape(_prefix_of(listing.root, operations).rstrip("/") or ".", "")
+    head = f"{where}: {_count_entries(listing.total)}"
+    return _text_lines(head, *map(_entry, listing.page), *_notes(listing, call))
 
 
 FIND_FILES: Final = ToolSpec(
@@ -465,11 +433,11 @@ def _find(operations: Operations, call: CallContext) -> ToolOutput:
     """A path a line."""
     fields = given(call, "pattern", "offset", "limit", ignored_too="includeIgnored")
     listing = operations.trees.find(call, **fields)
-    prefix = _prefix(listing.root, operations)
+    prefix = _prefix_of(listing.root, operations)
     lines = [escape(prefix + one.path, "") for one in listing.page]
     if not listing.total:
         lines = [f"No file fits {fields['pattern']}"]
-    return _lines(*lines, *_notes(listing, call))
+    return _text_lines(*lines, *_notes(listing, call))
 
 
 GREP: Final = ToolSpec(
@@ -500,7 +468,7 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
     fields: dict[str, Any] = {"mode": "content", "limit": 200, "offset": 0}
     fields |= given(call, *names, ignore_case="ignoreCase", ignored_too="includeIgnored")
     outcome = operations.trees.grep(call, **fields)
-    prefix, limit, offset = _prefix(outcome.root, operations), fields["limit"], fields["offset"]
+    prefix, limit, offset = _prefix_of(outcome.root, operations), fields["limit"], fields["offset"]
     lines: list[str] = []
     for hit in outcome.hits:
         path = escape(prefix + hit.path, "")
@@ -509,28 +477,13 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
         else:
             lines.append(path if fields["mode"] == "files" else f"{path}: {hit.matches}")
     if not outcome.hits:
-        lines = [f"No {'more matches' if offset else 'match'} in {_count(outcome.files, 'file', 'files')}"]
+        lines = [f"No {'more matches' if offset else 'match'} in {count_noun(outcome.files, 'file')}"]
     if outcome.more:
         lines.append(f"[Stopped at the limit of {limit}; offset: {offset + limit} goes on]")
     lines += _omissions(outcome.left_out, outcome.ignored)
     if outcome.large:
-        lines.append(f"[Not searched for their size: {_count(outcome.large, 'file', 'files')}]")
-    return _lines(*lines, *_failures(outcome.unreadable, outcome.stopped))
-
-
-_TREES: Final = (ToolRow(LIST_DIRECTORY, _list, near=True), ToolRow(FIND_FILES, _find), ToolRow(GREP, _grep, near=True))
-
-
-def _lines(*lines: str) -> ToolOutput:
-    return ToolOutput("\n".join(lines) + "\n")
-
-
-def _prefix(root: str, operations: Operations) -> str:
-    """The prefix of a path from the root: empty for the workspace, else the way to the root from there."""
-    workspace = operations.settings.workspace
-    if root == workspace:
-        return ""
-    return root.removeprefix(workspace.rstrip(os.sep) + os.sep).rstrip(os.sep) + "/"
+        lines.append(f"[Not searched for their size: {count_noun(outcome.large, 'file')}]")
+    return _text_lines(*lines, *_failures(outcome.unreadable, outcome.stopped))
 
 
 def _entry(listed: ListedEntry) -> str:
@@ -560,9 +513,9 @@ def _notes(listing: Listing, call: CallContext) -> Iterator[str]:
 
 def _omissions(left_out: int, ignored: int) -> Iterator[str]:
     if left_out:
-        yield f"[Left out by policy: {_count(left_out, 'entry', 'entries')}]"
+        yield f"[Left out by policy: {_count_entries(left_out)}]"
     if ignored:
-        yield f"[Left out by .gitignore: {_count(ignored, 'entry', 'entries')}; includeIgnored: true shows them]"
+        yield f"[Left out by .gitignore: {_count_entries(ignored)}; includeIgnored: true shows them]"
 
 
 def _failures(unreadable: int, stopped: str | None) -> Iterator[str]:
@@ -581,8 +534,40 @@ def _matches(lines: Iterable[MatchLine]) -> Iterator[str]:
         last = line.number
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _text_lines(*lines: str) -> ToolOutput:
+    return ToolOutput("\n".join(lines) + "\n")
 
 
-ROWS: Final = (*_FILES, *_TREES, *_PROGRAMS)
+def _prefix_of(root: str, operations: Operations) -> str:
+    """The prefix of a path from the root: empty for the workspace, else the way to the root from there."""
+    workspace = operations.settings.workspace
+    if root == workspace:
+        return ""
+    return root.removeprefix(workspace.rstrip(os.sep) + os.sep).rstrip(os.sep) + "/"
+
+
+def _count_entries(number: int) -> str:
+    return "1 entry" if number == 1 else f"{number} entries"
+
+
+def _remove_temporary(operations: Operations, request: ToolRequest) -> bool:
+    return operations.remove_temporary(request)
+
+
+ROWS: Final = (
+    ToolRow(READ_FILE, lambda operations, call: operations.read(call), near=True),
+    ToolRow(LIST_DIRECTORY, _list, near=True),
+    ToolRow(FIND_FILES, _find),
+    ToolRow(GREP, _grep, near=True),
+    ToolRow(WRITE_FILE, _write, leftover=_remove_temporary),
+    ToolRow(EDIT_FILE, _edit, leftover=_remove_temporary),
+    ToolRow(DELETE_FILE, lambda operations, call: ToolOutput(f"Deleted {operations.delete(call)}")),
+    ToolRow(MOVE_FILE, _move, leftover=lambda operations, request: operations.take_back_move(request)),
+    ToolRow(RUN_COMMAND, run=lambda operations, call: operations.run_command(call)),
+    ToolRow(COMMAND_OUTPUT, run=lambda operations, call: operations.commands.read_output(call)),
+    ToolRow(STOP_COMMAND, run=lambda operations, call: operations.commands.stop(call)),
+    ToolRow(HTTP_REQUEST, run=_request, leftover=_remove_download),
+    ToolRow(READ_OUTPUT, lambda operations, call: operations.read_output(call)),
+    ToolRow(UPLOAD_ARTIFACT, _upload, check=upload_problem),
+)
+"""In the order in which the model is shown them; what uploads is offered with every family but the slim one."""

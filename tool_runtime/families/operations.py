@@ -1,17 +1,15 @@
-"""Operations shared by the tools of all families: on files here, on trees, programs and requests beside this file.
-
-A family gives them names, limits and the form of its answers. Those on files block.
-"""
+"""Operations shared by the tools of all families: on files and requests here, on trees and programs beside this file. A
+family gives them names, limits and the form of its answers. Those on files block."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent_host.contracts import Image
+from agent_host.display_text import count_noun
 from policy.names import CapabilityName
 from policy.paths import is_under, normalize
 from policy.patterns import compile_pattern, problem_of
@@ -23,8 +21,6 @@ from tool_runtime.files.read import (
     LineWindow,
     ReadOutcome,
     ReadParams,
-    StoredParams,
-    WantedLines,
     WholeFile,
     read_file,
     read_stored,
@@ -35,9 +31,10 @@ from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, encode, mark_of, os_faults, place_to_keep, smallest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from agent_host.contracts import ToolConstraints, ToolRequest
+    from policy.patterns import Pattern
     from tool_runtime.families.commands import Commands
     from tool_runtime.families.trees import Trees
     from tool_runtime.processes.scripts import SkillScripts
@@ -56,8 +53,9 @@ _FOUND_LINES: Final = 200
 
 
 class Operations:
-    """The operations of one family under its settings. `roots` are the only places of its files, None for no bound; the
-    programs of all families are run by one `commands`. `scripts` are those of skills, None where there are none."""
+    """The operations of one family under its settings. `roots` are the only places of its files, None for no bound;
+    `commands` gives what runs the programs of all families. `scripts` are those of skills, None where there are none.
+    Without `tls_checks` requests take any certificate."""
 
     def __init__(
         self,
@@ -75,6 +73,8 @@ class Operations:
         self.scripts = scripts
         self._commands = commands
         self._tls_checks = tls_checks
+        self._http: HttpClient | None = None
+        self._http_lock = asyncio.Lock()
 
     @property
     def commands(self) -> Commands:
@@ -88,15 +88,10 @@ class Operations:
 
         return Trees(self.settings, self.scope)
 
-    @functools.cached_property
-    def web(self) -> Web:
-        """HTTP requests."""
-        return Web(self.settings, self.pool, tls_checks=self._tls_checks)
-
     async def aclose(self) -> None:
         """Close pooled connections."""
-        if "web" in self.__dict__:
-            await self.web.aclose()
+        if self._http is not None:
+            await self._http.aclose()
 
     def scope(self, request: ToolRequest, capability: str | None = None) -> Scope:
         """`scope_of` within the family's roots."""
@@ -121,8 +116,9 @@ class Operations:
         """A window of a file's lines; a picture; the cells of a notebook or the text of a PDF; what the session has
         stored. Raises ToolFault, and NeedsThread."""
         arguments = call.request.arguments
+        path: str = arguments["path"]
         params = ReadParams(
-            arguments["path"],
+            path,
             self.scope(call.request),
             call.max_output_bytes,
             call.max_file_size_bytes,
@@ -131,18 +127,22 @@ class Operations:
             arguments.get("encoding"),
         )
         # Paths of files come absolute from the host.
-        if self.settings.open_output is not None and not os.path.isabs(params.path):
+        if self.settings.open_output is not None and not os.path.isabs(path):
             call.need_thread()
-            return self._read_stored(call, params.path, StoredParams(params.offset, params.limit or _STORED_LINES))
-        if is_notebook(params.path) and not arguments.get("raw") and params.encoding is None:
+            return self._read_stored(call, path, params.offset, params.limit or _STORED_LINES)
+        if is_notebook(path) and not arguments.get("raw") and params.encoding is None:
             call.need_thread()
             found = _notebook(call, params)
             if isinstance(found, ToolOutput):
                 return found
             output = _render(read_file(params, call.abandoned), params.offset)
             return output._replace(text=f"[{found}; its text follows]\n{output.text}")
-        with _listing_advised(params.path):
+        try:
             outcome = read_file(params, call.abandoned, near_only=call.at_once)
+        except ToolFault as fault:
+            if fault.kind is not FaultKind.IS_DIRECTORY:
+                raise
+            raise ToolFault(fault.kind, f"is a directory: {path}; ListDirectory shows what is in it") from fault
         if outcome.is_pdf:
             call.need_thread()
             return _pdf(call, params, outcome)
@@ -155,23 +155,24 @@ class Operations:
         wanted = None if pattern is None else compile_pattern(pattern)
         if pattern is not None and wanted is None:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(pattern)} (RE2's syntax)")
-        params = StoredParams(arguments.get("offset", 1), arguments.get("limit", _FOUND_LINES), wanted)
-        return self._read_stored(call, arguments["ref"], params)
+        offset, limit = arguments.get("offset", 1), arguments.get("limit", _FOUND_LINES)
+        return self._read_stored(call, arguments["ref"], offset, limit, wanted)
 
-    def _read_stored(self, call: CallContext, ref: str, params: StoredParams) -> ToolOutput:
+    def _read_stored(
+        self, call: CallContext, ref: str, offset: int, limit: int, pattern: Pattern | None = None
+    ) -> ToolOutput:
         with os_faults(ref):
             file = None if self.settings.open_output is None else self.settings.open_output(ref)
             if file is None:
                 raise ToolFault(FaultKind.NOT_FOUND, f"this session has stored nothing under {ref}")
             with file:
-                part = read_stored(file, params, call.max_output_bytes, call.abandoned)
-        what = "lines" if params.pattern is None else "matches"
-        if not part.lines:
-            more = " more" if params.offset > 1 else ""
-            return ToolOutput(f"[No{more} {what} in {part.seen} line{'' if part.seen == 1 else 's'}]\n")
-        lines = [text if params.pattern is None else f"{number}: {text}" for number, text in part.lines]
-        if part.more:
-            lines.append(f"[{len(lines)} {what} shown; offset: {params.offset + len(lines)} goes on]")
+                found, more, seen = read_stored(file, offset, limit, pattern, call.max_output_bytes, call.abandoned)
+        what = "lines" if pattern is None else "matches"
+        if not found:
+            return ToolOutput(f"[No{' more' if offset > 1 else ''} {what} in {count_noun(seen, 'line')}]\n")
+        lines = [text if pattern is None else f"{number}: {text}" for number, text in found]
+        if more:
+            lines.append(f"[{len(lines)} {what} shown; offset: {offset + len(lines)} goes on]")
         return ToolOutput("\n".join(lines) + "\n")
 
     def write(self, call: CallContext, max_bytes: int | None = None, **how: Any) -> Written:
@@ -219,11 +220,9 @@ class Operations:
             writing.delete_file(path, scope, call.abandoned, through_links=through_links)
         return str(path)
 
-    def move(self, call: CallContext) -> writing.MoveParams:
-        """Move the file at the call's `path` to its `newPath`; both. Raises ToolFault."""
-        params = self._ends(call.request)
-        writing.move_file(params, call.abandoned)
-        return params
+    def move(self, call: CallContext) -> None:
+        """Move the file at the call's `path` to its `newPath`. Raises ToolFault."""
+        writing.move_file(self._ends(call.request), call.abandoned)
 
     def take_back_move(self, request: ToolRequest) -> bool:
         """Take away the second name that a move left whose process died; True if there was one. Raises ToolFault."""
@@ -245,7 +244,7 @@ class Operations:
         scope, kept = self.scope(request, CapabilityName.FILE_WRITE), place_to_keep(call.settings, request)
         params = writing.WriteParams(path, scope, body, mark_of(request), kept=kept)
         outcome = await self._on_disk(call, path, lambda: writing.write_file(params, call.abandoned))
-        return {"seen": str(outcome.seen), "settle": _settling_of(outcome)}
+        return {"seen": str(outcome.seen), "settle": outcome.settle}
 
     def most_sent(self, call: CallContext, capability: str) -> int:
         """Bytes of the largest file that the call sends or saves."""
@@ -265,6 +264,34 @@ class Operations:
                 message = f"the file took longer than {timeout_s:g} seconds: {path}"
                 raise ToolFault(FaultKind.TIMED_OUT, message) from error
             raise
+
+    async def http_client(self) -> HttpClient:
+        """The one client, made when the first request comes, in a thread: httpx and a TLS context cost some 80 ms."""
+        async with self._http_lock:
+            if self._http is None:
+                self._http = await self.pool.run(self._make_client)
+        return self._http
+
+    async def fetch(
+        self, request: ToolRequest, body: bytes, headers: Mapping[str, str], timeout_s: float, **limits: int | None
+    ) -> HttpOutcome:
+        """The answer to the request that the call's `url` and `method` name; for the limits see HttpParams. Raises
+        ToolFault."""
+        client = await self.http_client()
+        from tool_runtime.web import DomainScope
+        from tool_runtime.web.http import HttpParams
+
+        arguments, granted = request.arguments, request.constraints
+        domains = DomainScope(granted.allowed_domains, granted.blocked_domains)
+        method = arguments.get("method", "GET")
+        return await client.fetch(HttpParams(arguments["url"], method, headers, body, timeout_s, domains, **limits))
+
+    def _make_client(self) -> HttpClient:
+        from tool_runtime.web import network_under
+        from tool_runtime.web.http import HttpClient, HttpLimits
+
+        settings, network = self.settings, network_under(self.settings, tls_checks=self._tls_checks)
+        return HttpClient(self.pool, HttpLimits(settings.http_max_body_bytes, settings.http_max_redirects), network)
 
     def _ends(self, request: ToolRequest) -> writing.MoveParams:
         return writing.MoveParams(
@@ -303,29 +330,10 @@ def _add_diff(call: CallContext, outcome: writing.WriteOutcome) -> Written:
         diff = size_note(outcome.before_bytes, len(outcome.after), path)
     else:
         diff = make_diff(outcome.before, outcome.after, path)
-    settle = _settling_of(outcome)
-    if call.abandoned.flag and settle is not None:  # no result will be on record behind which somebody would do it
-        settle()
+    if call.abandoned.flag and outcome.settle is not None:  # no result will be on record behind which somebody would
+        outcome.settle()
     made = (file_diff(call.request, diff),) if diff else ()
-    return outcome, {"artifacts": made, "seen": str(outcome.seen), "settle": settle}
-
-
-def _settling_of(outcome: writing.WriteOutcome) -> Callable[[], None] | None:
-    """Return what is to be done once the result of a write is on record; None for nothing."""
-    if outcome.kept is None:
-        return None
-    return functools.partial(writing.settle, outcome.kept)
-
-
-@contextmanager
-def _listing_advised(path: str) -> Iterator[None]:
-    """A model that reads a directory wants to know what is in it."""
-    try:
-        yield
-    except ToolFault as fault:
-        if fault.kind is not FaultKind.IS_DIRECTORY:
-            raise
-        raise ToolFault(fault.kind, f"is a directory: {path}; ListDirectory shows what is in it") from fault
+    return outcome, {"artifacts": made, "seen": str(outcome.seen), "settle": outcome.settle}
 
 
 def _render(outcome: ReadOutcome, offset: int) -> ToolOutput:
@@ -367,17 +375,14 @@ def _notebook(call: CallContext, params: ReadParams) -> ToolOutput | str:
         if fault.kind is not FaultKind.TOO_LARGE or most == limit:
             raise
         return f"This notebook has more than {most} bytes, and is not shown as cells"
-    window = LineWindow(WantedLines(params.offset, params.limit), params.max_output_bytes)
+    window = LineWindow(params.offset, params.limit, params.max_output_bytes)
     window.add(found.text)
     if window.past_end:
         text = f"[The notebook's cells end before line {params.offset}]"
         return ToolOutput(text, capped=True, seen=str(file.stamp))
     text = window.text()
-    images = tuple(
-        Image(one.file.header.media_type, one.file.header.width, one.file.header.height, one.file.data)
-        for one in found.pictures
-        if one.file.data is not None and one.line in text
-    )
+    shown = [file for line, file in found.pictures if line in text]
+    images = tuple(Image(*one.header[:3], one.data) for one in shown if one.data is not None)
     return ToolOutput(text, capped=True, seen=str(file.stamp), images=images)
 
 
@@ -387,70 +392,8 @@ def _pdf(call: CallContext, params: ReadParams, outcome: ReadOutcome) -> ToolOut
     if place is None:
         text = f"PDF file, {outcome.size_bytes} bytes; {documents.HOW_TO_INSTALL}"
         return ToolOutput(text, capped=True, seen=str(outcome.seen))
-    found = documents.read_pdf(params, WantedLines(params.offset, params.limit), place, call.abandoned)
+    found = documents.read_pdf(params, place, call.abandoned)
     text = f"[The text of the pages ends before line {params.offset}]\n" if found.past_end else found.text
     if found.problem is not None:
         text += f"[Not all of this PDF of {found.size_bytes} bytes was read: {found.problem}]\n"
     return ToolOutput(text, capped=True, seen=str(outcome.seen))
-
-
-# HTTP requests, over `web.http`.
-
-
-class Web:
-    """The HTTP client of a family, made when its first request comes. Without `tls_checks` it takes any certificate."""
-
-    def __init__(self, settings: RuntimeSettings, pool: DaemonPool, *, tls_checks: bool = True) -> None:
-        self._settings = settings
-        self._pool = pool
-        self._tls_checks = tls_checks
-        self._client: HttpClient | None = None
-        self._lock = asyncio.Lock()
-
-    async def client(self) -> HttpClient:
-        """The one client. It is made in a thread: httpx and a TLS context cost some 80 ms."""
-        async with self._lock:
-            if self._client is None:
-                self._client = await self._pool.run(self._make)
-        return self._client
-
-    async def fetch(
-        self, request: ToolRequest, body: bytes, headers: Mapping[str, str], timeout_s: float, **limits: int | None
-    ) -> HttpOutcome:
-        """The answer to the request that the call's `url` and `method` name; for the limits see HttpParams. Raises
-        ToolFault."""
-        client = await self.client()
-        from tool_runtime.web import DomainScope
-        from tool_runtime.web.http import HttpParams
-
-        arguments, granted = request.arguments, request.constraints
-        params = HttpParams(
-            url=arguments["url"],
-            method=arguments.get("method", "GET"),
-            headers=headers,
-            body=body,
-            timeout_s=timeout_s,
-            domains=DomainScope(granted.allowed_domains, granted.blocked_domains),
-            **limits,
-        )
-        return await client.fetch(params)
-
-    async def aclose(self) -> None:
-        """Close pooled connections."""
-        if self._client is not None:
-            await self._client.aclose()
-
-    def _make(self) -> HttpClient:
-        from policy.addresses import address_is_public
-        from tool_runtime.web import Network
-        from tool_runtime.web.http import HttpClient, HttpLimits
-
-        settings, allowed = self._settings, self._settings.address_allowed
-        proxies = {"http": settings.http_proxy, "https": settings.https_proxy}
-        network = Network(
-            address_is_public if allowed is None else allowed,
-            local_names=allowed is not None,
-            proxies={scheme: url for scheme, url in proxies.items() if url is not None},
-            tls_checks=self._tls_checks,
-        )
-        return HttpClient(self._pool, HttpLimits(settings.http_max_body_bytes, settings.http_max_redirects), network)

@@ -56,26 +56,27 @@ def parameters(required: Sequence[str], **properties: Mapping[str, Any]) -> Mapp
 
 def text(description: str = "", **rules: Any) -> Mapping[str, Any]:
     """A string; without a description where its name says all."""
-    return _describe("string", description, rules)
+    return {"type": "string", **({"description": description} if description else {}), **rules}
 
 
 def integer(description: str = "", **rules: int) -> Mapping[str, Any]:
     """An integer."""
-    return _describe("integer", description, rules)
+    return {**text(description, **rules), "type": "integer"}
 
 
 def flag(description: str = "") -> Mapping[str, Any]:
     """A boolean."""
-    return _describe("boolean", description, {})
-
-
-def _describe(kind: str, description: str, rules: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"type": kind, **({"description": description} if description else {}), **rules}
+    return {**text(description), "type": "boolean"}
 
 
 def mapping(description: str = "") -> Mapping[str, Any]:
     """An object of strings by any names."""
-    return {**_describe("object", description, {}), "additionalProperties": {"type": "string"}}
+    return {**text(description), "type": "object", "additionalProperties": {"type": "string"}}
+
+
+def items(description: str, member: Mapping[str, Any], **rules: int) -> Mapping[str, Any]:
+    """A list of such members."""
+    return {"type": "array", "description": description, "items": member, **rules}
 
 
 def content_of_write(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | None:
@@ -84,14 +85,9 @@ def content_of_write(arguments: Mapping[str, Any], _before: bytes | None) -> byt
     return content.encode("utf-8", "replace") if isinstance(content, str) else None
 
 
-def items(description: str, member: Mapping[str, Any], **rules: int) -> Mapping[str, Any]:
-    """A list of such members."""
-    return {"type": "array", "description": description, "items": member, **rules}
-
-
 def definition_of(spec: ToolSpec) -> ToolSpec:
-    """The tool as requests define it: without the bounds of arguments, which the error of a call that breaks one names.
-    A schema that another program wrote stays as it is, but for what gateways refuse at its top."""
+    """The tool as requests define it, without the bounds of arguments: the error of a call that breaks one names it. A
+    schema that another program wrote stays as it is, but for what gateways refuse at its top."""
     if spec.foreign_schema:
         return spec._replace(input_schema=one_object(spec.input_schema))
     return spec._replace(input_schema=_drop_bounds(spec.offered or spec.input_schema))
@@ -112,8 +108,7 @@ def _drop_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def one_object(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """A schema of arguments without references and choices between schemas at its top, for which gateways refuse the
-    whole request. The properties of all of them stay, and none is required that one choice does without. Calls are
-    judged by the schema as it was."""
+    whole request. The properties of all of them stay; none is required that one choice does without."""
     if schema.keys().isdisjoint(_NOT_AT_TOP):
         return schema
     return {"type": "object", **_flat(schema, schema, _MAX_NESTED)}

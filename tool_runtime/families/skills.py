@@ -336,7 +336,7 @@ NETWORK_REQUEST: Final = ToolSpec(
 async def _request(operations: Operations, call: CallContext) -> ToolOutput:
     """An HTTP error status is no failure of the call."""
     arguments, settings = call.request.arguments, operations.settings
-    outcome = await operations.web.fetch(
+    outcome = await operations.fetch(
         call.request,
         encode(arguments.get("body", ""), "body"),
         arguments.get("headers", {}),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from tool_runtime.files.images import ImageFile
-    from tool_runtime.files.read import ReadParams, WantedLines
+    from tool_runtime.files.read import ReadParams
     from tool_runtime.tool import Abandoned
 
 MAX_BYTES: Final = 32 * 1024 * 1024
@@ -210,15 +210,13 @@ def find_extra() -> str | None:
     return None if found is None or found.origin is None else os.path.dirname(os.path.dirname(found.origin))
 
 
-def read_pdf(
-    params: ReadParams, wanted: WantedLines, place: str, abandoned: Abandoned, limits: PdfLimits = PDF_LIMITS
-) -> PdfOutcome:
+def read_pdf(params: ReadParams, place: str, abandoned: Abandoned, limits: PdfLimits = PDF_LIMITS) -> PdfOutcome:
     """The text of the file, or a window of its lines. `place` is what `installed` gave. Raises ToolFault."""
     with os_faults(params.path):
         _, fd, status = open_file(params.path, params.scope)
         with open(fd, "rb", buffering=0) as file:
             refuse_size(status.st_size, params.max_file_size_bytes, params.path)
-            window = LineWindow(wanted, params.max_output_bytes)
+            window = LineWindow(params.offset, params.limit, params.max_output_bytes)
             reading = _PdfReading(file, place, limits)
             try:
                 for page in reading.pages():

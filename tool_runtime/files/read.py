@@ -82,7 +82,7 @@ def read_file(params: ReadParams, abandoned: Abandoned, *, near_only: bool = Fal
                 size = len(image.data) if image is not None and image.data is not None else status.st_size
                 return ReadOutcome(None, size, seen, image=image)
             for candidate in (marked,) if marked else candidates(encoding, locale.getpreferredencoding(False)):
-                window = LineWindow(WantedLines(params.offset, params.limit), params.max_output_bytes)
+                window = LineWindow(params.offset, params.limit, params.max_output_bytes)
                 try:
                     size = window.read(_chunks(file, status, head, skip, params, abandoned), candidate)
                 except UnicodeDecodeError:
@@ -237,25 +237,20 @@ MAX_LINE_CHARS: Final = 2_000
 """Longer lines are cut to this length."""
 
 
-class WantedLines(NamedTuple):
-    """`offset` is the number of the first line, from 1, `limit` a number of lines, None for all. A line that is asked
-    for alone is shown without the bound on lines."""
-
-    offset: int = 1
-    limit: int | None = None
-
-
 class LineWindow:
-    """Picks the wanted lines; only their head and tail of `max_output_bytes` are kept. Line ends stay as they are."""
+    """Picks `limit` lines, None for all, from the line `offset` on, which counts from 1; only their head and tail of
+    `max_output_bytes` are kept. Line ends stay as they are. A line that is asked for alone is shown without the bound
+    on lines."""
 
-    def __init__(self, wanted: WantedLines, max_output_bytes: int) -> None:
+    def __init__(self, offset: int, limit: int | None, max_output_bytes: int) -> None:
         self.done = False
         self._kept = HeadTail(max_output_bytes)
-        self._limit = max_output_bytes
-        self._wanted = wanted
-        self._skip = wanted.offset - 1
-        self._take = wanted.limit
-        self._shortened = None if wanted.limit == 1 else _Shortened(wanted.offset)
+        self._max_bytes = max_output_bytes
+        self._offset = offset
+        self._limit = limit
+        self._skip = offset - 1
+        self._take = limit
+        self._shortened = None if limit == 1 else _Shortened(offset)
 
     @property
     def past_end(self) -> bool:
@@ -267,7 +262,7 @@ class LineWindow:
         """The number of the line from which on the middle of the window is left out; None where it is whole, and for a
         line that was asked for alone."""
         before = self._kept.lines_before_cut
-        return None if before is None or self._wanted.limit == 1 else self._wanted.offset + before
+        return None if before is None or self._limit == 1 else self._offset + before
 
     def read(self, pieces: Iterable[bytes], encoding: str) -> int:
         """Decode `pieces` up to the window's end; gives the bytes read. Raises UnicodeDecodeError."""
@@ -303,7 +298,7 @@ class LineWindow:
         if self._shortened is not None:
             self._keep(self._shortened.end())
             self._shortened = None
-        return self._kept.render(self._limit).decode("utf-8")
+        return self._kept.render(self._max_bytes).decode("utf-8")
 
     def _keep(self, text: str) -> None:
         self._kept.add(text.encode("utf-8", "replace"))
@@ -359,40 +354,28 @@ _MAX_LINE_BYTES: Final = 1024 * 1024
 """A longer line is read in parts, which count as lines."""
 
 
-class StoredParams(NamedTuple):
-    """`offset` is a line number from 1, or with a `pattern` counts matches from 1. `limit` is a number of lines."""
-
-    offset: int = 1
-    limit: int = 200
-    pattern: Pattern | None = None
-
-
-class StoredPart(NamedTuple):
-    """`lines` with their numbers. `more`: there are further ones; `seen` lines were read."""
-
-    lines: list[tuple[int, str]]
-    more: bool
-    seen: int
-
-
-def read_stored(file: BinaryIO, params: StoredParams, max_bytes: int, abandoned: Abandoned) -> StoredPart:
-    """The lines, at most some `max_bytes` of them; in bounded memory. Lines are as a terminal would show them in the
-    end. Raises OSError, and ToolFault for a call that has been given up."""
+def read_stored(
+    file: BinaryIO, offset: int, limit: int, pattern: Pattern | None, max_bytes: int, abandoned: Abandoned
+) -> tuple[list[tuple[int, str]], bool, int]:
+    """`limit` lines with their numbers, at most some `max_bytes` of them, from the line `offset` on, or those that
+    match, from the match `offset` on, both from 1; whether there are more; and how many lines were read. In bounded
+    memory. Lines are as a terminal would show them in the end. Raises OSError, and ToolFault for a call that has been
+    given up."""
     found: list[tuple[int, str]] = []
     number = matched = size = 0
     for line in _lines(file, abandoned):
         number += 1
-        if params.pattern is not None and params.pattern.search(line) is None:
+        if pattern is not None and pattern.search(line) is None:
             continue
         matched += 1
-        if matched < params.offset:
+        if matched < offset:
             continue
-        if len(found) == params.limit or size > max_bytes:
-            return StoredPart(found, True, number)
+        if len(found) == limit or size > max_bytes:
+            return found, True, number
         text = _cut(line.decode("utf-8", "replace"))
         size += len(text)
         found.append((number, text))
-    return StoredPart(found, False, number)
+    return found, False, number
 
 
 def _lines(file: BinaryIO, abandoned: Abandoned) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ move after the check are refused and only regular files are ever touched.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 import stat
@@ -27,7 +28,7 @@ from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from io import FileIO
 
     from tool_runtime.files.edits import Edit
@@ -89,8 +90,8 @@ _Params = WriteParams | EditParams
 
 class WriteOutcome(NamedTuple):
     """`before` is the earlier content, None when there was no file or it was over BEFORE_MAX_BYTES. `seen` is the file
-    as it is now. `places` says how many an edit replaced. `also` are other names of the file, which have changed with
-    it; `kept` is what is to be settled once the result is on record, None for nothing."""
+    as it is now. An edit replaced `places` places. `also` are other names of the file, which have changed with it;
+    `settle` is to be called once the result is on record, None for nothing."""
 
     existed: bool
     before: bytes | None
@@ -99,7 +100,7 @@ class WriteOutcome(NamedTuple):
     seen: FileStamp = FileStamp("")
     places: int = 0
     also: tuple[str, ...] = ()
-    kept: str | None = None
+    settle: Callable[[], None] | None = None
 
 
 class _Found(NamedTuple):
@@ -232,8 +233,9 @@ def _replace_in_place(
 ) -> WriteOutcome:
     also = other_names(real, status, params.scope) if status.st_nlink > 1 else ()
     new = NewContent(real, done.after, params.mode, params.kept)
+    settling = None if params.kept is None else functools.partial(settle, params.kept)
     written = write_in_place(directory, os.path.basename(real), status, new, abandoned)
-    return done._replace(seen=FileStamp.make(written, done.after), also=tuple(also), kept=params.kept)
+    return done._replace(seen=FileStamp.make(written, done.after), also=tuple(also), settle=settling)
 
 
 def _refuse_other(now: os.stat_result | None, found: os.stat_result | None, name: str) -> None:

@@ -35,16 +35,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from agent_host.contracts import Leftovers, SourceNotice, Subject, ToolSpec
+from agent_host.contracts import SourceNotice, Subject, ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.families import ELSEWHERE
 from tool_runtime.schema import UnusableSchema
-from tool_runtime.tool import CallContext, Tool, ToolFault, ToolOutput, add_timeout, cap, mend_schema
+from tool_runtime.tool import CallContext, Provider, Tool, ToolFault, ToolOutput, add_timeout, cap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from agent_host.contracts import ToolRequest
 
 MAX_TOOLS: Final = 500
 MAX_DESCRIPTION_CHARS: Final = 4096
@@ -86,7 +85,7 @@ class ToolList(NamedTuple):
 
     @property
     def note(self) -> str:
-        """The end of a line that says how many tools can be used: which of them cannot, and why."""
+        """The end of a line that says how many tools can be used: the others, and why."""
         if not self.rejected:
             return ""
         shown = "; ".join(f"{tool}: {why}" for tool, why in list(self.rejected.items())[:_MAX_SHOWN])
@@ -100,56 +99,46 @@ class KeptLists(Protocol):
 
     def newest(self) -> str | None:
         """The SHA-256 of the list that the source gave last."""
-        ...
 
     def list_in_use(self) -> str | None:
         """The SHA-256 of the list that a task had last."""
-        ...
 
     def read(self, sha256: str) -> Sequence[Mapping[str, Any]] | None:
         """The list of this SHA-256; None where it is not kept."""
-        ...
 
     def keep(self, sha256: str, definitions: Sequence[Mapping[str, Any]]) -> None:
         """Keep a list, as the newest."""
-        ...
 
     def use(self, sha256: str, identities: Mapping[str, str]) -> None:
         """Say that a task has this list. The tools in it that are new, by name, count as approved as they are."""
-        ...
 
 
 class Source(Protocol):
-    """A source of tools. `name` is how people know it: `mcp:fs`."""
+    """A source of tools. `name` is how people and records know it: `mcp:fs`."""
 
-    @property
-    def name(self) -> str:
-        """Its name, by which records know it."""
-        ...
+    name: str
 
     async def list(self) -> ToolList:
         """Its tools now. Raises ToolFault where it cannot be asked."""
-        ...
 
     async def call(self, tool: Definition, call: CallContext) -> ToolOutput:
         """Run one call. Raises ToolFault with what the model is to read."""
-        ...
 
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:
         """The outcome of a call whose host died before it had the answer; None if the source cannot say. Nothing is run
         for it. Raises ToolFault for a call that is known to have failed, or not to have come."""
-        ...
+        del tool, call
+        return None
 
     async def aclose(self) -> None:
         """Let go of it."""
-        ...
 
 
 class SourceTerms(NamedTuple):
     """The terms on which a source's tools are used. `capability` is what their calls need; `elsewhere`: they go over
-    the network. `timeout_s` is a call's. `connect_timeout_s` is for how long a first task waits for a source that
-    nothing is known of. A source whose tools are known is asked `ask_after_s` after the session's start, or with the
-    first call: one that takes much of the machine is not asked in a session that is over by then."""
+    the network. A call has `timeout_s`; a first task waits `connect_timeout_s` for a source that nothing is known of.
+    One whose tools are known is asked `ask_after_s` after the session's start, or with the first call: a session may be
+    over by then."""
 
     capability: str
     elsewhere: bool
@@ -158,7 +147,7 @@ class SourceTerms(NamedTuple):
     ask_after_s: float = 0.0
 
 
-class RemoteTools:
+class RemoteTools(Provider):
     """A Provider of one source's tools. `admits` says of a name whether the bundle lists it: any other tool is not
     registered (TR 9.4). `report` is told, on the event loop, what people are to know. `completed` adds to a tool what
     its source does not know."""
@@ -174,6 +163,7 @@ class RemoteTools:
         completed: Callable[[ToolSpec], ToolSpec] | None = None,
     ) -> None:
         self._completed = completed
+        self.name = source.name
         self._source = source
         self._terms = terms
         self._kept = kept
@@ -187,11 +177,6 @@ class RemoteTools:
         self._told_hidden = False
         self._told_away: set[str] = set()
 
-    @property
-    def name(self) -> str:
-        """The source's name."""
-        return self._source.name
-
     def begin(self) -> None:
         """Ask the source for its tools, beside all else; also when it says that they have changed."""
         if self._asking is not None and not self._asking.done():
@@ -200,8 +185,8 @@ class RemoteTools:
         self._asking = asyncio.create_task(self._ask())
 
     async def fix(self, wanted: str | None) -> str | None:
-        """Fix the tools for a task: those of the list `wanted`, where it is kept, else the newest. Returns the SHA-256
-        of the list, None where nothing is known of the source."""
+        """Fix the tools for a task: those of the list of the SHA-256 `wanted`, if it is kept, else the newest. Returns
+        the SHA-256 of the list, None where nothing is known of the source."""
         definitions = None if wanted is None else await self._read(wanted)
         sha256 = wanted
         if definitions is None:
@@ -222,6 +207,10 @@ class RemoteTools:
         """See Provider: those that are fixed."""
         return tuple(map(self._spec, self._fixed.values()))
 
+    def _spec(self, tool: Definition) -> ToolSpec:
+        spec = spec_of(tool, self._terms.capability, elsewhere=self._terms.elsewhere)
+        return spec if self._completed is None else self._completed(spec)
+
     def get(self, name: str) -> Tool | None:
         """See Provider."""
         tool = self._fixed.get(name)
@@ -235,10 +224,6 @@ class RemoteTools:
         if self._asking is not None:  # a change is kept before it has a call refused: the next task knows of it
             await self._asked.wait()
         return await self._source.call(tool, call)
-
-    async def end_leftovers(self, request: ToolRequest) -> Leftovers:  # noqa: ARG002 - see Provider
-        """See Provider. What a call has begun elsewhere is not on this machine."""
-        return Leftovers()
 
     async def aclose(self) -> None:
         """See Provider."""
@@ -268,7 +253,9 @@ class RemoteTools:
             self._told_away.clear()
             shapes = [one.to_json() for one in listed.definitions]
             await asyncio.to_thread(self._kept.keep, _sha256(shapes), shapes)
-            self._report(_notice_of_list(self.name, listed))
+            count, rejected = len(listed.definitions), sorted(listed.rejected)
+            message = f"{self.name} has {count} tools{listed.note}"
+            self._report(SourceNotice(self.name, "listed", message, count, rejected=rejected))
             self._asked.set()
             if not self._again:
                 return
@@ -320,10 +307,6 @@ class RemoteTools:
             f"capabilities: {line.decode()}"
         )
 
-    def _spec(self, tool: Definition) -> ToolSpec:
-        spec = spec_of(tool, self._terms.capability, elsewhere=self._terms.elsewhere)
-        return spec if self._completed is None else self._completed(spec)
-
 
 def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
     """The specification that a definition has for the host. What its source says of effects is not believed: a bundle's
@@ -344,9 +327,9 @@ def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
 
 
 def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) -> ToolList:
-    """Those of a source's tools that can be used, and why the others cannot: names, schemas and how many there are have
-    bounds, and descriptions lose what is beyond them. Schemas are mended where it is plain what they mean. Each tool
-    stands once; the first of a name counts."""
+    """Those of a source's tools that can be used, and why the others cannot. Names, schemas and their number have
+    bounds; descriptions are cut; schemas are mended where it is plain what they mean. Of two tools with one name the
+    first counts."""
     found: dict[str, Definition] = {}
     wrong = dict(rejected)
     for one in definitions:
@@ -372,17 +355,14 @@ def _usable(one: Definition, found: Mapping[str, Definition]) -> Definition:
     if len(found) >= MAX_TOOLS:
         raise UnusableSchema(f"there are more than {MAX_TOOLS} tools")
     text = _HIDDEN_CHARACTERS.sub("", one.description)[:MAX_DESCRIPTION_CHARS]
+    from tool_runtime.foreign_schema import mend_schema  # a library of 15 MB, for those who need it
+
     try:
         arguments = mend_schema(one.input_schema, of_object=True)
         output = None if one.output_schema is None else mend_schema(one.output_schema)
     except UnusableSchema as error:
         raise UnusableSchema(f"its schema cannot be used: {error}") from None
     return one._replace(description=text, input_schema=arguments, output_schema=output)
-
-
-def _notice_of_list(name: str, listed: ToolList) -> SourceNotice:
-    count, rejected = len(listed.definitions), listed.rejected
-    return SourceNotice(name, "listed", f"{name} has {count} tools{listed.note}", count, rejected=sorted(rejected))
 
 
 def definition_of(shape: Mapping[str, Any]) -> Definition:

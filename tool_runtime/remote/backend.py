@@ -12,7 +12,7 @@ a tool of this machine would have given: text and URIs, or a fault.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -24,16 +24,16 @@ from config import json_text
 from config.lean_typing import NamedTuple
 from config.shapes import ANYTHING, FLAG, OBJECT, TEXT, ListOf, Nullable, Record, Text, first_problem, one_of
 from tool_runtime.output.artifacts import tool_output
-from tool_runtime.remote import Definition, ToolList, usable
-from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, cap_output
+from tool_runtime.remote import Definition, Source, ToolList, usable
+from tool_runtime.tool import CallContext, FaultKind, ToolFault, ToolOutput, cap_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from agent_host.contracts import ToolRequest
     from agent_host.ids import Outside
-    from tool_runtime.tool import CallContext
 
+T = TypeVar("T")
 _RUNNING: Final = 202
 _UNKNOWN: Final = 404
 _CONFLICT: Final = 409
@@ -47,14 +47,9 @@ _LOST: Final = "whether it took effect is unknown: inspect before you try again"
 CAPABILITY: Final = "BackendTool.Invoke"
 _MAX_URIS: Final = 1000
 _MAX_CODE_CHARS: Final = 64
+_MADE_BY: Final = ("toolName", "sessionId", "taskId", "stepId")
 _RESULT: Final = Record(
-    {
-        "toolName": TEXT,
-        "sessionId": TEXT,
-        "taskId": TEXT,
-        "stepId": TEXT,
-        "status": one_of("succeeded", "failed", "denied"),
-    },
+    {**dict.fromkeys(_MADE_BY, TEXT), "status": one_of("succeeded", "failed", "denied")},
     {
         "outputText": Text(nul=True),
         "artifactUris": ListOf(Text(1, 2048), most=_MAX_URIS),
@@ -97,17 +92,14 @@ class BackendAnswer(Protocol):
     @property
     def status(self) -> int:
         """The HTTP status."""
-        ...
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers of the request."""
-        ...
 
     @property
     def body(self) -> bytes:
         """All of it."""
-        ...
 
 
 class Service(Protocol):
@@ -118,11 +110,9 @@ class Service(Protocol):
     ) -> BackendAnswer:
         """One request and its answer. Raises ServiceUnreachable where nothing was sent, ServiceUnavailable where no
         whole answer came, ServiceRejected for one that cannot be read."""
-        ...
 
     def clean(self, text: str) -> str:
         """One short line of what the service said, without tokens."""
-        ...
 
 
 class InvocationTerms(NamedTuple):
@@ -160,8 +150,15 @@ class _Taken(Exception):
     """An earlier call of the session, in another step, had this id: the service has its answer, and ran nothing."""
 
 
-class Invocations:
-    """The calls of one session. Raises what its methods say, and ToolFault for what the model is to read."""
+NAME: Final = "backend"
+"""The name of the source in records and messages."""
+
+
+class BackendSource(Source):
+    """A Source: listed beside a session's start, called once by the id of each call, and asked after a crash what
+    became of one (AH 7.6). `service` is closed by whoever made it."""
+
+    name = NAME
 
     def __init__(self, service: Service, terms: InvocationTerms) -> None:
         self._service = service
@@ -169,39 +166,50 @@ class Invocations:
         self._longest_s = terms.timeout_s + _MARGIN_S  # of one request: the call's own time is over first
         self._epoch = ""
 
-    async def listing(self) -> bytes:
-        """The body of GET /tools. Raises ToolFault."""
+    async def list(self) -> ToolList:
+        """See Source."""
         try:
-            answer = await call_with_retries(
-                ServiceUnavailable, self._list, self._terms.retry, _untold, self._terms.outside
-            )
+            answer = await self._get("/tools")
         except ServiceError as error:
             raise ToolFault(FaultKind.NETWORK, _advise(error)) from error
         if answer.status != 200:
-            raise _refusal_of(answer.status, answer.body, self._service.clean)
-        return answer.body
+            raise self._refusal(answer)
+        return tools_of(answer.body)
 
-    async def run(self, request: ToolRequest) -> bytes:
-        """The ToolResult of a call, as JSON. Raises ToolFault where it did not run, and where nobody knows."""
-        async with _within(self._terms.timeout_s, request.tool_name):
-            first, second = _keys(request)
-            try:
-                return await self._run(request, first)
-            except _Taken:
-                return await self._run(request, second)
+    async def call(self, tool: Definition, call: CallContext) -> ToolOutput:  # noqa: ARG002 - see Source
+        """See Source."""
+        return self._output(call, await self._within_time(call.request, self._run))
 
-    async def find(self, request: ToolRequest) -> bytes | None:
-        """The ToolResult of a call that was sent before, once it is there; None where the service has no record of it.
-        Nothing is run for it. Raises ToolFault for a service that cannot say."""
+    async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
+        """See Source. The service answers by the call's id, and a call that runs is waited for."""
         why = "the service cannot say what became of the call"
-        async with _within(self._terms.timeout_s, request.tool_name):
-            first, second = _keys(request)
-            try:
-                return await self._ask(request, first, why)
-            except _Taken:
-                return await self._ask(request, second, why)
+        found = await self._within_time(call.request, lambda request, key: self._ask(request, key, why))
+        return None if found is None else cap_output(self._output(call, found), call)
+
+    async def aclose(self) -> None:
+        """See Source."""
+
+    def _output(self, call: CallContext, body: bytes) -> ToolOutput:
+        return output_of(call.request, body, self._service.clean, call.settings.artifact_threshold_bytes)
+
+    async def _within_time(self, request: ToolRequest, work: Callable[[ToolRequest, str], Awaitable[T]]) -> T:
+        """Do the work under the id of the call, and where an earlier step had a call of the same id under another one:
+        ids are unique in one answer of a model, and there are gateways that count them anew in each."""
+        timeout_s = self._terms.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                try:
+                    return await work(request, request.tool_call_id)
+                except _Taken:
+                    return await work(request, f"{request.tool_call_id}.{request.step_id}")
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            message = f"{request.tool_name} gave no answer within {timeout_s:g} seconds, and may still run; {_LOST}"
+            raise ToolFault(FaultKind.TIMED_OUT, message) from error
 
     async def _run(self, request: ToolRequest, key: str) -> bytes:
+        """The ToolResult of a call, as JSON. Raises ToolFault where it did not run, and where nobody knows."""
         epoch, lost = self._epoch, ""
 
         async def attempt() -> BackendAnswer:
@@ -215,9 +223,7 @@ class Invocations:
                 raise _NotAgain(str(error)) from error
 
         try:
-            answer = await call_with_retries(
-                ServiceUnavailable, attempt, self._terms.retry, _untold, self._terms.outside
-            )
+            answer = await self._retry(attempt)
         except ServiceUnavailable as error:
             if lost:
                 return await self._found(request, key, lost)
@@ -229,7 +235,7 @@ class Invocations:
             return _own(request, answer.body)
         if answer.status == _RUNNING:
             return await self._found(request, key, "the service no longer knows of the call")
-        refused = _refusal_of(answer.status, answer.body, self._service.clean)
+        refused = self._refusal(answer)
         if lost:
             raise ToolFault(FaultKind.INTERRUPTED, f"{lost}; {refused}; {_LOST}")
         if answer.status == _CONFLICT:
@@ -243,12 +249,6 @@ class Invocations:
         if found is None:
             raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {_LOST}")
         return found
-
-    async def _list(self) -> BackendAnswer:
-        answer = await self._exchange("GET", "/tools", {})
-        if answer.status == 429 or answer.status >= 500:
-            raise self._passing(answer)
-        return answer
 
     async def _send(self, request: ToolRequest, key: str, epoch: str) -> BackendAnswer:
         """One try; with an `epoch` only in that. Raises ServiceUnavailable for what did not run and may the next time,
@@ -279,20 +279,13 @@ class Invocations:
         return answer
 
     async def _ask(self, request: ToolRequest, key: str, why: str) -> bytes | None:
+        """The ToolResult of a call that was sent before, once it is there; None where the service has no record of it.
+        Nothing is run for it. Raises ToolFault for a service that cannot say."""
         wait_s, longest_s = _POLL_S
         path = f"/tools/{_quote(request.tool_name)}/invocations/{_quote(key)}"
-
-        async def ask() -> BackendAnswer:
-            answer = await self._exchange("GET", path, {}, request.tool_name)
-            if answer.status == 429 or answer.status >= 500:
-                raise self._passing(answer)
-            return answer
-
         while True:
             try:
-                answer = await call_with_retries(
-                    ServiceUnavailable, ask, self._terms.retry, _untold, self._terms.outside
-                )
+                answer = await self._get(path, request.tool_name)
             except ServiceError as error:
                 said = why if why in str(error) else f"{why}; {error}"
                 raise ToolFault(FaultKind.INTERRUPTED, f"{said}; {_LOST}") from error
@@ -301,14 +294,27 @@ class Invocations:
             if answer.status == 200:
                 return _own(request, answer.body)
             if answer.status != _RUNNING:  # it is lost to the service, or this host may not ask
-                refused = _refusal_of(answer.status, answer.body, self._service.clean)
-                raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {refused}; {_LOST}")
+                raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {self._refusal(answer)}; {_LOST}")
             asked_for = retry_after_s(answer.headers, self._terms.outside.time)
             await asyncio.sleep(wait_s if asked_for is None else min(asked_for, longest_s))
             wait_s = min(wait_s * 1.5, longest_s)
 
+    async def _get(self, path: str, tool_name: str = "") -> BackendAnswer:
+        async def attempt() -> BackendAnswer:
+            answer = await self._exchange("GET", path, {}, tool_name)
+            if answer.status == 429 or answer.status >= 500:
+                raise self._passing(answer)
+            return answer
+
+        return await self._retry(attempt)
+
+    async def _retry(self, attempt: Callable[[], Awaitable[BackendAnswer]]) -> BackendAnswer:
+        """A retry is part of the call: only its end is told."""
+        terms = self._terms
+        return await call_with_retries(ServiceUnavailable, attempt, terms.retry, lambda *_: None, terms.outside)
+
     async def _exchange(
-        self, method: str, path: str, headers: Mapping[str, str], tool_name: str = "", body: bytes = b""
+        self, method: str, path: str, headers: Mapping[str, str], tool_name: str, body: bytes = b""
     ) -> BackendAnswer:
         """One request, about a tool with the grant for it; what the answer says of the epoch is taken note of."""
         grant = self._terms.grant(tool_name) if tool_name else None
@@ -322,46 +328,31 @@ class Invocations:
         return _Answer(answer.status, answer.headers, answer.body.replace(grant.encode(), _HIDDEN))
 
     def _passing(self, answer: BackendAnswer) -> ServiceUnavailable:
-        _, message, _ = error_of(answer.body)
-        said = self._service.clean(message) or "no details"
+        said = self._service.clean(error_of(answer.body)[1]) or "no details"
         return ServiceUnavailable(
             f"the Backend Tool Service said HTTP {answer.status}: {said}",
             status=answer.status,
             retry_after_s=retry_after_s(answer.headers, self._terms.outside.time),
         )
 
-
-class _within:  # noqa: N801 - read as the `async with` that it is
-    """A block that has `timeout_s`. Raises ToolFault(TIMED_OUT)."""
-
-    def __init__(self, timeout_s: float, tool_name: str) -> None:
-        self._timeout = asyncio.timeout(timeout_s)
-        self._said = f"{tool_name} gave no answer within {timeout_s:g} seconds, and may still run; {_LOST}"
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(self, *error: Any) -> None:
-        try:
-            await self._timeout.__aexit__(*error)
-        except TimeoutError as timed_out:
-            raise ToolFault(FaultKind.TIMED_OUT, self._said) from timed_out
-
-
-def _keys(request: ToolRequest) -> tuple[str, str]:
-    """The id of the call, and what it is sent under where an earlier step had a call of the same id: ids are unique in
-    one answer of a model, and there are gateways that count them anew in each."""
-    return request.tool_call_id, f"{request.tool_call_id}.{request.step_id}"
+    def _refusal(self, answer: BackendAnswer) -> ToolFault:
+        """The fault for an answer by which no tool has run."""
+        code, message, _ = error_of(answer.body)
+        said = self._service.clean(message) or f"HTTP {answer.status}"
+        if answer.status == 401:
+            said = (
+                f"the Backend Tool Service does not take this host's token, or got none ({said}); check "
+                "BACKEND_TOOL_SERVICE_TOKEN: it must be the token of your tenant"
+            )
+        usual = _BY_STATUS.get(answer.status, ErrorCode.TOOL_EXECUTION_FAILED)
+        return _fault(code or usual, said, denied=answer.status == 403)
 
 
 def _own(request: ToolRequest, body: bytes) -> bytes:
     """`body`, unless it is the result of another step's call. Raises _Taken."""
-    try:
-        value = json_text.loads(body)
-    except orjson.JSONDecodeError:
-        return body
-    step = value.get("stepId", request.step_id) if isinstance(value, dict) else request.step_id
-    if step != request.step_id and isinstance(step, str):
+    value = _json(body)
+    step = value.get("stepId") if isinstance(value, dict) else None
+    if isinstance(step, str) and step != request.step_id:
         raise _Taken
     return body
 
@@ -376,47 +367,6 @@ def _advise(error: ServiceError) -> str:
 def _quote(text: str) -> str:
     """`text` as one segment of a path: dots alone would be another one."""
     return quote(text, safe="").replace(".", "%2E")
-
-
-def _untold(_number: int, _wait_s: float, _error: ServiceUnavailable) -> None:
-    """A retry is part of the call; only its end is told."""
-
-
-# The Backend Tool Service as a source of tools (`tool_runtime.remote`): listed beside a session's start, called
-# once by the id of each call, and asked after a crash what became of one (AH 7.6).
-
-NAME: Final = "backend"
-"""The name of the source in records and messages."""
-
-
-class BackendSource:
-    """A Source. `service` is closed by whoever made it."""
-
-    name = NAME
-
-    def __init__(self, service: Service, terms: InvocationTerms) -> None:
-        self._service = service
-        self._invocations = Invocations(service, terms)
-
-    async def list(self) -> ToolList:
-        """See Source."""
-        return tools_of(await self._invocations.listing())
-
-    async def call(self, tool: Definition, call: CallContext) -> ToolOutput:  # noqa: ARG002 - see Source
-        """See Source."""
-        return self._output(call, await self._invocations.run(call.request))
-
-    async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
-        """See Source. The service answers by the call's id, and a call that runs is waited for."""
-        found = await self._invocations.find(call.request)
-        return None if found is None else cap_output(self._output(call, found), call)
-
-    async def aclose(self) -> None:
-        """See Source."""
-
-    def _output(self, call: CallContext, body: bytes) -> ToolOutput:
-        threshold = call.settings.artifact_threshold_bytes
-        return output_of(call.request, body, self._service.clean, threshold)
 
 
 def tools_of(body: bytes) -> ToolList:
@@ -443,10 +393,11 @@ def output_of(request: ToolRequest, body: bytes, clean: Callable[[str], str], th
     """Decode the output of a call from the ToolResult in `body`. Text of more than `threshold` bytes is left as an
     artifact, as local tools leave theirs. Raises ToolFault for a result that is failed or denied, and for what is no
     result of this call: whether the tool did its work is then not known."""
+    made_by = request.tool_name, request.session_id, request.task_id, request.step_id
     value = _json(body)
     problem = first_problem(_RESULT, value)
     said = None if problem is None else problem.sentence
-    if said is None and _names(value) != (request.tool_name, request.session_id, request.task_id, request.step_id):
+    if said is None and tuple(map(value.get, _MADE_BY)) != made_by:
         said = "it is the result of another call"
     if said is not None:
         message = f"the tool has run, and its result cannot be used: {said}; inspect before you try again"
@@ -456,19 +407,6 @@ def output_of(request: ToolRequest, body: bytes, clean: Callable[[str], str], th
         return output
     error = value.get("error", {"code": "", "message": "the service gave no reason"})
     raise _fault(error["code"], clean(error["message"]), denied=value["status"] == "denied", partial=output)
-
-
-def _refusal_of(status: int, body: bytes, clean: Callable[[str], str]) -> ToolFault:
-    """The fault for an answer by which no tool has run."""
-    code, message, _ = error_of(body)
-    usual = _BY_STATUS.get(status, ErrorCode.TOOL_EXECUTION_FAILED)
-    said = clean(message) or f"HTTP {status}"
-    if status == 401:
-        said = (
-            f"the Backend Tool Service does not take this host's token, or got none ({said}); check "
-            "BACKEND_TOOL_SERVICE_TOKEN: it must be the token of your tenant"
-        )
-    return _fault(code or usual, said, denied=status == 403)
 
 
 def error_of(body: bytes) -> tuple[str, str, bool | None]:
@@ -496,10 +434,6 @@ def _fault(code: str, message: str, *, denied: bool, partial: ToolOutput | None 
         code = ErrorCode.CAPABILITY_DENIED if denied else ErrorCode.TOOL_EXECUTION_FAILED
     kind = FaultKind.REFUSED if denied else FaultKind.SYSTEM
     return ToolFault(kind, message, partial=partial, code=ErrorCode(code))
-
-
-def _names(value: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(value[name] for name in ("toolName", "sessionId", "taskId", "stepId"))
 
 
 def _json(body: bytes) -> Any:

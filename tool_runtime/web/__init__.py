@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from policy.addresses import address_is_public
 from policy.urls import (
     UrlProblem,
     blocking_rule,
@@ -21,6 +22,8 @@ from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from tool_runtime.tool import RuntimeSettings
 
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 
@@ -48,6 +51,17 @@ class Network(NamedTuple):
     local_names: bool = False
     proxies: Mapping[str, str] = {}
     tls_checks: bool = True
+
+
+def network_under(settings: RuntimeSettings, *, tls_checks: bool = True) -> Network:
+    """The rules for requests under these settings."""
+    allowed, proxies = settings.address_allowed, {"http": settings.http_proxy, "https": settings.https_proxy}
+    return Network(
+        address_is_public if allowed is None else allowed,
+        local_names=allowed is not None,
+        proxies={scheme: url for scheme, url in proxies.items() if url is not None},
+        tls_checks=tls_checks,
+    )
 
 
 class Gate:

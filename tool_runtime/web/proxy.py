@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from agent_host.contracts import Denial
-from policy.addresses import address_is_public
 from policy.urls import UrlProblem, target_of
 from tool_runtime.tool import FaultKind, ToolFault
-from tool_runtime.web import Blocked, DomainScope, Gate, Network, resolve
+from tool_runtime.web import Blocked, DomainScope, Gate, Network, network_under, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,11 +46,9 @@ def proxy_of(
     scope: CommandScope, runtime: RuntimeSettings, report: Callable[[Denial], None], pool: DaemonPool
 ) -> DomainProxy:
     """The proxy of one command under `scope`; `report` is told of each host that it was denied."""
-    own = runtime.address_allowed
-    network = Network(own or address_is_public, local_names=own is not None)
-    pairs = {"http": runtime.http_proxy, "https": runtime.https_proxy}
-    upstream = upstreams({scheme: url for scheme, url in pairs.items() if url is not None})
-    return DomainProxy(ProxyParams(DomainScope(scope.domains, scope.blocked_domains), network, report, upstream), pool)
+    network = network_under(runtime)
+    domains = DomainScope(scope.domains, scope.blocked_domains)
+    return DomainProxy(ProxyParams(domains, network, report, upstreams(network.proxies)), pool)
 
 
 def upstreams(proxies: Mapping[str, str]) -> dict[str, Upstream]:

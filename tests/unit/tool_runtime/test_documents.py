@@ -16,7 +16,7 @@ from tests.support.pictures import png
 from tests.unit.tool_runtime.conftest import error_of, text_of
 from tool_runtime.files import Scope, documents
 from tool_runtime.files.documents import PdfLimits, read_pdf
-from tool_runtime.files.read import ReadParams, WantedLines
+from tool_runtime.files.read import ReadParams
 from tool_runtime.tool import Abandoned, ToolFault
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ async def test_a_pdf_is_shown_as_the_text_of_its_pages(call: Call, workspace: Pa
 def test_what_cannot_be_read_of_a_pdf_is_said(workspace: Path, content: bytes, why: str) -> None:
     path = workspace / "a.pdf"
     path.write_bytes(content)
-    found = read_pdf(reading(path), WantedLines(), place(), Abandoned(), PdfLimits(text_bytes=50_000))
+    found = read_pdf(reading(path), place(), Abandoned(), PdfLimits(text_bytes=50_000))
     assert found.problem is not None
     assert any(one in found.problem for one in why.split("|"))
 
@@ -227,7 +227,7 @@ def test_a_hostile_pdf_costs_no_more_than_its_limits(
 ) -> None:
     path = workspace / "bomb.pdf"
     path.write_bytes(pdf(content))
-    found = read_pdf(reading(path), WantedLines(), place(), Abandoned(), limits)
+    found = read_pdf(reading(path), place(), Abandoned(), limits)
     assert found.problem is not None
     assert any(one in found.problem for one in why.split("|"))
 
@@ -238,7 +238,7 @@ def test_a_pdf_nobody_waits_for_is_left(workspace: Path) -> None:
     abandoned = Abandoned()
     abandoned.flag = True
     with pytest.raises(ToolFault, match="waits"):
-        read_pdf(reading(path), WantedLines(), place(), abandoned)
+        read_pdf(reading(path), place(), abandoned)
 
 
 async def test_without_the_extra_it_says_how_to_have_it(

@@ -360,7 +360,7 @@ def test_how_a_text_comes_makes_no_difference_to_its_window(
     data = text.encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "MAX_LINE_CHARS", 5)
-        whole, cut = (reading.LineWindow(reading.WantedLines(offset, limit), 10_000) for _ in range(2))
+        whole, cut = (reading.LineWindow(offset, limit, 10_000) for _ in range(2))
         whole.read([data], "utf-8")
         cut.read([data[at : at + size] for at in range(0, len(data), size)], "utf-8")
         assert (cut.text(), cut.past_end) == (whole.text(), whole.past_end)

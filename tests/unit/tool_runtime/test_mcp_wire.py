@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -482,7 +483,7 @@ async def test_a_page_for_people_is_no_answer() -> None:
         assert connection is not None
         server.content_type = "text/html"
         with pytest.raises(ToolFault, match="Unexpected content type: text/html"):
-            await connection.call("act", {}, lambda *_: None)
+            await connection.call("act", {}, AsyncMock())
         await session.source.aclose()
 
 

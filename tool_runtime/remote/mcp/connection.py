@@ -29,10 +29,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from agent_host.version import __version__
-from tool_runtime.processes.background import ProgramLineTooLong, ServerParams
+from tool_runtime.processes.background import ProgramLineTooLong, ServerParams, ServerProcess
 from tool_runtime.remote import MAX_TOOLS
-from tool_runtime.remote.mcp import MAX_ANSWER_BYTES, MAX_PAGES, NotSent, Stdio, origin_of
-from tool_runtime.remote.mcp.wire import Incoming, ServerQuestions, answer_in, has_answer
+from tool_runtime.remote.mcp import MAX_ANSWER_BYTES, MAX_PAGES, Asking, Http, NotSent, ServerConfig, Stdio, origin_of
+from tool_runtime.remote.mcp.wire import Incoming, ServerQuestions, answer_in
 from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.client.session import IncomingMessage
 
-    from tool_runtime.processes.background import ServerProcess
-    from tool_runtime.remote.mcp import Asking, Http, ServerConfig
     from tool_runtime.remote.mcp.wire import Id
 
     Start = Callable[[ServerParams], ServerProcess]
@@ -53,9 +51,8 @@ if TYPE_CHECKING:
 for _name in ("mcp", "client"):  # what it says of a failure comes as one, and not as lines on standard error
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
-_Answer: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
-    types.CallToolResult | types.InputRequiredResult
-)
+_Result = types.CallToolResult | types.InputRequiredResult
+_Answer: TypeAdapter[_Result] = TypeAdapter(_Result)
 _FAULTS: Final = (
     MCPError,
     httpx2.HTTPError,
@@ -107,8 +104,8 @@ class ServerConnection:
                 await asyncio.wait([opened, self._task], return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             await self.aclose()
-            why = self._last_words()
-            raise ToolFault(FaultKind.TIMED_OUT, f"it did not answer within {limit_s:g} s{why}") from None
+            message = f"it did not answer within {limit_s:g} s{self._last_words()}"
+            raise ToolFault(FaultKind.TIMED_OUT, message) from None
         except asyncio.CancelledError:
             await self.aclose()
             raise
@@ -174,33 +171,30 @@ class ServerConnection:
         self,
         tool: str,
         arguments: Mapping[str, Any],
-        on_progress: Callable[[float, float | None, str | None], None],
+        progress: Callable[[float, float | None, str | None], Awaitable[None]],
         asking: Asking | None = None,
     ) -> Any:
         """The result of a tool as the server sends it, whatever that is, without a limit of time; cancelling it tells
         the server. `asking` is how the server asks a person. Raises NotSent, ToolFault."""
 
-        async def progress(done: float, total: float | None, message: str | None) -> None:
-            on_progress(done, total, message)
+        async def once(request: types.CallToolRequest) -> Any:
+            result, answer = await self._ask(
+                lambda: self._session.send_request(request, _Answer, progress_callback=progress), is_call=True
+            )
+            return result if isinstance(result, types.InputRequiredResult) else answer
 
         async def send(more: Mapping[str, Any]) -> Any:
             params = types.CallToolRequestParams(name=tool, arguments=dict(arguments), **more)
             request = types.CallToolRequest(params=params)
             try:
-                return await self._send(request, progress)
+                return await once(request)
             except _HeadersDiffer:  # refused before anything ran: its schema is another one by now
                 await self.tools()
-                return await self._send(request, progress)
+                return await once(request)
 
         if self._process is not None:
             self._process.has_worked = True
         return await self._questions.finish(send, asking)
-
-    async def _send(self, request: types.CallToolRequest, progress: Any) -> Any:
-        result, answer = await self._ask(
-            lambda: self._session.send_request(request, _Answer, progress_callback=progress), is_call=True
-        )
-        return result if isinstance(result, types.InputRequiredResult) else answer
 
     async def aclose(self) -> None:
         """End the session, and the program of one over stdio."""
@@ -290,9 +284,9 @@ class ServerConnection:
     @staticmethod
     def _result_in(meta: Any, *, is_call: bool) -> Any:
         """The server's own result. Raises ToolFault for an error of the server."""
-        if not has_answer(meta):
-            return None
         answer = answer_in(meta)
+        if answer is None:
+            return None
         error = answer.get("error")
         if error is None:
             return answer["result"]
@@ -321,11 +315,8 @@ class ServerConnection:
             return ToolFault(FaultKind.NETWORK, self._why(_line(error)))
         if isinstance(self._error, httpx2.ConnectError | httpx2.ConnectTimeout) and self._under_way == 1:
             return NotSent()
-        why = self._why(_line(error))
-        return ToolFault(
-            FaultKind.INTERRUPTED,
-            f"the connection was lost while the call ran, and whether it took effect is unknown: {why}",
-        )
+        lost = "the connection was lost while the call ran, and whether it took effect is unknown"
+        return ToolFault(FaultKind.INTERRUPTED, f"{lost}: {self._why(_line(error))}")
 
     def _why(self, otherwise: str = "the connection was closed") -> str:
         """Why there is no connection, in one line."""
@@ -333,7 +324,9 @@ class ServerConnection:
         if isinstance(error, ToolFault):
             return str(error)
         said = otherwise if error is None else _line(error)
-        if self._process is not None and (error is None or _is_closed(error)):
+        if self._process is not None and (
+            error is None or (isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED)
+        ):
             said = self._process.ending or said
         if _UNTRUSTED in said:
             said += "; ca_file of its entry names the roots that it is trusted by"
@@ -370,10 +363,6 @@ def _first(group: BaseExceptionGroup[Exception]) -> Exception:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error if isinstance(error, Exception) else RuntimeError(str(error))
-
-
-def _is_closed(error: Exception) -> bool:
-    return isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED
 
 
 def _line(error: Exception) -> str:
@@ -467,7 +456,7 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
         if not content_type.startswith(_EVENTS):
             response.stream = _Counted(stream)
             if is_answer and to is not None and response.headers.get("content-length") != "0":
-                response.stream = _MendedBody(response.stream, self._incoming, to, content_type)
+                response.stream = _MendedBody(response.stream, lambda raw: self._incoming.body(raw, to, content_type))
                 response.headers["content-type"] = "application/json"
                 response.status_code = 200
         elif is_answer:  # each event has its own bound
@@ -478,10 +467,15 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-class _Counted(httpx2.AsyncByteStream):
+class _Wrapped(httpx2.AsyncByteStream):
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
 
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Counted(_Wrapped):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left = MAX_ANSWER_BYTES
         async for piece in self._inner:
@@ -490,32 +484,23 @@ class _Counted(httpx2.AsyncByteStream):
                 raise ServerAnswerTooLarge(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
             yield piece
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
+class _MendedBody(_Wrapped):
+    """A whole body, mended."""
 
-class _MendedBody(httpx2.AsyncByteStream):
-    """A whole body, which is the answer to the request `to`, mended."""
-
-    def __init__(self, inner: httpx2.AsyncByteStream, incoming: Incoming, to: Id, content_type: str) -> None:
-        self._inner = inner
-        self._incoming = incoming
-        self._to = to
-        self._content_type = content_type
+    def __init__(self, inner: httpx2.AsyncByteStream, mend: Callable[[bytes], dict[str, Any]]) -> None:
+        super().__init__(inner)
+        self._mend = mend
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        raw = b"".join([piece async for piece in self._inner])
-        yield orjson.dumps(self._incoming.body(raw, self._to, self._content_type))
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+        yield orjson.dumps(self._mend(b"".join([piece async for piece in self._inner])))
 
 
-class _MendedEvents(httpx2.AsyncByteStream):
+class _MendedEvents(_Wrapped):
     """Server-sent events with the messages in them mended, one an event."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, incoming: Incoming, to: Id | None) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._incoming = incoming
         self._to = to
 
@@ -542,9 +527,6 @@ class _MendedEvents(httpx2.AsyncByteStream):
         if not messages:  # what it says of the stream itself still counts
             return others + b"data:\n\n"
         return b"".join(others + b"data: " + orjson.dumps(message) + b"\n\n" for message in messages)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 # A transport of the SDK over a program's standard streams, with the house's own process below it.
@@ -577,22 +559,18 @@ async def stdio_transport(process: ServerProcess, incoming: Incoming) -> AsyncIt
                 incoming.note_sent(data)
                 process.write(data + b"\n")
 
-    async def quietly(work: asyncio.Task[None]) -> None:
-        work.cancel()
-        await asyncio.wait([work])
+    async def until_closed(work: Callable[[], Awaitable[None]]) -> None:
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await work()
 
-    tasks = [asyncio.ensure_future(_run_until_closed(read)), asyncio.ensure_future(_run_until_closed(write))]
+    tasks = [asyncio.create_task(until_closed(work)) for work in (read, write)]
     try:
         yield received, outgoing
     finally:
         with anyio.CancelScope(shield=True):
             await process.aclose()
             for task in tasks:
-                await quietly(task)
+                task.cancel()
+            await asyncio.wait(tasks)
             for stream in (to_session, received, outgoing, from_session):
                 await stream.aclose()
-
-
-async def _run_until_closed(work: object) -> None:
-    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-        await work()  # type: ignore[operator]  # one of the two above

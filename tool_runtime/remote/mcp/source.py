@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import functools
 import mimetypes
 import re
 import sys
@@ -23,10 +24,10 @@ from agent_host.contracts import Artifact, Image
 from config import json_text
 from config.shapes import display
 from tool_runtime.files.images import check_image
-from tool_runtime.remote import MAX_TOOLS, Definition, usable
-from tool_runtime.remote.mcp import Asking, Http, NotSent
+from tool_runtime.remote import MAX_TOOLS, Definition, Source, ToolList, usable
+from tool_runtime.remote.mcp import Asking, Http, NotSent, ServerConfig
 from tool_runtime.schema import UnusableSchema
-from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, judge_of
+from tool_runtime.tool import CallContext, FaultKind, RuntimeSettings, ToolFault, ToolOutput, judge_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,11 +35,8 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import AskPerson, ToolRequest
     from tool_runtime.processes.background import ServerParams, ServerProcess
-    from tool_runtime.remote import ToolList
-    from tool_runtime.remote.mcp import ServerConfig
     from tool_runtime.remote.mcp.connection import ServerConnection
     from tool_runtime.remote.mcp.oauth import Browser
-    from tool_runtime.tool import CallContext, RuntimeSettings
 
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.25
@@ -51,11 +49,11 @@ _NO: Final = ("", "0", "false", "no", "null", "none")
 _BESIDE: Final = frozenset({"content", "structuredContent", "isError", "_meta", "resultType", "ttlMs", "cacheScope"})
 
 
-class McpSource:
-    """A Source. `start` starts a program that runs on. `on_changed` is called when the server says that its tools have
-    changed. `browser` is for a person who authorizes this program; without it nobody is there. `ask_person` puts a
-    question of a server to a person, where its entry lets it ask. `on_secrets` gets the tokens that OAuth has brought.
-    `pause` waits for so many seconds between two tries to connect."""
+class McpSource(Source):
+    """A Source. `start` starts a program that runs on; `on_changed` is called when the server says that its tools have
+    changed. Without a `browser` nobody is there to authorize this program; `ask_person` puts a question of a server to
+    a person, if its entry lets it ask. `on_secrets` gets the tokens that OAuth has brought, `pause` waits for so many
+    seconds between two tries to connect."""
 
     def __init__(
         self,
@@ -68,6 +66,7 @@ class McpSource:
         on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        self.name = f"mcp:{config.name}"
         self._pause = pause
         self._on_secrets = on_secrets
         self._ask_person = ask_person if config.elicitation else None
@@ -81,11 +80,6 @@ class McpSource:
         self._closed = False
         self._identities: tuple[ServerConnection, dict[str, str]] | None = None
         self.on_changed: Callable[[], None] = lambda: None
-
-    @property
-    def name(self) -> str:
-        """See Source."""
-        return f"mcp:{self._config.name}"
 
     async def list(self) -> ToolList:
         """See Source."""
@@ -114,14 +108,12 @@ class McpSource:
     async def call(self, tool: Definition, call: CallContext) -> ToolOutput:
         """See Source. A call is sent once, and once more only where the server cannot have got it."""
         name = tool.name.partition("/")[2]
-        arguments = call.request.arguments
         for again in (True, False):
             connection = await self._connect()
             try:
                 await self._refuse_changed(connection, tool)
-                result = await connection.call(
-                    name, arguments, lambda *said: self._progress(call.request, *said), self._asking(call)
-                )
+                progress = functools.partial(self._progress, call.request)
+                result = await connection.call(name, call.request.arguments, progress, self._asking(call))
             except NotSent:
                 if again:
                     continue
@@ -135,14 +127,8 @@ class McpSource:
 
     def _asking(self, call: CallContext) -> Asking | None:
         """The server's means to ask during the call; None if it may not."""
-        ask_person = self._ask_person
-        if ask_person is None:
-            return None
-        return Asking(lambda asked: ask_person(call.request, asked), call.clock.paused)
-
-    async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
-        """See Source. MCP has no question for it."""
-        return None
+        put = self._ask_person
+        return None if put is None else Asking(lambda asked: put(call.request, asked), call.clock.paused)
 
     async def aclose(self) -> None:
         """See Source."""
@@ -164,8 +150,9 @@ class McpSource:
             for number in range(tries):
                 if self._closed:
                     raise ToolFault(FaultKind.NETWORK, f"{self.name} is closed")
-                auth = self._auth()
-                connection: ServerConnection = module.ServerConnection(self._config, self._start, self._on_change, auth)
+                connection: ServerConnection = module.ServerConnection(
+                    self._config, self._start, self._on_change, self._auth()
+                )
                 try:
                     await connection.open()
                 except ToolFault as fault:
@@ -183,20 +170,14 @@ class McpSource:
             return None
         from tool_runtime.remote.mcp.oauth import oauth_of
 
-        return oauth_of(
-            self._config.name,
-            place.url,
-            place.oauth_folder,
-            self._settings.outside.time,
-            browser=self._browser,
-            on_secrets=self._on_secrets,
-        )
+        more: dict[str, Any] = {"browser": self._browser, "on_secrets": self._on_secrets}
+        return oauth_of(self._config.name, place.url, place.oauth_folder, self._settings.outside.time, **more)
 
     def _on_change(self) -> None:
         self._identities = None
         self.on_changed()
 
-    def _progress(self, request: ToolRequest, done: float, total: float | None, message: str | None) -> None:
+    async def _progress(self, request: ToolRequest, done: float, total: float | None, message: str | None) -> None:
         if self._settings.on_output is None:
             return
         of = "" if total is None else f" of {total:g}"
@@ -376,9 +357,9 @@ class _ResultParts:
         self.lines.append(text[:_MAX_SHOWN_CHARS] + cut)
 
     def _link(self, block: dict[str, Any]) -> None:
-        name, uri, *about = (_word(block, key) for key in ("name", "uri", "mimeType", "description"))
-        said = " ".join(filter(None, about))
-        named = ": ".join(filter(None, (name or _word(block, "title"), uri)))
+        words = {key: value for key, value in block.items() if isinstance(value, str)}.get
+        said = " ".join(filter(None, map(words, ("mimeType", "description"))))
+        named = ": ".join(filter(None, (words("name") or words("title"), words("uri"))))
         self.lines.append(f"[resource {named or 'without a name'}{f' ({said})' if said else ''}]"[:_MAX_LINE])
 
     def _resource(self, resource: Any) -> None:
@@ -388,7 +369,8 @@ class _ResultParts:
             self._leave_out("it is a resource without content")
             return
         text, blob = resource.get("text"), resource.get("blob")
-        self.lines.append(f"[resource {_word(resource, 'uri')}]"[:_MAX_LINE].replace(" ]", "]"))
+        uri = resource.get("uri")
+        self.lines.append(f"[resource {uri if isinstance(uri, str) else ''}]"[:_MAX_LINE].replace(" ]", "]"))
         if text is not None:
             self._text(text if isinstance(text, str) else _json(text))
         elif blob is not None:
@@ -427,11 +409,6 @@ class _ResultParts:
         number = f"-{len(self.artifacts) + 1}" if self.artifacts else ""
         name = f"{tool}-{self._request.tool_call_id}-{part}{number}{suffix}"
         self.artifacts.append(Artifact("tool_output", name, plain[:128], content))
-
-
-def _word(block: Mapping[str, Any], key: str) -> str:
-    value = block.get(key)
-    return value if isinstance(value, str) else ""
 
 
 def _json(value: Any) -> str:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 import mcp_types as types
 import orjson
 
-from agent_host.contracts import PersonAsked
+from agent_host.contracts import PersonAnswer, PersonAsked
 from config import json_text
-from tool_runtime.remote.mcp import NotSent
+from tool_runtime.remote.mcp import Asking, NotSent
 from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
     Id = int | str
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-
-    from agent_host.contracts import PersonAnswer
-    from tool_runtime.remote.mcp import Asking
 
     Send = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
@@ -149,16 +146,10 @@ class Incoming:
         return {"jsonrpc": "2.0", "id": key, **answer}
 
 
-def answer_in(meta: Any) -> dict[str, Any]:
+def answer_in(meta: Any) -> dict[str, Any] | None:
     """Return the server's own answer from the `_meta` of a result of the SDK: {"result": anything}, or {"error":
-    {"code": int, "message": str}}."""
-    answer: dict[str, Any] = orjson.loads(meta[_ANSWER])
-    return answer
-
-
-def has_answer(meta: Any) -> bool:
-    """True if `answer_in` has something to read."""
-    return isinstance(meta, dict) and _ANSWER in meta
+    {"code": int, "message": str}}; None if there is none."""
+    return orjson.loads(meta[_ANSWER]) if isinstance(meta, dict) and _ANSWER in meta else None
 
 
 def _is_message(value: Any) -> bool:
@@ -195,7 +186,8 @@ def _error(error: Any) -> dict[str, Any]:
         code = int(code)
     if not isinstance(message, str) or not message:
         rest = said.get("data") if message is None else message
-        message = "the server gives no reason" if rest in (None, "", {}) else _text(rest)
+        rest = "the server gives no reason" if rest in (None, "", {}) else rest
+        message = rest if isinstance(rest, str) else orjson.dumps(rest).decode()
     mended = {"code": int(code) if isinstance(code, int | float) else 0, "message": message}
     return {**mended, "data": said["data"]} if "data" in said else mended
 
@@ -207,10 +199,6 @@ def _wrap_text(raw: bytes) -> dict[str, Any]:
         return {"error": {"code": _PARSE_ERROR, "message": f"the answer is not JSON: {text}"}}
     note = "[the answer is not JSON, and stands here as it came]" if text else "[the answer is empty]"
     return {"result": f"{note}\n{text}".strip()}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _asks_for_input(result: Any) -> bool:
@@ -291,15 +279,15 @@ def _repair(raw: bytes) -> Iterator[Any]:
             continue
         for one in value if isinstance(value, list) else (value,):
             if _is_message(one):
-                yield _writable(one)
+                yield _make_writable(one)
 
 
-def _writable(value: Any) -> Any:
+def _make_writable(value: Any) -> Any:
     """A value of the standard library's reader without what JSON cannot carry."""
     if isinstance(value, dict):
-        return {_writable(name): _writable(one) for name, one in value.items()}
+        return {_make_writable(name): _make_writable(one) for name, one in value.items()}
     if isinstance(value, list):
-        return [_writable(one) for one in value]
+        return list(map(_make_writable, value))
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, float) and value - value != 0:
@@ -400,9 +388,9 @@ class ServerQuestions:
                 except NotSent:
                     lost = "the connection was lost between a question and its answer"
                     raise ToolFault(FaultKind.INTERRUPTED, lost) from None
-        if not isinstance(answer, types.InputRequiredResult):
-            return answer
-        raise ToolFault(FaultKind.SYSTEM, f"the server has not answered after {MAX_QUESTIONS} rounds of questions")
+        if isinstance(answer, types.InputRequiredResult):
+            raise ToolFault(FaultKind.SYSTEM, f"the server has not answered after {MAX_QUESTIONS} rounds of questions")
+        return answer
 
     async def answer(
         self,
