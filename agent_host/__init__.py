@@ -102,7 +102,7 @@ _HOMES = (
     "approval",
     "host.records",
     "host.options",
-    "host.python_tools",
+    "host.environment",
     "host.sessions",
 )
 
