@@ -3,6 +3,7 @@ in lines, Markdown."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import io
@@ -11,6 +12,7 @@ import math
 import os
 import re
 import threading
+import time
 import unicodedata
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,7 +20,7 @@ from agent_host.display_text import escape
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import ClassVar
 
     from markdown_it import MarkdownIt
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from rich.markdown import Markdown
 
 MIN_COLUMNS: Final = 40
+_READ_BYTES: Final = 64 * 1024
 PLAIN: Final = "\x1b[0m"
 BOLD: Final = "\x1b[1m"
 DIM: Final = "\x1b[2m"
@@ -149,6 +152,27 @@ def without_colours(text: str) -> str:
 def last_state(line: str) -> str:
     """The last state of a line that was written over with carriage returns; what erases the end of a line goes."""
     return _ERASE.sub("", line).rstrip("\r").rpartition("\r")[2].expandtabs()
+
+
+def read_lines(fd: int, take: Callable[[str | None, float], object]) -> None:
+    """Hand over each line that is typed with the moment at which its first character was there, by the monotonic clock,
+    None for the end of input; until that, or until `take` raises RuntimeError: the loop is closed. For a thread."""
+    waiting, begun_at = b"", 0.0
+    with contextlib.suppress(RuntimeError):
+        while True:
+            try:
+                data = os.read(fd, _READ_BYTES)
+            except OSError:
+                data = b""
+            now = time.monotonic()
+            begun_at = begun_at if waiting else now
+            *lines, waiting = (waiting + data).split(b"\n")
+            for line in lines:
+                take(line.decode("utf-8", "replace"), begun_at)
+                begun_at = now
+            if not data:
+                take(None, now)
+                return
 
 
 # An approval in lines for a person, from the payload of `approval_requested`: `run` and `chat` show the same.

@@ -39,7 +39,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from agent_host.chat.activity import LiveArea
-from agent_host.chat.face import Frame, FrameWriter
+from agent_host.chat.face import LEAVES_WITHIN_S, Face, Frame
 from agent_host.chat.input_line import ChatCompleter, named_picture
 from agent_host.terminal import cells, cut, wrap
 
@@ -61,8 +61,7 @@ _FRAME_CHARS: Final = 32 * 1024
 _SLOW_S: Final = 0.1
 _SLOW_FRAME_CHARS: Final = 2 * 1024
 """Keys are shown after the frame before them."""
-_ROOM_CHARS: Final = 256 * 1024
-_LEAVES_WITHIN_S: Final = 2.0
+_ROOM_AGAIN_CHARS: Final = 128 * 1024
 _INPUT_ROWS: Final = 10
 _PICKED_ROWS: Final = 10
 _WHOLE_ROWS: Final = 4
@@ -116,30 +115,21 @@ class _PacedApplication(Application[None]):
         super()._on_resize()
 
 
-class Console:
+class Console(Face):
     """See the module; a `Face`. `source` and `fd` are the terminal's two ends."""
 
     def __init__(self, workspace: str, history: History, *, styled: bool, source: Input | None = None, fd: int = 1):
-        self._loop = asyncio.get_running_loop()
-        self._fd = fd
+        super().__init__(fd)
         self._workspace = workspace
         self._styled = styled
-        self._chat: Conversation | None = None
-        self._live: LiveArea | None = None
         self._live_rows: list[str] = []
-        self._pending: list[str] = []
-        self._pending_chars = 0
-        self._room = asyncio.Event()
-        self._room.set()
         self._is_due = False
         self._asked: _Asked | None = None
         self._typed: _Typed | None = None
         self._draft: Document | None = None
         self._last_key = 0.0
-        self._last_ctrl_c = 0.0
         self._title = ""
         self._is_leaving = False
-        self._writer = FrameWriter(fd, self._loop, self._on_idle)
         self._frame = Frame(fd, self._writer.write)
         self._output = Vt100_Output(
             cast("TextIO", self._frame),  # all of one that is used
@@ -157,22 +147,9 @@ class Console:
 
     # Face
 
-    def print(self, text: str) -> None:
-        """See Face."""
-        self._pending.append(text)
-        self._pending_chars += len(text)
-        if self._pending_chars > _ROOM_CHARS:
-            self._room.clear()
-        self._app.invalidate()
-
     def refresh(self) -> None:
         """See Face."""
         self._app.invalidate()
-
-    async def room(self) -> None:
-        """See Face."""
-        if not self._room.is_set() and not self._writer.has_failed:
-            await self._room.wait()
 
     async def key(self, prompt: str, keys: str) -> str:
         """See Face."""
@@ -230,17 +207,12 @@ class Console:
     # The program's side
 
     def attach(self, chat: Conversation) -> None:
-        """Have a conversation, whose live lines are drawn."""
-        self._chat = chat
+        """See Face; its live lines are drawn."""
+        super().attach(chat)
         self._live = LiveArea(chat)
 
-    @property
-    def columns(self) -> int:
-        """The width of the terminal."""
-        return self._size().columns
-
     async def run(self) -> None:
-        """Take keys until the person leaves, or the terminal is gone."""
+        """See Face."""
         ticking = asyncio.ensure_future(self._tick())
         try:
             if not self._is_leaving:
@@ -251,7 +223,7 @@ class Console:
             ticking.cancel()
 
     def close(self) -> None:
-        """Print what waits, and give the terminal back."""
+        """See Face."""
         text, self._pending = "".join(self._pending), []
         self._room.set()
         self._frame.write(text.replace("\n", "\r\n"))
@@ -264,7 +236,7 @@ class Console:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            if self._chat is not None and self._chat.is_busy:
+            if self.chat.is_busy:
                 self.refresh()
 
     # Frames
@@ -303,7 +275,7 @@ class Console:
 
     def _begin_frame(self) -> None:
         size = self._size()
-        self._live_rows = [] if self._live is None else self._live.rows(size.columns, size.rows)
+        self._live_rows = self._live.rows(size.columns, size.rows)
         self._print_pending()
 
     def _print_pending(self) -> None:
@@ -316,7 +288,7 @@ class Console:
             end = text.rfind("\n", 0, most) + 1 or most
         self._pending = [text[end:]] if end < len(text) else []
         self._pending_chars = len(text) - end
-        if self._pending_chars <= _ROOM_CHARS // 2:
+        if self._pending_chars <= _ROOM_AGAIN_CHARS:
             self._room.set()
         self._app.renderer.erase(leave_alternate_screen=False)
         self._output.write_raw(text[:end].replace("\n", "\r\n"))
@@ -357,11 +329,8 @@ class Console:
             self.refresh()
 
     def _size(self) -> Size:
-        try:
-            size = os.get_terminal_size(self._fd)
-        except OSError:
-            return Size(rows=24, columns=80)
-        return Size(rows=size.lines or 24, columns=size.columns or 80)
+        size = self._terminal_size()
+        return Size(rows=size.lines, columns=size.columns)
 
     # Layout
 
@@ -460,9 +429,7 @@ class Console:
     def _hint(self) -> str:
         if self._typed is not None:
             return "Enter sends · Ctrl-J a new line · Esc goes back"
-        chat = self._chat
-        if chat is None:
-            return ""
+        chat = self.chat
         shown = [f"{name} {value}" for name, value in chat.mode.items() if name != "sandbox"]
         shown += ["planning"] if chat.is_planning else []
         if self._is_armed():
@@ -500,7 +467,7 @@ class Console:
         keys.add("c-j", filter=writes)(lambda event: event.current_buffer.insert_text("\n"))
         keys.add("escape", "c-m", filter=writes)(lambda _: self._enter(steers=True))
         keys.add("c-x", "c-e", filter=writes)(lambda event: event.current_buffer.open_in_editor())
-        keys.add("c-v", filter=writes)(lambda _: self._paste_picture())
+        keys.add("c-v", filter=writes)(lambda _: self.chat.spawn(self._insert_picture()))
         keys.add("up", filter=picks)(lambda _: self._move(-1))
         keys.add("down", filter=picks)(lambda _: self._move(1))
         keys.add("up", filter=edits)(lambda event: event.current_buffer.cursor_up())  # past prompts are no answers
@@ -519,8 +486,8 @@ class Console:
             Keys.Escape: self._escape,
             Keys.ControlC: self._ctrl_c,
             Keys.ControlD: self._ctrl_d,
-            Keys.ControlO: self._unfold,
-            Keys.ControlT: lambda: self._unfold(thinking=True),
+            Keys.ControlO: lambda: self.chat.unfold(),  # noqa: PLW0108  the conversation comes later
+            Keys.ControlT: lambda: self.chat.unfold_thinking(),  # noqa: PLW0108
         }
         if sys.platform != "win32":
             acts[Keys.ControlZ] = self._suspend
@@ -537,12 +504,6 @@ class Console:
 
         for key, act in acts.items():
             keys.add(key)(lambda _, act=act: act())
-
-    def _unfold(self, *, thinking: bool = False) -> None:
-        if self._chat is not None and thinking:
-            self._chat.unfold_thinking()
-        elif self._chat is not None:
-            self._chat.unfold()
 
     def _note_key(self) -> None:
         self._last_key = time.monotonic()
@@ -571,14 +532,14 @@ class Console:
         if typed is not None:
             self._answer(text)
             return
-        if not text.strip() or self._chat is None:
+        if not text.strip():
             return
         buffer.append_to_history()
         buffer.reset()
-        if steers and self._chat.is_busy:
-            self._chat.spawn(self._chat.steer(text))
+        if steers and self.chat.is_busy:
+            self.chat.spawn(self.chat.steer(text))
         else:
-            self._chat.submit(text)
+            self.chat.submit(text)
 
     def _answer(self, text: str | None) -> None:
         if self._typed is not None and not self._typed.answer.done():
@@ -589,24 +550,16 @@ class Console:
             self._answer(None)
         elif self._buffer.complete_state is not None:
             self._buffer.cancel_completion()
-        elif self._chat is not None:
-            self._chat.interrupt()
+        else:
+            self.chat.interrupt()
 
     def _ctrl_c(self) -> None:
         if self._typed is not None:
             self._answer(None)
-            return
-        if self._buffer.text and not self._is_asking():
+        elif self._buffer.text and not self._is_asking():
             self._buffer.reset()
-            return
-        if self._chat is None or self._chat.interrupt():
-            return
-        now = time.monotonic()
-        if now - self._last_ctrl_c < _LEAVES_WITHIN_S:
-            self.leave()
-            return
-        self._last_ctrl_c = now
-        self._chat.note("Ctrl-C again leaves")
+        else:
+            self.stop_or_leave()
 
     def _ctrl_d(self) -> None:
         if self._typed is not None:
@@ -620,12 +573,8 @@ class Console:
         if self._typed is not None:
             self._typed.at = max(0, self._typed.at + by)
 
-    def _paste_picture(self) -> None:
-        if self._chat is not None:
-            self._chat.spawn(self._insert_picture(self._chat))
-
-    async def _insert_picture(self, chat: Conversation) -> None:
-        mention = await chat.picture_of_clipboard()
+    async def _insert_picture(self) -> None:
+        mention = await self.chat.picture_of_clipboard()
         if mention is not None:
             self._buffer.insert_text(mention)
 
@@ -633,7 +582,7 @@ class Console:
         if sys.platform != "win32":
             # This process alone: the session goes on, as it does for any client that does not read.
             def stop() -> None:
-                self._writer.drain(_LEAVES_WITHIN_S)
+                self._writer.drain(LEAVES_WITHIN_S)
                 os.kill(os.getpid(), signal.SIGTSTP)
 
             run_in_terminal(stop)

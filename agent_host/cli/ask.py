@@ -7,7 +7,6 @@ time-out and Ctrl-C do not.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 import threading
@@ -24,10 +23,10 @@ from agent_host.terminal import (
     lines_of_question,
     prompt_of,
     question_of,
+    read_lines,
     take,
     wants_style,
 )
-from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,8 +65,7 @@ def can_ask(*, no_input: bool) -> bool:
 
 def agrees(question: str) -> bool:
     """True if the person types `y` or `yes` to a question; an empty line and the end of input are no."""
-    if sys.platform != "win32":
-        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    _drop_typed()
     put(sys.stderr, f"{escape(question)} y yes, n no: ")
     while True:
         line = sys.stdin.readline(_LINE_BYTES)
@@ -77,11 +75,9 @@ def agrees(question: str) -> bool:
         put(sys.stderr, f"{escape(key, keep='')} is no answer: y yes, n no: ")
 
 
-class _TypedLine(NamedTuple):
-    """A line that was typed, None for the end of input, and when on the monotonic clock."""
-
-    typed_at: float
-    text: str | None
+def _drop_typed() -> None:
+    if sys.platform != "win32":
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 class Terminal:
@@ -91,7 +87,7 @@ class Terminal:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._turn = asyncio.Lock()
-        self._lines: asyncio.Queue[_TypedLine] = asyncio.Queue()
+        self._lines: asyncio.Queue[tuple[str | None, float]] = asyncio.Queue()
         self._reader: threading.Thread | None = None
         self._ended = False
 
@@ -113,8 +109,7 @@ class Terminal:
                 raise
 
     async def _ask(self) -> ApprovalAnswer:
-        if sys.platform != "win32":
-            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        _drop_typed()
         asked_at, wrong = time.monotonic(), ""
         while True:
             line = await self._read_line(wrong + _QUESTION, asked_at)
@@ -129,8 +124,7 @@ class Terminal:
 
     async def _fill(self, form: Form) -> ApprovalAnswer:
         """The answer to a server's question, field by field."""
-        if sys.platform != "win32":
-            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        _drop_typed()
         asked_at = time.monotonic()
         key: str | None = ""
         while key is not None and key not in ("y", "yes", "n", "no"):
@@ -153,42 +147,25 @@ class Terminal:
     async def _read_line(self, prompt: str, asked_at: float) -> str | None:
         """The next line that is typed after `asked_at`, None at the end of input."""
         put(sys.stderr, prompt)
-        typed_at, line = await self._line()
+        line, typed_at = await self._line()
         while line is not None and typed_at < asked_at:  # a key pressed before the question is no answer to it
-            typed_at, line = await self._line()
+            line, typed_at = await self._line()
         if line is None:
             self._ended = True
             put(sys.stderr, "\n")
         return line
 
-    async def _line(self) -> _TypedLine:
+    async def _line(self) -> tuple[str | None, float]:
         """The next line. A thread reads it, which the end of the process ignores."""
         if self._reader is None:
-            loop = asyncio.get_running_loop()
-            self._reader = threading.Thread(target=self._read, args=(loop,), daemon=True)
+            loop, lines = asyncio.get_running_loop(), self._lines
+
+            def hand_over(text: str | None, begun_at: float) -> None:
+                loop.call_soon_threadsafe(lines.put_nowait, (text, begun_at))
+
+            self._reader = threading.Thread(target=read_lines, args=(sys.stdin.fileno(), hand_over), daemon=True)
             self._reader.start()
         return await self._lines.get()
-
-    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Hand over each line with the moment at which its first character was there."""
-        waiting, begun_at = b"", 0.0
-        while True:
-            try:
-                data = os.read(sys.stdin.fileno(), _LINE_BYTES)
-            except OSError:
-                data = b""
-            now = time.monotonic()
-            begun_at = begun_at if waiting else now
-            *lines, waiting = (waiting + data).split(b"\n")
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the task is over
-                for line in lines:
-                    typed = _TypedLine(begun_at, line.decode("utf-8", "replace"))
-                    loop.call_soon_threadsafe(self._lines.put_nowait, typed)
-                    begun_at = now
-                if not data:
-                    loop.call_soon_threadsafe(self._lines.put_nowait, _TypedLine(now, None))
-            if not data or loop.is_closed():
-                return
 
 
 def _deny(reason: str) -> ApprovalAnswer:

@@ -7,11 +7,12 @@ import importlib.util
 import math
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from agent_host.cli.streams import notice
 from agent_host.host.options import OPTION_OF
 from agent_host.version import __version__
+from config.lean_typing import NamedTuple
 from config.shapes import hint_at
 
 if TYPE_CHECKING:
