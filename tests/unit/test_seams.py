@@ -63,7 +63,7 @@ DIRECT: dict[str, tuple[str, str]] = {
     "agent_host.rpc.questions": ("chance socket", "the client's own way in"),
     "agent_host.rpc.channels": ("socket thread", "the client's own way in"),
     "agent_host.session.task_runner": ("thread", _NOT_WAITED),
-    "agent_host.terminal": ("thread", _NOT_WAITED),
+    "agent_host.terminal": ("clock thread", _NOT_WAITED),
     "agent_host.workspace_changes.watch": ("clock", _FILE_TIMES),
     "tool_runtime.files.grep": ("process", "a search engine of the host, which has its twin in Python"),
     "tool_runtime.files.listing": ("clock", _FILE_TIMES),
