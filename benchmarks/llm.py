@@ -23,8 +23,8 @@ import orjson
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.ids import MACHINE
 from agent_host.llm.client import LlmClient
-from agent_host.llm.event_stream import AnswerLimits, GatewayTimeouts
 from agent_host.llm.known_dialects import NAMES, make_dialect
+from agent_host.llm.network import AnswerLimits, GatewayTimeouts
 from agent_host.testing.dialects import PromptCache, tokens_of
 from agent_host.testing.gateway import WIRES, Script
 from agent_host.testing.script import RequestView
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from agent_host.llm.stream import Dialect
+    from agent_host.llm.dialects import Dialect
 
 _READ, _WRITTEN = 0.1, 1.25
 _ALL = 10**9

@@ -46,7 +46,7 @@ MODULES: Final = (
     "agent_host.llm.dialects.anthropic",
     "agent_host.llm.dialects.openai_chat",
     "agent_host.llm.dialects.openai_responses",
-    "agent_host.llm.event_stream",
+    "agent_host.llm.network",
     "agent_host.llm.local_server",
     "agent_host.loop.task",
     "agent_host.rpc.process",

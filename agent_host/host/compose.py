@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from agent_host.judging import Approved
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.client import LlmClient
-    from agent_host.llm.stream import CacheTtl, Dialect
+    from agent_host.llm.dialects import CacheTtl, Dialect
     from agent_host.session.opening import ClientServer, ResolvedOptions
     from config.settings import Settings
     from policy.bundle import PolicyBundle

@@ -22,7 +22,6 @@ from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_l
 from agent_host.ids import MACHINE
 from agent_host.llm import errors
 from agent_host.llm.errors import KINDS, kind_of_answer
-from agent_host.llm.event_stream import AnswerTooLarge, whole_events
 from agent_host.llm.known_dialects import (
     check_headers,
     check_token,
@@ -33,7 +32,8 @@ from agent_host.llm.known_dialects import (
     request_url,
     secrets_in,
 )
-from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.llm.network import whole_events
+from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.redaction import Scrubber
 from agent_host.thread.messages import Message
 from config.policies import BUILT_IN, template
@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 
     from mcp.shared.auth import AuthorizationCodeResult
 
+    from agent_host.llm.dialects import Dialect
     from agent_host.llm.errors import Kind
-    from agent_host.llm.stream import Dialect, ModelTurn
+    from agent_host.llm.stream import ModelTurn
     from config.settings import Settings
     from tool_runtime.remote.mcp import ServerConfig
 

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolSpec
     from agent_host.judging import Environment
     from agent_host.judging.facts import Scripts
-    from agent_host.llm.stream import Dialect
+    from agent_host.llm.dialects import Dialect
     from config.settings import Settings
     from policy.bundle import BundleProblem, PolicyBundle
     from policy.decision import Decision

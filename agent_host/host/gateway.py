@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from agent_host.host.compose import Parts
     from agent_host.judging import Judge
     from agent_host.llm.client import LlmClient
+    from agent_host.llm.dialects import Dialect
     from agent_host.llm.local_server import ServerFacts
-    from agent_host.llm.stream import Dialect
     from agent_host.redaction import Scrubber
     from agent_host.thread.messages import Message
     from config.settings import Settings
@@ -225,7 +225,7 @@ def make_client(
 ) -> LlmClient:
     """Make the client of the gateway. Its modules are imported here, with a session's first request."""
     from agent_host.llm.client import LlmClient
-    from agent_host.llm.event_stream import AnswerLimits, GatewayTimeouts
+    from agent_host.llm.network import AnswerLimits, GatewayTimeouts
 
     timeouts = GatewayTimeouts(
         connect_s=settings.llm.connect_timeout_s,

@@ -83,8 +83,8 @@ if TYPE_CHECKING:
     from agent_host.ids import Outside
     from agent_host.judging import Registry
     from agent_host.judging.scoping import Scoping
+    from agent_host.llm.dialects import Dialect
     from agent_host.llm.known_dialects import ChosenDialect
-    from agent_host.llm.stream import Dialect
     from agent_host.services.session import ApprovalReporter, NewSession, SessionGrant, SessionService
     from agent_host.session.lifecycle import SessionMode
     from agent_host.session.opening import ClientServer, OptionsSource, ResolvedOptions

@@ -1,7 +1,7 @@
 """The LLM client: one pooled connection to the gateway, one request at a time, the answer streamed (AH 6).
 
 `LlmClient.stream` sends a request that is already encoded and returns a complete `ModelTurn`, or raises. Between the
-two lie: the connection, the HTTP status and headers, server-sent events within bounds (`event_stream`), and the
+two lie: the connection, the HTTP status and headers, server-sent events within bounds (`network`), and the
 dialect's assembler, which turns events into text, thinking, calls and usage.
 
 Everything that is one provider's stands in its dialect (`anthropic`, `openai_chat`, `openai_responses`, over
@@ -15,7 +15,7 @@ Rules:
 - What an error means is one set of tables for all dialects (`errors`), by status, names and words in this order.
   Retries belong to the caller (`agent_host.retrying`), by the hints that the answer gives.
 - Everything has a bound: a line, an event, an answer, thinking, a repetition without end, the time until the first byte
-  and between two (`event_stream`).
+  and between two (`network`).
 - Tokens, keys and the gateway's own words pass the scrubber before anybody sees them.
 
 Traps: gateways are proxies of proxies. A 200 may carry an error, a stream may end without its last event, a tool call
@@ -28,22 +28,13 @@ from __future__ import annotations
 import contextlib
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from agent_host import http
 from agent_host.errors import TOKEN_VARIABLE, ContextTooLong, GatewayRejected, GatewayUnavailable, UsageError
 from agent_host.http import TlsContext, displayable_url, first_line, is_loopback, retry_after_s, strip_html
 from agent_host.llm import errors
 from agent_host.llm.errors import GETTING_READY, KINDS, kind_of_answer, kind_of_event, limit_of
-from agent_host.llm.event_stream import (
-    ACCEPTED,
-    AnswerTooLarge,
-    BoundedStream,
-    GatewayAnswer,
-    Patience,
-    UnknownCoding,
-    decoder,
-)
 from agent_host.llm.known_dialects import (
     GatewayAddress,
     check_headers,
@@ -55,8 +46,18 @@ from agent_host.llm.known_dialects import (
     request_url,
     secrets_in,
 )
-from agent_host.llm.network import HttpConnection, NetworkFailed, NetworkLate, connect
-from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
+from agent_host.llm.network import (
+    ACCEPTED,
+    BoundedStream,
+    GatewayAnswer,
+    HttpConnection,
+    NetworkFailed,
+    NetworkLate,
+    Patience,
+    UnknownCoding,
+    connect,
+)
+from agent_host.llm.stream import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.redaction import Scrubber
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
@@ -72,11 +73,9 @@ if TYPE_CHECKING:
     from httpx_sse import EventSource
 
     from agent_host.errors import GatewayError, GuardrailBlocked
+    from agent_host.llm.dialects import Assembler, Dialect
     from agent_host.llm.errors import Kind, Said
-    from agent_host.llm.event_stream import AnswerLimits, GatewayTimeouts
-    from agent_host.llm.stream import Assembler, Dialect
-
-# The error that a gateway's refusal becomes: what it means in words, what to do, and whether it may be tried again.
+    from agent_host.llm.network import AnswerLimits, GatewayTimeouts
 
 _AGAIN = {"true": True, "false": False}
 
@@ -98,42 +97,6 @@ class RetryHints(NamedTuple):
 NO_HINTS = RetryHints()
 _FOR_WANT_OF_A_TOKEN = frozenset({401, 403, 404})
 _NOT_THERE = frozenset({404, 405})
-
-
-def refusal(
-    kind: Kind,
-    where: str,
-    said: Said,
-    shown: str,
-    hints: RetryHints = NO_HINTS,
-    *,
-    status: int | None = None,
-    has_token: bool = True,
-    token_name: str = TOKEN_VARIABLE,
-    at: str = "",
-) -> GatewayError | GuardrailBlocked:
-    """The error for a refusal of this kind. `where` it was said ("HTTP 400"), `shown` are its words as they may be
-    shown, `status` is that of the answer, None for an error inside of one, `token_name` says where the token is set,
-    and `at` is the URL of the request. What would repeat counts as passing where the gateway asks for a retry, but for
-    a request that is too long: a shorter one is sent in any case."""
-    meant = KINDS[kind]
-    status = said.status if status is None else status
-    advice = meant.advice.replace(TOKEN_VARIABLE, token_name)
-    if not advice and status in _NOT_THERE:
-        advice = f"there may be nothing at {at}: check the URL and --dialect"
-    if not has_token and (kind == "credentials" or status in _FOR_WANT_OF_A_TOKEN):
-        no_token = f"no token was sent: set {token_name}"
-        advice = no_token if kind == "credentials" or not advice else f"{advice} ({no_token} if it wants one)"
-    message = f"{meant.says} ({where}): {shown}" + (f"; {advice}" if advice else "")
-    details: dict[str, Any] = {} if meant.code is None else {"code": meant.code}
-    if issubclass(meant.error, GatewayUnavailable):
-        again, gets_ready = hints.again is not False, kind == "loading" or status in GETTING_READY
-        return meant.error(message, retry_after_s=hints.after_s, again=again, gets_ready=gets_ready, **details)
-    if kind == "too_long":
-        return ContextTooLong(message, limit=limit_of(said))
-    if hints.again:
-        return GatewayUnavailable(message, retry_after_s=hints.after_s)
-    return meant.error(message, **details)
 
 
 _OK = 200
@@ -217,9 +180,9 @@ class LlmClient:
                     await answer.close()
         except TimeoutError as error:
             raise GatewayUnavailable(f"the gateway at {self._shown} {patience.what_was_missed()}") from error
-        except LATE as error:
+        except NetworkLate as error:
             raise GatewayUnavailable(f"the gateway at {self._shown} did not answer in time") from error
-        except FAILED as error:
+        except NetworkFailed as error:
             said = first_line(error)[:_MAX_SHOWN]
             raise GatewayUnavailable(f"the gateway at {self._shown} failed: {said}") from error
 
@@ -244,7 +207,7 @@ class LlmClient:
                     if reading.take(name, data):
                         break
                 return reading.turn()
-            stream = BoundedStream(answer.body, _decoder_of(answer), self._limits)
+            stream = BoundedStream(answer.body, answer.decoder(), self._limits)
             async for event in _event_source()(cast("httpx.Response", stream)).aiter_sse():
                 if reading.take(event.event, event.data):
                     break
@@ -277,7 +240,7 @@ class LlmClient:
         JSON: some gateways do not heed `stream`. Raises what it is otherwise: GatewayError, GuardrailBlocked."""
         instead = f"{kind[:_MAX_SHOWN] or 'no content type'} instead of an event stream"
         if "json" in kind:
-            stream = BoundedStream(answer.body, _decoder_of(answer), self._limits)
+            stream = BoundedStream(answer.body, answer.decoder(), self._limits)
             body = "".join([piece async for piece in stream.aiter_text()])
             value = errors.parse(body.encode("utf-8", "replace"))
             if errors.is_error(value):
@@ -301,18 +264,32 @@ class LlmClient:
     def _refusal(
         self, kind: Kind, where: str, said: Said, hints: RetryHints = NO_HINTS, *, status: int | None = None
     ) -> GatewayError | GuardrailBlocked:
-        shown = self._short(said.message) or "no details"
-        return refusal(
-            kind,
-            where,
-            said,
-            shown,
-            hints,
-            status=status,
-            has_token=self._has_token,
-            token_name=self._token_name,
-            at=self._shown,
-        )
+        """The error for a refusal of this kind. `where` it was said ("HTTP 400"), `status` is that of the answer, None
+        for an error inside of one. What would repeat counts as passing where the gateway asks for a retry, but for a
+        request that is too long: a shorter one is sent in any case."""
+        meant = KINDS[kind]
+        status = said.status if status is None else status
+        advice = self._advise(kind, status)
+        message = f"{meant.says} ({where}): {self._short(said.message) or 'no details'}" + (advice and f"; {advice}")
+        details: dict[str, Any] = {} if meant.code is None else {"code": meant.code}
+        if issubclass(meant.error, GatewayUnavailable):
+            again = hints.again is not False
+            gets_ready = kind == "loading" or status in GETTING_READY
+            return meant.error(message, retry_after_s=hints.after_s, again=again, gets_ready=gets_ready, **details)
+        if kind == "too_long":
+            return ContextTooLong(message, limit=limit_of(said))
+        if hints.again:
+            return GatewayUnavailable(message, retry_after_s=hints.after_s)
+        return meant.error(message, **details)
+
+    def _advise(self, kind: Kind, status: int | None) -> str:
+        advice = KINDS[kind].advice.replace(TOKEN_VARIABLE, self._token_name)
+        if not advice and status in _NOT_THERE:
+            advice = f"there may be nothing at {self._shown}: check the URL and --dialect"
+        if not self._has_token and (kind == "credentials" or status in _FOR_WANT_OF_A_TOKEN):
+            no_token = f"no token was sent: set {self._token_name}"
+            return no_token if kind == "credentials" or not advice else f"{advice} ({no_token} if it wants one)"
+        return advice
 
     def _short(self, text: str) -> str:
         """Shorten a gateway's text to one line that can be shown."""
@@ -350,11 +327,6 @@ def _event_source() -> type[EventSource]:
     from httpx_sse import EventSource
 
     return EventSource
-
-
-def _decoder_of(answer: GatewayAnswer) -> Callable[[bytes], Iterable[bytes]]:
-    """Return the decoder that decompresses the body in small pieces. Raises UnknownCoding."""
-    return decoder(answer.headers.get("content-encoding", ""))
 
 
 class _Reading:
@@ -399,7 +371,7 @@ async def _read_bounded(answer: GatewayAnswer) -> bytes:
     """The start of an error's body; nothing where it cannot be decompressed: the status says enough."""
     body = bytearray()
     try:
-        pieces_of = _decoder_of(answer)
+        pieces_of = answer.decoder()
         async for chunk in answer.body:
             for piece in pieces_of(chunk):
                 body += piece
@@ -483,31 +455,15 @@ def _is_visible_character(piece: bytes) -> bool:
 # in for cookies, and for the proxies of the environment: it knows the rules of NO_PROXY, tunnels and SOCKS.
 
 
-LATE = NetworkLate
-"""Raised by `post` and the body of an answer if the gateway takes too long."""
-FAILED = NetworkFailed
-"""Raised by them if the gateway is not reached, or breaks off."""
 _OF_CLIENTS = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
-
-
-class GatewayConnection(Protocol):
-    """Sends requests to one URL, each when the answer to the one before it has been closed."""
-
-    async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
-        """Send a request with this body of `length` bytes. Raises LATE, FAILED."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        ...
 
 
 def connection_to(
     url: str, headers: Mapping[str, str], *, tls: ssl.SSLContext, timeouts: GatewayTimeouts
-) -> GatewayConnection:
-    """The connection for requests with these `headers` to a `url` that `check_url` has passed: by the proxy that the
-    environment names, if it does; this machine is reached without one. Raises UsageError for a proxy that cannot be
-    used."""
+) -> _Direct | _ByProxy:
+    """The connection for requests with these `headers` to a `url` that `check_url` has passed, each sent when the
+    answer to the one before it has been closed: by the proxy that the environment names, if it does; this machine is
+    reached without one. Raises UsageError for a proxy that cannot be used."""
     place = place_of(url)
     headers = {**_OF_CLIENTS, **headers}
     if not is_loopback(place.host) and is_by_proxy(place.scheme):
@@ -534,7 +490,7 @@ class _Direct:
         self._kept: HttpConnection | None = None
 
     async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
-        """See `GatewayConnection`."""
+        """Send a request with this body of `length` bytes. Raises NetworkLate, NetworkFailed."""
         kept = await self._ready()
         try:
             headers = [*self._raw, (b"content-length", b"%d" % length)]
@@ -548,7 +504,6 @@ class _Direct:
         return GatewayAnswer(status, said, kept.body(), kept.end)
 
     async def aclose(self) -> None:
-        """See `GatewayConnection`."""
         if self._kept is not None:
             await self._kept.aclose()
 
@@ -579,7 +534,7 @@ class _Direct:
 
 
 class _ByProxy:
-    """See `GatewayConnection`. Raises UsageError for a proxy that cannot be used."""
+    """By a proxy of the environment, as httpx finds it. Raises UsageError for one that cannot be used."""
 
     def __init__(self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts) -> None:
         limits = http.httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s)
@@ -590,14 +545,12 @@ class _ByProxy:
             raise UsageError(f"--gateway {displayable_url(url)!r} by the proxy of the environment: {error}") from error
 
     async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
-        """See `GatewayConnection`."""
         request = self._client.build_request("POST", self._url, content=body, headers={"content-length": str(length)})
         with _translate_errors():
             answer = await self._client.send(request, stream=True)
         return GatewayAnswer(answer.status_code, answer.headers, _read(answer), answer.aclose)
 
     async def aclose(self) -> None:
-        """See `GatewayConnection`."""
         await self._client.aclose()
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping
 
-    from agent_host.llm.stream import Dialect
+    from agent_host.llm.dialects import Dialect
     from config.settings import Settings
 
 PATIENCE_S: Final = 1.0

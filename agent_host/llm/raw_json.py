@@ -12,7 +12,7 @@ from config import json_text
 from config.json_text import check_depth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _TOKENS = re.compile(r'[\[\]{}]|"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -56,6 +56,11 @@ def elements(data: str) -> list[str]:
             break
         at = _skip_space(data, at + 1)
     return found
+
+
+def join_members(fields: Mapping[str, str]) -> str:
+    """The JSON object that has these members, each as the JSON text that it is."""
+    return f"{{{','.join(f'{orjson.dumps(name).decode()}:{text}' for name, text in fields.items())}}}"
 
 
 def _end_of(data: str, at: int) -> int:

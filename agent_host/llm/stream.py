@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from agent_host.contracts import ToolSpec
     from agent_host.llm.client import LlmClient
     from agent_host.llm.models import Cost, ModelFacts, Models
-    from agent_host.thread import Renderer
     from agent_host.thread.messages import Block, Order, ToolCall
     from state.checkpoint import TokenUsage
 
@@ -28,19 +26,6 @@ written as text and final answers that do not fit their schema (`agent_host.loop
 
 
 MAX_DETAIL = 500
-
-
-CacheTtl = Literal["5m", "1h"]
-"""Lifetime of a request's prefix in the provider's cache, for dialects that can set it."""
-
-
-def key_headers(token: str | None, header: str, *, only: bool) -> dict[str, str]:
-    """The headers that carry `token`: the vendor's own `header`, and unless it is to be the `only` one all in which
-    gateways look. A provider may refuse what it does not expect."""
-    if not token:
-        return {}
-    carrying = {"x-api-key": token, "authorization": f"Bearer {token}"}
-    return {header: carrying[header]} if only else carrying
 
 
 class ModelTurn(NamedTuple):
@@ -69,6 +54,13 @@ class StreamProtocolError(Exception):
     """The stream broke the dialect's rules, or ended before it said that it was over."""
 
 
+class AnswerTooLarge(Exception):
+    """The answer is over a limit; `str()` of it names what, how much and the setting. A retry would be over it too."""
+
+    def __init__(self, what: str, setting: str, limit: int) -> None:
+        super().__init__(f"{what} of more than {limit} bytes (llm.{setting})")
+
+
 class StreamFault(Exception):
     """The gateway reported an error inside the stream. `body` is the error as JSON value, by which
     `agent_host.llm.errors` says what it means; `retryable` counts where that knows nothing of it."""
@@ -77,89 +69,6 @@ class StreamFault(Exception):
         super().__init__(message)
         self.retryable = retryable
         self.body = body
-
-
-class Assembler(Protocol):
-    """Takes the events of one stream and puts the turn together."""
-
-    content: int
-    """Grows with each event that brings something of the answer, and with no other: pings bring nothing."""
-
-    thinking: str
-    """The model's thinking that the last event brought, to be shown at once; "" where it brought none."""
-
-    def feed(self, event: str, data: str) -> str | None:
-        """Take one server-sent event; returns text to show at once. Raises StreamProtocolError, StreamFault,
-        AnswerTooLarge."""
-        ...
-
-    def finish(self) -> ModelTurn:
-        """The turn. Raises StreamProtocolError when the stream was cut, AnswerTooLarge."""
-        ...
-
-
-class Dialect(Protocol):
-    """One wire format of a gateway: request out, events in, what a stop means, which parts only the provider reads.
-    All that is one provider's is behind this (docs/architecture.md, "A dialect")."""
-
-    @property
-    def name(self) -> str:
-        """The mark of this dialect's blocks on record; it never changes."""
-        ...
-
-    @property
-    def path(self) -> str:
-        """The path of requests, after the gateway's URL."""
-        ...
-
-    @property
-    def takes_images(self) -> bool:
-        """True if its requests may have pictures. Where it is false, no message with one is given to a renderer."""
-        ...
-
-    def kept_for(self, cache_ttl: CacheTtl) -> Dialect:
-        """The dialect for requests that the provider is to keep so long: this one where the wire cannot say it. What
-        one of them knows of a session, such as the names that its tools were offered by, the other knows as well."""
-        ...
-
-    def renderer(self, model: str) -> Renderer:
-        """Messages to wire form. Of their blocks those go out that this dialect and `model` made."""
-        ...
-
-    def headers(self, token: str | None) -> Mapping[str, str]:
-        """Request headers, credentials included."""
-        ...
-
-    def head(
-        self,
-        *,
-        model: str,
-        max_output_tokens: int,
-        system: str,
-        tools: Sequence[ToolSpec],
-        session_id: str = "",
-        is_marked: bool = True,
-        answer_schema: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        """The request's JSON up to where the first message goes; encoded once a session. `tail` closes it. `session_id`
-        is what a provider may look up its cache by, "" for none. `is_marked`: it ends with a cache mark, where the wire
-        has marks. `answer_schema` is the JSON Schema of the final answer, for providers that hold
-        a model to one."""
-        ...
-
-    @property
-    def tail(self) -> bytes:
-        """The end of the request's JSON after the last message."""
-        ...
-
-    def assembler(self, max_call_arguments_bytes: int | None = None) -> Assembler:
-        """A fresh assembler for one response; None: the arguments of a call have no limit."""
-        ...
-
-    def whole(self, body: str) -> Iterator[tuple[str, str]]:
-        """Name and data of the events of a stream that gives the answer which came as this JSON body. Raises
-        LookupError, ValueError for a body that is no answer of this dialect."""
-        ...
 
 
 # Lazy LLM client and model table: both are expensive to import and not needed for the first reply. Both are made when

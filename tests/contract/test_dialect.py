@@ -27,7 +27,7 @@ from tests.support.pictures import image
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent_host.llm.stream import Dialect
+    from agent_host.llm.dialects import Dialect
     from agent_host.testing.dialects import MockDialect as GatewaySide
     from agent_host.testing.script import RequestView
 

@@ -38,7 +38,7 @@ _OF_A_SESSION = (
     "agent_host.judging.decisions",
     "agent_host.llm.dialects.anthropic",
     "agent_host.llm.client",
-    "agent_host.llm.event_stream",
+    "agent_host.llm.network",
     "agent_host.llm.local_server",
     "agent_host.llm.dialects.openai_chat",
     "agent_host.loop.task",

@@ -1,26 +1,30 @@
-"""Dialects of gateways, a module for each. Here is what they share: tool calls out of an answer, with arguments that
-are whole and ids that are sendable."""
+"""Dialects of gateways, a module for each. Here is what they share: requests and assemblers of answers as far as they
+are alike, and tool calls out of an answer, with arguments that are whole and ids that are sendable."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
+from base64 import b64encode
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 
-from agent_host.llm.event_stream import AnswerTooLarge
-from agent_host.llm.raw_json import may_hold_halves, repair_json
-from agent_host.thread.messages import ToolCall, arguments_block
+from agent_host.llm.raw_json import loads_with_halves, may_hold_halves, name_in, repair, repair_json
+from agent_host.llm.stream import AnswerTooLarge
+from agent_host.thread.messages import NOTHING_SAID, ToolCall, arguments_block
 from config import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from agent_host.llm.stream import Meaning
-    from agent_host.thread.messages import Block
+    from agent_host.contracts import Image, ToolSpec
+    from agent_host.llm.stream import Meaning, ModelTurn
+    from agent_host.thread import Renderer
+    from agent_host.thread.messages import Block, Message
 
 NOT_CLOSED = "the answer ended before the call did"
 _TOO_DEEP = "the arguments are nested too deep"
@@ -29,6 +33,176 @@ _SEVERAL = re.compile(r"\}\s*\{")
 _TAKEN_OTHERWISE = re.compile(r':(?:null|""|\{\})|\.0')
 """Values that a tool may read differently from how they are written (`ToolRouter.usable_arguments`)."""
 _USABLE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+CacheTtl = Literal["5m", "1h"]
+"""Lifetime of a request's prefix in the provider's cache, for dialects that can set it."""
+MAX_COUNT: Final = 10**9
+"""Far above what any model takes; the sums of a whole session stay countable in any JSON."""
+UNNAMED: Final = "message"
+"""The standard's name of an event without one."""
+
+
+class Dialect:
+    """One wire format of a gateway: request out, events in, what a stop means, which parts only the provider reads.
+    All that is one provider's is behind this (docs/architecture.md, "A dialect"). `names_cache`: the gateway takes
+    `prompt_cache_key`; `own_key`: the token is a key of the vendor's own."""
+
+    name: ClassVar[str]
+    """The mark of this dialect's blocks on record; it never changes."""
+    path: ClassVar[str]
+    """The path of requests, after the gateway's URL."""
+    tail: ClassVar[bytes] = b"]}"
+    """The end of the request's JSON after the last message."""
+    takes_images: ClassVar[bool] = True
+    """Without it no message with a picture is given to a renderer."""
+    key_header: ClassVar[str] = "authorization"
+    own_headers: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    messages_field: ClassVar[str] = "messages"
+    assembler_type: ClassVar[type[Assembler]]
+
+    def __init__(self, *, names_cache: bool = True, own_key: bool = False) -> None:
+        self._names_cache = names_cache
+        self._own_key = own_key
+        self._names = SentNames()
+
+    def kept_for(self, cache_ttl: CacheTtl) -> Dialect:  # noqa: ARG002  most wires cannot say it
+        """The dialect for requests that the provider is to keep so long. What one of them knows of a session, such as
+        the names that its tools were offered by, the other knows as well."""
+        return self
+
+    def renderer(self, model: str) -> Renderer:
+        """Messages to wire form. Of their blocks those go out that this dialect and `model` made."""
+        raise NotImplementedError
+
+    def headers(self, token: str | None) -> dict[str, str]:
+        """JSON out, events in; the token goes where the vendor's own clients put it and, unless it is a key of the
+        vendor's own, where other gateways look. A provider may refuse what it does not expect."""
+        keys = {"x-api-key": token, "authorization": f"Bearer {token}"} if token else {}
+        carrying = {name: key for name, key in keys.items() if key and (name == self.key_header or not self._own_key)}
+        return {"content-type": "application/json", "accept": "text/event-stream", **self.own_headers, **carrying}
+
+    def head(
+        self,
+        *,
+        model: str,
+        max_output_tokens: int,
+        system: str,
+        tools: Sequence[ToolSpec],
+        session_id: str = "",
+        is_marked: bool = True,
+        answer_schema: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """The request's JSON up to where the first message goes; encoded once a session. `tail` closes it. `session_id`
+        is what a provider may look up its cache by, "" for none. `is_marked`: it ends with a cache mark, where the wire
+        has marks. `answer_schema` is the JSON Schema of the final answer, for providers that hold a model to one."""
+        request: dict[str, Any] = {"model": model, **self._settings(max_output_tokens)}
+        if session_id and self._names_cache:
+            request["prompt_cache_key"] = session_id
+        if tools:
+            request["tools"] = [self._definition(self._names.offer(tool.name), tool) for tool in tools]
+        if answer_schema is not None:
+            request |= self._answer_form(answer_schema)
+        return self._open(request, system, is_marked=is_marked)
+
+    def _settings(self, max_output_tokens: int) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _definition(self, name: str, tool: ToolSpec) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _answer_form(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _open(self, request: dict[str, Any], system: str, *, is_marked: bool) -> bytes:
+        """The system prompt is the first message: beside them it may not be cached."""
+        del is_marked
+        first = orjson.dumps({"role": "system", "content": system}) + b"," if system.strip() else b""
+        return b'%b,"%b":[%b' % (orjson.dumps(request)[:-1], self.messages_field.encode(), first)
+
+    def assembler(self, max_call_arguments_bytes: int | None = None) -> Assembler:
+        """A fresh assembler for one response; None: the arguments of a call have no limit."""
+        return self.assembler_type(max_call_arguments_bytes, self._names.real)
+
+    def whole(self, body: str) -> Iterator[Event]:
+        """The events of a stream that says the same as this JSON body, with which a gateway answered that does not heed
+        `stream`. What an assembler keeps as it came is put into them as it stands in the body. Raises LookupError,
+        ValueError for a body that is no whole answer of this dialect."""
+        raise NotImplementedError
+
+
+Event = tuple[str, str]
+"""Name and data."""
+
+
+class Assembler:
+    """Takes the events of one stream and puts the turn together. `real_name` gives the tool that the model means by a
+    name. No limit of the arguments where `max_call_arguments_bytes` is None."""
+
+    def __init__(
+        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
+    ) -> None:
+        self.content = 0
+        """Grows with each event that brings something of the answer, and with no other: pings bring nothing."""
+        self.thinking = ""
+        """The model's thinking that the last event brought, to be shown at once; "" where it brought none."""
+        self._real_name = real_name
+        self._reader = CallReader(max_call_arguments_bytes)
+        self._halves = False  # the first half of a character may have come
+        self._intact = True  # none was in the last event
+        self._replaced = 0
+        self._response_id = self._response_model = ""
+        self._stop_reason: str | None = None
+
+    def feed(self, event: str, data: str) -> str | None:
+        """Take one server-sent event; returns text to show at once. Raises StreamProtocolError, StreamFault,
+        AnswerTooLarge."""
+        raise NotImplementedError
+
+    def finish(self) -> ModelTurn:
+        """The turn. Raises StreamProtocolError when the stream was cut, AnswerTooLarge."""
+        raise NotImplementedError
+
+    def _loads(self, data: str, *, ends: bool = False) -> Any:
+        """The value of the event's JSON. `ends`: the second half of a character does not come with a later event."""
+        self._intact = True
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            if not may_hold_halves(data):
+                raise
+        self._intact, self._halves = False, True
+        if not ends:
+            return loads_with_halves(data)
+        data, count = repair_json(data)
+        self._replaced += count
+        return orjson.loads(data)
+
+    def _note_names(self, response: Mapping[str, Any]) -> None:
+        self._response_id = self._response_id or name_in(response.get("id"))
+        self._response_model = self._response_model or name_in(response.get("model"))
+
+    def _repair(self, text: str) -> str:
+        text, count = repair(text)
+        self._replaced += count
+        return text
+
+
+def count_in(counts: Any, *names: str) -> int:
+    """The first of these counts that is one; 0 where none is."""
+    found = (counts.get(name) for name in names) if isinstance(counts, dict) else ()
+    return next((min(count, MAX_COUNT) for count in found if type(count) is int and count >= 0), 0)
+
+
+def size_of(text: str) -> int:
+    """Bytes of a text in UTF-8, halves of characters included."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def refuse_open(reason: str) -> None:
+    """Raises ValueError for an answer that does not say why it ended."""
+    if not isinstance(orjson.loads(reason), str):
+        raise ValueError("the answer has no end")
 
 
 class CallReader:
@@ -199,9 +373,10 @@ def mend_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
     return tuple(usable)
 
 
-# Calls as OpenAI's wires have them: names of tools in 64 characters of a small alphabet, made so that the way back is
-# known, and arguments as text.
+# Messages and calls as OpenAI's wires have them: no empty texts, arguments as text, names of tools in 64 characters of
+# a small alphabet, made so that the way back is known.
 
+_NOTHING_SAID: Final = b'"%b"' % NOTHING_SAID.encode()
 _MAX_CHARS = 64
 _HASH_CHARS = 16
 _PLAIN = r"[A-Za-z0-9_-]{1,64}"
@@ -216,6 +391,23 @@ def sendable_name(name: str) -> str:
     kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[: _MAX_CHARS - _HASH_CHARS - 1]
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
     return f"{kept}_{digest}"
+
+
+def content_of(message: Message) -> bytes:
+    """The text of a message as a JSON string. These wires have no field for a result that is an error."""
+    content = message.content_json if message.content.strip() else _NOTHING_SAID
+    return b'"[error] %b' % content[1:] if message.is_error else content
+
+
+def members_beside(fields: str | None) -> bytes:
+    """The members of the JSON object `fields`, as they stand there, behind others."""
+    inner = "" if fields is None else fields.strip()[1:-1].strip()
+    return b",%b" % inner.encode() if inner else b""
+
+
+def data_url(image: Image) -> bytes:
+    """The picture as a JSON string."""
+    return b'"data:%b;base64,%b"' % (image.media_type.encode(), b64encode(image.data))
 
 
 def encode_arguments(call: ToolCall, written: str | None) -> bytes:

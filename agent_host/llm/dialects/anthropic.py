@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 
-from agent_host.llm.dialects import NOT_CLOSED, CallReader, SentNames, meaning_with, mend_ids, sendable_name
-from agent_host.llm.event_stream import messages_events
+from agent_host.llm.dialects import (
+    MAX_COUNT,
+    NOT_CLOSED,
+    UNNAMED,
+    Assembler,
+    Dialect,
+    meaning_with,
+    mend_ids,
+    refuse_open,
+    sendable_name,
+    size_of,
+)
 from agent_host.llm.raw_json import (
+    elements,
+    join_members,
     loads_with_halves,
     may_hold_halves,
     member,
     members,
-    name_in,
     repair,
-    repair_json,
     split_open_end,
 )
-from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError, key_headers
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread import UnitMark
 from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
 from config import json_text
@@ -31,11 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
-    from agent_host.llm.stream import CacheTtl
+    from agent_host.llm.dialects import CacheTtl, Event
     from agent_host.thread.messages import Message, Order
 
 NAME = "anthropic"
-_API_VERSION = "2023-06-01"
 # How a message ends: the object of its last block, the array, the message.
 _ENDS = b"}]}"
 _CACHE_MARK: dict[CacheTtl, dict[str, str]] = {
@@ -131,78 +141,6 @@ def _is_closed(schema: Any) -> bool:
     return not (is_object and schema.get("additionalProperties") is not False) and all(map(_is_closed, schema.values()))
 
 
-class AnthropicDialect:
-    """See `agent_host.llm.stream.Dialect`. `cache_ttl` is how long the provider is to keep what requests begin with,
-    `names` are those that tools were offered by, where another of the session has offered some. `own_key`: the token
-    is a key of the vendor's own."""
-
-    name: ClassVar[str] = NAME
-    path: ClassVar[str] = "/v1/messages"
-    tail: ClassVar[bytes] = b"]}"
-    takes_images: ClassVar[bool] = True
-
-    def __init__(self, cache_ttl: CacheTtl = "5m", names: SentNames | None = None, *, own_key: bool = False) -> None:
-        self._cache_ttl = cache_ttl
-        self._own_key = own_key
-        self._names = names or SentNames()
-
-    def kept_for(self, cache_ttl: CacheTtl) -> AnthropicDialect:
-        """See `agent_host.llm.stream.Dialect`."""
-        return AnthropicDialect(cache_ttl, self._names, own_key=self._own_key)
-
-    def renderer(self, model: str) -> AnthropicRenderer:
-        """See `agent_host.llm.stream.Dialect`."""
-        return AnthropicRenderer(model, self._cache_ttl)
-
-    def headers(self, token: str | None) -> Mapping[str, str]:
-        """JSON out, events in; the token goes where the vendor's own clients put it, and where other gateways look."""
-        return {
-            "content-type": "application/json",
-            "accept": "text/event-stream",
-            "anthropic-version": _API_VERSION,
-            **key_headers(token, "x-api-key", only=self._own_key),
-        }
-
-    def head(
-        self,
-        *,
-        model: str,
-        max_output_tokens: int,
-        system: str,
-        tools: Sequence[ToolSpec],
-        session_id: str = "",
-        is_marked: bool = True,
-        answer_schema: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        """Model, limits, tools and system prompt, with a cache mark after it. This provider finds its cache by the
-        request's beginning and takes no name for it."""
-        del session_id
-        mark = {"cache_control": _CACHE_MARK[self._cache_ttl]} if is_marked else {}
-        request: dict[str, Any] = {"model": model, "max_tokens": max_output_tokens, "stream": True}
-        if tools:
-            request["tools"] = [
-                {
-                    "name": self._names.offer(tool.name),
-                    "description": tool.description,
-                    "input_schema": tool.input_schema,
-                }
-                for tool in tools
-            ]
-        if answer_schema is not None and _is_closed(answer_schema):
-            request["output_config"] = {"format": {"type": "json_schema", "schema": answer_schema}}
-        request["system"] = [{"type": "text", "text": system, **mark}]
-        return orjson.dumps(request)[:-1] + b',"messages":['
-
-    def assembler(self, max_call_arguments_bytes: int | None = None) -> AnthropicAssembler:
-        """A fresh one."""
-
-        return AnthropicAssembler(max_call_arguments_bytes, self._names.real)
-
-    def whole(self, body: str) -> Iterator[tuple[str, str]]:
-        """See `Dialect.whole`."""
-        return messages_events(body)
-
-
 # Answers of the Anthropic Messages dialect: a turn out of the events of one stream (AH 6.3).
 
 _MEANINGS: dict[str, Meaning] = {
@@ -216,10 +154,6 @@ _MEANINGS: dict[str, Meaning] = {
     "refusal": "blocked",
 }
 _OURS = frozenset({"text", "tool_use"})
-# Far above what any model takes; the sums of a whole session stay countable in any JSON.
-_MAX_COUNT = 10**9
-# What the standard calls an event without a name.
-_UNNAMED = "message"
 # In `cache_creation` of usage; the rest of `cache_creation_input_tokens` is kept for five minutes.
 _WRITTEN_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
 
@@ -246,41 +180,32 @@ class _Block:
     open_end: str = ""  # the first half of a character that the next text may complete
 
 
-class AnthropicAssembler:
-    """Puts a turn together from message_start, content blocks by index, message_delta and message_stop. No limit of the
-    arguments where `max_call_arguments_bytes` is None. `real_name` gives the tool that a name in the answer means."""
+class AnthropicAssembler(Assembler):
+    """See Assembler. A turn out of message_start, content blocks by index, message_delta and message_stop."""
 
     def __init__(
         self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
     ) -> None:
-        self._real_name = real_name
-        self.content = 0
-        self.thinking = ""
-        self._calls = CallReader(max_call_arguments_bytes)
-        self._halves = False
-        self._replaced = 0
-        self._blocks: list[_Block] = []
+        super().__init__(max_call_arguments_bytes, real_name)
         self._by_index: dict[int, _Block] = {}
+        self._blocks: list[_Block] = []
         self._usage: dict[str, int] = {}
-        self._response_id = self._response_model = ""
-        self._stop_reason: str | None = None
         self._detail = ""
-        self._started = False
-        self._over = False
+        self._started = self._over = False
         self._data = ""
 
     def feed(self, event: str, data: str) -> str | None:
         """Take one event; unknown ones are skipped, as the API asks of its clients, and so is all behind the end. What
         has no name of its own, as proxies send it, says in its data what it is."""
         self.thinking = ""
-        if event == _UNNAMED:
+        if event == UNNAMED:
             event = _type_of(data)
         handler = self._HANDLERS.get(event)
         if handler is None or self._over:
             return None
         try:
             self._data = data
-            return handler(self, self._loads(event, data))
+            return handler(self, self._loads(data, ends=event != "content_block_delta"))
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
             # Its frames hold what was read of the event, and a retry holds the error while it reads the next answer.
             raise StreamProtocolError(f"the {event} event is malformed") from error.with_traceback(None)
@@ -299,7 +224,7 @@ class AnthropicAssembler:
             self._stop_reason,
             meaning_with(calls, meaning_of(self._stop_reason)),
             self._token_usage(),
-            self._replaced + self._calls.replaced,
+            self._replaced + self._reader.replaced,
             opaque,
             order,
             dropped,
@@ -311,26 +236,13 @@ class AnthropicAssembler:
     def _is_cut(self) -> bool:
         return meaning_of(self._stop_reason or "") in ("cut", "window")
 
-    def _loads(self, event: str, data: str) -> Any:
-        try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError:
-            if not may_hold_halves(data):
-                raise
-        self._halves = True
-        if event == "content_block_delta":  # the second half may come with the next one
-            return loads_with_halves(data)
-        data, count = repair_json(data)
-        self._replaced += count
-        return orjson.loads(data)
-
     def _message_start(self, data: dict[str, Any]) -> None:
         if self._started:
             raise StreamProtocolError("a second message begins in the stream of the first")
         self.content += 1
         self._started = True
         message = data["message"]
-        self._response_id, self._response_model = name_in(message.get("id")), name_in(message.get("model"))
+        self._note_names(message)
         self._note_usage(message.get("usage") or {})
 
     def _block_start(self, data: dict[str, Any]) -> str | None:
@@ -384,8 +296,8 @@ class AnthropicAssembler:
     def _add_arguments(self, block: _Block, part: str) -> None:
         self.content += len(part)
         block.parts.append(part)
-        block.argument_bytes += len(part) if part.isascii() else len(part.encode("utf-8", "surrogatepass"))
-        self._calls.check_size(block.argument_bytes)
+        block.argument_bytes += size_of(part)
+        self._reader.check_size(block.argument_bytes)
 
     def _message_delta(self, data: dict[str, Any]) -> None:
         reason = _string(data["delta"].get("stop_reason"))
@@ -408,11 +320,6 @@ class AnthropicAssembler:
                 closed += end
         return closed
 
-    def _repair(self, text: str) -> str:
-        text, count = repair(text)
-        self._replaced += count
-        return text
-
     def _error(self, data: dict[str, Any]) -> None:
         error = data["error"]
         raise StreamFault(f"{_string(error['type'], required=True)}: {error.get('message', '')}", body=data)
@@ -422,10 +329,10 @@ class AnthropicAssembler:
         at_the_limit = self._is_cut() and block is self._blocks[-1] and not "".join(block.parts).strip()
         if not block.closed or (at_the_limit and not block.start.get("input")):
             return ToolCall(block.call_id, self._real_name(block.name), {}, NOT_CLOSED)
-        self._calls.check_size(len(block.input.encode("utf-8", "surrogatepass")))
+        self._reader.check_size(size_of(block.input))
         at_start = block.start.get("input")
         arguments = "".join(block.parts) or block.input or (at_start if isinstance(at_start, dict) else None)
-        return self._calls.call(block.call_id, self._real_name(block.name), arguments)
+        return self._reader.call(block.call_id, self._real_name(block.name), arguments)
 
     def _token_usage(self) -> TokenUsage:
         """The counts; `input_tokens` of this API leaves out what was read from the cache and written to it."""
@@ -440,7 +347,7 @@ class AnthropicAssembler:
         by_time = usage.get("cache_creation")
         counts = {**usage, **by_time} if isinstance(by_time, dict) else usage
         self._usage.update(
-            (name, min(count, _MAX_COUNT)) for name, count in counts.items() if type(count) is int and count >= 0
+            (name, min(count, MAX_COUNT)) for name, count in counts.items() if type(count) is int and count >= 0
         )
 
     _HANDLERS: ClassVar[dict[str, Callable[[AnthropicAssembler, Any], str | None]]] = {
@@ -580,3 +487,72 @@ def text_with(start: dict[str, Any], text: str, citations: list[Any]) -> str | N
         return orjson.dumps(beside).decode()
     except orjson.JSONEncodeError:
         return None
+
+
+class AnthropicDialect(Dialect):
+    """See Dialect. `cache_ttl` is how long the provider is to keep what requests begin with. It finds its cache by the
+    request's beginning and takes no name for it."""
+
+    name: ClassVar[str] = NAME
+    assembler_type: ClassVar[type[Assembler]] = AnthropicAssembler
+    path: ClassVar[str] = "/v1/messages"
+    key_header: ClassVar[str] = "x-api-key"
+    own_headers: ClassVar[Mapping[str, str]] = MappingProxyType({"anthropic-version": "2023-06-01"})
+
+    def __init__(self, cache_ttl: CacheTtl = "5m", *, own_key: bool = False) -> None:
+        super().__init__(names_cache=False, own_key=own_key)
+        self._cache_ttl: CacheTtl = cache_ttl
+
+    def kept_for(self, cache_ttl: CacheTtl) -> AnthropicDialect:
+        """See Dialect."""
+        kept = AnthropicDialect(cache_ttl, own_key=self._own_key)
+        kept._names = self._names
+        return kept
+
+    def renderer(self, model: str) -> AnthropicRenderer:
+        """See Dialect."""
+        return AnthropicRenderer(model, self._cache_ttl)
+
+    def _settings(self, max_output_tokens: int) -> dict[str, Any]:
+        return {"max_tokens": max_output_tokens, "stream": True}
+
+    def _definition(self, name: str, tool: ToolSpec) -> dict[str, Any]:
+        return {"name": name, "description": tool.description, "input_schema": tool.input_schema}
+
+    def _answer_form(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        form = {"format": {"type": "json_schema", "schema": schema}}
+        return {"output_config": form} if _is_closed(schema) else {}
+
+    def _open(self, request: dict[str, Any], system: str, *, is_marked: bool) -> bytes:
+        mark = {"cache_control": _CACHE_MARK[self._cache_ttl]} if is_marked else {}
+        request["system"] = [{"type": "text", "text": system, **mark}]
+        return orjson.dumps(request)[:-1] + b',"messages":['
+
+    def whole(self, body: str) -> Iterator[Event]:
+        """See Dialect. Each block is whole where it starts; a call's arguments come as the text that they are, so that
+        they are read as in a stream."""
+        message = members(body)
+        blocks = elements(message["content"])
+        refuse_open(message["stop_reason"])
+        head = {name: text for name, text in message.items() if name != "content"}
+        yield "message_start", join_members({"message": join_members(head)})
+        for index, block in enumerate(blocks):
+            begun, arguments = _start_block(block)
+            yield "content_block_start", join_members({"index": str(index), "content_block": begun})
+            if arguments:
+                delta = orjson.dumps({"type": "input_json_delta", "partial_json": arguments}).decode()
+                yield "content_block_delta", join_members({"index": str(index), "delta": delta})
+            yield "content_block_stop", join_members({"index": str(index)})
+        ended = {name: text for name, text in message.items() if name in ("stop_reason", "stop_details")}
+        yield "message_delta", join_members({"delta": join_members(ended), "usage": message.get("usage", "null")})
+        yield "message_stop", "{}"
+
+
+def _start_block(block: str) -> tuple[str, str]:
+    """The block as one that starts, and the JSON text of its arguments where it is a call of our tools."""
+    fields = members(block)
+    if orjson.loads(fields["type"]) != "tool_use" or "input" not in fields:
+        return block, ""
+    arguments = fields.pop("input")
+    value = orjson.loads(arguments)
+    return join_members(fields), value if isinstance(value, str) else arguments

@@ -3,7 +3,6 @@ server-sent events (AH 6.2, 6.3)."""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from functools import cached_property, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
@@ -12,27 +11,23 @@ import orjson
 
 from agent_host.llm.dialects import (
     NOT_CLOSED,
-    CallReader,
-    SentNames,
+    Assembler,
+    Dialect,
+    content_of,
+    count_in,
+    data_url,
     encode_arguments,
     keep_spelling,
     meaning_with,
+    members_beside,
     mend_ids,
+    refuse_open,
     sendable_name,
+    size_of,
 )
 from agent_host.llm.errors import fault_of
-from agent_host.llm.event_stream import chat_events
-from agent_host.llm.raw_json import (
-    OpaqueFields,
-    elements,
-    loads_with_halves,
-    may_hold_halves,
-    members,
-    name_in,
-    repair,
-    split_open_end,
-)
-from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError, key_headers
+from agent_host.llm.raw_json import OpaqueFields, elements, join_members, members, repair, split_open_end
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, ToolCall, shortest
 from config.json_text import copy_to_keep
 from state.checkpoint import TokenUsage
@@ -41,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
-    from agent_host.llm.stream import CacheTtl
+    from agent_host.llm.dialects import CallReader, Event
     from agent_host.thread.messages import Message, Order
 
     _Raw = Callable[[], Mapping[str, str]]
@@ -53,10 +48,6 @@ OF_FUNCTION: Final = "function"
 """Members of a block, which is `{"message": {...}}` or `{"call": {...}, "function": {...}}`: the fields that go back
 into the message, into the call, and into the function that it names."""
 
-# Some servers refuse empty texts.
-_NOTHING_SAID: Final = b'"%b"' % NOTHING_SAID.encode()
-# Tool messages have no field for it.
-_ERROR_MARK: Final = b"[error] "
 # OpenAI refuses longer ones, and ids that came from another provider may be longer.
 _MAX_ID_CHARS = 40
 _OF_CALL = frozenset({"index", "id", "type", "function"})
@@ -76,9 +67,9 @@ class ChatRenderer:
     def user(self, messages: Sequence[Message]) -> bytes:
         """One user message; several texts have an empty line between them."""
         if len(messages) == 1:
-            return b'{"role":"user","content":%b}' % _content(messages[0])
+            return b'{"role":"user","content":%b}' % content_of(messages[0])
         said = "\n\n".join(message.content for message in messages if message.content.strip())
-        return b'{"role":"user","content":%b}' % (orjson.dumps(said) if said else _NOTHING_SAID)
+        return b'{"role":"user","content":%b}' % orjson.dumps(said or NOTHING_SAID)
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
         """The assistant's message and, where it called tools, a message for each result."""
@@ -95,32 +86,22 @@ class ChatRenderer:
         for part in assistant.parts_for(NAME, self._model):
             if isinstance(part, Block):
                 found = members(part.raw)
-                beside += _members(found.get(OF_MESSAGE))
+                beside += members_beside(found.get(OF_MESSAGE))
                 of_calls[len(calls)] = {**of_calls.get(len(calls), {}), **found}
             elif not isinstance(part, str):
                 calls.append(part)
         sent = b",".join(_call(call, of_calls.get(number, {})) for number, call in enumerate(calls, 1))
-        content = b"null" if calls and not assistant.content.strip() else _content(assistant)
+        content = b"null" if calls and not assistant.content.strip() else content_of(assistant)
         listed = b',"tool_calls":[%b]' % sent if calls else b""
         return b'{"role":"assistant","content":%b%b%b}' % (content, listed, beside)
 
 
-def _content(message: Message) -> bytes:
-    return message.content_json if message.content.strip() else _NOTHING_SAID
-
-
 def _call(call: ToolCall, blocks: Mapping[str, str]) -> bytes:
     """The call, with the fields that came with it, which are members of its `blocks`."""
-    beside, of_function = (_members(blocks.get(name)) for name in (OF_CALL, OF_FUNCTION))
+    beside, of_function = (members_beside(blocks.get(name)) for name in (OF_CALL, OF_FUNCTION))
     name, arguments = orjson.dumps(sendable_name(call.name)), encode_arguments(call, blocks.get(ARGUMENTS_TEXT))
     function = b'{"name":%b,"arguments":%b%b}' % (name, arguments, of_function)
     return b'{"id":%b,"type":"function","function":%b%b}' % (_id(call.call_id), function, beside)
-
-
-def _members(fields: str | None) -> bytes:
-    """The members of the JSON object `fields`, as they stand there, behind others."""
-    inner = "" if fields is None else fields.strip()[1:-1].strip()
-    return b",%b" % inner.encode() if inner else b""
 
 
 def _id(call_id: str | None) -> bytes:
@@ -132,10 +113,7 @@ def _id(call_id: str | None) -> bytes:
 
 
 def _result(result: Message) -> bytes:
-    content = _content(result)
-    if result.is_error:
-        content = b'"%b%b' % (_ERROR_MARK, content[1:])
-    return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (_id(result.tool_call_id), content)
+    return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (_id(result.tool_call_id), content_of(result))
 
 
 def _pictures(results: Iterable[Message]) -> bytes:
@@ -148,83 +126,7 @@ def _pictures(results: Iterable[Message]) -> bytes:
 
 
 def _image(image: Image) -> dict[str, Any]:
-    url = orjson.Fragment(b'"data:%b;base64,%b"' % (image.media_type.encode(), b64encode(image.data)))
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-class ChatDialect:
-    """See `agent_host.llm.stream.Dialect`. `max_tokens_field` is what the gateway calls the limit of an answer;
-    `names_cache`: it takes `prompt_cache_key`; `own_key`: the token is a key of the vendor's own."""
-
-    name: ClassVar[str] = NAME
-    path: ClassVar[str] = "/v1/chat/completions"
-    tail: ClassVar[bytes] = b"]}"
-    takes_images: ClassVar[bool] = True
-
-    def __init__(
-        self, *, max_tokens_field: str = "max_completion_tokens", names_cache: bool = True, own_key: bool = False
-    ) -> None:
-        self._own_key = own_key
-        self._max_tokens_field = max_tokens_field
-        self._names_cache = names_cache
-        self._names = SentNames()
-
-    def kept_for(self, cache_ttl: CacheTtl) -> ChatDialect:
-        """See `agent_host.llm.stream.Dialect`: this wire cannot say it."""
-        del cache_ttl
-        return self
-
-    def renderer(self, model: str) -> ChatRenderer:
-        """See `agent_host.llm.stream.Dialect`."""
-        return ChatRenderer(model)
-
-    def headers(self, token: str | None) -> Mapping[str, str]:
-        """JSON out, events in; the token goes where the vendor's own clients put it, and where other gateways look."""
-        carrying = key_headers(token, "authorization", only=self._own_key)
-        return {"content-type": "application/json", "accept": "text/event-stream", **carrying}
-
-    def head(
-        self,
-        *,
-        model: str,
-        max_output_tokens: int,
-        system: str,
-        tools: Sequence[ToolSpec],
-        session_id: str = "",
-        is_marked: bool = True,
-        answer_schema: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        """Model, limit, tools and the system message, which other messages follow."""
-        del is_marked
-        request: dict[str, Any] = {
-            "model": model,
-            self._max_tokens_field: max_output_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if session_id and self._names_cache:
-            request["prompt_cache_key"] = session_id
-        if tools:
-            request["tools"] = [self._function(tool) for tool in tools]
-        if answer_schema is not None:
-            form = {"name": "answer", "schema": answer_schema, "strict": False}
-            request["response_format"] = {"type": "json_schema", "json_schema": form}
-        first = orjson.dumps({"role": "system", "content": system}) + b"," if system.strip() else b""
-        return orjson.dumps(request)[:-1] + b',"messages":[' + first
-
-    def assembler(self, max_call_arguments_bytes: int | None = None) -> ChatAssembler:
-        """A fresh one."""
-
-        return ChatAssembler(max_call_arguments_bytes, self._names.real)
-
-    def whole(self, body: str) -> Iterator[tuple[str, str]]:
-        """See `Dialect.whole`."""
-        return chat_events(body)
-
-    def _function(self, tool: ToolSpec) -> dict[str, Any]:
-        name = self._names.offer(tool.name)
-        function = {"name": name, "description": tool.description, "parameters": tool.input_schema}
-        return {"type": "function", "function": function}
+    return {"type": "image_url", "image_url": {"url": orjson.Fragment(data_url(image))}}
 
 
 # Answers of the Chat Completions dialect: a turn out of the chunks of one stream (AH 6.3).
@@ -246,8 +148,6 @@ _THINKING: Final = ("reasoning_content", "reasoning")
 # Where servers count tokens that were read from a cache and written to it.
 _READ: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 _WRITTEN: Final = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
-# Far above what any model takes; the sums of a whole session stay countable in any JSON.
-_MAX_COUNT = 10**9
 
 
 def meaning_of(stop_reason: str) -> Meaning:
@@ -255,30 +155,20 @@ def meaning_of(stop_reason: str) -> Meaning:
     return _MEANINGS.get(stop_reason, "unknown")
 
 
-def _same_name(name: str) -> str:
-    return name
-
-
-class ChatAssembler:
-    """Puts a turn together from chunks with deltas of the first choice. `real_name` gives the tool that the model means
-    by a name. No limit of the arguments where `max_call_arguments_bytes` is None."""
+class ChatAssembler(Assembler):
+    """See Assembler. A turn out of chunks with deltas of the first choice."""
 
     def __init__(
-        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = _same_name
+        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
     ) -> None:
-        self.content = 0
-        self.thinking = ""
-        self._reader = CallReader(max_call_arguments_bytes)
+        super().__init__(max_call_arguments_bytes, real_name)
         self._calls = StreamedCalls(self._reader, real_name)
         self._fields = OpaqueFields()
         self._texts: list[str] = []
         self._open_text = self._open_thought = ""  # first halves of characters that a next delta may complete
         self._refusal: list[str] = []
-        self._halves = False
-        self._replaced = self._unread = 0
+        self._unread = 0
         self._usage: dict[str, Any] = {}
-        self._response_id = self._response_model = ""
-        self._stop_reason: str | None = None
         self._started = self._done = False
         self._raw = RawChunk("")
 
@@ -341,7 +231,7 @@ class ChatAssembler:
         found = list(self._calls.read(cut=cut))
         fields = self._fields.whole()
         if fields is not None and (text or found or not cut):  # thinking that the limit cut does not go back
-            blocks.append(Block(f'{{"{OF_MESSAGE}":{fields}}}', NAME))
+            blocks.append(Block(join_members({OF_MESSAGE: fields}), NAME))
             order.append("block")
         if text:
             order.append(len(text))
@@ -353,28 +243,17 @@ class ChatAssembler:
                 blocks.append(written)
                 order.append("block")
             named = ((OF_CALL, beside), (OF_FUNCTION, of_function))
-            members = [f'"{name}":{fields}' for name, fields in named if fields is not None]
-            if members:
-                blocks.append(Block(f"{{{','.join(members)}}}", NAME))
+            if kept := {name: fields for name, fields in named if fields is not None}:
+                blocks.append(Block(join_members(kept), NAME))
                 order.append("block")
         return calls, tuple(blocks), shortest(tuple(order))
-
-    def _loads(self, data: str) -> Any:
-        try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError:
-            if not may_hold_halves(data):
-                raise
-        self._halves = True  # the second half may come with the next delta
-        return loads_with_halves(data)
 
     def _chunk(self, event: str, chunk: dict[str, Any]) -> str | None:
         self._started = self._started or "choices" in chunk
         error = chunk.get("error") or (chunk if event == "error" else None)
         if error:
             raise fault_of(error)
-        self._response_id = self._response_id or name_in(chunk.get("id"))
-        self._response_model = self._response_model or name_in(chunk.get("model"))
+        self._note_names(chunk)
         self._note_usage(chunk.get("usage"))
         shown = ""
         for place, choice in enumerate(chunk.get("choices") or ()):
@@ -445,11 +324,6 @@ class ChatAssembler:
         self._texts.append(end)
         return end
 
-    def _repair(self, text: str) -> str:
-        text, count = repair(text)
-        self._replaced += count
-        return text
-
     def _note_usage(self, usage: Any) -> None:
         """Counts of a later chunk replace those before: some servers send them in each, as far as they are."""
         if isinstance(usage, dict) and usage:
@@ -474,17 +348,11 @@ def _token_usage(usage: Mapping[str, Any]) -> TokenUsage:
     `completion_tokens` have it in the total."""
     details = usage.get("prompt_tokens_details")
     counts = {**usage, **(details if isinstance(details, dict) else {})}
-    given = _count(counts, ("prompt_tokens",))
-    beyond = _count(counts, ("total_tokens",)) - given if given else 0
-    read = min(_count(counts, _READ), given)
-    written = min(_count(counts, _WRITTEN), given - read)
-    return TokenUsage(given, max(_count(counts, ("completion_tokens",)), beyond), read, written)
-
-
-def _count(counts: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    """The first of these counts that is one."""
-    found = (counts.get(name) for name in names)
-    return next((min(count, _MAX_COUNT) for count in found if type(count) is int and count >= 0), 0)
+    given = count_in(counts, "prompt_tokens")
+    beyond = count_in(counts, "total_tokens") - given if given else 0
+    read = min(count_in(counts, *_READ), given)
+    written = min(count_in(counts, *_WRITTEN), given - read)
+    return TokenUsage(given, max(count_in(counts, "completion_tokens"), beyond), read, written)
 
 
 def _string(value: object) -> str:
@@ -552,14 +420,15 @@ class StreamedCalls:
     @property
     def replaced(self) -> int:
         """Halves of characters that became U+FFFD."""
-        kept = (fields for call in self._calls for fields in (call.beside, call.of_function) if fields is not None)
-        return self._replaced + self._reader.replaced + sum(fields.replaced for fields in kept)
+        return self._replaced + self._reader.replaced + sum(fields.replaced for fields in self._kept())
 
     @property
     def dropped(self) -> int:
         """Fields that cannot be sent back unchanged."""
-        kept = (fields for call in self._calls for fields in (call.beside, call.of_function) if fields is not None)
-        return sum(fields.dropped for fields in kept)
+        return sum(fields.dropped for fields in self._kept())
+
+    def _kept(self) -> Iterator[OpaqueFields]:
+        return (fields for call in self._calls for fields in (call.beside, call.of_function) if fields is not None)
 
     def add(self, delta: dict[str, Any], raw: _Raw) -> int:
         """Take one entry of a delta's `tool_calls`; `raw` gives the JSON text of its members. Returns how much it
@@ -627,7 +496,7 @@ class StreamedCalls:
         if not isinstance(arguments, str):
             arguments = members(raw()["function"])["arguments"]
         call.arguments.append(arguments)
-        call.size += len(arguments) if arguments.isascii() else len(arguments.encode("utf-8", "surrogatepass"))
+        call.size += size_of(arguments)
         self._reader.check_size(call.size)
         return len(arguments)
 
@@ -647,3 +516,50 @@ def _keep(fields: OpaqueFields, delta: dict[str, Any], names: set[str], raw: _Ra
     """Take those fields of `delta`; `raw` gives their JSON text. Returns how many had something in them."""
     texts = raw()
     return sum(fields.add(name, delta[name], texts[name]) for name in sorted(names))
+
+
+class ChatDialect(Dialect):
+    """See Dialect. `max_tokens_field` is what the gateway calls the limit of an answer."""
+
+    name: ClassVar[str] = NAME
+    assembler_type: ClassVar[type[Assembler]] = ChatAssembler
+    path: ClassVar[str] = "/v1/chat/completions"
+
+    def __init__(
+        self, *, max_tokens_field: str = "max_completion_tokens", names_cache: bool = True, own_key: bool = False
+    ) -> None:
+        super().__init__(names_cache=names_cache, own_key=own_key)
+        self._max_tokens_field = max_tokens_field
+
+    def renderer(self, model: str) -> ChatRenderer:
+        """See Dialect."""
+        return ChatRenderer(model)
+
+    def _settings(self, max_output_tokens: int) -> dict[str, Any]:
+        return {self._max_tokens_field: max_output_tokens, "stream": True, "stream_options": {"include_usage": True}}
+
+    def _definition(self, name: str, tool: ToolSpec) -> dict[str, Any]:
+        function = {"name": name, "description": tool.description, "parameters": tool.input_schema}
+        return {"type": "function", "function": function}
+
+    def _answer_form(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        form = {"name": "answer", "schema": schema, "strict": False}
+        return {"response_format": {"type": "json_schema", "json_schema": form}}
+
+    def whole(self, body: str) -> Iterator[Event]:
+        """See Dialect. One chunk, whose calls have their places as indexes."""
+        answer = members(body)
+        choices = [_as_delta(members(choice)) for choice in elements(answer["choices"])]
+        yield "message", join_members({**answer, "choices": f"[{','.join(choices)}]"})
+        yield "message", "[DONE]"
+
+
+def _as_delta(choice: Mapping[str, str]) -> str:
+    refuse_open(choice["finish_reason"])
+    message = members(choice["message"])
+    if orjson.loads(message.get("tool_calls", "null")):
+        given = enumerate(elements(message["tool_calls"]))
+        calls = [join_members({**members(call), "index": str(index)}) for index, call in given]
+        message["tool_calls"] = f"[{','.join(calls)}]"
+    others = {name: text for name, text in choice.items() if name != "message"}
+    return join_members({**others, "delta": join_members(message)})

@@ -3,14 +3,23 @@ stored by the provider: reasoning comes encrypted, and goes back with the conver
 
 from __future__ import annotations
 
-from base64 import b64encode
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from agent_host.llm.dialects import CallReader, SentNames, encode_arguments, mend_ids, sendable_name
+from agent_host.llm.dialects import (
+    UNNAMED,
+    Assembler,
+    Dialect,
+    content_of,
+    data_url,
+    encode_arguments,
+    members_beside,
+    mend_ids,
+    sendable_name,
+)
 from agent_host.llm.dialects.openai_responses_items import (
     NAME,
     OF_CALL,
@@ -20,9 +29,8 @@ from agent_host.llm.dialects.openai_responses_items import (
     text_in,
     usage_of,
 )
-from agent_host.llm.event_stream import response_events
-from agent_host.llm.raw_json import elements, loads_with_halves, may_hold_halves, member, members, name_in, repair
-from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError, key_headers
+from agent_host.llm.raw_json import elements, join_members, member, members, repair
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block
 from config.json_text import copy_to_keep
 
@@ -30,17 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
-    from agent_host.llm.stream import CacheTtl
+    from agent_host.llm.dialects import Event
     from agent_host.thread.messages import Message, ToolCall
 
-"""The member of a block that has the fields which came with a call, beside its id, name and arguments. All other blocks
-are whole items, which have a `type`."""
-
 _REASONING: Final = "reasoning"
-# Empty texts are refused.
-_NOTHING_SAID: Final = b'"%b"' % NOTHING_SAID.encode()
-# An output has no field for it.
-_ERROR_MARK: Final = b"[error] "
 
 
 class ResponsesRenderer:
@@ -55,7 +56,7 @@ class ResponsesRenderer:
 
     def user(self, messages: Sequence[Message]) -> bytes:
         """One message of the user, a part for each of `messages`."""
-        parts = b",".join(b'{"type":"input_text","text":%b}' % _content(message) for message in messages)
+        parts = b",".join(b'{"type":"input_text","text":%b}' % content_of(message) for message in messages)
         return copy_to_keep(b'{"role":"user","content":[%b]}' % parts)
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
@@ -85,30 +86,18 @@ class ResponsesRenderer:
                 items.append(b'{"role":"assistant","content":%b}' % orjson.dumps(part))
                 last, answered = None, len(items)
         # Reasoning with nothing behind it is refused, and so is an answer without anything.
-        return items[:answered] or [*items, b'{"role":"assistant","content":%b}' % _NOTHING_SAID]
-
-
-def _content(message: Message) -> bytes:
-    return message.content_json if message.content.strip() else _NOTHING_SAID
+        return items[:answered] or [*items, b'{"role":"assistant","content":%b}' % orjson.dumps(NOTHING_SAID)]
 
 
 def _call(call: ToolCall, blocks: Mapping[str, str] = MappingProxyType({})) -> bytes:
     """The call, with what came with it, which are members of its `blocks`."""
     name, arguments = orjson.dumps(sendable_name(call.name)), encode_arguments(call, blocks.get(ARGUMENTS_TEXT))
-    inner = blocks.get(OF_CALL, "").strip()[1:-1].strip()
-    beside = b",%b" % inner.encode() if inner else b""
-    return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b}' % (
-        orjson.dumps(call.call_id),
-        name,
-        arguments,
-        beside,
-    )
+    call_id, beside = orjson.dumps(call.call_id), members_beside(blocks.get(OF_CALL))
+    return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b}' % (call_id, name, arguments, beside)
 
 
 def _output(result: Message) -> bytes:
-    content = _content(result)
-    if result.is_error:
-        content = b'"%b%b' % (_ERROR_MARK, content[1:])
+    content = content_of(result)
     if result.images:
         text = b'{"type":"input_text","text":%b}' % content
         content = b"[%b]" % b",".join([text, *map(_image, result.images)])
@@ -116,85 +105,7 @@ def _output(result: Message) -> bytes:
 
 
 def _image(image: Image) -> bytes:
-    url = b'"data:%b;base64,%b"' % (image.media_type.encode(), b64encode(image.data))
-    return b'{"type":"input_image","detail":"auto","image_url":%b}' % url
-
-
-class ResponsesDialect:
-    """See `agent_host.llm.stream.Dialect`. `names_cache`: the gateway takes `prompt_cache_key`; `own_key`: the
-    token is a key of the vendor's own."""
-
-    name: ClassVar[str] = NAME
-    path: ClassVar[str] = "/v1/responses"
-    tail: ClassVar[bytes] = b"]}"
-    takes_images: ClassVar[bool] = True
-
-    def __init__(self, *, names_cache: bool = True, own_key: bool = False) -> None:
-        self._own_key = own_key
-        self._names_cache = names_cache
-        self._names = SentNames()
-
-    def kept_for(self, cache_ttl: CacheTtl) -> ResponsesDialect:
-        """See `agent_host.llm.stream.Dialect`: this wire cannot say it."""
-        del cache_ttl
-        return self
-
-    def renderer(self, model: str) -> ResponsesRenderer:
-        """See `agent_host.llm.stream.Dialect`."""
-        return ResponsesRenderer(model)
-
-    def headers(self, token: str | None) -> Mapping[str, str]:
-        """JSON out, events in; the token goes where the vendor's own clients put it, and where other gateways look."""
-        carrying = key_headers(token, "authorization", only=self._own_key)
-        return {"content-type": "application/json", "accept": "text/event-stream", **carrying}
-
-    def head(
-        self,
-        *,
-        model: str,
-        max_output_tokens: int,
-        system: str,
-        tools: Sequence[ToolSpec],
-        session_id: str = "",
-        is_marked: bool = True,
-        answer_schema: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        """Model, limit, tools and the system message. It stands in `input`: `instructions` may not be cached."""
-        del is_marked
-        request: dict[str, Any] = {
-            "model": model,
-            "max_output_tokens": max_output_tokens,
-            "stream": True,
-            "store": False,
-            "include": ["reasoning.encrypted_content"],
-        }
-        if session_id and self._names_cache:
-            request["prompt_cache_key"] = session_id
-        if tools:
-            request["tools"] = [self._function(tool) for tool in tools]
-        if answer_schema is not None:
-            form = {"type": "json_schema", "name": "answer", "schema": answer_schema, "strict": False}
-            request["text"] = {"format": form}
-        first = orjson.dumps({"role": "system", "content": system}) + b"," if system.strip() else b""
-        return orjson.dumps(request)[:-1] + b',"input":[' + first
-
-    def assembler(self, max_call_arguments_bytes: int | None = None) -> ResponsesAssembler:
-        """A fresh one."""
-
-        return ResponsesAssembler(max_call_arguments_bytes, self._names.real)
-
-    def whole(self, body: str) -> Iterator[tuple[str, str]]:
-        """See `Dialect.whole`."""
-        return response_events(body)
-
-    def _function(self, tool: ToolSpec) -> dict[str, Any]:
-        return {
-            "type": "function",
-            "name": self._names.offer(tool.name),
-            "description": tool.description,
-            "parameters": tool.input_schema,
-            "strict": False,  # the default would refuse schemas with fields that may be left out
-        }
+    return b'{"type":"input_image","detail":"auto","image_url":%b}' % data_url(image)
 
 
 # Answers of the Responses dialect: a turn out of the events of one stream (AH 6.3).
@@ -214,8 +125,6 @@ _MEANINGS: Mapping[str, Meaning] = {
 _REFUSAL: Final = "refusal"
 # What a response may have come to, the worse behind the better: some proxies end it with the event of another.
 _STATUSES: Final = ("completed", "incomplete", "cancelled", "failed")
-# What the standard calls an event without a name.
-_UNNAMED: Final = "message"
 
 
 def meaning_of(stop_reason: str) -> Meaning:
@@ -223,27 +132,16 @@ def meaning_of(stop_reason: str) -> Meaning:
     return _MEANINGS.get(stop_reason, "unknown")
 
 
-def _same_name(name: str) -> str:
-    return name
-
-
-class ResponsesAssembler:
-    """Puts a turn together from the events of one response: its items, as each is announced, streamed and done, and its
-    end. `real_name` gives the tool that the model means by a name. No limit of the arguments where
-    `max_call_arguments_bytes` is None."""
+class ResponsesAssembler(Assembler):
+    """See Assembler. A turn out of the items of one response, as each is announced, streamed and done, and its end."""
 
     def __init__(
-        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = _same_name
+        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
     ) -> None:
-        self.content = 0
-        self.thinking = ""
-        self._output = ResponsesOutput(CallReader(max_call_arguments_bytes), real_name)
-        self._halves = False
+        super().__init__(max_call_arguments_bytes, real_name)
+        self._output = ResponsesOutput(self._reader, real_name)
         self._data = ""
-        self._intact = True
         self._usage: Any = None
-        self._response_id = self._response_model = ""
-        self._stop_reason: str | None = None
         self._seen = self._started = self._has_items = False
 
     def feed(self, event: str, data: str) -> str | None:
@@ -251,10 +149,12 @@ class ResponsesAssembler:
         has no name of its own says in its data what it is."""
         self.thinking = ""
         is_named = event in self._HANDLERS
-        if self._stop_reason is not None or not (is_named or (event == _UNNAMED and data.lstrip()[:1] == "{")):
+        if self._stop_reason is not None or not (is_named or (event == UNNAMED and data.lstrip()[:1] == "{")):
             return None
         try:
-            value = self._loads(data)
+            self._data, value = data, self._loads(data)
+            if not isinstance(value, dict):
+                raise TypeError("an event is no object")
             event = event if is_named else _type_of(value)
             handler = self._HANDLERS.get(event)
             if handler is None:
@@ -290,19 +190,6 @@ class ResponsesAssembler:
             self._response_model,
             said if meaning in ("cut", "blocked") else "",
         )
-
-    def _loads(self, data: str) -> dict[str, Any]:
-        self._data, self._intact = data, True
-        try:
-            value = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            if not may_hold_halves(data):
-                raise
-            self._intact, self._halves = False, True  # the second half may come with the next delta
-            value = loads_with_halves(data)
-        if not isinstance(value, dict):
-            raise TypeError("an event is no object")
-        return value
 
     def _on_created(self, data: dict[str, Any]) -> None:
         if self._started:
@@ -355,16 +242,7 @@ class ResponsesAssembler:
         self.content += len(delta)
         return delta
 
-    def _on_completed(self, data: dict[str, Any]) -> str:
-        return self._end(data, "completed")
-
-    def _incomplete(self, data: dict[str, Any]) -> str:
-        return self._end(data, "incomplete")
-
-    def _on_failed(self, data: dict[str, Any]) -> str:
-        return self._end(data, "failed")
-
-    def _end(self, data: dict[str, Any], status: str) -> str:
+    def _end(self, data: dict[str, Any], *, status: str) -> str:
         response: dict[str, Any] = data.get("response") or {}
         given = response.get("status")
         status = max((one for one in (status, given) if one in _STATUSES), key=_STATUSES.index)
@@ -393,10 +271,6 @@ class ResponsesAssembler:
     def _error(self, data: dict[str, Any]) -> None:
         raise failure_of(data.get("error") or {name: value for name, value in data.items() if name != "type"})
 
-    def _note_names(self, response: dict[str, Any]) -> None:
-        self._response_id = self._response_id or name_in(response.get("id"))
-        self._response_model = self._response_model or name_in(response.get("model"))
-
     _HANDLERS: ClassVar[dict[str, Callable[[ResponsesAssembler, dict[str, Any]], str | None]]] = {
         "response.created": _on_created,
         "response.output_item.added": _item_added,
@@ -408,9 +282,9 @@ class ResponsesAssembler:
         "response.reasoning_text.delta": _thinking_delta,
         "response.function_call_arguments.delta": _arguments_delta,
         "response.function_call_arguments.done": _arguments_done,
-        "response.completed": _on_completed,
-        "response.incomplete": _incomplete,
-        "response.failed": _on_failed,
+        "response.completed": partial(_end, status="completed"),
+        "response.incomplete": partial(_end, status="incomplete"),
+        "response.failed": partial(_end, status="failed"),
         "error": _error,
     }
 
@@ -427,3 +301,37 @@ def _place(data: dict[str, Any]) -> ItemPosition:
 def _index(data: dict[str, Any]) -> int | None:
     index = data.get("output_index")
     return index if type(index) is int else None
+
+
+class ResponsesDialect(Dialect):
+    """See Dialect."""
+
+    name: ClassVar[str] = NAME
+    assembler_type: ClassVar[type[Assembler]] = ResponsesAssembler
+    path: ClassVar[str] = "/v1/responses"
+    messages_field: ClassVar[str] = "input"
+
+    def renderer(self, model: str) -> ResponsesRenderer:
+        """See Dialect."""
+        return ResponsesRenderer(model)
+
+    def _settings(self, max_output_tokens: int) -> dict[str, Any]:
+        include = ["reasoning.encrypted_content"]
+        return {"max_output_tokens": max_output_tokens, "stream": True, "store": False, "include": include}
+
+    def _definition(self, name: str, tool: ToolSpec) -> dict[str, Any]:
+        # By default it is strict, and schemas with fields that may be left out are refused.
+        described = {"name": name, "description": tool.description, "parameters": tool.input_schema}
+        return {"type": "function", **described, "strict": False}
+
+    def _answer_form(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        return {"text": {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": False}}}
+
+    def whole(self, body: str) -> Iterator[Event]:
+        """See Dialect. The last event of a stream has the whole response."""
+        response = members(body)
+        elements(response["output"])
+        status = orjson.loads(response.get("status", '"completed"'))
+        if status not in _STATUSES:
+            raise ValueError(f"the response is still {status!r}")
+        yield "response.completed", join_members({"response": body})

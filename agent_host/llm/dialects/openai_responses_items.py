@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import orjson
-
-from agent_host.llm.dialects import NOT_CLOSED, keep_spelling
+from agent_host.llm.dialects import NOT_CLOSED, count_in, keep_spelling, size_of
 from agent_host.llm.errors import fault_of
-from agent_host.llm.raw_json import members, repair, split_open_end
+from agent_host.llm.raw_json import join_members, members, repair, split_open_end
 from agent_host.llm.stream import StreamFault
 from agent_host.thread.messages import Block, ToolCall, shortest
 from config.lean_typing import NamedTuple
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "responses"
 OF_CALL: Final = "beside"
+"""The member of a block that has the fields which came with a call, beside its id, name and arguments. All other blocks
+are whole items, which have a `type`."""
 Kind = Literal["message", "function_call", "reasoning", "other"]
 _KINDS: Final[Mapping[str, Kind]] = {
     "message": "message",
@@ -132,18 +132,11 @@ def kind_of(item: Mapping[str, Any]) -> Kind:
 
 # Codes of errors that may have gone by the next try.
 _PASSING: Final = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
-# Far above what any model takes; the sums of a whole session stay countable in any JSON.
-_MAX_COUNT: Final = 10**9
 
 
 def text_in(value: object) -> str:
     """A text that may be missing, or of another type: "" then."""
     return value if isinstance(value, str) else ""
-
-
-def size_of(text: str) -> int:
-    """Bytes of a text in UTF-8, halves of characters included."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def message_text(content: Any) -> tuple[str, str]:
@@ -190,18 +183,11 @@ def failure_of(error: Any) -> StreamFault:
 
 def usage_of(usage: Any) -> TokenUsage:
     """The counts; `input_tokens` is all input, `output_tokens` has the reasoning in it."""
-    counts: Mapping[str, Any] = usage if isinstance(usage, dict) else {}
-    details = counts.get("input_tokens_details")
-    parts: Mapping[str, Any] = details if isinstance(details, dict) else {}
-    given = _count(counts, "input_tokens")
-    read = min(_count(parts, "cached_tokens"), given)
-    written = min(_count(parts, "cache_write_tokens"), given - read)
-    return TokenUsage(given, _count(counts, "output_tokens"), read, written)
-
-
-def _count(counts: Mapping[str, Any], name: str) -> int:
-    count = counts.get(name)
-    return min(count, _MAX_COUNT) if type(count) is int and count >= 0 else 0
+    details = usage.get("input_tokens_details") if isinstance(usage, dict) else None
+    given = count_in(usage, "input_tokens")
+    read = min(count_in(details, "cached_tokens"), given)
+    written = min(count_in(details, "cache_write_tokens"), given - read)
+    return TokenUsage(given, count_in(usage, "output_tokens"), read, written)
 
 
 # The output of a Responses stream, item by item: text, calls, and what only the provider reads (AH 6.3).
@@ -369,9 +355,8 @@ class ResponsesOutput:
         if text is None:
             self.dropped += 1
         elif item.kind == "function_call":
-            beside = ((name, value) for name, value in members(text).items() if name not in _KNOWN)
-            fields = ",".join(f"{orjson.dumps(name).decode()}:{value}" for name, value in beside)
-            item.raw = f'{{"{OF_CALL}":{{{fields}}}}}'
+            beside = {name: value for name, value in members(text).items() if name not in _KNOWN}
+            item.raw = join_members({OF_CALL: join_members(beside)})
         else:
             item.raw = text
 

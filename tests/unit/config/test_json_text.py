@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agent_host.llm import errors
 from agent_host.llm.dialects import CallReader
-from agent_host.llm.event_stream import messages_events
+from agent_host.llm.dialects.anthropic import AnthropicDialect
 from agent_host.llm.raw_json import loads_with_halves
 from agent_host.rpc.messages import parse
 from config.json_text import MAX_DEPTH, TooDeep, check_depth, loads
@@ -122,7 +122,9 @@ def test_every_reader_has_the_same_bound(name: str) -> None:
 @pytest.mark.parametrize("depth", [100, 400, 900])
 def test_a_whole_answer_is_taken_apart_however_deep_one_of_its_calls_nests(depth: int) -> None:
     block = f'{{"type":"tool_use","id":"c","name":"X","input":{nested(depth)}}}'
-    events = dict(messages_events(f'{{"content":[{block},{{"type":"text","text":"]"}}],"stop_reason":"end_turn"}}'))
+    events = dict(
+        AnthropicDialect().whole(f'{{"content":[{block},{{"type":"text","text":"]"}}],"stop_reason":"end_turn"}}')
+    )
     assert orjson.loads(events["content_block_start"])["content_block"] == {"type": "text", "text": "]"}
 
 

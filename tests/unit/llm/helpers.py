@@ -11,7 +11,7 @@ import orjson
 from agent_host.ids import MACHINE
 from agent_host.llm.client import LlmClient
 from agent_host.llm.dialects.anthropic import AnthropicDialect
-from agent_host.llm.event_stream import AnswerLimits, GatewayTimeouts
+from agent_host.llm.network import AnswerLimits, GatewayTimeouts
 from agent_host.testing.dialects.anthropic import Anthropic
 from agent_host.testing.gateway import Script
 from agent_host.testing.script import RequestView

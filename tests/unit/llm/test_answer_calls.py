@@ -14,12 +14,12 @@ from agent_host.ids import MACHINE
 from agent_host.llm.dialects import CallReader, keep_spelling, mend_ids
 from agent_host.llm.dialects.openai_chat import ChatDialect
 from agent_host.llm.dialects.openai_responses import ResponsesDialect
-from agent_host.llm.event_stream import AnswerTooLarge
+from agent_host.llm.stream import AnswerTooLarge
 from agent_host.thread.messages import Message, ToolCall, decode, encode
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:
-    from agent_host.llm.stream import Dialect
+    from agent_host.llm.dialects import Dialect
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
 from agent_host.llm.dialects.anthropic import AnthropicAssembler, meaning_of
-from agent_host.llm.event_stream import AnswerTooLarge
-from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
+from agent_host.llm.stream import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import Message, ToolCall, encode
 from state.checkpoint import TokenUsage
 from tests.support.rows import each_row

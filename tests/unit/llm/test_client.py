@@ -25,7 +25,7 @@ from agent_host.errors import (
 )
 from agent_host.http import retry_after_s
 from agent_host.ids import MACHINE
-from agent_host.llm.event_stream import Patience
+from agent_host.llm.network import Patience
 from agent_host.testing.gateway import MockGateway, Script
 from tests.support.raw_http import answering
 from tests.support.rows import each_row

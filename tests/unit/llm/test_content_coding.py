@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from agent_host.llm.event_stream import UnknownCoding, decoder
+from agent_host.llm.network import UnknownCoding, decoder
 from agent_host.llm.stream import StreamProtocolError
 from tests.support.rows import each_row
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from agent_host.ids import MACHINE
 from agent_host.llm.dialects.anthropic import AnthropicAssembler, AnthropicDialect
 from agent_host.llm.dialects.openai_responses import ResponsesDialect
-from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream, decoder
-from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.llm.network import BoundedStream, decoder
+from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.testing.dialects.anthropic import Anthropic
 from agent_host.testing.dialects.anthropic import read_request as read_messages
 from agent_host.testing.dialects.openai_responses import read_request as read_responses
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from agent_host.llm.stream import Dialect, ModelTurn
+    from agent_host.llm.dialects import Dialect
+    from agent_host.llm.stream import ModelTurn
 
 Stream = list[tuple[str, dict[str, Any]]]
 INDEXES = st.sampled_from([0, 0, 1, 2])

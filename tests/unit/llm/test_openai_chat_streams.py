@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
 from agent_host.llm.dialects.openai_chat import ChatAssembler, ChatRenderer
-from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream, decoder
-from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.llm.network import BoundedStream, decoder
+from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.testing.dialects.openai_chat import read_request
 from agent_host.thread.messages import Message, decode, encode
 from tests.support.rows import each_row

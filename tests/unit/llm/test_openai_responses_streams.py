@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from agent_host.llm.dialects.openai_responses import ResponsesAssembler
 from agent_host.llm.errors import kind_of_event, read_value
-from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream, decoder
-from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.llm.network import BoundedStream, decoder
+from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.testing.dialects.openai_responses import Responses, read_request
 from agent_host.testing.script import Script
 from agent_host.thread.messages import ToolCall

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from agent_host.llm.dialects.anthropic import AnthropicDialect
 from agent_host.llm.dialects.openai_chat import ChatDialect
 from agent_host.llm.dialects.openai_responses import ResponsesDialect
-from agent_host.llm.event_stream import AnswerTooLarge
-from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from tests.unit.llm.test_fuzzed_streams import BLOCKS, sent
 from tests.unit.llm.test_openai_chat_streams import ANY_VALUE, COUNTS, ODD_TEXTS, TEXTS, fields, mostly
 
 if TYPE_CHECKING:
-    from agent_host.llm.stream import Dialect
+    from agent_host.llm.dialects import Dialect
 
 FUNCTIONS = fields(name=ODD_TEXTS, arguments=st.sampled_from(['{"a":1}', '{"a":1,"a":2}', "{", "", {"a": [1]}, 5]))
 CALLS = st.lists(fields(id=ODD_TEXTS, type=st.just("function"), function=FUNCTIONS, index=ANY_VALUE), max_size=3)

@@ -19,7 +19,7 @@ from agent_host.testing.script import RequestView, Script
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:
-    from agent_host.llm.stream import Dialect
+    from agent_host.llm.dialects import Dialect
     from agent_host.testing.dialects import MockDialect as Wire
 
 VIEW = RequestView("s", "m", "", 9, True, (), 1, 0, 0, "user", "hi", False, {})
