@@ -81,7 +81,7 @@ class Commands:
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See Provider."""
-        return await end_leftovers(mark_of(request), self._pool)
+        return await end_leftovers([mark_of(request)], self._pool)
 
     async def end_commands(self) -> Leftovers:
         """See ToolRouter."""

@@ -66,7 +66,7 @@ class ProjectTools:
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See Provider. A tool leaves processes behind, as a command does."""
-        return await end_leftovers(mark_of(request), self._pool)
+        return await end_leftovers([mark_of(request)], self._pool)
 
     async def aclose(self) -> None:
         """See Provider."""

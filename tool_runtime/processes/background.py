@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import os
 import queue
 import re
@@ -20,10 +21,10 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from agent_host.contracts import CommandEnd, Leftovers
 from tool_runtime.output import whole_end
 from tool_runtime.output.terminal import drop_unfinished
-from tool_runtime.platform import WINDOWS, current
-from tool_runtime.processes.command import MARK_NAME, end_marked, report
+from tool_runtime.platform import WINDOWS
+from tool_runtime.processes.command import MarkedProgram, end_leftovers, report
 from tool_runtime.processes.guard import NOBODY, kill_until_quiet
-from tool_runtime.sandbox.denials import RealDisk, denials_in
+from tool_runtime.sandbox.denials import Disk, denials_in
 from tool_runtime.tool import FaultKind, ToolFault, fault_of, os_faults
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from policy.scope import CommandScope
     from tool_runtime.processes.command import Captured, CommandParams, RunningCommand, StartCommand
     from tool_runtime.processes.guard import ProcessGuard
-    from tool_runtime.sandbox.session import Opened, Sandbox
+    from tool_runtime.sandbox.session import Sandbox
     from tool_runtime.threads import DaemonPool
 
 GRACE_AT_END_S: Final = 1.0
@@ -57,13 +58,7 @@ class BackgroundCommand:
     """One background command. `end` is None as long as it runs; `seen` is up to where its output was read, and it
     `began` at that moment of the session's monotonic clock."""
 
-    def __init__(
-        self,
-        command_id: str,
-        params: CommandParams,
-        command: RunningCommand,
-        began: float,
-    ) -> None:
+    def __init__(self, command_id: str, params: CommandParams, command: RunningCommand, began: float) -> None:
         self.command_id = command_id
         self.mark = params.mark
         self.began = began
@@ -221,7 +216,7 @@ class BackgroundCommands:
         for one in list(self._all.values()):
             self._drop(one)
         strays, self._strays = self._strays, []
-        return NOBODY if self._guard is not None else await end_marked(strays, self._pool)
+        return NOBODY if self._guard is not None else await end_leftovers(strays, self._pool)
 
     def _drop(self, one: BackgroundCommand) -> None:
         if one.end is not None and one.end.left:
@@ -268,7 +263,7 @@ class ProgramLineTooLong(Exception):
     """The program printed a line beyond the bound."""
 
 
-class ServerProcess:
+class ServerProcess(MarkedProgram):
     """One such program, started as it is made. Its user sets `has_worked` when it has been given work: it may
     have something to finish then. Raises ToolFault where it cannot be started."""
 
@@ -277,31 +272,20 @@ class ServerProcess:
     ) -> None:
         self._params = params
         self._pool = pool
-        self._guard = guard
         self._loop = asyncio.get_running_loop()
-        value = f"{params.mark}#{os.urandom(8).hex()}"
-        self._mark = f"{MARK_NAME}={value}"
-        self._known: dict[int, int] = {}
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
         self._room = threading.Semaphore(_AHEAD)
         self._to_write: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._closing = False
         self._last_words = b""
-        self._at_end = self._by_itself = self._has_spoken = self.has_worked = False
+        self._closing = self._by_itself = self._has_spoken = self.has_worked = False
+        self.has_ended = False
+        """True if its output has come to its end."""
         self._denials: list[Denial] = []
-        held = None
         if sandbox is not None and params.scope is not None:
             _refuse_missing(params)
-            held = sandbox.hold(params.scope, params.cwd, self._report_denial, params.mark)
-        self._held = held
-
-        def start() -> subprocess.Popen[bytes]:
-            if held is None:
-                return self._start(value, {}, subprocess.Popen)
-            return held.start(lambda opened: self._start(value, held.variables, opened))
-
+        super().__init__(params, guard, sandbox)
         try:
-            self._process = start() if guard is None else guard.start(start, self._mark)
+            self._start(stdin=subprocess.PIPE, bufsize=-1)
         except (OSError, ValueError) as error:
             problem = error if isinstance(error, OSError) else OSError(0, str(error))
             raise fault_of(problem, params.argv[0]) from error
@@ -320,11 +304,6 @@ class ServerProcess:
     def write(self, data: bytes) -> None:
         """Have the program read `data`, after what was written before. One that has ended reads nothing."""
         self._to_write.put(data)
-
-    @property
-    def has_ended(self) -> bool:
-        """True if its output has come to its end."""
-        return self._at_end
 
     @property
     def ending(self) -> str:
@@ -349,11 +328,10 @@ class ServerProcess:
             return ()
         text = self._last_words.decode("utf-8", "replace") if said is None else said
         seen, self._denials = self._denials, []
-        found = [*seen, *denials_in(text, 1, scope, self._params.cwd, RealDisk())]
+        found = [*seen, *denials_in(text, 1, scope, self._params.cwd, Disk())]
         return tuple(denial.note() for denial in dict.fromkeys(found[:_MAX_DENIALS]))
 
     def _report_denial(self, denial: Denial) -> None:
-        """From any thread."""
         if len(self._denials) < _MAX_DENIALS and denial not in self._denials:
             self._denials.append(denial)
 
@@ -382,13 +360,11 @@ class ServerProcess:
         if WINDOWS:
             self._process.kill()
         else:
-            kill_until_quiet(self._find, [self._process.pid])
+            leader = self._process.pid
+            kill_until_quiet(functools.partial(self._find, leader), [leader])
         if self._guard is None:
             self._process.wait()
-        else:
-            self._guard.release(self._process)
-        if self._held is not None:
-            self._held.over()
+        self._release()
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 with suppress(OSError):
@@ -408,24 +384,6 @@ class ServerProcess:
             deadline.wait(pause_s)
             waited += pause_s
 
-    def _find(self, on_sight: Callable[[int], None]) -> Mapping[int, int]:
-        members = current.tree_members(self._process.pid, self._mark, self._known, on_sight)
-        self._known |= members
-        return members
-
-    def _start(self, mark: str, variables: Mapping[str, str], opened: Opened) -> subprocess.Popen[bytes]:
-        params = self._params
-        return opened(
-            list(params.argv),
-            cwd=params.cwd,
-            env={**params.environment, **variables, MARK_NAME: mark},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
-
     # In threads
 
     def _read(self) -> None:
@@ -436,7 +394,7 @@ class ServerProcess:
                 line = _pipe(self._process.stdout).readline(most + 1)
             except (OSError, ValueError):  # it was closed
                 line = b""
-            self._at_end = not line or len(line) > most
+            self.has_ended = not line or len(line) > most
             self._by_itself = not line and not self._closing
             self._room.acquire()
             with suppress(RuntimeError):  # the loop is over

@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Denial, Leftovers
     from policy.scope import CommandScope
+    from tool_runtime.processes.background import ServerParams
     from tool_runtime.processes.guard import ProcessGuard
     from tool_runtime.sandbox.session import HeldCommand, Opened, Sandbox
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import StreamName
+
+    StartCommand = Callable[["CommandParams", DaemonPool, ProcessGuard | None, Sandbox | None], "RunningCommand"]
+    """Starts commands; that of this machine is `LocalCommand`. Raises ToolFault where the shell cannot be started."""
 
 MARK_NAME: Final = "AGENT_HOST_CALL_MARK"
 """Environment variable that every process of a command inherits; how strays are found when the tree is ended."""
@@ -99,8 +103,7 @@ class Captured:
 
 class CommandOutcome(NamedTuple):
     """`exit_code` is 128 plus the signal's number for a shell that a signal ended. `left` is what became of the tree
-    where it was ended, `denials` what a sandbox refused, and `refused`
-    the lines that tell of it."""
+    where it was ended, `denials` what a sandbox refused, and `refused` the lines that tell of it."""
 
     exit_code: int
     timed_out: bool
@@ -112,70 +115,41 @@ class CommandOutcome(NamedTuple):
 
 
 class RunningCommand(Protocol):
-    """A command that has been started; `connect` has to follow, and `close` in the end."""
+    """A command that has been started; `connect` has to follow, and `close` in the end. `exit` is done when the shell
+    is; its children may not be. It is to be waited for, and not to be cancelled."""
 
-    @property
-    def stdout(self) -> Captured:
-        """The stream of what it prints to stdout, or to both."""
-        ...
-
-    @property
-    def stderr(self) -> Captured:
-        """The stream of what it prints to stderr."""
-        ...
-
-    @property
-    def exit(self) -> asyncio.Future[None]:
-        """Done when the shell is; its children may not be. To be waited for, and not to be cancelled."""
-        ...
+    stdout: Captured
+    stderr: Captured
+    exit: asyncio.Future[None]
 
     def connect(self) -> None:
         """Watch the child and its pipes on the running loop."""
-        ...
 
     async def drain(self) -> None:
-        """Until the pipes are at their ends, for `drain_s` at most."""
-        ...
+        """Wait until the pipes are at their ends, for `drain_s` at most."""
 
     async def end(self) -> Leftovers:
         """Ask the tree to end, then make it. A cancellation skips the rest of the grace, and the next one the wait for
         the kill, which goes on in its thread."""
-        ...
 
     async def kill(self) -> Leftovers:
         """End the tree without asking."""
-        ...
 
     async def count_left(self) -> int:
         """The number of processes of the command, before `close`; 0 if nobody can tell (Windows)."""
-        ...
 
     def close(self) -> None:
         """Release pipes and watches and reap the shell."""
-        ...
 
     def discard(self) -> None:
         """Let go of what was printed."""
-        ...
 
     def exit_code(self) -> int:
         """As a shell would report it."""
-        ...
 
     def denials(self, *, was_ended: bool = False) -> tuple[Denial, ...]:
         """Return the denials of the sandbox, once the command is over, by itself or because it `was_ended`. Where the
         command succeeded only what somebody saw who was asked."""
-        ...
-
-
-class StartCommand(Protocol):
-    """Starts commands. That of this machine is `LocalCommand`."""
-
-    def __call__(
-        self, params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None
-    ) -> RunningCommand:
-        """The command, started. Raises ToolFault where the shell cannot be."""
-        ...
 
 
 async def run_command(
@@ -220,19 +194,14 @@ async def run_command(
     return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr, left, denials, refused)
 
 
-async def end_leftovers(mark: str, pool: DaemonPool) -> Leftovers:
-    """Kill what is still running of a command whose host died.
+async def end_leftovers(marks: Sequence[str], pool: DaemonPool) -> Leftovers:
+    """Kill what is still running of the commands with these marks, whose host died or which may have left their
+    sessions.
 
     They would go on having effects after the call has been reported as interrupted. Found by the mark in their
     environment, which Linux shows; elsewhere nobody is found. Takes 0.2 s where there is nothing: one empty look may
     fall between two generations of what keeps forking.
     """
-    return await end_marked([mark], pool)
-
-
-async def end_marked(marks: Sequence[str], pool: DaemonPool) -> Leftovers:
-    """Kill what is still running of the commands with these marks, which may have left their sessions; see
-    `end_leftovers`."""
     if WINDOWS or not marks:
         return NOBODY
     whole = [f"{MARK_NAME}={mark}#" for mark in marks]
@@ -243,7 +212,65 @@ async def end_marked(marks: Sequence[str], pool: DaemonPool) -> Leftovers:
     return await pool.run(lambda: kill_until_quiet(find))
 
 
-class LocalCommand:
+class MarkedProgram:
+    """A program in a session of its own, under the guard and the sandbox if there are any. What it starts is found by a
+    mark in the environment, also where it has left the session."""
+
+    def __init__(
+        self, program: CommandParams | ServerParams, guard: ProcessGuard | None, sandbox: Sandbox | None
+    ) -> None:
+        self._program = program
+        self._guard = guard
+        # What this process started is distinguished from what another one did for a call of the same name.
+        self._value = f"{program.mark}#{os.urandom(8).hex()}"
+        self._mark = f"{MARK_NAME}={self._value}"
+        self._known: dict[int, int] = {}
+        self._held: HeldCommand | None = None
+        if sandbox is not None and program.scope is not None:
+            self._held = sandbox.hold(program.scope, program.cwd, self._report_denial, program.mark)
+
+    def _report_denial(self, denial: Denial) -> None:
+        raise NotImplementedError
+
+    def _start(self, *, stdin: int, bufsize: int) -> None:
+        """Start the program, with pipes. Raises OSError, ValueError."""
+        program, held, guard = self._program, self._held, self._guard
+        variables = {} if held is None else held.variables
+
+        def open_by(opened: Opened) -> subprocess.Popen[bytes]:
+            return opened(
+                program.argv if isinstance(program.argv, str) else list(program.argv),
+                cwd=program.cwd,
+                env={**program.environment, **variables, MARK_NAME: self._value},
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=bufsize,
+                start_new_session=True,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+
+        def start() -> subprocess.Popen[bytes]:
+            return open_by(subprocess.Popen) if held is None else held.start(open_by)
+
+        self._process = start() if guard is None else guard.start(start, self._mark)
+
+    def _release(self) -> None:
+        """The program has ended, or is no longer waited for."""
+        if self._guard is None:
+            self._process.poll()
+        else:
+            self._guard.release(self._process)
+        if self._held is not None:
+            self._held.over()
+
+    def _find(self, leader: int, on_sight: Callable[[int], None]) -> Mapping[int, int]:
+        members = current.tree_members(leader, self._mark, self._known, on_sight)
+        self._known |= members
+        return members
+
+
+class LocalCommand(MarkedProgram):
     """See RunningCommand: one that is processes of this machine. Raises ToolFault where the shell cannot be started."""
 
     def __init__(
@@ -251,69 +278,30 @@ class LocalCommand:
     ) -> None:
         self._params = params
         self._pool = pool
-        self._guard = guard
-        # What this process started is distinguished from what another one did for a call of the same name.
-        value = f"{params.mark}#{os.urandom(8).hex()}"
-        self._mark = f"{MARK_NAME}={value}"
-        self._known: dict[int, int] = {}
         self._exit: PipeWatch | None = None
         self._outputs: list[PipeWatch] = []
         self._input: PipeWatch | None = None
         room = SpillRoom(params.artifact_max_bytes)
         self.stdout = Captured(params, "stdout", room)
         self.stderr = self.stdout if params.one_stream else Captured(params, "stderr", room)
+        self.exit: asyncio.Future[None]
         self._loop = asyncio.get_running_loop()
-        self._held = self._hold(sandbox)
-        held = self._held
-
-        def start() -> subprocess.Popen[bytes]:
-            if held is None:
-                return self._start(value, {}, subprocess.Popen)
-            return held.start(lambda opened: self._start(value, held.variables, opened))
-
+        super().__init__(params, guard, sandbox)
         try:
-            self._process = start() if guard is None else guard.start(start, self._mark)
+            self._start(stdin=subprocess.DEVNULL if params.stdin is None else subprocess.PIPE, bufsize=0)
         except OSError as error:
             raise fault_of(error, str(error.filename or params.cwd)) from error
-
-    def _hold(self, sandbox: Sandbox | None) -> HeldCommand | None:
-        scope = self._params.scope
-        return (
-            None
-            if sandbox is None or scope is None
-            else sandbox.hold(scope, self._params.cwd, self._report_denial, self._params.mark)
-        )
-
-    def _start(self, mark: str, variables: Mapping[str, str], opened: Opened) -> subprocess.Popen[bytes]:
-        params = self._params
-        return opened(
-            params.argv,
-            cwd=params.cwd,
-            env={**params.environment, **variables, MARK_NAME: mark},
-            stdin=subprocess.DEVNULL if params.stdin is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
 
     def connect(self) -> None:
         """See RunningCommand."""
         child, threaded = self._process, self._params.threaded
         self._exit = watch_exit(child)
+        self.exit = self._exit.done
         if child.stdout is not None and child.stderr is not None:
             self._outputs.append(read_pipe(child.stdout, self.stdout.take, threaded=threaded))
             self._outputs.append(read_pipe(child.stderr, self.stderr.take, threaded=threaded))
         if child.stdin is not None:
             self._input = feed_pipe(child.stdin, self._params.stdin or b"", threaded=threaded)
-
-    @property
-    def exit(self) -> asyncio.Future[None]:
-        """See RunningCommand."""
-        if self._exit is None:
-            raise RuntimeError("only a connected command is waited for")
-        return self._exit.done
 
     async def drain(self) -> None:
         """See RunningCommand."""
@@ -338,12 +326,7 @@ class LocalCommand:
         for watch in (*self._outputs, self._input, self._exit):
             if watch is not None:
                 watch.close()
-        if self._guard is None:
-            self._process.poll()
-        else:
-            self._guard.release(self._process)
-        if self._held is not None:
-            self._held.over()
+        self._release()
 
     def discard(self) -> None:
         """See RunningCommand."""
@@ -379,11 +362,8 @@ class LocalCommand:
 
     async def _ask(self) -> None:
         if WINDOWS:
-            await self._pool.run(
-                lambda: subprocess.run(
-                    windows.kill_argv(self._process.pid, os.environ), check=False, capture_output=True
-                )
-            )
+            argv = windows.kill_argv(self._process.pid, os.environ)
+            await self._pool.run(lambda: subprocess.run(argv, check=False, capture_output=True))
             return
         deadline = time.monotonic() + self._params.kill_grace_s
         members = await self._pool.run(self._members)
@@ -400,32 +380,25 @@ class LocalCommand:
         if WINDOWS:
             self._process.kill()
             return NOBODY
-        return await self._pool.run(lambda: kill_until_quiet(self._find, [self._process.pid]))
+        find, leader = self._find, self._process.pid
+        return await self._pool.run(lambda: kill_until_quiet(functools.partial(find, leader), [leader]))
 
     def _members(self) -> Collection[int]:
-        return self._find(lambda _: None).keys()
-
-    def _find(self, on_sight: Callable[[int], None]) -> Mapping[int, int]:
-        members = current.tree_members(self._process.pid, self._mark, self._known, on_sight)
-        self._known |= members
-        return members
+        return self._find(self._process.pid, lambda _: None).keys()
 
     def _signal(self, members: Collection[int], number: signal.Signals) -> None:
         """Once to each: the group in one go, because it may be forking, then those that have left it."""
         group = self._process.pid
-        outside = [pid for pid in members if _group(pid) != group]
+        outside = []
+        for pid in members:
+            with suppress(ProcessLookupError):
+                if os.getpgid(pid) != group:
+                    outside.append(pid)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
         for pid in outside:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
-
-
-def _group(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return None
 
 
 # What a command was refused, as its result tells it.

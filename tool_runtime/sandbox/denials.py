@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from agent_host.contracts import Denial
 from policy.paths import Places
@@ -47,53 +47,29 @@ _MAX_BEFORE: Final = 3
 _MAX_FOUND: Final = 20
 
 
-class Permissions(Protocol):
-    """Plain permissions of this process, without any sandbox."""
+class Disk:
+    """Plain permissions of this process on the disk of this machine, without any sandbox."""
 
     def real(self, path: str) -> str:
         """The path with its links followed, as far as it is there."""
-        ...
-
-    def may(self, path: str, *, write: bool) -> bool:
-        """True if it could be read or written; a path that is not there: whether it could be made."""
-        ...
-
-    def is_plain_file(self, path: str) -> bool:
-        """True if it is a regular file that nobody may execute."""
-        ...
-
-    def is_there(self, path: str) -> bool:
-        """True if there is such a path."""
-        ...
-
-    def same_device(self, one: str, other: str) -> bool:
-        """True if both are, or would be, on one file system."""
-        ...
-
-
-class RealDisk:
-    """The disk of this machine."""
-
-    def real(self, path: str) -> str:
-        """See Disk."""
         return os.path.realpath(path)
 
     def may(self, path: str, *, write: bool) -> bool:
-        """See Disk."""
+        """True if it could be read or written; a path that is not there: whether it could be made."""
         if os.path.lexists(path):
             return os.access(path, os.W_OK if write else os.R_OK)
         return write and os.access(os.path.dirname(path), os.W_OK | os.X_OK)
 
     def is_plain_file(self, path: str) -> bool:
-        """See Disk."""
+        """True if it is a regular file that nobody may execute."""
         return os.path.isfile(path) and not os.access(path, os.X_OK)
 
     def is_there(self, path: str) -> bool:
-        """See Disk."""
+        """True if there is such a path."""
         return os.path.lexists(path)
 
     def same_device(self, one: str, other: str) -> bool:
-        """See Disk."""
+        """True if both are, or would be, on one file system."""
         return _device(one) == _device(other)
 
 
@@ -104,18 +80,13 @@ def _device(path: str) -> int:
         return -1
 
 
-def nothing_closed() -> Sequence[str]:
-    """For a level that refuses what the scope refuses, and nothing more."""
-    return ()
-
-
 def denials_in(
     output: str,
     exit_code: int,
     scope: CommandScope,
     cwd: str,
-    disk: Permissions,
-    closed: Callable[[], Sequence[str]] = nothing_closed,
+    disk: Disk,
+    closed: Callable[[], Sequence[str]] = tuple,
 ) -> list[Denial]:
     """Return the denials of `scope` to a command in `cwd` by its output, each once, in the order of the lines; none if
     it succeeded. `closed` gives the writable directories in which the level lets nothing new be made."""
@@ -181,7 +152,7 @@ def _claim(
     paths: list[str],
     exit_code: int,
     scope: CommandScope,
-    disk: Permissions,
+    disk: Disk,
     closed: Callable[[], Sequence[str]],
 ) -> Iterator[Denial]:
     real = [disk.real(path) for path in paths]
@@ -212,7 +183,7 @@ def _claim(
             return
 
 
-def _is_write(path: str, exit_code: int, disk: Permissions) -> bool:
+def _is_write(path: str, exit_code: int, disk: Disk) -> bool:
     """True if it may have been about writing: a plain file that was to be run is refused by anybody."""
     if disk.is_plain_file(path):
         return exit_code != _NOT_EXECUTABLE and not path.endswith(_SHELL_SCRIPT)

@@ -41,7 +41,7 @@ from tool_runtime.platform import landlock, linux_sandbox
 from tool_runtime.platform.linux_sandbox import KeptRules
 from tool_runtime.platform.mounts import DiskView, folders_between
 from tool_runtime.sandbox import directory_of, find
-from tool_runtime.sandbox.denials import RealDisk, denials_in, filter_denials
+from tool_runtime.sandbox.denials import Disk, denials_in, filter_denials
 from tool_runtime.sandbox.launching import LaunchedPopen, Launcher
 from tool_runtime.sandbox.protected_paths import Guarded
 from tool_runtime.sandbox.sockets import HeldSockets, SocketRules
@@ -167,20 +167,21 @@ class HeldCommand:
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
         text = printed.decode("utf-8", "replace")
-        seen = filter_denials(self.denials, text, self._is_allowed, was_ended=was_ended)
+        proxy = self.proxy
+        seen = filter_denials(
+            self.denials, text, lambda host: proxy is not None and proxy.allows(host), was_ended=was_ended
+        )
         told = {denial.what for denial in seen}
+
+        def closed() -> Sequence[str]:
+            return self._sandbox.rules(self.scope).closed
+
         found = [
             denial
-            for denial in denials_in(text, exit_code, self.scope, self._cwd, RealDisk(), self._closed_folders)
+            for denial in denials_in(text, exit_code, self.scope, self._cwd, Disk(), closed)
             if denial.what not in told  # a socket's place, which nobody meant to write
         ]
         return tuple(dict.fromkeys([*seen, *found]))
-
-    def _is_allowed(self, host: str) -> bool:
-        return self.proxy is not None and self.proxy.allows(host)
-
-    def _closed_folders(self) -> Sequence[str]:
-        return self._sandbox.rules(self.scope).closed
 
     def gone(self) -> None:
         """None of its programs is left. Safe from any thread."""

@@ -13,7 +13,7 @@ from policy.rules.sandbox import refusal
 from policy.scope import CommandScope
 from tests.support.rows import each_row
 from tool_runtime.processes.command import report
-from tool_runtime.sandbox.denials import RealDisk, denials_in, filter_denials
+from tool_runtime.sandbox.denials import Disk, denials_in, filter_denials
 
 HOME, CWD = "/home/u", "/home/u/ws"
 SCOPE = CommandScope(
@@ -23,7 +23,7 @@ SCOPE = CommandScope(
 )
 
 
-class World:
+class World(Disk):
     """A disk that the corpus is about, seen by a plain user."""
 
     folders = (
@@ -101,7 +101,7 @@ def test_nothing_is_claimed_of_a_command_that_succeeded(monkeypatch: pytest.Monk
 def test_the_real_disk_answers_by_plain_permissions(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "file").chmod(0o600)
-    disk = RealDisk()
+    disk = Disk()
     path = str(tmp_path / "file")
     assert disk.may(path, write=True)
     assert disk.may(path, write=False)
