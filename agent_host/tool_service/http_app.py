@@ -197,89 +197,64 @@ async def _read_body(request: HttpRequest, most: int) -> bytes:
 
 # The OpenAPI document of the service. A test sends requests made from it, and judges every answer by it.
 
-_CODES: Final = [str(code) for code in ErrorCode]
-_TOOL_RESULT: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["toolName", "sessionId", "taskId", "stepId", "status"],
-    "properties": {
-        "toolName": {"type": "string"},
-        "sessionId": {"type": "string"},
-        "taskId": {"type": "string"},
-        "stepId": {"type": "string"},
-        "status": {"type": "string", "enum": ["succeeded", "failed", "denied"]},
-        "outputText": {"type": "string"},
-        "artifactUris": {"type": "array", "items": {"type": "string"}},
-        "error": {
-            "type": "object",
-            "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
-            "required": ["code", "message"],
-            "additionalProperties": False,
+_TEXT: Final = {"type": "string"}
+
+
+def _object(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The schema of an object with these properties, to which others may be added."""
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+_IDS: Final = ("toolName", "sessionId", "taskId", "stepId")
+_TOOL_RESULT: Final = {
+    **_object(
+        {**dict.fromkeys(_IDS, _TEXT), "status": {"type": "string", "enum": ["succeeded", "failed", "denied"]}},
+        {
+            "outputText": _TEXT,
+            "artifactUris": {"type": "array", "items": _TEXT},
+            "error": {**_object({"code": _TEXT, "message": _TEXT}), "additionalProperties": False},
         },
-    },
+    ),
     "additionalProperties": False,
 }
 _ID: Final = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
 _NAME: Final = {"type": "string", "minLength": 1, "maxLength": 128}
-_INVOCATION: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["sessionId", "taskId", "stepId", "workspaceId", "toolName", "arguments"],
-    "properties": {
-        "sessionId": _ID,
-        "taskId": _NAME,
-        "stepId": _NAME,
-        "workspaceId": _ID,
-        "toolName": {**_NAME, "description": "the tool of the path"},
-        "arguments": {"type": "object"},
-    },
-}
-_ERROR: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["code", "message", "retryable"],
-    "properties": {
-        "code": {"type": "string", "enum": _CODES},
-        "message": {"type": "string"},
+_INVOCATION: Final = _object({
+    "sessionId": _ID,
+    "taskId": _NAME,
+    "stepId": _NAME,
+    "workspaceId": _ID,
+    "toolName": {**_NAME, "description": "the tool of the path"},
+    "arguments": {"type": "object"},
+})  # fmt: skip
+_ERROR: Final = _object(
+    {
+        "code": {"type": "string", "enum": [str(code) for code in ErrorCode]},
+        "message": _TEXT,
         "retryable": {"type": "boolean"},
-        "details": {"type": "object"},
     },
-}
-_TOOLS: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["tools"],
-    "properties": {
-        "tools": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["toolName", "description", "inputSchema", "requiresCapability"],
-                "properties": {
-                    "toolName": {"type": "string"},
-                    "description": {"type": "string"},
-                    "inputSchema": {"type": "object"},
-                    "requiresCapability": {"type": "string", "const": "BackendTool.Invoke"},
-                },
-            },
-        }
-    },
-}
-_STATUS: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["status"],
-    "properties": {"status": {"type": "string"}},
-}
+    {"details": {"type": "object"}},
+)
+_LISTED_TOOL: Final = _object({
+    "toolName": _TEXT,
+    "description": _TEXT,
+    "inputSchema": {"type": "object"},
+    "requiresCapability": {"type": "string", "const": "BackendTool.Invoke"},
+})  # fmt: skip
+_TOOLS: Final = _object({"tools": {"type": "array", "items": _LISTED_TOOL}})
+_STATUS: Final = _object({"status": _TEXT})
 _EPOCH: Final = {
-    "X-Tool-Service-Epoch": {
-        "description": "changes when answers of keys may have been forgotten",
-        "schema": {"type": "string"},
-    }
+    "X-Tool-Service-Epoch": {"description": "changes when answers of keys may have been forgotten", "schema": _TEXT}
 }
 _RETRY_AFTER: Final = {"Retry-After": {"description": "seconds to wait", "schema": {"type": "integer"}}}
-_TOOL: Final = {"name": "toolName", "in": "path", "required": True, "schema": {"type": "string"}}
+_TOOL: Final = {"name": "toolName", "in": "path", "required": True, "schema": _TEXT}
 _GRANT: Final = {
     "name": "X-Capability-Grant",
     "in": "header",
     "required": True,
     "description": "v1.PAYLOAD.MAC: tenant, session, tool names and expiry, signed by the host",
-    "schema": {"type": "string"},
+    "schema": _TEXT,
 }
 _REFUSALS: Final = {
     400: "the request is not what it must be",
@@ -338,7 +313,7 @@ def _invoke() -> dict[str, Any]:
             "name": "X-Tool-Service-Epoch",
             "in": "header",
             "description": "with a repetition: the epoch that the first try saw; another one is refused",
-            "schema": {"type": "string"},
+            "schema": _TEXT,
         },
     ]
     schema = {"$ref": "#/components/schemas/Invocation"}
@@ -359,11 +334,8 @@ def _invocation() -> dict[str, Any]:
 
 
 def _metrics() -> dict[str, Any]:
-    operation = _open("metrics", "Prometheus' text format", {})
-    operation["responses"] = {
-        "200": {"description": "metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    }
-    return operation
+    text = {"description": "metrics", "content": {"text/plain": {"schema": _TEXT}}}
+    return {**_open("metrics", "Prometheus' text format", {}), "responses": {"200": text}}
 
 
 def _open(name: str, summary: str, answers: dict[int, dict[str, Any]]) -> dict[str, Any]:

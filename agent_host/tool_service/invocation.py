@@ -22,7 +22,7 @@ from agent_host.events.emitter import Event
 from agent_host.events.payloads import telemetry_line
 from agent_host.ids import rfc3339
 from agent_host.services.http import HttpEventService
-from agent_host.tool_service.answers import IdempotencyScope
+from agent_host.tool_service.answers import IdempotencyScope, Known
 from agent_host.tool_service.tool import Call, HttpRefusal, Output, ToolFault
 from config import json_text
 from config.shapes import OBJECT, Leaf, Record, Text, first_problem
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from agent_host.capability_grants import CapabilityGrant
     from agent_host.services.http import ServiceClient
-    from agent_host.tool_service.answers import Answers, Known, Slot
+    from agent_host.tool_service.answers import Answers, Slot
     from agent_host.tool_service.tenants import ServedTenant, TenantTool
 
 _ID: Final = Leaf(
@@ -67,7 +67,7 @@ class InvocationRequest(NamedTuple):
 
 
 class InvocationResult(NamedTuple):
-    """The end of a tool's run: a status, text or an error, and what was stored."""
+    """The end of a tool's run: a status, text or an error (its code and message), and what was stored."""
 
     status: str
     text: str | None
@@ -111,22 +111,21 @@ class Invoker:
         call = _call(tenant, request, grant)
         wrong = tool.judge(call.arguments)
         if wrong is not None:
-            return InvocationResult(
-                "failed", None, (ErrorCode.INVALID_REQUEST, f"the arguments are wrong: {wrong}")
-            ).body(call)
+            return _failed(ErrorCode.INVALID_REQUEST, f"the arguments are wrong: {wrong}").body(call)
         if request.epoch is not None and request.epoch != self._answers.epoch:
             raise HttpRefusal(
                 412, ErrorCode.TOOL_INTERRUPTED, "the service has started anew and may not know of the call any more"
             )
         fingerprint = hashlib.sha256(orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)).hexdigest()
-        if call.key is None:
-            with tenant.admission.enter():
-                slot = await _slot(tenant)
-                try:
-                    return await self._run(tenant, tool, call, fingerprint)
-                finally:
-                    await tenant.admission.release(slot)
-        return await self._once(tenant, tool, call, fingerprint, place_of(call, call.key))
+        place = None if call.key is None else IdempotencyScope(tenant.name, call.session_id, call.tool_name, call.key)
+        with tenant.admission.enter():
+            known = Known("new")
+            if place is not None:
+                known = await self._answers.claim(place, fingerprint, repeatable=tool.kind.repeatable)
+            if place is None or known.state == "new":
+                return await self._run_first(tenant, tool, call, fingerprint, place)
+        self._metrics.repeated.labels(tenant.name).inc()
+        return await self._answer_known(call, place, known)
 
     def read_grant(self, tenant: ServedTenant, tool_name: str, text: str | None) -> CapabilityGrant:
         """The grant of a request. Raises Refusal 403 where it does not allow the tool, to this tenant, now."""
@@ -151,25 +150,22 @@ class Invoker:
             raise HttpRefusal(403, ErrorCode.CAPABILITY_DENIED, str(refused)) from None
         return grant
 
-    async def _once(
-        self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str, place: IdempotencyScope
+    async def _run_first(
+        self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str, place: IdempotencyScope | None
     ) -> bytes:
-        with tenant.admission.enter():
-            known = await self._answers.claim(place, fingerprint, repeatable=tool.kind.repeatable)
-            if known.state == "new":
-                try:
-                    slot = await _slot(tenant)
-                except BaseException:
-                    await self._answers.release(place)  # it never began
-                    raise
-                try:
-                    body = await self._run(tenant, tool, call, fingerprint)
-                    await self._answers.answer(place, body)
-                finally:
-                    await tenant.admission.release(slot)
-                return body
-        self._metrics.repeated.labels(tenant.name).inc()
-        return await self._answer_known(call, place, known)
+        try:
+            slot = await _slot(tenant)
+        except BaseException:
+            if place is not None:
+                await self._answers.release(place)  # it never began
+            raise
+        try:
+            body = await self._run(tenant, tool, call, fingerprint)
+            if place is not None:
+                await self._answers.answer(place, body)
+            return body
+        finally:
+            await tenant.admission.release(slot)
 
     async def _answer_known(self, call: Call, place: IdempotencyScope, known: Known) -> bytes:
         """The answer of a key that was sent before."""
@@ -186,11 +182,10 @@ class Invoker:
             known = found
         if known.state == "answered" and known.body is not None:
             return known.body
-        return lost_result(call)
+        return _failed(ErrorCode.TOOL_INTERRUPTED, _LOST).body(call)  # its outcome is not known
 
     async def _run(self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str) -> bytes:
-        high_risk = tool.kind.high_risk
-        requested = self._watchers.requested(call, fingerprint, high_risk=high_risk)
+        requested = self._watchers.requested(call, fingerprint, high_risk=tool.kind.high_risk)
         began = time.perf_counter()
         running = self._metrics.running.labels(tenant.name)
         running.inc()
@@ -200,13 +195,8 @@ class Invoker:
             running.dec()
         names = (tenant.name, call.tool_name)
         self._metrics.seconds.labels(*names).observe(time.perf_counter() - began)
-        code = None if result.error is None else result.error[0]
-        self._metrics.calls.labels(*names, result.status, code or "").inc()
-        text = (result.text or "").encode()
-        outcome = InvocationOutcome(
-            result.status, code, len(text), hashlib.sha256(text).hexdigest(), result.artifact_uris
-        )
-        self._watchers.completed(call, requested, outcome, high_risk=high_risk)
+        self._metrics.calls.labels(*names, result.status, "" if result.error is None else result.error[0]).inc()
+        self._watchers.completed(call, requested, result, high_risk=tool.kind.high_risk)
         return result.body(call)
 
     async def _result(self, tenant: ServedTenant, tool: TenantTool, call: Call) -> InvocationResult:
@@ -215,16 +205,17 @@ class Invoker:
                 output = await tool.running.run(call)
                 return await _store(tenant, call, output)
         except ToolFault as fault:
-            return InvocationResult("failed", None, (fault.code, fault.message))
+            return _failed(fault.code, fault.message)
         except asyncio.CancelledError:  # by uvicorn alone, when the time to drain is over; the caller gets an answer
-            return InvocationResult("failed", None, (ErrorCode.TOOL_INTERRUPTED, _STOPPED))
+            return _failed(ErrorCode.TOOL_INTERRUPTED, _STOPPED)
         except TimeoutError:
-            message = f"the tool did not end within {call.timeout_s:g} s"
-            return InvocationResult("failed", None, (ErrorCode.TOOL_EXECUTION_TIMEOUT, message))
+            return _failed(ErrorCode.TOOL_EXECUTION_TIMEOUT, f"the tool did not end within {call.timeout_s:g} s")
         except Exception as error:  # noqa: BLE001  a tool may be of another package; its words may hold configuration
-            return InvocationResult(
-                "failed", None, (ErrorCode.INTERNAL_ERROR, f"the tool failed ({type(error).__name__})")
-            )
+            return _failed(ErrorCode.INTERNAL_ERROR, f"the tool failed ({type(error).__name__})")
+
+
+def _failed(code: str, message: str) -> InvocationResult:
+    return InvocationResult("failed", None, (code, message))
 
 
 async def _slot(tenant: ServedTenant) -> Slot:
@@ -245,16 +236,6 @@ def tool_of(tenant: ServedTenant, name: str) -> TenantTool:
     return tool
 
 
-def place_of(call: Call, key: str) -> IdempotencyScope:
-    """The scope of a call's key."""
-    return IdempotencyScope(call.tenant, call.session_id, call.tool_name, key)
-
-
-def lost_result(call: Call) -> bytes:
-    """The ToolResult of a call whose outcome nobody knows."""
-    return InvocationResult("failed", None, (ErrorCode.TOOL_INTERRUPTED, _LOST)).body(call)
-
-
 def _call(tenant: ServedTenant, request: InvocationRequest, grant: CapabilityGrant) -> Call:
     """The call that a request asks for. Raises Refusal."""
     try:
@@ -270,18 +251,9 @@ def _call(tenant: ServedTenant, request: InvocationRequest, grant: CapabilityGra
         raise HttpRefusal(403, ErrorCode.CAPABILITY_DENIED, "the capability grant is for another session")
     if grant.workspace_id and body["workspaceId"] != grant.workspace_id:
         raise HttpRefusal(403, ErrorCode.CAPABILITY_DENIED, "the capability grant is for another workspace")
-    return Call(
-        tenant.name,
-        body["sessionId"],
-        body["taskId"],
-        body["stepId"],
-        body["workspaceId"],
-        request.tool_name,
-        body["arguments"],
-        request.key,
-        grant.user_id,
-        tenant.limits.timeout_s,
-    )
+    session, task, step, workspace = (body[name] for name in ("sessionId", "taskId", "stepId", "workspaceId"))
+    name, key, timeout_s = request.tool_name, request.key, tenant.limits.timeout_s
+    return Call(tenant.name, session, task, step, workspace, name, body["arguments"], key, grant.user_id, timeout_s)
 
 
 async def _store(tenant: ServedTenant, call: Call, output: Output) -> InvocationResult:
@@ -325,17 +297,6 @@ METRICS_DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable for the directory in which several workers combine their metrics; prometheus_client reads it."""
 _WANTED: Final = frozenset({EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED})
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-
-
-class InvocationOutcome(NamedTuple):
-    """The end of a call: `status` of its result, `code` of its error, size and hash of the text that it gave, what was
-    stored."""
-
-    status: str
-    code: str | None
-    output_bytes: int
-    output_sha256: str
-    artifact_uris: tuple[str, ...]
 
 
 class Metrics:
@@ -423,21 +384,22 @@ class Watchers:
             self._telemetry.take(event)
         return event
 
-    def completed(self, call: Call, requested: CallEvent, outcome: InvocationOutcome, *, high_risk: bool) -> None:
+    def completed(self, call: Call, requested: CallEvent, result: InvocationResult, *, high_risk: bool) -> None:
         """A call has ended; `requested` is what was told at its beginning."""
+        text = (result.text or "").encode()
         payload: dict[str, Any] = {
             "toolCallId": requested.payload["toolCallId"],
             "toolName": call.tool_name,
-            "status": outcome.status,
+            "status": result.status,
             "startedAt": rfc3339(requested.at),
-            "outputBytes": outcome.output_bytes,
-            "outputSha256": outcome.output_sha256,
+            "outputBytes": len(text),
+            "outputSha256": hashlib.sha256(text).hexdigest(),
             "latencyMs": round((time.time() - requested.at) * 1000),
         }
-        if outcome.code is not None:
-            payload["code"] = outcome.code
-        if outcome.artifact_uris:
-            payload["artifactUris"] = list(outcome.artifact_uris)
+        if result.error is not None:
+            payload["code"] = result.error[0]
+        if result.artifact_uris:
+            payload["artifactUris"] = list(result.artifact_uris)
         event = self._event(EventType.TOOL_COMPLETED, payload, call)
         event.requested = requested
         for name, sink in (("telemetry", self._telemetry), ("audit", self._audit if high_risk else None)):
@@ -452,11 +414,7 @@ class Watchers:
         await asyncio.gather(*(client.aclose() for client in self._clients))
 
     def _event(self, kind: EventType, payload: dict[str, Any], call: Call) -> CallEvent:
-        chain = {
-            "tenantId": call.tenant,
-            "userId": call.user_id,
-            "workspaceId": call.workspace_id,
-            "sessionId": call.session_id,
-        }
+        names = ("tenantId", "userId", "workspaceId", "sessionId")
+        chain = dict(zip(names, (call.tenant, call.user_id, call.workspace_id, call.session_id), strict=True))
         number = next(self._numbers)
         return CallEvent(number, kind, payload, chain, at=time.time(), task_id=call.task_id, step_id=call.step_id)

@@ -9,7 +9,7 @@ import os
 import secrets
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact
 from agent_host.errors import ErrorCode, ServiceError
@@ -28,14 +28,6 @@ _URI_LIST: Final = "text/uri-list"
 _DIRECTORY_MODE: Final = 0o700
 
 
-class Storage(Protocol):
-    """Stores what calls of one tenant leave."""
-
-    async def store(self, call: Call, artifact: Artifact) -> str:
-        """The URI of the artifact, once it is stored. Raises ToolFault."""
-        ...
-
-
 class ServiceStorage:
     """The Workspace Service. What is larger than 50 MiB goes to the tenant's `bucket`, and the service gets an artifact
     of type text/uri-list that says where it lies: the URI of that one is returned."""
@@ -45,16 +37,15 @@ class ServiceStorage:
         self._bucket = bucket
 
     async def store(self, call: Call, artifact: Artifact) -> str:
-        """See Storage."""
+        """The URI of the artifact, once it is stored. Raises ToolFault."""
         stored = artifact
         if artifact.size > MAX_ARTIFACT_BYTES:
             if self._bucket is None:
-                raise ToolFault(
-                    ErrorCode.WORKSPACE_UPLOAD_FAILED,
+                message = (
                     f"the output has {artifact.size:,} bytes; the Workspace Service takes {MAX_ARTIFACT_BYTES:,}, "
-                    f"and the "
-                    "tenant has no bucket for more",
+                    "and the tenant has no bucket for more"
                 )
+                raise ToolFault(ErrorCode.WORKSPACE_UPLOAD_FAILED, message)
             key = f"{call.workspace_id}/{call.session_id}/{secrets.token_hex(8)}-{_file_name(artifact.name)}"
             uri = await self._bucket.upload(key, artifact.content_type, artifact.pieces())
             stored = Artifact("tool_output", f"{artifact.name}.uri", _URI_LIST, f"{uri}\r\n".encode())
@@ -72,16 +63,19 @@ class LocalStorage:
         self._directory = directory
 
     async def store(self, call: Call, artifact: Artifact) -> str:
-        """See Storage."""
+        """See ServiceStorage."""
         artifact_id = MACHINE.new_id("art")
         folder = os.path.join(self._directory, _file_name(call.tenant), call.workspace_id)
         try:
             await asyncio.to_thread(_write, folder, artifact_id, artifact)
         except OSError as error:
-            raise ToolFault(
-                ErrorCode.WORKSPACE_UPLOAD_FAILED, f"the output could not be stored ({error.strerror})"
-            ) from error
+            message = f"the output could not be stored ({error.strerror})"
+            raise ToolFault(ErrorCode.WORKSPACE_UPLOAD_FAILED, message) from error
         return f"workspaces/{call.workspace_id}/artifacts/{artifact_id}"
+
+
+Storage = ServiceStorage | LocalStorage
+"""Stores what calls of one tenant leave."""
 
 
 def _write(folder: str, name: str, artifact: Artifact) -> None:
@@ -133,26 +127,12 @@ BUCKET_SHAPE = Record(
 )
 
 
-class S3Client(Protocol):
-    """The used part of boto3's client, which ships no types."""
-
-    def head_object(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
-    def get_object(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
-    def list_objects_v2(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
-    def head_bucket(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
-    def create_multipart_upload(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
-    def upload_part(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
-    def complete_multipart_upload(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
-    def abort_multipart_upload(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
-    def close(self) -> None: ...  # noqa: D102  boto3's
-
-
 class Bucket:
     """One bucket. Connects with the first use; its methods may be called from any task."""
 
     def __init__(self, settings: BucketSettings) -> None:
         self.settings = settings
-        self._client: S3Client | None = None
+        self._client: Any = None  # boto3 has no types
         self._making = threading.Lock()
 
     async def ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
@@ -202,19 +182,18 @@ class Bucket:
                 raise ToolFault(ErrorCode.PERMISSION_DENIED, "the bucket refuses this") from None
             raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the bucket answered with an error ({code})") from None
         except (BotoCoreError, ValueError) as error:  # their text may have the endpoint in it, which is configuration
-            raise ToolFault(
-                ErrorCode.TOOL_EXECUTION_FAILED, f"the bucket cannot be reached ({type(error).__name__})"
-            ) from None
+            message = f"the bucket cannot be reached ({type(error).__name__})"
+            raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, message) from None
         return answer
 
-    def _make(self) -> S3Client:
+    def _make(self) -> Any:
         with self._making:
             if self._client is None:
                 self._client = _client_of(self.settings)
             return self._client
 
 
-def _client_of(settings: BucketSettings) -> S3Client:
+def _client_of(settings: BucketSettings) -> Any:
     import boto3
     from botocore import UNSIGNED
     from botocore.config import Config
@@ -228,7 +207,7 @@ def _client_of(settings: BucketSettings) -> S3Client:
         s3={"addressing_style": "path" if settings.path_style else "auto"},
         max_pool_connections=32,
     )
-    client: S3Client = boto3.session.Session().client(
+    return boto3.session.Session().client(
         "s3",
         region_name=settings.region,
         endpoint_url=settings.endpoint,
@@ -238,7 +217,6 @@ def _client_of(settings: BucketSettings) -> S3Client:
         aws_session_token=settings.session_token,
         config=config,
     )
-    return client
 
 
 def _next_part(pieces: Iterator[bytes]) -> bytes:

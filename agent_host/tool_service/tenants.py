@@ -17,7 +17,7 @@ from agent_host.errors import ErrorCode, UsageError
 from agent_host.http import usable_in_header
 from agent_host.tool_service.answers import Admission
 from agent_host.tool_service.storage import BUCKET_SHAPE, Bucket
-from agent_host.tool_service.tool import BucketSettings, HttpRefusal, OpenedSecret, TenantServices, ToolFault
+from agent_host.tool_service.tool import BucketSettings, HttpRefusal, OpenedSecret, TenantServices, ToolFault, as_fields
 from agent_host.tool_service.tools import VaultRead, VaultReadTool
 from config import json_text
 from config.shapes import OBJECT, TEXT, MapOf, Record, Text, list_problems, number, whole
@@ -95,8 +95,8 @@ class ServedTenant:
         return await self._vault().value(name, None)
 
     async def _open(self, handle: str) -> OpenedSecret:
-        named = self._handles.unseal(handle)
-        return OpenedSecret(named.name, await self._vault().value(named.name, named.version))
+        name, version = self._handles.unseal(handle)
+        return OpenedSecret(name, await self._vault().value(name, version))
 
 
 class Tenants:
@@ -132,13 +132,6 @@ PREFIX: Final = "secret:"
 _MAX_CHARS: Final = 4096
 
 
-class SecretName(NamedTuple):
-    """A version of a secret."""
-
-    name: str
-    version: int
-
-
 class Handles:
     """Makes and reads the handles of one tenant. `key` is the service's key of grants, from which one for handles is
     derived, so that neither can stand for the other."""
@@ -152,14 +145,14 @@ class Handles:
         payload = base64.urlsafe_b64encode(orjson.dumps([name, version])).rstrip(b"=").decode()
         return f"{PREFIX}{payload}.{self._mac(payload)}"
 
-    def unseal(self, handle: str) -> SecretName:
-        """Open a handle of this tenant. Raises ToolFault for any other text."""
+    def unseal(self, handle: str) -> tuple[str, int]:
+        """Open a handle of this tenant: a secret's name and version. Raises ToolFault for any other text."""
         payload, _, mac = handle.removeprefix(PREFIX).partition(".")
         right = handle.isascii() and handle.startswith(PREFIX) and len(handle) <= _MAX_CHARS
         if not right or not hmac.compare_digest(mac, self._mac(payload)):
             raise ToolFault(ErrorCode.PERMISSION_DENIED, "this is no handle of a secret that you may use")
         name, version = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        return SecretName(name, version)
+        return name, version
 
     def _mac(self, payload: str) -> str:
         # The tenant is of a length of its own before the payload: no two pairs give one text.
@@ -233,14 +226,6 @@ _FILE = Record(
     {"service": Record({}, {"answers": Record({"url": TEXT}, closed=True)}, closed=True)},
     closed=True,
 )
-_WIRE_NAMES = {
-    "maxConcurrent": "max_concurrent",
-    "maxQueued": "max_queued",
-    "maxRequestBytes": "max_request_bytes",
-    "timeoutS": "timeout_s",
-    "maxInlineBytes": "max_inline_bytes",
-    "maxStoredBytes": "max_stored_bytes",
-}
 
 
 def read_configuration(path: str, environ: Mapping[str, str], tools: Mapping[str, BackendTool]) -> Configuration:
@@ -312,21 +297,20 @@ class _Resolver:
         value = self._environ.get(name)
         if not value:
             self._problems.append(f"{path}: the environment has no {name}")
-            return None
-        return value
+        return value or None
 
     def _file(self, name: str, path: str) -> str | None:
         try:
             with open(os.path.join(self._directory, name), "rb") as file:
                 data = file.read(_MAX_SECRET_BYTES + 1)
-            if len(data) > _MAX_SECRET_BYTES:
-                self._problems.append(f"{path}: the file {name} is too large")
-                return None
-            return data.decode().removesuffix("\n").removesuffix("\r")
+            if len(data) <= _MAX_SECRET_BYTES:
+                return data.decode().removesuffix("\n").removesuffix("\r")
+            problem = "is too large"
         except OSError as error:
-            self._problems.append(f"{path}: the file {name} cannot be read: {error.strerror}")
+            problem = f"cannot be read: {error.strerror}"
         except UnicodeDecodeError:
-            self._problems.append(f"{path}: the file {name} is not UTF-8")
+            problem = "is not UTF-8"
+        self._problems.append(f"{path}: the file {name} {problem}")
         return None
 
 
@@ -351,6 +335,6 @@ def _cross_check(tenants: Mapping[str, Mapping[str, Any]], tools: Mapping[str, B
 
 
 def _tenant(name: str, value: Mapping[str, Any]) -> Tenant:
-    limits = TenantLimits()._replace(**{_WIRE_NAMES[key]: number for key, number in value.get("limits", {}).items()})
+    limits = TenantLimits(**as_fields(value.get("limits", {})))
     bucket = BucketSettings.read(value["bucket"]) if "bucket" in value else None
     return Tenant(name, value["token"], value["tools"], limits, bucket)

@@ -7,6 +7,7 @@ reach what another tenant has.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
@@ -35,16 +36,12 @@ class BucketSettings(NamedTuple):
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> BucketSettings:
         """From the tenants file."""
-        return cls(
-            value["bucket"],
-            value.get("endpoint"),
-            value.get("region", "us-east-1"),
-            value.get("accessKeyId"),
-            value.get("secretAccessKey"),
-            value.get("sessionToken"),
-            value.get("prefix", ""),
-            value.get("pathStyle", False),
-        )
+        return cls(**as_fields(value))
+
+
+def as_fields(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the tenants file by the names that fields have here: `max_rows` for `maxRows`."""
+    return {re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name): one for name, one in value.items()}
 
 
 ENTRY_POINTS = "agent_host.backend_tools"
@@ -89,11 +86,9 @@ class RunningTool(Protocol):
 
     async def run(self, call: Call) -> Output:
         """Run one call; any number at once. Raises ToolFault for what the model should read."""
-        ...
 
     async def aclose(self) -> None:
         """Release what the tool holds."""
-        ...
 
 
 class TenantServices(NamedTuple):
@@ -140,7 +135,6 @@ class BackendTool(Protocol):
     def build(self, configuration: Mapping[str, Any], services: TenantServices) -> RunningTool:
         """The tool of one tenant. Connects to nothing. Raises ValueError for a configuration that cannot be used; its
         text holds no value of it."""
-        ...
 
 
 # Errors before a tool runs, with the error body of all services: {code, message, retryable, details?}.
@@ -180,13 +174,7 @@ class Caps(NamedTuple):
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> Caps:
         """From the tenants file."""
-        names = {
-            "maxRows": "max_rows",
-            "maxBytes": "max_bytes",
-            "maxFieldChars": "max_field_chars",
-            "timeoutS": "timeout_s",
-        }
-        return cls()._replace(**{field: value[name] for name, field in names.items() if name in value})
+        return cls(**{name: one for name, one in as_fields(value).items() if name in cls._fields})
 
     def field_chars(self, columns: int) -> int:
         """The number of characters of a field to ask for, so that a row of so many columns stays within `max_bytes`."""
