@@ -106,40 +106,28 @@ class HostedSession:
             self.task_id, self._ending, self.since = before
             raise
 
-    async def answer(
-        self,
-        approval_id: str,
-        *,
-        approved: bool,
-        scope: str = "once",
-        reason: str = "",
-        answers: Mapping[str, Any] | None = None,
-    ) -> bool:
-        """Answer a question; False where nobody waits for it any more. Raises HostRefused, and for `answers` that are
-        none to its form the question stays."""
+    async def answer(self, approval_id: str, said: PersonsAnswer) -> None:
+        """Answer a question. Raises HostRefused, and for answers that are none to its form the question stays."""
         question = self.questions.pop(approval_id, None)
-        decision = "approved" if approved else "denied"
-        said: dict[str, Any] = {"reason": reason} if reason else {}
-        if answers is not None:
-            said["arguments"] = dict(answers)
+        decision = "approved" if said.approved else "denied"
+        more: dict[str, Any] = {"reason": said.reason} if said.reason else {}
+        if said.answers is not None:
+            more["arguments"] = dict(said.answers)
         try:
-            reply = await self._ask("ApproveAction", approvalId=approval_id, decision=decision, scope=scope, **said)
+            await self._ask("ApproveAction", approvalId=approval_id, decision=decision, scope=said.scope, **more)
         except HostRefused:
             if question is not None:
                 self.questions[approval_id] = question
             raise
-        return bool(reply["status"] == "delivered")
 
     async def answer_as(self, approval_id: str, said: PersonsAnswer) -> None:
         """Answer as a person did. What is no answer to the question's form is a denial. Raises HostRefused."""
         try:
-            await self.answer(
-                approval_id, approved=said.approved, scope=said.scope, reason=said.reason, answers=said.answers
-            )
+            await self.answer(approval_id, said)
         except HostRefused as error:
             if said.answers is None:
                 raise
-            await self.answer(approval_id, approved=False, reason=str(error)[:_REASON_CHARS])
+            await self.answer(approval_id, PersonsAnswer(False, reason=str(error)[:_REASON_CHARS]))
 
     async def cancel(self) -> None:
         """Cancel its task, where one goes on, at the next safe point."""
@@ -211,7 +199,8 @@ class HostedSession:
             self.questions.pop(payload["approvalId"], None)
         elif kind in ("step_started", "tool_requested"):
             self.activity += 1
-            self.doing = _doing(kind, event)
+            is_step = kind == "step_started"
+            self.doing = "the model is asked" if is_step else one_line(str(payload["toolName"]))
 
     def _lost(self) -> None:
         """The process has ended: a task that went on can be resumed."""
@@ -221,12 +210,6 @@ class HostedSession:
             payload, self._is_lost = {"reason": "INTERNAL_ERROR", "message": message}, True
             self._ending = {"eventType": "session_failed", "payload": payload}
         self._tell()
-
-
-def _doing(kind: str, event: Mapping[str, Any]) -> str:
-    if kind == "step_started":
-        return "the model is asked"
-    return one_line(str(event["payload"]["toolName"]))
 
 
 class HostRefused(Exception):
@@ -285,7 +268,6 @@ class Records:
 # Approvals of calls in a task that another program has handed in: by the person behind that program, by elicitation.
 
 
-NOBODY: Final = "nobody could be asked: the client has no elicitation"
 _NO_ANSWER: Final = "the client did not answer, or with nothing that is an answer"
 _FORM: Final[dict[str, Any]] = {
     "type": "object",
@@ -310,6 +292,9 @@ class PersonsAnswer(NamedTuple):
     scope: str = "once"
     reason: str = ""
     answers: Mapping[str, Any] | None = None
+
+
+NOBODY: Final = PersonsAnswer(False, reason="nobody could be asked: the client has no elicitation")
 
 
 def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:

@@ -26,6 +26,7 @@ from agent_host.mcp_server import (
     RUNNING,
     HostedSession,
     HostRefused,
+    PersonsAnswer,
     answer_in,
     can_elicit,
     elicit,
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from agent_host.mcp_server import Records
 
 
+EXTENSION: Final = "io.modelcontextprotocol/tasks"
+_POLL_MS: Final = 1000
+_TTL_MS: Final = 3_600_000
 _INSTRUCTIONS: Final = (
     "run_task hands a task to an agent that works in one workspace under a policy. Its answer says how the task ended; "
     "with waitS it may say that the task still runs, and session_status follows it."
@@ -65,8 +69,8 @@ _APPROVE: Final = "Answer a call that waits for approval (status APPROVAL_REQUIR
 
 
 class TaskServer:
-    """The server over `sessions`. With `allow_approve` the client itself may approve:
-    without it only the person behind it can, by elicitation."""
+    """The server over `sessions`. With `allow_approve` the client itself may approve; without it only the person behind
+    it can, by elicitation."""
 
     def __init__(self, sessions: Sessions, *, allow_approve: bool) -> None:
         self._sessions = sessions
@@ -75,20 +79,17 @@ class TaskServer:
             "run_task": (_RUN, RunTask, self._run_task),
             "session_status": (_STATUS, SessionStatusParams, self._session_status),
         }
-        self._tasks = TaskExtension(sessions, _result, allow_approve=allow_approve)
         if allow_approve:
             self._tools["approve"] = (_APPROVE, Approve, self._approve)
 
     def server(self) -> Server[Any]:
         """The SDK's server with the tools, and with tasks for clients that have them."""
-        server = Server[Any](
-            "agent-host",
-            version=__version__,
-            instructions=_INSTRUCTIONS,
-            on_list_tools=self._list,
-        )
+        server = Server[Any]("agent-host", version=__version__, instructions=_INSTRUCTIONS, on_list_tools=self._list)
         server.add_request_handler("tools/call", types.CallToolRequestParams, self._call)
-        self._tasks.add_to(server)
+        server.extensions[EXTENSION] = {}
+        server.add_request_handler("tasks/get", _OfTask, self._get_task)
+        server.add_request_handler("tasks/update", _Update, self._update_task)
+        server.add_request_handler("tasks/cancel", _OfTask, self._cancel_task)
         return server
 
     async def _list(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -135,8 +136,8 @@ class TaskServer:
             session = await self._sessions.run(
                 given.prompt, given.session_id, {name: value for name, value in options.items() if value is not None}
             )
-            if given.wait_s is None and self._tasks.is_wanted(context):
-                return self._tasks.describe_created(session)
+            if given.wait_s is None and self._wants_tasks(context):
+                return {"resultType": "task", **_task(session.task_id, session.since, "working", session.doing)}
         else:
             await self._take_answers(session, params)
         return await self._follow(context, session, given.wait_s)
@@ -161,10 +162,8 @@ class TaskServer:
         session = self._sessions.get(given.session_id)
         if session is None or given.approval_id not in session.questions:
             raise HostRefused("INVALID_REQUEST", f"nothing waits for the approval {given.approval_id}")
-        approved = given.decision == "approved"
-        await session.answer(
-            given.approval_id, approved=approved, scope=given.scope, reason=given.reason, answers=given.answers
-        )
+        said = PersonsAnswer(given.decision == "approved", given.scope, given.reason, given.answers)
+        await session.answer(given.approval_id, said)
         return await self._follow(context, session, given.wait_s)
 
     async def _follow(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
@@ -186,7 +185,7 @@ class TaskServer:
                 question = next(iter(session.questions.values()))
                 if not can_elicit(context):
                     if not self._allow_approve:
-                        await session.answer(question.approval_id, approved=False, reason=NOBODY)
+                        await session.answer(question.approval_id, NOBODY)
                         continue
                 elif ends is None or now() < ends:
                     if not context.session.can_send_request:
@@ -242,11 +241,112 @@ class TaskServer:
             if question is not None and isinstance(response, types.ElicitResult):
                 await session.answer_as(approval_id, answer_in(question, response))
 
+    # The tasks extension of MCP 2026-07-28 (SEP-2663): `run_task` answers at once with a task that the client asks
+    # about. The SDK has no tasks of its own; it takes methods and kinds of results that it does not know. The task of
+    # the extension is the task of the session, by its id. What waits for a person is what the task asks for.
+
+    @staticmethod
+    def _wants_tasks(context: Context) -> bool:
+        """True if the client takes a task for an answer."""
+        capabilities = context.session.client_capabilities
+        known = {} if capabilities is None else capabilities.extensions or {}
+        return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in known
+
+    async def _get_task(self, context: Context, params: _OfTask) -> dict[str, Any]:
+        session = self._session(context, params.task_id)
+        if session is None:
+            report = await self._read_report(params.task_id)
+            since = report.get("startedAt", MACHINE.stamp())
+            if report["status"] in (RUNNING, APPROVAL_REQUIRED):
+                return _task(params.task_id, since, "working", report["doing"])
+            return self._over(params.task_id, since, report)
+        if session.questions and not can_elicit(context) and not self._allow_approve:
+            for approval_id in list(session.questions):
+                await self._refusable(session.answer(approval_id, NOBODY))
+        if not session.is_running:
+            return self._over(session.task_id, session.since, await session.report())
+        if session.questions and can_elicit(context):
+            asked = {
+                one.approval_id: form_request(one).model_dump(mode="json", by_alias=True, exclude_none=True)
+                for one in session.questions.values()
+            }
+            said = _task(session.task_id, session.since, "input_required", "somebody is asked")
+            return {**said, "inputRequests": asked}
+        doing = "APPROVAL_REQUIRED: see session_status" if session.questions else session.doing
+        return _task(session.task_id, session.since, "working", doing)
+
+    async def _update_task(self, context: Context, params: _Update) -> dict[str, Any]:
+        session = self._session(context, params.task_id)
+        if session is None:
+            await self._read_report(params.task_id)
+            return {}
+        for approval_id, response in params.input_responses.items():
+            question = session.questions.get(approval_id)
+            if question is not None:
+                try:
+                    said = answer_in(question, types.ElicitResult.model_validate(response))
+                except ValidationError as error:
+                    raise MCPError(types.INVALID_PARAMS, f"inputResponses.{approval_id}: not an answer") from error
+                await self._refusable(session.answer_as(approval_id, said))
+        return {}
+
+    async def _cancel_task(self, context: Context, params: _OfTask) -> dict[str, Any]:
+        session = self._session(context, params.task_id)
+        if session is None:
+            await self._read_report(params.task_id)
+        else:
+            await session.cancel()
+        return {}
+
+    @staticmethod
+    async def _refusable(answering: Any) -> None:
+        try:
+            await answering
+        except HostRefused as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from error
+
+    async def _read_report(self, task_id: str) -> dict[str, Any]:
+        """The report of a task that no process of this server has. Raises MCPError for one that nobody knows."""
+        records = self._sessions.records
+        try:
+            session_id = await asyncio.to_thread(records.session_of, task_id)
+            if session_id is not None:
+                return await asyncio.to_thread(records.report, session_id, task_id)
+        except AgentHostError as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from error
+        raise MCPError(types.INVALID_PARAMS, "there is no such task")
+
+    def _session(self, context: Context, task_id: str) -> HostedSession | None:
+        """The session whose present task it is, None where none has a process here. Raises MCPError for a client that
+        has not said that it has the extension."""
+        if not self._wants_tasks(context):
+            needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+            message = f"tasks are for clients with the extension {EXTENSION}"
+            raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)
+        return self._sessions.find_by_task(task_id)
+
+    def _over(self, task_id: str, since: str, report: dict[str, Any]) -> dict[str, Any]:
+        if report["status"] == "TASK_CANCELLED":
+            return _task(task_id, since, "cancelled", str(report.get("message", "")))
+        result = _result(report).model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {**_task(task_id, since, "completed", ""), "result": {"resultType": "complete", **result}}
+
+
+def _task(task_id: str, since: str, status: str, message: str) -> dict[str, Any]:
+    said = {"statusMessage": message} if message else {}
+    return {
+        "taskId": task_id,
+        "status": status,
+        **said,
+        "createdAt": since,
+        "lastUpdatedAt": MACHINE.stamp(),
+        "ttlMs": _TTL_MS,
+        "pollIntervalMs": _POLL_MS,
+    }
+
 
 def _input_required(session: HostedSession) -> types.InputRequiredResult:
-    asked: types.InputRequests = {
-        question.approval_id: form_request(question) for question in session.questions.values()
-    }
+    asked: types.InputRequests = {one.approval_id: form_request(one) for one in session.questions.values()}
     return types.InputRequiredResult(input_requests=asked, request_state=session.session_id)
 
 
@@ -327,24 +427,6 @@ class Approve(Arguments):
     wait_s: WaitS = None
 
 
-def what_is_wrong(error: ValidationError) -> str:
-    """The first mistake, in one line."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"$.{place}: {first['msg']}" if place else first["msg"]
-
-
-# The tasks extension of MCP 2026-07-28 (SEP-2663): `run_task` answers at once with a task that the client asks about.
-#
-# The SDK has no tasks of its own; it takes methods and kinds of results that it does not know. The task of the
-# extension is the task of the session, by its id. What waits for a person is what the task asks for
-# (`input_required`).
-
-EXTENSION: Final = "io.modelcontextprotocol/tasks"
-_POLL_MS: Final = 1000
-_TTL_MS: Final = 3_600_000
-
-
 class _OfTask(types.RequestParams):
     task_id: str
 
@@ -353,125 +435,11 @@ class _Update(_OfTask):
     input_responses: dict[str, Any]
 
 
-class TaskExtension:
-    """The methods of the extension over `sessions`. `result_of` makes the tool's result of a report. With
-    `allow_approve` the client has a tool to approve with, where it has no elicitation."""
-
-    def __init__(
-        self, sessions: Sessions, result_of: Callable[[dict[str, Any]], types.CallToolResult], *, allow_approve: bool
-    ) -> None:
-        self._sessions = sessions
-        self._result_of = result_of
-        self._allow_approve = allow_approve
-
-    def add_to(self, server: Server[Any]) -> None:
-        """Have the server say that it has the extension, and serve it."""
-        server.extensions[EXTENSION] = {}
-        server.add_request_handler("tasks/get", _OfTask, self._get)
-        server.add_request_handler("tasks/update", _Update, self._update)
-        server.add_request_handler("tasks/cancel", _OfTask, self._cancel)
-
-    @staticmethod
-    def is_wanted(context: Context) -> bool:
-        """True if the client takes a task for an answer."""
-        capabilities = context.session.client_capabilities
-        known = {} if capabilities is None else capabilities.extensions or {}
-        return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in known
-
-    def describe_created(self, session: HostedSession) -> dict[str, Any]:
-        """The answer to the call that has begun the task."""
-        return {"resultType": "task", **self._task(session.task_id, session.since, "working", session.doing)}
-
-    async def _get(self, context: Context, params: _OfTask) -> dict[str, Any]:
-        session = self._session(context, params.task_id)
-        if session is None:
-            report = await self._read_report(params.task_id)
-            since = report.get("startedAt", MACHINE.stamp())
-            if report["status"] in (RUNNING, APPROVAL_REQUIRED):
-                return self._task(params.task_id, since, "working", report["doing"])
-            return self._over(params.task_id, since, report)
-        if session.questions and not can_elicit(context) and not self._allow_approve:
-            for approval_id in list(session.questions):
-                await self._refusable(session.answer(approval_id, approved=False, reason=NOBODY))
-        if not session.is_running:
-            return self._over(session.task_id, session.since, await session.report())
-        if session.questions and can_elicit(context):
-            asked = {
-                one.approval_id: form_request(one).model_dump(mode="json", by_alias=True, exclude_none=True)
-                for one in session.questions.values()
-            }
-            said = self._task(session.task_id, session.since, "input_required", "somebody is asked")
-            return {**said, "inputRequests": asked}
-        doing = "APPROVAL_REQUIRED: see session_status" if session.questions else session.doing
-        return self._task(session.task_id, session.since, "working", doing)
-
-    async def _update(self, context: Context, params: _Update) -> dict[str, Any]:
-        session = self._session(context, params.task_id)
-        if session is None:
-            await self._read_report(params.task_id)
-        for approval_id, response in params.input_responses.items() if session is not None else ():
-            question = None if session is None else session.questions.get(approval_id)
-            if session is not None and question is not None:
-                try:
-                    said = answer_in(question, types.ElicitResult.model_validate(response))
-                except ValidationError as error:
-                    raise MCPError(types.INVALID_PARAMS, f"inputResponses.{approval_id}: not an answer") from error
-                await self._refusable(session.answer_as(approval_id, said))
-        return {}
-
-    async def _cancel(self, context: Context, params: _OfTask) -> dict[str, Any]:
-        session = self._session(context, params.task_id)
-        if session is None:
-            await self._read_report(params.task_id)
-        else:
-            await session.cancel()
-        return {}
-
-    @staticmethod
-    async def _refusable(answering: Any) -> None:
-        try:
-            await answering
-        except HostRefused as error:
-            raise MCPError(types.INTERNAL_ERROR, str(error)) from error
-
-    async def _read_report(self, task_id: str) -> dict[str, Any]:
-        """The report of a task that no process of this server has. Raises MCPError for one that nobody knows."""
-        records = self._sessions.records
-        try:
-            session_id = await asyncio.to_thread(records.session_of, task_id)
-            if session_id is not None:
-                return await asyncio.to_thread(records.report, session_id, task_id)
-        except AgentHostError as error:
-            raise MCPError(types.INTERNAL_ERROR, str(error)) from error
-        raise MCPError(types.INVALID_PARAMS, "there is no such task")
-
-    def _session(self, context: Context, task_id: str) -> HostedSession | None:
-        """The session whose present task it is, None where none has a process here. Raises MCPError for a client that
-        has not said that it has the extension."""
-        if not self.is_wanted(context):
-            needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
-            message = f"tasks are for clients with the extension {EXTENSION}"
-            raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)
-        return self._sessions.find_by_task(task_id)
-
-    def _over(self, task_id: str, since: str, report: dict[str, Any]) -> dict[str, Any]:
-        if report["status"] == "TASK_CANCELLED":
-            return self._task(task_id, since, "cancelled", str(report.get("message", "")))
-        result = self._result_of(report).model_dump(mode="json", by_alias=True, exclude_none=True)
-        return {**self._task(task_id, since, "completed", ""), "result": {"resultType": "complete", **result}}
-
-    @staticmethod
-    def _task(task_id: str, since: str, status: str, message: str) -> dict[str, Any]:
-        said = {"statusMessage": message} if message else {}
-        return {
-            "taskId": task_id,
-            "status": status,
-            **said,
-            "createdAt": since,
-            "lastUpdatedAt": MACHINE.stamp(),
-            "ttlMs": _TTL_MS,
-            "pollIntervalMs": _POLL_MS,
-        }
+def what_is_wrong(error: ValidationError) -> str:
+    """The first mistake, in one line."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"$.{place}: {first['msg']}" if place else first["msg"]
 
 
 # The sessions of one server: which has a process, which is handed a task, and which makes room for another.
@@ -565,9 +533,8 @@ class Sessions:
             process = await self._starter.start(self._arguments, environment=environment, directory=os.getcwd())
             had_task = await session.open(process, session_id, goes_on=goes_on)
             if had_task and not goes_on:
-                raise HostRefused(
-                    "INVALID_REQUEST", "the session has an open task: leave out the prompt to go on with it"
-                )
+                message = "the session has an open task: leave out the prompt to go on with it"
+                raise HostRefused("INVALID_REQUEST", message)
             if session_id is not None and goes_on and not had_task:
                 raise HostRefused("INVALID_REQUEST", _NO_TASK)
         except BaseException:
@@ -598,11 +565,7 @@ class Sessions:
 
 
 async def serve(
-    sessions: Sessions,
-    streams: tuple[TextIO, TextIO],
-    stop: asyncio.Future[int],
-    *,
-    allow_approve: bool,
+    sessions: Sessions, streams: tuple[TextIO, TextIO], stop: asyncio.Future[int], *, allow_approve: bool
 ) -> int | None:
     """Serve a client until it leaves, or until `stop` is set: then the result of that. `streams` are those to read from
     and to write to. What runs at the end stays resumable."""

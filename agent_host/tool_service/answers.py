@@ -56,41 +56,37 @@ class Answers(Protocol):
     async def claim(self, place: IdempotencyScope, fingerprint: str, *, repeatable: bool) -> Known:
         """Claim the key for a call of these arguments; the first to ask has it as `new`. A `repeatable` call that is
         lost is `new` again."""
-        ...
 
     async def release(self, place: IdempotencyScope) -> None:
         """Forget a key that was claimed and whose call has not begun."""
-        ...
 
     async def answer(self, place: IdempotencyScope, body: bytes) -> None:
         """Keep the answer of a key that was claimed."""
-        ...
 
     async def find(self, place: IdempotencyScope) -> Known | None:
         """The state of a key; None for an unknown one."""
-        ...
 
     async def wait(self, place: IdempotencyScope, timeout_s: float) -> Known | None:
         """As `find`, once the call is not running any more, or the time is over."""
-        ...
 
     async def ready(self) -> bool:
         """True if keys can be claimed now."""
-        ...
 
     async def aclose(self) -> None:
         """Release what is held."""
-        ...
 
 
 class _Entry:
-    __slots__ = ("body", "done", "fingerprint", "kept_until")
-
     def __init__(self, fingerprint: str) -> None:
         self.fingerprint = fingerprint
         self.body: bytes | None = None
         self.done = asyncio.Event()
         self.kept_until = 0.0
+
+    def state(self) -> Known:
+        if not self.done.is_set():
+            return Known("running")
+        return Known("lost") if self.body is None else Known("answered", self.body)
 
 
 class MemoryAnswers:
@@ -116,17 +112,14 @@ class MemoryAnswers:
     async def claim(self, place: IdempotencyScope, fingerprint: str, *, repeatable: bool) -> Known:
         """See Answers."""
         entry = self._entry(place)
-        if entry is None:
-            self._running[place] = _Entry(fingerprint)
-            return Known("new")
-        if entry.fingerprint != fingerprint:
+        if entry is not None and entry.fingerprint != fingerprint:
             return Known("other_arguments")
-        known = _state_of(entry)
-        if known.state == "lost" and repeatable:
-            del self._answered[place]
-            self._running[place] = _Entry(fingerprint)
-            return Known("new")
-        return known
+        known = None if entry is None else entry.state()
+        if known is not None and not (known.state == "lost" and repeatable):
+            return known
+        self._answered.pop(place, None)
+        self._running[place] = _Entry(fingerprint)
+        return Known("new")
 
     async def release(self, place: IdempotencyScope) -> None:
         """See Answers."""
@@ -149,7 +142,7 @@ class MemoryAnswers:
     async def find(self, place: IdempotencyScope) -> Known | None:
         """See Answers."""
         entry = self._entry(place)
-        return None if entry is None else _state_of(entry)
+        return None if entry is None else entry.state()
 
     async def wait(self, place: IdempotencyScope, timeout_s: float) -> Known | None:
         """See Answers."""
@@ -185,12 +178,6 @@ class MemoryAnswers:
             self._bytes -= len(entry.body or b"")
 
 
-def _state_of(entry: _Entry) -> Known:
-    if not entry.done.is_set():
-        return Known("running")
-    return Known("lost") if entry.body is None else Known("answered", entry.body)
-
-
 # Admission of calls: how many of a tenant run at once, and how many wait for that. What is beyond both is refused at
 # once.
 #
@@ -222,15 +209,12 @@ class Slots(Protocol):
 
     async def take(self, tenant: str, most: int) -> Slot | None:
         """A free one of the `most` slots of a tenant; None where there is none. Raises Refusal 503."""
-        ...
 
     async def give(self, slot: Slot) -> None:
         """Give a slot back. Raises nothing but cancellation, after which the process ends."""
-        ...
 
     async def aclose(self) -> None:
         """Give all of them back."""
-        ...
 
 
 class LocalSlots:

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
     from agent_host.tool_service.answers import IdempotencyScope
 
+__all__ = ["AsyncConnectionPool", "PoolTimeout", "PostgresAnswers", "PostgresSlots"]
+
 _LOG: Final = logging.getLogger("agent_host.tool_service")
+logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # its warnings name host and user of what is not reached
 _LOCK_CLASS: Final = 0x41474854
 """Marks our advisory locks among those of others in the database ("AGHT")."""
 _CLEAN_EVERY_S: Final = 60.0
@@ -77,6 +80,14 @@ _CLEAN: Final = (
     "DELETE FROM agent_host_invocations i WHERE at < now() - make_interval(secs => %(kept_s)s)"  # noqa: S608  constants
     f" AND (body IS NOT NULL OR NOT {_LIVE.format('i')})"
 )
+
+
+_GONE: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+"""Errors of a connection that was cut."""
+
+
+async def _connect(url: str) -> AsyncConnection[Any]:
+    return await psycopg.AsyncConnection.connect(url, autocommit=True, connect_timeout=CONNECT_S, **SILENT_FOR_LONG)
 
 
 class PostgresAnswers:
@@ -164,17 +175,15 @@ class PostgresAnswers:
     async def _insert(self, values: dict[str, Any]) -> bool:
         """True if the key was new. It is claimed on the connection that holds this worker's lock, so that a claim and
         the lock that it stands on come and go together."""
-        for again in (True, False):
+        for _ in range(2):
             try:
                 held = await self._live()
                 return (await held.execute(_CLAIM, {**values, "worker": self._worker})).rowcount == 1
-            except (psycopg.OperationalError, psycopg.InterfaceError):
+            except _GONE:
+                # A claim that came through all the same is of a worker that is gone: it is lost, and nothing runs.
                 if self._held is not None:
                     await self._held.close()
-                # A claim that came through all the same is of a worker that is gone: it is lost, and nothing runs.
-                if not again:
-                    raise database_is_away() from None
-        raise AssertionError("the second time returns or raises")
+        raise database_is_away()
 
     async def release(self, place: IdempotencyScope) -> None:
         """See Answers."""
@@ -240,9 +249,7 @@ class PostgresAnswers:
             if failures < self._failures:
                 raise psycopg.OperationalError
             try:
-                connection = await psycopg.AsyncConnection.connect(
-                    self._url, autocommit=True, connect_timeout=CONNECT_S, **SILENT_FOR_LONG
-                )
+                connection = await _connect(self._url)
             except psycopg.Error:
                 self._failures += 1
                 raise
@@ -260,7 +267,7 @@ class PostgresAnswers:
         try:
             async with self._pool.connection() as connection:
                 yield connection
-        except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout):
+        except (*_GONE, PoolTimeout):
             raise database_is_away() from None
 
     async def _clean(self, connection: AsyncConnection[Any]) -> None:
@@ -269,14 +276,8 @@ class PostgresAnswers:
             await connection.execute(_CLEAN, {"kept_s": self._kept_s, "class": _LOCK_CLASS})
 
     def _values(self, place: IdempotencyScope) -> dict[str, Any]:
-        return {
-            "tenant": place.tenant,
-            "session": place.session_id,
-            "tool": place.tool_name,
-            "key": place.key,
-            "worker": self._worker,
-            "class": _LOCK_CLASS,
-        }
+        key = dict(zip(("tenant", "session", "tool", "key"), place, strict=True))
+        return {**key, "worker": self._worker, "class": _LOCK_CLASS}
 
 
 def _state_of(row: tuple[Any, ...]) -> Known:
@@ -284,13 +285,6 @@ def _state_of(row: tuple[Any, ...]) -> Known:
     if body is not None:
         return Known("answered", bytes(body))
     return Known("running") if live else Known("lost")
-
-
-# psycopg's pools of connections, without their warnings: these name host and user of what cannot be reached.
-
-__all__ = ["AsyncConnectionPool", "PoolTimeout"]
-
-logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
 
 
 # Slots of a tenant over all workers, as advisory locks of PostgreSQL (decision 0070).
@@ -323,17 +317,14 @@ class PostgresSlots:
     async def take(self, tenant: str, most: int) -> Slot | None:
         """See Slots."""
         async with self._using:
-            for again in (True, False):
+            for _ in range(2):
                 try:
                     return await self._take(await self._connect(), tenant, most)
-                except (psycopg.OperationalError, psycopg.InterfaceError):
+                except BaseException as error:  # whether the server has given a lock is not known
                     await self._drop()
-                    if not again:
-                        raise database_is_away() from None
-                except BaseException:  # whether the server has given a lock is not known
-                    await self._drop()
-                    raise
-        raise AssertionError("the second time returns or raises")
+                    if not isinstance(error, _GONE):
+                        raise
+        raise database_is_away()
 
     async def give(self, slot: Slot) -> None:
         """See Slots."""
@@ -343,11 +334,10 @@ class PostgresSlots:
             try:
                 await self._connection.execute(_GIVE, {"base": _base(slot.tenant), "number": slot.number})
                 self._mine[slot.tenant].discard(slot.number)
-            except psycopg.Error:
+            except BaseException as error:  # whether the server has taken it back is not known
                 await self._drop()
-            except BaseException:  # cancelled: whether the server has taken it back is not known
-                await self._drop()
-                raise
+                if not isinstance(error, psycopg.Error):
+                    raise
 
     async def aclose(self) -> None:
         """See Slots."""
@@ -374,9 +364,7 @@ class PostgresSlots:
         if self._connection is None or self._connection.closed:
             self._mine.clear()
             self._holder += 1
-            self._connection = await psycopg.AsyncConnection.connect(
-                self._url, autocommit=True, connect_timeout=CONNECT_S, **SILENT_FOR_LONG
-            )
+            self._connection = await _connect(self._url)
         return self._connection
 
     async def _drop(self) -> None:

@@ -32,7 +32,7 @@ from agent_host.tool_service.tool import Table, ToolFault
 from config import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 
     from psycopg.pq.abc import PGresult
 
@@ -134,12 +134,11 @@ class PostgresDatabase:
         await cursor.execute(_VOLATILE, [called, members, list(HARMLESS), self._functions])
         found = [row[0] for row in await cursor.fetchall()]
         if found:
-            raise ToolFault(
-                ErrorCode.PERMISSION_DENIED,
+            message = (
                 f"the query calls what may have side effects: {', '.join(found)}. Only functions that the database "
-                f"calls "
-                "stable or immutable are allowed here",
+                "calls stable or immutable are allowed here"
             )
+            raise ToolFault(ErrorCode.PERMISSION_DENIED, message)
 
 
 def _readable(text: str) -> Statement:
@@ -148,19 +147,14 @@ def _readable(text: str) -> Statement:
     except UnreadableSql as error:
         raise ToolFault(ErrorCode.INVALID_REQUEST, f"the query cannot be run: {error}") from None
     if statement.verb not in _AS_SUBQUERY | _AS_IT_IS:
-        raise ToolFault(
-            ErrorCode.PERMISSION_DENIED,
-            "only queries that read are run here: SELECT, WITH, VALUES, TABLE, SHOW, and EXPLAIN of them",
-        )
-    if statement.verb == "explain" and statement.words & {"analyze", "analyse"} | _options(statement) & {"analyze"}:
-        raise ToolFault(ErrorCode.PERMISSION_DENIED, "EXPLAIN ANALYZE runs the statement; EXPLAIN alone is allowed")
+        message = "only queries that read are run here: SELECT, WITH, VALUES, TABLE, SHOW, and EXPLAIN of them"
+        raise ToolFault(ErrorCode.PERMISSION_DENIED, message)
+    if statement.verb == "explain":
+        # Names in front of what is explained, quoted ones among them.
+        first = takewhile(lambda name: name.quoted or name.text not in _AS_SUBQUERY, statement.names)
+        if statement.words & {"analyze", "analyse"} or "analyze" in {name.text for name in first}:
+            raise ToolFault(ErrorCode.PERMISSION_DENIED, "EXPLAIN ANALYZE runs the statement; EXPLAIN alone is allowed")
     return statement
-
-
-def _options(statement: Statement) -> set[str]:
-    """Names in front of what EXPLAIN explains, quoted ones among them."""
-    first = takewhile(lambda name: name.quoted or name.text not in _AS_SUBQUERY, statement.names)
-    return {name.text for name in first}
 
 
 async def _prepare(connection: BoundedConnection, statement: Statement, parameters: Sequence[Any]) -> list[_Column]:
@@ -202,11 +196,7 @@ async def _run_plain(
 
 
 async def _run_as_subquery(
-    connection: BoundedConnection,
-    text: str,
-    columns: Sequence[_Column],
-    parameters: Sequence[Any],
-    caps: Caps,
+    connection: BoundedConnection, text: str, columns: Sequence[_Column], parameters: Sequence[Any], caps: Caps
 ) -> Table:
     table = Table([column.name for column in columns], caps)
     chars = caps.field_chars(len(columns))
@@ -251,19 +241,20 @@ async def _reset(connection: BoundedConnection) -> None:
 def _fault(error: psycopg.Error) -> ToolFault:
     """The fault for the server's error about the query. Errors without a state are of the connection, and their text
     names its host."""
+    code, said = ErrorCode.TOOL_EXECUTION_FAILED, error.diag.message_primary
     if isinstance(error, RowsTooLarge):
-        return ToolFault(
-            ErrorCode.TOOL_EXECUTION_FAILED, "the database's answer is too large: a plan or an error holds a huge value"
-        )
-    if isinstance(error, psycopg.errors.QueryCanceled):
-        return ToolFault(ErrorCode.TOOL_EXECUTION_TIMEOUT, "the query was ended: it ran for too long")
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return ToolFault(ErrorCode.PERMISSION_DENIED, f"the database refuses this: {error.diag.message_primary}")
-    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-        return ToolFault(ErrorCode.PERMISSION_DENIED, f"only queries that read are run: {error.diag.message_primary}")
-    if error.sqlstate is None or error.sqlstate.startswith(("08", "28", "57P")):
-        return ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the connection to the database failed")
-    return ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the database says: {error.diag.message_primary}")
+        message = "the database's answer is too large: a plan or an error holds a huge value"
+    elif isinstance(error, psycopg.errors.QueryCanceled):
+        code, message = ErrorCode.TOOL_EXECUTION_TIMEOUT, "the query was ended: it ran for too long"
+    elif isinstance(error, psycopg.errors.InsufficientPrivilege):
+        code, message = ErrorCode.PERMISSION_DENIED, f"the database refuses this: {said}"
+    elif isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        code, message = ErrorCode.PERMISSION_DENIED, f"only queries that read are run: {said}"
+    elif error.sqlstate is None or error.sqlstate.startswith(("08", "28", "57P")):
+        message = "the connection to the database failed"
+    else:
+        message = f"the database says: {said}"
+    return ToolFault(code, message)
 
 
 # Reads SQL as PostgreSQL's own scanner splits it: words, and what follows them. Pure; nothing here knows a database.
@@ -328,7 +319,7 @@ def one_statement(sql: str) -> Statement:
     """The one statement that `sql` holds. Raises UnreadableSql for none, for several, and for what cannot be split."""
     if "\0" in sql:
         raise UnreadableSql("the statement holds a NUL character")
-    tokens = _tokens(sql)
+    tokens = list(_tokens(sql))
     while tokens and tokens[-1].text == ";":
         tokens.pop()
     if not tokens:
@@ -345,25 +336,21 @@ def one_statement(sql: str) -> Statement:
 
 
 def _fold_name(token: _Token) -> str:
-    """The name as PostgreSQL stores it: folded where it is not quoted, cut to 63 bytes."""
-    text = token.text[1:-1].replace('""', '"') if token.kind == "quoted" else _fold(token.text)
+    """The name as PostgreSQL stores it: in lower case where it is not quoted, cut to 63 bytes. As in a database of
+    UTF-8 only ASCII letters have a lower case."""
+    text = token.text[1:-1].replace('""', '"') if token.kind == "quoted" else token.text
+    if token.kind != "quoted":
+        text = "".join(char.lower() if char.isascii() else char for char in text)
     return text.encode()[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
 
 
-def _fold(text: str) -> str:
-    """In lower case, as in a database of UTF-8: only ASCII letters have one."""
-    return "".join(char.lower() if char.isascii() else char for char in text)
-
-
-def _tokens(sql: str) -> list[_Token]:
-    tokens: list[_Token] = []
+def _tokens(sql: str) -> Iterator[_Token]:
     place = 0
     while place < len(sql):
         token = _next(sql, place)
         if token.kind != "space":
-            tokens.append(token)
+            yield token
         place = token.end
-    return tokens
 
 
 def _next(sql: str, place: int) -> _Token:

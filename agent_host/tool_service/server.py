@@ -78,7 +78,8 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
             "several workers keep the answers of calls in PostgreSQL: name a database in the tenants file, "
             "service.answers.url, or use --workers 1"
         )
-    asyncio.run(_try_answers(configuration))  # a mistake is reported here, and not by a worker
+    if configuration.answers_url is not None:  # a mistake is reported here, and not by a worker
+        asyncio.run(_try_answers(configuration.answers_url))
     os.environ[_OPTIONS] = orjson.dumps(list(options)).decode()
     _bound_log()
     room = ConnectionRoom.found()
@@ -241,9 +242,8 @@ class _Parts:
         def client_of(url: str | None) -> ServiceClient | None:
             if url is None:
                 return None
-            return ServiceClient(
-                url, token, outside=MACHINE, tls=tls.setdefault(url.partition(":")[0], TlsContext(url))
-            )
+            context = tls.setdefault(url.partition(":")[0], TlsContext(url))
+            return ServiceClient(url, token, outside=MACHINE, tls=context)
 
         self._workspace = client_of(urls.workspace)
         self.metrics = Metrics()
@@ -284,21 +284,18 @@ async def _answers_and_slots(configuration: Configuration) -> tuple[Answers, Slo
     return answers, postgres.PostgresSlots(configuration.answers_url)
 
 
-async def _try_answers(configuration: Configuration) -> None:
+async def _try_answers(url: str) -> None:
     """Raises UsageError where answers cannot be kept."""
-    if configuration.answers_url is not None:
-        from agent_host.tool_service.postgres import PostgresAnswers
+    from agent_host.tool_service.postgres import PostgresAnswers
 
-        await (await PostgresAnswers.open(configuration.answers_url)).aclose()
+    await (await PostgresAnswers.open(url)).aclose()
 
 
 def _check(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[Configuration, bytes]:
     key = grant_key(environ)
     if key is None:
-        raise UsageError(
-            f"set {KEY_VARIABLE} to the key of capability grants, such as `openssl rand -hex 32` gives; hosts need "
-            f"the same"
-        )
+        said = f"set {KEY_VARIABLE} to the key of capability grants, such as `openssl rand -hex 32` gives"
+        raise UsageError(f"{said}; hosts need the same")
     return read_configuration(options.tenants, environ, all_tools()), key
 
 
@@ -331,20 +328,18 @@ def all_tools() -> dict[str, BackendTool]:
     shipped: tuple[BackendTool, ...] = (CloudDbQueryTool(), VaultReadTool(), ObjectReadTool())
     found = {tool.name: tool for tool in shipped}
     for entry in entry_points(group=ENTRY_POINTS):
+        named = f"the backend tool {entry.name} ({entry.value})"
         try:
             tool: BackendTool = entry.load()
         except Exception as error:  # whatever a package of others raises when it is imported
-            said = f"{type(error).__name__}: {error}"
-            raise UsageError(f"the backend tool {entry.name} ({entry.value}) cannot be loaded: {said}") from error
+            raise UsageError(f"{named} cannot be loaded: {type(error).__name__}: {error}") from error
         if isinstance(tool, type):
-            raise UsageError(f"the backend tool {entry.name} ({entry.value}) is a class: name an instance of it")
+            raise UsageError(f"{named} is a class: name an instance of it")
         lacking = [name for name in _NEEDED if not hasattr(tool, name)]
         if lacking:
-            raise UsageError(
-                f"the backend tool {entry.name} ({entry.value}) is no BackendTool: it has no {', '.join(lacking)}"
-            )
+            raise UsageError(f"{named} is no BackendTool: it has no {', '.join(lacking)}")
         if tool.name in found:
-            raise UsageError(f"the backend tool {entry.name} ({entry.value}) has the name of another: {tool.name}")
+            raise UsageError(f"{named} has the name of another: {tool.name}")
         found[tool.name] = tool
     return found
 

@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import sqlite3
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import orjson
@@ -32,6 +33,7 @@ from config.shapes import TEXT, AnyOf, ListOf, MapOf, Record, Text, number, whol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from agent_host.tool_service.postgres_query import PostgresDatabase
     from agent_host.tool_service.tool import Call, TenantServices
 
 _SCALAR: Final = {"type": ["string", "number", "boolean", "null"]}
@@ -72,16 +74,8 @@ _CONNECTION: Final = Record(
 )
 
 
-class Database(Protocol):
-    """The target of queries."""
-
-    async def query(self, text: str, parameters: Sequence[Any], caps: Caps) -> Table: ...  # noqa: D102  see the class
-
-    async def aclose(self) -> None: ...  # noqa: D102  as RunningTool
-
-
 class _Database(NamedTuple):
-    database: Database
+    database: PostgresDatabase | SqliteDatabase
     caps: Caps
     secrets: frozenset[str]
 
@@ -92,8 +86,7 @@ class CloudDbQueryTool:
     name = "CloudDbQuery"
     description = (
         "Run one read-only SQL query on a configured database. The answer is JSON: columns, rows, rowCount, and "
-        "truncated "
-        "where there were more rows or bytes than are given."
+        "truncated where there were more rows or bytes than are given."
     )
     input_schema: Mapping[str, Any] = _QUERY_SCHEMA
     shape = Record({"connections": MapOf(_CONNECTION)}, closed=True)
@@ -120,9 +113,8 @@ class CloudDbQuery:
             known = ", ".join(sorted(self._connections)) or "none"
             raise ToolFault(ErrorCode.INVALID_REQUEST, f"there is no such connection; there are: {known}")
         secrets: dict[str, str] = {}
-        parameters = [
-            await self._parameter(value, connection, secrets) for value in call.arguments.get("parameters", ())
-        ]
+        given = call.arguments.get("parameters", ())
+        parameters = [await self._parameter(value, connection, secrets) for value in given]
         try:
             table = await connection.database.query(call.arguments["query"], parameters, connection.caps)
         except ToolFault as fault:  # a database may quote what it was given
@@ -323,21 +315,18 @@ class ObjectRead:
             wanted["Range"] = f"bytes={offset}-{'' if length is None else offset + length - 1}"
         answer = await store.ask("get_object", **wanted)
         size = answer["ContentLength"]
-        with _closing(answer["Body"]) as body:
+        with contextlib.closing(answer["Body"]) as body:
             if size > self._max_object_bytes:
-                raise ToolFault(
-                    ErrorCode.FILE_TOO_LARGE,
+                message = (
                     f"the object has {size:,} bytes and at most {self._max_object_bytes:,} are read: ask for a part "
-                    f"of it "
-                    "with offset and length",
+                    "of it with offset and length"
                 )
+                raise ToolFault(ErrorCode.FILE_TOO_LARGE, message)
             content = await asyncio.to_thread(_spool, body, size)
         kind, name = answer.get("ContentType", "application/octet-stream"), key.rpartition("/")[2] or key
         if isinstance(content, bytes):
-            try:
+            with contextlib.suppress(UnicodeDecodeError):
                 return Output(content.decode())
-            except UnicodeDecodeError:
-                pass
         said = f"{name}: {size:,} bytes, {kind}; stored as an artifact"
         return Output(said, (Artifact("tool_output", name, kind, content),))
 
@@ -346,25 +335,10 @@ async def _list(store: Bucket, beginning: str) -> Output:
     prefix = store.settings.prefix
     answer = await store.ask("list_objects_v2", Prefix=prefix + beginning, MaxKeys=_MOST_LISTED)
     rows = [
-        {
-            "key": one["Key"].removeprefix(prefix),
-            "size": one["Size"],
-            "modified": one["LastModified"].isoformat(),
-        }
+        {"key": one["Key"].removeprefix(prefix), "size": one["Size"], "modified": one["LastModified"].isoformat()}
         for one in answer.get("Contents", ())
     ]
     return Output(orjson.dumps({"objects": rows, "truncated": bool(answer.get("IsTruncated"))}).decode())
-
-
-class _closing:  # noqa: N801  a context manager in the form of contextlib.closing, which does not know boto3's types
-    def __init__(self, body: Any) -> None:
-        self._body = body
-
-    def __enter__(self) -> Any:
-        return self._body
-
-    def __exit__(self, *_: object) -> None:
-        self._body.close()
 
 
 def _spool(body: Any, size: int) -> bytes | StoredFile:
@@ -376,19 +350,15 @@ def _spool(body: Any, size: int) -> bytes | StoredFile:
         if size <= _INLINE_BYTES:
             small: bytes = body.read()
             return small
-        file = tempfile.TemporaryFile()  # noqa: SIM115  StoredFile owns it
-        try:
-            for piece in iter(lambda: body.read(_PIECE_BYTES), b""):
-                file.write(piece)
+        with contextlib.ExitStack() as unfinished:
+            file = unfinished.enter_context(tempfile.TemporaryFile())
+            file.writelines(iter(lambda: body.read(_PIECE_BYTES), b""))
             file.flush()
+            unfinished.pop_all()
             return StoredFile(file)
-        except BaseException:
-            file.close()
-            raise
     except (BotoCoreError, HTTPError, OSError) as error:
-        raise ToolFault(
-            ErrorCode.TOOL_EXECUTION_FAILED, f"the object could not be read whole ({type(error).__name__})"
-        ) from None
+        message = f"the object could not be read whole ({type(error).__name__})"
+        raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, message) from None
 
 
 # `VaultRead`: secrets of HashiCorp Vault's KV version 2, as handles. A value never enters a result: a handle is
@@ -412,19 +382,13 @@ _SECRETS_SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-class _Secret(NamedTuple):
-    value: str
-    version: int
-
-
 class VaultReadTool:
     """See `agent_host.tool_service.tool.BackendTool`."""
 
     name = "VaultRead"
     description = (
         "Read a secret of the vault. The answer is a handle {name, version, handle} and never the value: pass the "
-        "handle "
-        "where a tool takes one, such as in the parameters of CloudDbQuery."
+        "handle where a tool takes one, such as in the parameters of CloudDbQuery."
     )
     input_schema: Mapping[str, Any] = _SECRETS_SCHEMA
     shape = Record(
@@ -463,39 +427,41 @@ class VaultRead:
     async def run(self, call: Call) -> Output:
         """See RunningTool."""
         name = call.arguments["name"]
-        secret = await self._read(name, None)
-        handle = self._services.sealed(name, secret.version)
-        return Output(orjson.dumps({"name": name, "version": secret.version, "handle": handle}).decode())
+        _, version = await self._read(name, None)
+        handle = self._services.sealed(name, version)
+        return Output(orjson.dumps({"name": name, "version": version, "handle": handle}).decode())
 
     async def value(self, name: str, version: int | None) -> str:
         """The value of a secret, its newest version or the one named. Raises ToolFault."""
-        return (await self._read(name, version)).value
+        return (await self._read(name, version))[0]
 
     async def aclose(self) -> None:
         """See RunningTool."""
         if self._http is not None:
             await self._http.aclose()
 
-    async def _read(self, name: str, version: int | None) -> _Secret:
+    async def _read(self, name: str, version: int | None) -> tuple[str, int]:
+        """The value and the version of a secret. Raises ToolFault."""
         if name not in self._names:
-            raise ToolFault(
-                ErrorCode.PERMISSION_DENIED, "the tenant's vault has no secret of this name that may be used"
-            )
+            message = "the tenant's vault has no secret of this name that may be used"
+            raise ToolFault(ErrorCode.PERMISSION_DENIED, message)
         path, _, field = name.partition("#")
         asked = "" if version is None else f"?version={version}"
-        response = await self._get(f"/v1/{quote(self._mount)}/data/{quote(path)}{asked}")
-        if response.status_code == 404:
-            raise ToolFault(
-                ErrorCode.FILE_NOT_FOUND, "the vault has no such secret, or not this version of it any more"
-            )
-        if response.status_code == 403:
+        status, body = await self._get(f"/v1/{quote(self._mount)}/data/{quote(path)}{asked}")
+        if status == 404:
+            message = "the vault has no such secret, or not this version of it any more"
+            raise ToolFault(ErrorCode.FILE_NOT_FOUND, message)
+        if status == 403:
             raise ToolFault(ErrorCode.PERMISSION_DENIED, "the vault does not let this service read the secret")
-        if response.status_code != 200:
-            raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the vault answered with HTTP {response.status_code}")
-        return _secret_of(response.content, field)
+        if status != 200:
+            raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the vault answered with HTTP {status}")
+        return _secret_of(body, field)
 
-    async def _get(self, path: str) -> http.httpx.Response:
-        client = await self._client()
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        async with self._making:
+            if self._http is None:
+                self._http = await asyncio.to_thread(_client_of, self._address)
+            client = self._http
         try:
             async with (
                 asyncio.timeout(_TIMEOUT_S),
@@ -506,15 +472,9 @@ class VaultRead:
                     body += piece
                     if len(body) > _MAX_ANSWER_BYTES:
                         raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the vault's answer is too large")
-                return http.httpx.Response(response.status_code, content=bytes(body))
+                return response.status_code, bytes(body)
         except (http.httpx.RequestError, TimeoutError):  # their text has the address in it, which is configuration
             raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the vault cannot be reached") from None
-
-    async def _client(self) -> http.httpx.AsyncClient:
-        async with self._making:
-            if self._http is None:
-                self._http = await asyncio.to_thread(_client_of, self._address)
-            return self._http
 
 
 def _client_of(address: str) -> http.httpx.AsyncClient:
@@ -522,7 +482,7 @@ def _client_of(address: str) -> http.httpx.AsyncClient:
     return http.httpx.AsyncClient(verify=TlsContext(address).get(), follow_redirects=False, trust_env=not direct)
 
 
-def _secret_of(body: bytes, field: str) -> _Secret:
+def _secret_of(body: bytes, field: str) -> tuple[str, int]:
     """{"data": {"data": {field: value}, "metadata": {"version": n}}}. Raises ToolFault."""
     wrong = ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the vault's answer is not that of a KV version 2 store")
     try:
@@ -539,4 +499,4 @@ def _secret_of(body: bytes, field: str) -> _Secret:
     value = fields.get(field)
     if not isinstance(value, str):
         raise ToolFault(ErrorCode.FILE_NOT_FOUND, "the secret has no text in this field")
-    return _Secret(value, version)
+    return value, version
