@@ -15,7 +15,7 @@ from agent_host.errors import UsageError
 from agent_host.host.environment import secret_variables
 from agent_host.host.secrets import from_keyring
 from agent_host.http import usable_in_header
-from agent_host.judging.facts import UnusableArguments, program_facts, world_here
+from agent_host.judging.facts import THIS_DISK, UnusableArguments, program_facts
 from agent_host.judging.scoping import places_of_program
 from config.lean_typing import NamedTuple
 from config.settings import ALL_TOOLS
@@ -260,7 +260,7 @@ class _Place:
     def _program_problem(self, command: str, args: tuple[str, ...]) -> str | None:
         """Why a program that a bundle names is not started: its own Shell.Exec has to allow it, unasked."""
         try:
-            facts = program_facts({"command": command, "args": list(args)}, self._environment, world_here())
+            facts = program_facts({"command": command, "args": list(args)}, self._environment, THIS_DISK)
         except UnusableArguments as error:
             return str(error)
         if self._bundle is None:

@@ -13,6 +13,7 @@ from agent_host.contracts import Subject, ToolError, ToolSpec
 from agent_host.errors import ErrorCode
 from agent_host.judging import Environment, Judge, Registry
 from agent_host.judging.decisions import decide
+from agent_host.judging.facts import World
 from agent_host.thread.messages import ToolCall
 from config.shapes import (
     ANYTHING,
@@ -131,14 +132,8 @@ def case_from(raw: Mapping[str, Any]) -> DryRunCase:
     return DryRunCase(
         raw["toolName"],
         raw["arguments"],
-        raw.get("capabilities"),
-        raw.get("os"),
-        raw.get("shell"),
-        raw.get("cwd"),
-        raw.get("home"),
-        None if stated is None else _facts_of(stated),
-        raw.get("env"),
-        raw.get("sandbox"),
+        facts=None if stated is None else _facts_of(stated),
+        **{name: raw.get(name) for name in ("capabilities", "os", "shell", "cwd", "home", "env", "sandbox")},
     )
 
 
@@ -168,15 +163,7 @@ def judge_case(
         tools = Registry((*tools, *_spec_by_name(bundle, case.tool_name)))
     held = None if scoping is None else scoping(there, is_here)
     judge = Judge(
-        bundle,
-        there,
-        tools,
-        limits,
-        lambda: now,
-        approved=approved,
-        native=native,
-        scripts=scripts,
-        scoping=held,
+        bundle, there, tools, limits, lambda: now, approved=approved, native=native, scripts=scripts, scoping=held
     )
     prepared = decide(judge, ToolCall("", case.tool_name, dict(case.arguments)), world)
     spec, refusal = prepared.spec, prepared.refusal
@@ -199,10 +186,11 @@ def _spec_by_name(bundle: PolicyBundle, name: str) -> Iterator[ToolSpec]:
         yield ToolSpec(name, "", {}, needed, Subject("name"), "other", "requests", foreign_schema=True, elsewhere=True)
 
 
-class _Stated(NamedTuple):
+class _Stated(World):
     """The world of a case. A path leads where the case says, else where its spelling says."""
 
-    facts: StatedFacts
+    def __init__(self, facts: StatedFacts) -> None:
+        self.facts = facts
 
     def path(
         self,
@@ -214,9 +202,8 @@ class _Stated(NamedTuple):
         follow: bool = True,
         looks: bool = False,
     ) -> PathFacts | None:
-        """See `World`. What a case states is about the call's first path."""
         del looks  # nothing is looked at
-        stated = self.facts if is_subject else StatedFacts()
+        stated = self.facts if is_subject else StatedFacts()  # what a case states is about the call's first path
         absolute = normalize(environment.absolute(spelled), environment.os_family)
         if not is_absolute(absolute, environment.os_family):
             return None
@@ -232,27 +219,23 @@ class _Stated(NamedTuple):
         )
 
     def directory(self, spelled: str, environment: Environment) -> str:
-        """See `World`."""
         return normalize(spelled, environment.os_family, environment.workspace, environment.home)
 
     def real(self, path: str, environment: Environment) -> str:
-        """See `World`."""
         return self.facts.real_path or normalize(path, environment.os_family)
 
     def bare_name(self, program: str, environment: Environment) -> str | None:
-        """See `World`. What a case states is no PATH: the system's own programs are found."""
+        # What a case states is no PATH: the system's own programs are found.
         place, _, name = program.rpartition("/")
         return name if environment.os_family == "posix" and place in ("/bin", "/usr/bin") else None
 
     def addresses(self) -> tuple[str, ...]:
-        """See `World`."""
         return self.facts.resolved_addresses
 
     def script(
         self, skill: str, relative_path: str, environment: Environment, scripts: Scripts | None
     ) -> ScriptFacts | ToolError:
-        """See `World`. The skill is one of the workspace, and the ending of its script's name says what runs it."""
-        del scripts  # those of this disk
+        del scripts  # those of this disk: the skill is one of the workspace, and its script's name says what runs it
         system = environment.os_family
         folder = normalize(f".agent/skills/{skill}", system, environment.workspace)
         spelled = normalize(relative_path, system, folder)
@@ -276,11 +259,5 @@ def _place(case: DryRunCase, here: Environment) -> Environment:
 
 
 def _facts_of(raw: Mapping[str, Any]) -> StatedFacts:
-    return StatedFacts(
-        raw.get("realPath"),
-        raw.get("exists"),
-        raw.get("sizeBytes"),
-        bool(raw.get("isSymlink")),
-        raw.get("kind"),
-        tuple(raw.get("resolvedAddresses") or ()),
-    )
+    known = (raw.get("realPath"), raw.get("exists"), raw.get("sizeBytes"), bool(raw.get("isSymlink")))
+    return StatedFacts(*known, raw.get("kind"), tuple(raw.get("resolvedAddresses") or ()))

@@ -22,9 +22,9 @@ from policy.shell.findings import Operand
 from policy.shell.variables import names_read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from agent_host.contracts import Need, ToolSpec
+    from agent_host.contracts import ToolSpec
     from agent_host.judging import Environment
     from policy.bundle import PolicyBundle
     from policy.facts import ShellName
@@ -46,41 +46,6 @@ class UnusableArguments(Exception):
         self.code = code
 
 
-class World(Protocol):
-    """A source of facts: this disk, or somebody's statement about another one."""
-
-    def path(
-        self,
-        spelled: str,
-        environment: Environment,
-        new_size_bytes: int | None,
-        *,
-        is_subject: bool = True,
-        follow: bool = True,
-        looks: bool = False,
-    ) -> PathFacts | None:
-        """The facts of a path as a call spells it; None for one that cannot be made absolute. `is_subject`: it is the
-        first of the call's paths. Without `follow` a link at its end is judged itself. With `looks` a name that is not
-        there may be another one that looks the same."""
-
-    def directory(self, spelled: str, environment: Environment) -> str:
-        """The real directory that a command begins in."""
-
-    def real(self, path: str, environment: Environment) -> str:
-        """The real path of an absolute path of a command line."""
-
-    def bare_name(self, program: str, environment: Environment) -> str | None:
-        """The name by which a shell finds the program at this absolute path; None where it finds another, or none."""
-
-    def addresses(self) -> tuple[str, ...]:
-        """The addresses of a URL's host, where they are known already."""
-
-    def script(
-        self, skill: str, relative_path: str, environment: Environment, scripts: Scripts | None
-    ) -> ScriptFacts | ToolError:
-        """A script of a skill, or why there is none."""
-
-
 def gather(
     spec: ToolSpec,
     arguments: Mapping[str, Any],
@@ -96,14 +61,14 @@ def gather(
     arguments = spec.complete(arguments, environment.workspace)
     if kind == "name" or (by_name and argument not in arguments and spec.content in arguments):
         others = spec.needs(arguments) if kind == "name" else ()
-        if not others:
-            return NamedToolFacts(spec.name)
-        also = ((need.capability, _local_facts(spec, need, arguments, environment, world)) for need in others)
+        # The facts by which a tool of this machine would be judged, in whose place another one runs elsewhere.
+        local = ((need.capability, spec._replace(subject=need.subject, also=())) for need in others)
+        also = ((needed, gather(one, arguments, environment, world)) for needed, one in local)
         return NamedToolFacts(spec.name, also=tuple(also))
     if by_name and spec.content in arguments:
         raise UnusableArguments(f"give {argument!r} or {spec.content!r}, not both")
     is_here = world is None
-    world = world or _DISK
+    world = world or THIS_DISK
     subject = _subject(argument, arguments)
     if kind == "command":
         command = _command(subject, arguments, environment, world)
@@ -127,13 +92,6 @@ def gather(
     if by_name:
         facts = facts._replace(tool_name=spec.name)
     return _add_others(facts, spec, arguments, environment, world) if spec.also else facts
-
-
-def _local_facts(
-    spec: ToolSpec, need: Need, arguments: Mapping[str, Any], environment: Environment, world: World | None
-) -> ActionFacts:
-    """The facts by which a tool of this machine would be judged, in whose place another one runs elsewhere."""
-    return gather(spec._replace(subject=need.subject, also=()), arguments, environment, world)
 
 
 def _subject(argument: str, arguments: Mapping[str, Any]) -> str:
@@ -269,17 +227,13 @@ def _repository_made(path: str) -> str | None:
     """Return the directory that `path` would make a git directory, in which names by which git starts programs are
     there already; None for none."""
     for directory, part in repositories_in_the_making(normalize(path, _OS_FAMILY), _OS_FAMILY):
-        names = _names_in(directory)
+        try:
+            names = os.listdir(directory)
+        except (OSError, ValueError):
+            continue
         if not is_laid_out(names) and is_laid_out((*names, part)) and not STEERING.isdisjoint(map(str.lower, names)):
             return directory
     return None
-
-
-def _names_in(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except (OSError, ValueError):
-        return []
 
 
 def _command(subject: str, arguments: Mapping[str, Any], environment: Environment, world: World) -> CommandFacts:
@@ -288,12 +242,17 @@ def _command(subject: str, arguments: Mapping[str, Any], environment: Environmen
         raise UnusableArguments("argument 'cwd' must be a string")
     if "\0" in asked:
         raise UnusableArguments("argument 'cwd' must not contain a null byte")
-    cwd = world.directory(asked, environment)
-    facts = CommandFacts(
-        subject, cwd, environment.shell, environment.home, environment=read_from(environment.environment, subject)
-    )
-    paths = paths_in_line(parse_line(facts), cwd, environment.home)
-    return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
+    cwd, read = world.directory(asked, environment), read_from(environment.environment, subject)
+    facts = CommandFacts(subject, cwd, environment.shell, environment.home, environment=read)
+    return _add_real_paths(facts, environment, world)
+
+
+def _add_real_paths(
+    facts: CommandFacts, environment: Environment, world: World, others: Iterable[str] = ()
+) -> CommandFacts:
+    """The facts with the real paths of those that the line opens, and of `others`."""
+    paths = {*paths_in_line(parse_line(facts), facts.cwd, environment.home), *others}
+    return facts._replace(real_paths={path: world.real(path, environment) for path in sorted(paths)})
 
 
 def _add_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
@@ -394,15 +353,6 @@ def _is_secret(name: str, value: str) -> bool:
     return Redaction((), key=lambda: b"", detectors=True).text(text) != text
 
 
-def _real_for_child(path: str) -> str:
-    """The real path of `path` for a command. What passes through /proc means another thing in another process (its own
-    directory, its own descriptors), so it is not followed: policy gets to see the /proc in it."""
-    real = os.path.realpath(path)
-    if real == os.path.normpath(path):
-        return real
-    return _first_in_proc(path) or real
-
-
 def _first_in_proc(path: str) -> str | None:
     """The place in /proc that following `path` comes through first, with what is left to follow; None when none."""
     followed, rest = "/", [part for part in path.split("/") if part]
@@ -434,8 +384,8 @@ def _url(subject: str, arguments: Mapping[str, Any], world: World) -> UrlFacts:
     return UrlFacts(subject, method.upper(), world.addresses())
 
 
-class _Disk:
-    """This machine, as it is now."""
+class World:
+    """A source of facts: this machine, as it is now. Another one is somebody's statement (`dry_run`)."""
 
     def path(
         self,
@@ -447,6 +397,9 @@ class _Disk:
         follow: bool = True,
         looks: bool = False,
     ) -> PathFacts | None:
+        """The facts of a path as a call spells it; None for one that cannot be made absolute. `is_subject`: it is the
+        first of the call's paths. Without `follow` a link at its end is judged itself. With `looks` a name that is not
+        there may be another one that looks the same."""
         del is_subject  # all paths are on one disk
         absolute = environment.absolute(spelled)
         if not os.path.isabs(absolute):
@@ -460,12 +413,17 @@ class _Disk:
         return facts if meant is None else path_facts(spelled, meant, new_size_bytes=new_size_bytes, follow=follow)
 
     def directory(self, spelled: str, environment: Environment) -> str:
+        """The real directory that a command begins in."""
         return os.path.realpath(normalize(spelled, environment.os_family, environment.workspace, environment.home))
 
     def real(self, path: str, _environment: Environment) -> str:
-        return _real_for_child(path)
+        """The real path of an absolute path of a command line. What passes through /proc means another thing in another
+        process (its own directory, its own descriptors), so it is not followed: policy gets to see the /proc in it."""
+        real = os.path.realpath(path)
+        return real if real == os.path.normpath(path) else _first_in_proc(path) or real
 
     def bare_name(self, program: str, environment: Environment) -> str | None:
+        """The name by which a shell finds the program at this absolute path; None where it finds another, or none."""
         name = os.path.basename(program)
         path = (environment.environment or os.environ).get("PATH", "") if name else ""
         # What a command finds first, and what the host does, which starts an interpreter from outside the workspace.
@@ -478,22 +436,19 @@ class _Disk:
         return name if os.path.realpath(program) in map(os.path.realpath, found) else None
 
     def addresses(self) -> tuple[str, ...]:
+        """The addresses of a URL's host, where they are known already."""
         return ()
 
     def script(
         self, skill: str, relative_path: str, _environment: Environment, scripts: Scripts | None
     ) -> ScriptFacts | ToolError:
+        """A script of a skill, or why there is none."""
         if scripts is None:
             return ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no skill {skill}")
         return scripts.look_up(skill, relative_path)
 
 
-_DISK = _Disk()
-
-
-def world_here() -> World:
-    """This machine, as it is now."""
-    return _DISK
+THIS_DISK = World()
 
 
 # The facts of programs that start without a shell: native programs and scripts of skills (NT, SK 5.4).
@@ -532,8 +487,7 @@ def program_facts(arguments: Mapping[str, Any], environment: Environment, world:
     cwd = world.directory(asked, environment)
     shell: ShellName = "cmd" if os_family == "windows" else "sh"
     facts = CommandFacts(line, cwd, shell, environment.home, argv=argv, variables=tuple(variables))
-    paths = {*paths_in_line(parse_line(facts), cwd, environment.home), *places_of(argv, cwd, os_family)}
-    return facts._replace(real_paths={path: world.real(path, environment) for path in sorted(paths)})
+    return _add_real_paths(facts, environment, world, places_of(argv, cwd, os_family))
 
 
 def script_facts(
@@ -562,5 +516,4 @@ def script_facts(
     cwd = found.folder if in_skill else normalize(_RUN, os_family, sandbox)
     shell: ShellName = "cmd" if os_family == "windows" else "sh"
     facts = CommandFacts(line, cwd, shell, environment.home, argv=argv, script=found)
-    paths = sorted(paths_in_line(parse_line(facts), cwd, environment.home))
-    return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
+    return _add_real_paths(facts, environment, world)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from policy.names import CapabilityName
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from policy.bundle import PolicyBundle
     from policy.decision import Decision
     from policy.scope import CommandScope, SandboxLevel, Widening
-
-_STARTING = (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)
-"""Capabilities that start programs."""
 
 
 def nothing_withheld(_scope: CommandScope, _level: SandboxLevel) -> tuple[str, ...]:
@@ -80,27 +78,16 @@ class Scoping:
         if grant == NO_WIDENING and plain is not None and plain[0] is bundle and plain[1] == facts:
             found = plain[2]  # as for nearly every command
         else:
-            found = self._command_scope(bundle, facts, environment, grant)
+            system = environment.os_family
+            scope = partial(command_scope, opened=self.opened, blocked_domains=self.blocked_domains, grant=grant)
+            found = scope(bundle, facts, system)
             if self.within is not None:
-                narrower = self._command_scope(self.within, facts, environment, grant)
-                found = common_scope(found, narrower, environment.os_family)
+                found = common_scope(found, scope(self.within, facts, system), system)
             level = self.level if self.is_of_mode else None
             found = found._replace(unheld=(*found.unheld, *self.unheld), level=level)
             if grant == NO_WIDENING:
                 self._plain = (bundle, facts, found)
         return found if network else found._replace(domains=())
-
-    def _command_scope(
-        self, bundle: PolicyBundle, facts: ScopeFacts, environment: Environment, grant: Widening
-    ) -> CommandScope:
-        return command_scope(
-            bundle,
-            facts,
-            environment.os_family,
-            opened=self.opened,
-            blocked_domains=self.blocked_domains,
-            grant=grant,
-        )
 
     def server_scope(
         self, bundle: PolicyBundle, environment: Environment, *, write: tuple[str, ...], domains: tuple[str, ...]
@@ -122,10 +109,7 @@ class Scoping:
         if the bundle lets nothing start a program."""
         if self.wanted == "none" and bundle.sandbox is None:
             return None
-        if (
-            bundle.capability(CapabilityName.SHELL_EXEC) is None
-            and bundle.capability(CapabilityName.TOOL_INVOKE) is None
-        ):
+        if all(bundle.capability(one) is None for one in (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)):
             return None
         said: dict[str, Any] = {"level": self.level, "wanted": self.wanted}
         if self.why:
@@ -162,17 +146,14 @@ def this_machine(
 ) -> Callable[[], ScopeFacts]:
     """Return a function that gathers the facts of commands in this workspace, when the first of them is judged."""
 
-    def gather() -> ScopeFacts:
-        return scope_facts(
-            environment.workspace,
-            home=environment.home,
-            tmp=None if temporary is None else os.path.realpath(temporary),
-            environment=environment.environment or os.environ,
-            records=(os.path.realpath(records),),
-            steering=steering,
-        )
-
-    return gather
+    return lambda: scope_facts(
+        environment.workspace,
+        home=environment.home,
+        tmp=None if temporary is None else os.path.realpath(temporary),
+        environment=environment.environment or os.environ,
+        records=(os.path.realpath(records),),
+        steering=steering,
+    )
 
 
 def stated_machine(environment: Environment) -> Callable[[], ScopeFacts]:

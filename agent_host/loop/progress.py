@@ -29,40 +29,46 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import ToolCall
     from state.checkpoint import Checkpoint
 
-_EMPTY: Final = (
-    "[Your answer had no text and no tool call, so nothing was done. If the task is not done, call the next tool now; "
-    "if it is, say in a few words what was done.]"
-)
-_AS_TEXT: Final = (
-    "[Your answer has a tool call as plain text, which is not run. Call the tool by the tool-calling interface of the "
-    "API, with its name and its arguments as an object, and not in the text of the answer.]"
-)
-_CUT: Final = "[Your answer was cut: it repeated one piece again and again. Go on with the task without it.]"
 
-_BAD_ANSWER: Final = (
-    "[Your final answer has to be JSON that fits the schema, and nothing else: answer again with that JSON alone.]"
-)
+class _Noise(NamedTuple):
+    """A kind of turn that does nothing for the task: the host's note behind it, and the code and the message of the end
+    of a task that has `most` of them in a row."""
 
-NOTES: Final[Mapping[Meaning, str]] = {
-    "empty": _EMPTY,
-    "call_as_text": _AS_TEXT,
-    "repeated": _CUT,
-    "bad_answer": _BAD_ANSWER,
-}
-"""Notes of the host behind a turn that does nothing for the task, by its meaning."""
-_MAX_IN_A_ROW: Final[Mapping[Meaning, int]] = {"empty": 2, "call_as_text": 2, "repeated": 1, "bad_answer": 2}
-_ENDS: Final[Mapping[Meaning, tuple[ErrorCode, str]]] = {
-    "empty": (ErrorCode.LLM_EMPTY_ANSWER, "the model answered with nothing, neither text nor a tool call, twice"),
-    "call_as_text": (
+    note: str
+    most: int
+    code: ErrorCode
+    message: str
+
+
+NOISE: Final[Mapping[Meaning, _Noise]] = {
+    "empty": _Noise(
+        "[Your answer had no text and no tool call, so nothing was done. If the task is not done, call the next tool "
+        "now; if it is, say in a few words what was done.]",
+        2,
+        ErrorCode.LLM_EMPTY_ANSWER,
+        "the model answered with nothing, neither text nor a tool call, twice",
+    ),
+    "call_as_text": _Noise(
+        "[Your answer has a tool call as plain text, which is not run. Call the tool by the tool-calling interface of "
+        "the API, with its name and its arguments as an object, and not in the text of the answer.]",
+        2,
         ErrorCode.LLM_CALL_AS_TEXT,
         "the model writes tool calls as plain text, though it was told how to call tools: see docs/gateways.md",
     ),
-    "repeated": (ErrorCode.LLM_REPEATED_CALL, "the model's answer repeated one piece without end and was cut"),
-    "bad_answer": (
+    "repeated": _Noise(
+        "[Your answer was cut: it repeated one piece again and again. Go on with the task without it.]",
+        1,
+        ErrorCode.LLM_REPEATED_CALL,
+        "the model's answer repeated one piece without end and was cut",
+    ),
+    "bad_answer": _Noise(
+        "[Your final answer has to be JSON that fits the schema, and nothing else: answer again with that JSON alone.]",
+        2,
         ErrorCode.ANSWER_SCHEMA,
         "the final answer does not fit the schema, though the model was asked twice",
     ),
 }
+"""Turns that do nothing for the task, by their meaning."""
 # Beginnings of calls in the templates of common models.
 _MARKS: Final = re.compile(
     r"<(?:tool_calls?|function_calls?|\|tool_calls?(?:_begin)?\||\|python_tag\||invoke name=|function=)|\[TOOL_CALLS\]"
@@ -71,9 +77,6 @@ _FENCE: Final = re.compile(r"```[\w-]*[ \t]*\n(.*?)\n?```", re.DOTALL)
 _NAMES: Final = ("name", "tool", "tool_name", "function", "action")
 _ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "tool_input", "action_input")
 _MAX_READ_CHARS: Final = 1_000_000
-_SLOW_MS: Final = 5_000
-_MAX_NAMED: Final = 8
-_READS_RUNNING: Final = "CommandOutput"
 
 
 class FinalAnswer(NamedTuple):
@@ -112,7 +115,7 @@ class AnswerForm:
 
     def note(self, text: str) -> str:
         """Tell the model that its answer does not fit, and why."""
-        return f"{_BAD_ANSWER[:-1]} What is wrong with it: {self.read(text).problem}]"
+        return f"{NOISE['bad_answer'].note[:-1]} What is wrong with it: {self.read(text).problem}]"
 
 
 def _has_call_as_text(text: str, tools: Registry, router: ToolRouter) -> bool:
@@ -189,16 +192,14 @@ class Progress:
 
     def end_of_noise(self, meaning: Meaning, text: str) -> TaskEnd | None:
         """Count a turn with this text; returns how it ends the task, None if the task goes on."""
-        if meaning not in NOTES:
-            self._noise = 0
+        noise = NOISE.get(meaning)
+        self._noise = 0 if noise is None else self._noise + 1
+        if noise is None or self._noise < noise.most:
             return None
-        self._noise += 1
-        if self._noise < _MAX_IN_A_ROW[meaning]:
-            return None
-        code, message = _ENDS[meaning]
+        message = noise.message
         if meaning == "bad_answer" and self.form is not None:
             message = f"{message}: {self.form.read(text).problem}"
-        return TaskEnd("failed", code, f"{message}; resume to have it try again", resumable=True)
+        return TaskEnd("failed", noise.code, f"{message}; resume to have it try again", resumable=True)
 
     def forget_calls(self) -> None:
         """Begin a new row of calls, since something changed meanwhile."""
@@ -229,15 +230,15 @@ class Progress:
 
 def is_wait(state: Checkpoint, call: ToolCall, duration_ms: int | None) -> bool:
     """True if the call took over 5 s, or looked at what a running command prints."""
-    if (duration_ms or 0) > _SLOW_MS:
+    if (duration_ms or 0) > 5_000:
         return True
     command_id = call.arguments.get("id")
-    row = state.commands.get(command_id) if call.name == _READS_RUNNING and isinstance(command_id, str) else None
+    row = state.commands.get(command_id) if call.name == "CommandOutput" and isinstance(command_id, str) else None
     return row is not None and "ended" not in row
 
 
 def _repeat_note(name: str, times: int, tools: Registry) -> str:
-    others = [spec.name for spec in tools if spec.name != name][:_MAX_NAMED]
+    others = [spec.name for spec in tools if spec.name != name][:8]
     return (
         f"\n[You have called {name} {times} times in a row with the same arguments, and the result was the same each "
         f"time; once more changes nothing. Use other arguments or another tool ({', '.join(others)}), or, if the task "

@@ -66,7 +66,7 @@ from agent_host.loop.prepare import (
     prepare_calls,
     row_of,
 )
-from agent_host.loop.progress import NOTES
+from agent_host.loop.progress import NOISE
 from agent_host.loop.requests import (
     LEAST_SHARE,
     ask,
@@ -235,7 +235,7 @@ _END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {
 # Ends of a turn behind which the model goes on with the same answer.
 _NOT_WHOLE: frozenset[Meaning] = frozenset({"continue", "cut", "window"})
 # Those behind which the model is told what was wrong.
-_NO_ANSWER: frozenset[Meaning] = frozenset(NOTES)
+_NO_ANSWER: frozenset[Meaning] = frozenset(NOISE)
 _LIMIT_CHARS = 80
 _DAMAGED = (
     "[The record of this session was damaged on disk and is whole up to here. What was done after this is not known: "
@@ -379,8 +379,8 @@ def _go_on(ctx: LoopContext, step: Step) -> str:
     """Words of the host behind an answer that is not whole, or is none."""
     if step.meaning == "bad_answer" and ctx.progress.form is not None:
         return ctx.scrubber.text(ctx.progress.form.note(step.assistant.content))
-    if step.meaning in NOTES:
-        return NOTES[step.meaning]
+    if step.meaning in NOISE:
+        return NOISE[step.meaning].note
     if step.meaning == "window":
         return GO_ON_IN_A_NEW_WINDOW
     limit = one_line(step.detail, _LIMIT_CHARS)

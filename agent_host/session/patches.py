@@ -96,16 +96,12 @@ def preview(
     found = spans(versions, task_id, places)
     wanted = None if file_paths is None else _resolve_paths(file_paths, workspace, places)
     found = {path: span for path, span in sorted(found.items()) if wanted is None or path in wanted}
-    renames = _renames(found, kept, clean, workspace, lost)
     shown: list[FilePatch] = []
     room = MAX_PREVIEW_CHARS
-    for path, span in found.items():
-        patch = renames[path] if path in renames else _file_patch(path, span, kept, clean, workspace, lost)
-        if patch is not None:
-            if len(patch.diff) > room:
-                patch = _drop_diff(patch, workspace)
-            room -= len(patch.diff)
-            shown.append(patch)
+    for patch in _patches(_Source(kept, clean, workspace, lost), found):
+        name, why = _patch_name(patch.file_path, workspace), "not shown with so many others: ask for it alone"
+        shown.append(patch if len(patch.diff) <= room else _add_note(patch._replace(diff=""), name, why))
+        room -= len(shown[-1].diff)
     return shown
 
 
@@ -160,14 +156,12 @@ def whole_patch(
     found = {path: span for path, span in sorted(spans(versions, None, places).items()) if path not in without}
     repository = find_repository(workspace)
     root = workspace if repository is None else workspace.removesuffix(os.sep + os.path.normpath(repository.prefix))
-    renames = _renames(found, kept_whole, refuse_secret, root, lost, indexed=True)
     whole = WholePatch("", [], [])
     texts = []
-    for path, span in found.items():
-        patch = renames.get(path) or _file_patch(path, span, kept_whole, refuse_secret, root, lost, indexed=True)
-        if patch is None or patch.renamed_to is not None:
+    for patch in _patches(_Source(kept_whole, refuse_secret, root, lost, indexed=True), found):
+        if patch.renamed_to is not None:
             continue
-        name = _patch_name(path, root)
+        path, name = patch.file_path, _patch_name(patch.file_path, root)
         if not _inside(path, workspace):
             whole.omitted.append({"path": path, "why": "it lies outside of the workspace"})
         elif patch.diff.startswith("#"):
@@ -186,13 +180,9 @@ def render_text(patches: Iterable[FilePatch], unseen: str | None = None) -> str:
     """A preview for reading; "" for an empty one. In place of binary patches stands what git shows for them, and in
     front one that says what is `unseen`."""
     said = "" if unseen is None else f"# not all changes by commands are known: {unseen}\n"
-    return said + "".join(_read(patch) for patch in patches)
-
-
-def _read(patch: FilePatch) -> str:
-    if patch.reading is not None:
-        return patch.reading
-    return patch.diff if patch.note is None else f"# {patch.note}\n"
+    return said + "".join(
+        patch.reading or (patch.diff if patch.note is None else f"# {patch.note}\n") for patch in patches
+    )
 
 
 # Where the files are
@@ -239,14 +229,8 @@ def _inside(path: str, workspace: str) -> bool:
     return path.startswith(workspace.rstrip(os.sep) + os.sep)
 
 
-def _is_gone(path: str, workspace: str | None = None) -> bool:
-    """True where no file is: nothing, or a folder. What cannot be looked at may be there. With a `workspace` also where
-    a link there has taken the place of a folder on the way: for git the file is gone then, wherever the link leads."""
-    folder = os.path.dirname(path)
-    while workspace is not None and _inside(folder, workspace):
-        if os.path.islink(folder):
-            return True
-        folder = os.path.dirname(folder)
+def _is_gone(path: str) -> bool:
+    """True where no file is: nothing, or a folder. What cannot be looked at may be there."""
     try:
         found = LOCAL_DISK.status(path)
     except OSError:
@@ -254,37 +238,70 @@ def _is_gone(path: str, workspace: str | None = None) -> bool:
     return found is None or found.kind == "directory"
 
 
+class _Source(NamedTuple):
+    """The contents of files: `kept` gives versions by their names, and `clean` makes of what is on the disk what may be
+    shown. Names in patches are relative to `root`; the files of `lost` are in no place where they should be. `indexed`:
+    patches have the names of git's objects, and are for git alone."""
+
+    kept: Callable[[str], bytes | None]
+    clean: Callable[[bytes], bytes]
+    root: str
+    lost: Collection[str]
+    indexed: bool = False
+
+    def is_gone(self, path: str, version: str | None) -> bool:
+        """True where a file of this last version is none. For git it is gone where a link has taken the place of a
+        folder on the way, wherever that leads."""
+        if version != ON_DISK:
+            return version is None
+        folder = os.path.dirname(path)
+        while self.indexed and _inside(folder, self.root):
+            if os.path.islink(folder):
+                return True
+            folder = os.path.dirname(folder)
+        return _is_gone(path)
+
+    def version(self, name: str | None, missing: str) -> bytes | None:
+        """The version of this name, None for no file. Raises _NotShown with the words `missing`."""
+        content = None if name is None else self.kept(name)
+        if name is not None and content is None:
+            raise _NotShown(missing)
+        return content
+
+
 # What is in them
 
 
-def _file_patch(
-    path: str,
-    span: Span,
-    kept: Callable[[str], bytes | None],
-    clean: Callable[[bytes], bytes],
-    workspace: str,
-    lost: Collection[str],
-    *,
-    indexed: bool = False,
-) -> FilePatch | None:
+def _patches(source: _Source, found: Mapping[str, Span]) -> Iterator[FilePatch]:
+    renames = _renames(source, found)
+    for path, span in found.items():
+        patch = renames.get(path) or _file_patch(source, path, span)
+        if patch is not None:
+            yield patch
+
+
+def _file_patch(source: _Source, path: str, span: Span) -> FilePatch | None:
     """The patch of one file; None when nothing changed in the end."""
     old_mode, old = (None, None) if span.before is None else mode_and_blob(span.before)
     if span.before == span.after and old not in NOT_KEPT:
         return None
-    gone = span.after is None or (span.after == ON_DISK and _is_gone(path, workspace if indexed else None))
+    gone = source.is_gone(path, span.after)
     if gone and span.before is None:
         return None
-    name = _patch_name(path, workspace)
+    name = _patch_name(path, source.root)
     untold = FilePatch(path, "added" if span.before is None else "deleted" if gone else "modified", "", 0, 0)
-    if path in lost and span.after == ON_DISK:
+    if path in source.lost and span.after == ON_DISK:
         return _add_note(untold, name, "its workspace has moved, and it is in neither place")
     try:
-        before = _version(old, kept, _not_kept(old, gone=gone))
+        done = "deleted" if gone else "changed"
+        by_command = old == OVERWRITTEN
+        why = " by a command; its earlier content was not kept" if by_command else "; its first version was not kept"
+        before = source.version(old, done + why)
         if span.after == ON_DISK and not gone:
-            after: bytes | None = clean(_content(path, before or b""))
+            after: bytes | None = source.clean(_content(path, before or b""))
         else:
             later = None if gone or span.after is None else mode_and_blob(span.after)[1]
-            after = _version(later, kept, "changed; what it was left as was not kept")
+            after = source.version(later, "changed; what it was left as was not kept")
     except _NotShown as error:
         return _add_note(untold._replace(additions=error.additions, deletions=error.deletions), name, error.why)
     except OSError as error:
@@ -294,21 +311,13 @@ def _file_patch(
         old_mode = PLAIN_FILE  # of a link it is on record
     if before == after and old_mode in (None, mode):
         return None
-    patch = git_patch(name, before, after, mode=mode, old_mode=old_mode, indexed=indexed)
-    counted = untold._replace(diff=patch.text, additions=patch.additions, deletions=patch.deletions)
-    counted = counted._replace(reading=patch.reading)
+    patch = git_patch(name, before, after, mode=mode, old_mode=old_mode, indexed=source.indexed)
+    added, deleted, reading = patch.additions, patch.deletions, patch.reading
+    counted = untold._replace(diff=patch.text, additions=added, deletions=deleted, reading=reading)
     return counted if patch.summary is None else _add_note(counted, name, patch.summary)
 
 
-def _renames(
-    found: Mapping[str, Span],
-    kept: Callable[[str], bytes | None],
-    clean: Callable[[bytes], bytes],
-    workspace: str,
-    lost: Collection[str],
-    *,
-    indexed: bool = False,
-) -> dict[str, FilePatch]:
+def _renames(source: _Source, found: Mapping[str, Span]) -> dict[str, FilePatch]:
     """The patches of the files that were renamed, under both of their paths."""
     gone: dict[str, bytes] = {}
     new: dict[str, bytes] = {}
@@ -316,8 +325,8 @@ def _renames(
         return {}
     room = _MAX_RENAMED_BYTES
     for path, span in found.items():
-        is_gone = span.after is None or (span.after == ON_DISK and _is_gone(path, workspace if indexed else None))
-        if path in lost or is_gone == (span.before is None) or room < 0:
+        is_gone = source.is_gone(path, span.after)
+        if path in source.lost or is_gone == (span.before is None) or room < 0:
             continue
         version = span.before if is_gone else span.after
         if version is not None and version != ON_DISK:
@@ -327,27 +336,21 @@ def _renames(
         elif not is_gone and os.path.islink(path):
             continue
         with contextlib.suppress(_NotShown, OSError):
-            content = clean(_content(path, b"")) if version == ON_DISK else _version(version, kept, "") or b""
+            content = source.clean(_content(path, b"")) if version == ON_DISK else source.version(version, "") or b""
             (gone if is_gone else new)[path] = content
             room -= len(content)
     patches: dict[str, FilePatch] = {}
     for path, (old, alike) in find_renames(gone, new).items():
-        old_name, name = _patch_name(old, workspace), _patch_name(path, workspace)
-        was = mode_and_blob(found[old].before or "")[0] or (PLAIN_FILE if indexed else None)
-        patch = git_rename(old_name, name, gone[old], new[path], alike, mode=_mode(path), old_mode=was, indexed=indexed)
+        old_name, name = _patch_name(old, source.root), _patch_name(path, source.root)
+        was = mode_and_blob(found[old].before or "")[0] or (PLAIN_FILE if source.indexed else None)
+        patch = git_rename(
+            old_name, name, gone[old], new[path], alike, mode=_mode(path), old_mode=was, indexed=source.indexed
+        )
         if patch is not None:
             added = FilePatch(path, "added", patch.text, patch.additions, patch.deletions, renamed_from=old)
             deleted = FilePatch(old, "deleted", "", 0, 0, renamed_to=path)
             patches |= {path: added, old: _add_note(deleted, old_name, f"renamed to {quote(name)}")}
     return patches
-
-
-def _not_kept(version: str | None, *, gone: bool) -> str:
-    """Why there is no diff from a version of which the record has this name."""
-    done = "deleted" if gone else "changed"
-    if version == OVERWRITTEN:
-        return f"{done} by a command; its earlier content was not kept"
-    return f"{done}; its first version was not kept"
 
 
 class _NotShown(Exception):
@@ -356,14 +359,6 @@ class _NotShown(Exception):
     def __init__(self, why: str, additions: int = 0, deletions: int = 0) -> None:
         super().__init__(why)
         self.why, self.additions, self.deletions = why, additions, deletions
-
-
-def _version(name: str | None, kept: Callable[[str], bytes | None], missing: str) -> bytes | None:
-    """The version of this name, None for no file. Raises _NotShown with the words `missing`."""
-    content = None if name is None else kept(name)
-    if name is not None and content is None:
-        raise _NotShown(missing)
-    return content
 
 
 def _content(path: str, before: bytes) -> bytes:
@@ -391,11 +386,6 @@ def _add_note(patch: FilePatch, name: str, why: str) -> FilePatch:
     """With a line that says why there is no diff, or none for reading; in place of the diff where there is none."""
     note = f"{quote(name)}: {why}"
     return patch._replace(diff=patch.diff or f"# {note}\n", note=note)
-
-
-def _drop_diff(patch: FilePatch, workspace: str) -> FilePatch:
-    bare = patch._replace(diff="")
-    return _add_note(bare, _patch_name(patch.file_path, workspace), "not shown with so many others: ask for it alone")
 
 
 def _mode(path: str) -> str:
@@ -458,22 +448,17 @@ def git_patch(
         reading = (gone.reading or gone.text) + (made.reading or made.text)
         summary = gone.summary or made.summary
         return GitPatch(whole, made.additions, gone.deletions, summary, reading if summary else None)
-    old, new = before or b"", after or b""
+    old, new, text = before or b"", after or b"", _header(name, before, after, mode, old_mode)
     if not (_is_text(old) and _is_text(new)):
-        counted = GitPatch("", 0, 0, "binary content differs")
-        return _binary_patch(name, before, after, _header(name, before, after, mode, old_mode), counted)
+        return _binary_patch(name, before, after, text, GitPatch("", 0, 0, "binary content differs"))
     if not (_is_short(old) and _is_short(new)):
         added, deleted = count_replaced(old, len(new), lambda at, size: new[at : at + size]) or (0, 0)
-        counted = GitPatch("", added, deleted, "too large for a diff of lines")
-        return _binary_patch(name, before, after, _header(name, before, after, mode, old_mode), counted)
+        return _binary_patch(name, before, after, text, GitPatch("", added, deleted, "too large for a diff of lines"))
     diff = compare(old, new)
-    text = _header(name, before, after, mode, old_mode)
     if indexed and before != after:
         text += _index_line(before, after, mode if None not in (before, after) and old_mode in (None, mode) else None)
     if diff.hunks:  # an empty file has a header and no hunks
-        text += "--- " + ("/dev/null" if before is None else quote(f"a/{name}")) + "\n"
-        text += "+++ " + ("/dev/null" if after is None else quote(f"b/{name}")) + "\n"
-        text += diff.hunks.decode()
+        text += f"--- {_side('a', name, before)}\n+++ {_side('b', name, after)}\n{diff.hunks.decode()}"
     return GitPatch(text, diff.additions, diff.deletions)
 
 
@@ -531,6 +516,10 @@ def _is_short(data: bytes) -> bool:
     return len(data) <= MAX_TEXT_BYTES and data.count(b"\n") <= MAX_TEXT_LINES
 
 
+def _side(side: str, name: str, data: bytes | None) -> str:
+    return "/dev/null" if data is None else quote(f"{side}/{name}")
+
+
 def _index_line(before: bytes | None, after: bytes | None, mode: str | None) -> str:
     return f"index {_object_name(before)}..{_object_name(after)}{'' if mode is None else f' {mode}'}\n"
 
@@ -552,22 +541,15 @@ def _binary_patch(name: str, before: bytes | None, after: bytes | None, header: 
     """`counted` with its text as `git diff --binary` writes it, both ways."""
     if before == after:  # the mode alone is another one
         return GitPatch(header, 0, 0)
-    sides = (
-        "/dev/null" if before is None else quote(f"a/{name}"),
-        "/dev/null" if after is None else quote(f"b/{name}"),
-    )
-    counted = counted._replace(reading=f"{header}Binary files {sides[0]} and {sides[1]} differ\n")
+    sides = f"{_side('a', name, before)} and {_side('b', name, after)}"
+    counted = counted._replace(reading=f"{header}Binary files {sides} differ\n")
     new, old = zlib.compress(after or b""), zlib.compress(before or b"")
     if len(new) + len(old) > MAX_PACKED_BYTES:
         return counted._replace(summary=f"too large to be shown: {len(after or b'')} bytes")
-    text = (
-        header,
-        # Without the full names of both objects git refuses it.
-        f"index {_object_name(before)}..{_object_name(after)}\nGIT binary patch\n",
-        *_literal(len(after or b""), new),
-        *_literal(len(before or b""), old),
-    )
-    return counted._replace(text="".join(text))
+    # Without the full names of both objects git refuses it.
+    text = f"{header}{_index_line(before, after, None)}GIT binary patch\n"
+    literals = (*_literal(len(after or b""), new), *_literal(len(before or b""), old))
+    return counted._replace(text="".join((text, *literals)))
 
 
 def _object_name(data: bytes | None) -> str:
@@ -590,12 +572,7 @@ def _literal(size: int, packed: bytes) -> Iterator[str]:
     yield "\n"
 
 
-# Which of the files that are new are files that are gone, under another name. Pure.
-
-
 # The door to comparing files: what a session changed, made of what is on record.
-
-__all__ = ["preview_of", "render_text"]
 
 
 def whole_patch_of(ctx: LoopContext, without: Collection[str] = ()) -> WholePatch:

@@ -16,7 +16,7 @@ A run log that was cut has less: then there are items without a decision, and tu
 from __future__ import annotations
 
 import contextlib
-import itertools
+from collections import deque
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
@@ -34,29 +34,6 @@ if TYPE_CHECKING:
     from agent_host.session.patches import FilePatch
     from agent_host.session.reports import StoredSession
 
-_MARKS = frozenset(
-    (
-        EventType.SESSION_RESUMED,
-        EventType.SESSION_PAUSED,
-        EventType.SESSION_COMPLETED,
-        EventType.SESSION_FAILED,
-        EventType.SESSION_CANCELLED,
-        EventType.TASK_COMPLETED,
-        EventType.TASK_FAILED,
-        EventType.TASK_CANCELLED,
-        EventType.CONTEXT_COMPACTED,
-        EventType.TASK_STEERED,
-        EventType.MODE_CHANGED,
-        EventType.LLM_RETRY,
-        EventType.LLM_FALLBACK,
-        EventType.LLM_WINDOW_CUT,
-        EventType.CONTEXT_SUMMARY_RETRY,
-        EventType.CHECKPOINT_FAILED,
-        EventType.STORAGE_LIMIT_REACHED,
-        EventType.ARTIFACT_UPLOAD_FAILED,
-        EventType.POLICY_EXPIRED,
-    )
-)
 _ENDS: Final = RUN_ENDS | {EventType.SESSION_COMPLETED, EventType.SESSION_FAILED, EventType.SESSION_CANCELLED}
 _CRASHED = "crashed"
 _OF_MARK = (
@@ -66,18 +43,11 @@ _OF_MARK = (
 )  # fmt: skip
 _OF_REQUEST = ("capability", "decision", "rule", "riskLevel", "grantedBy", "summary")
 _OF_TURN = (
-    "model",
-    "inputTokens",
-    "outputTokens",
-    "cachedInputTokens",
-    "cacheWriteTokens",
-    "cacheWrite1hTokens",
-    "cost",
-    "costCurrency",
-    "latencyMs",
-    "stopReason",
-)
+    "model", "inputTokens", "outputTokens", "cachedInputTokens", "cacheWriteTokens", "cacheWrite1hTokens", "cost",
+    "costCurrency", "latencyMs", "stopReason",
+)  # fmt: skip
 _OF_QUESTION = ("sessionId", "taskId", "stepId")
+_OF_ANSWER = ("approvalId", "decision", "scope", "reason", "edited", "answeredBy", "replay")
 _OF_RESULT = (
     "status", "code", "exitCode", "message", "startedAt", "latencyMs", "pathsChanged", "denials", "changesUnseen",
     "commandId",
@@ -111,7 +81,8 @@ MARK_WORDS: Final[Mapping[str, str]] = {
     "session_failed": "session failed",
     "session_cancelled": "session cancelled",
 }
-"""The text of each mark."""
+"""The text of each mark: that the process crashed, and events."""
+_MARKS = MARK_WORDS.keys() - {_CRASHED}
 
 WaitFor = Literal["model", "tool", "person", "slot", "service", "process"]
 
@@ -284,7 +255,6 @@ class _RunLogReader:
         self._open: dict[str, Wait] = {}  # by what ends them: a step, a call or an approval
         self._ready: dict[str, str] = {}  # when a call could have begun, by its id
         self._last = ""
-        self._has_ended = False
 
     def take(self, event: dict[str, Any]) -> None:
         """Take the next event."""
@@ -296,9 +266,9 @@ class _RunLogReader:
         handler = self._HANDLERS.get(kind)
         if handler is not None:
             handler(self, event, payload)
-        if kind in _ENDS:
-            self._close_all(at)
-        self._last, self._has_ended = at, kind in _ENDS
+        for key in list(self._open) if kind in _ENDS else ():
+            self._close(key, at)
+        self._last = at
 
     def end(self) -> CallsOfRunLog:
         """All that was found; what is still waited for has no end."""
@@ -412,10 +382,6 @@ class _RunLogReader:
         if wait is not None and wait.started_at < at:
             self._found.waits.append(wait._replace(ended_at=at))
 
-    def _close_all(self, at: str) -> None:
-        for key in list(self._open):
-            self._close(key, at)
-
     _HANDLERS: Final = {
         EventType.LLM_REQUEST_STARTED: _request_started,
         EventType.LLM_REQUEST_COMPLETED: _request_completed,
@@ -502,9 +468,8 @@ def pictures_of(messages: Iterable[bytes]) -> Iterator[Picture]:
         wire = orjson.loads(data)
         for image in wire.get("images", ()):
             if image.get("data"):
-                yield Picture(
-                    str(wire.get("toolCallId")), image["mediaType"], image["width"], image["height"], image["data"]
-                )
+                shown = (image["mediaType"], image["width"], image["height"], image["data"])
+                yield Picture(str(wire.get("toolCallId")), *shown)
 
 
 def _answer(item: dict[str, Any] | None, wire: dict[str, Any]) -> None:
@@ -522,24 +487,20 @@ def _answer(item: dict[str, Any] | None, wire: dict[str, Any]) -> None:
 
 def describe(wire: dict[str, Any]) -> dict[str, Any]:
     """A message as it is shown: what its pictures are, and not their bytes."""
-    return {**wire, "images": [_drop_data(image) for image in wire["images"]]} if "images" in wire else wire
-
-
-def _drop_data(image: dict[str, Any]) -> dict[str, Any]:
-    return {name: image[name] for name in ("mediaType", "width", "height", "bytes")}
+    names = ("mediaType", "width", "height", "bytes")
+    images = [{name: image[name] for name in names} for image in wire.get("images", ())]
+    return {**wire, "images": images} if "images" in wire else wire
 
 
 def _merge_marks(items: list[dict[str, Any]], marks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Both in order of time. Items keep their order, which is that of the conversation."""
     merged: list[dict[str, Any]] = []
-    waiting = iter(marks)
-    mark = next(waiting, None)
+    waiting = deque(marks)
     for item in items:
-        while mark is not None and mark["timestamp"] < item["timestamp"]:
-            merged.append(mark)
-            mark = next(waiting, None)
+        while waiting and waiting[0]["timestamp"] < item["timestamp"]:
+            merged.append(waiting.popleft())
         merged.append(item)
-    return [*merged, *([] if mark is None else itertools.chain([mark], waiting))]
+    return [*merged, *waiting]
 
 
 def _take(calls: dict[str, dict[str, Any]], payload: dict[str, Any], names: tuple[str, ...]) -> None:
@@ -554,9 +515,6 @@ def _has_stopped(marks: Sequence[Mapping[str, Any]], resumed: Mapping[str, Any])
     return last.get("mark") == EventType.SESSION_PAUSED or (
         last.get("mark") in ends and last.get("taskId") == resumed["taskId"]
     )
-
-
-_OF_ANSWER = ("approvalId", "decision", "scope", "reason", "edited", "answeredBy", "replay")
 
 
 def _mark(event: dict[str, Any], mark: str) -> dict[str, Any]:
