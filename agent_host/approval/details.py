@@ -163,23 +163,19 @@ def _command(act: DescribedCall, facts: CommandFacts, screen: Screen) -> Descrip
         "dynamic": bool(parsed.dynamic),
         "doubts": _listed(map(str, (*parsed.dynamic, *parsed.opaque)), screen),
     }
-    if facts.script is not None:
-        details |= {
-            "skill": screen.line(facts.script.skill),
-            "script": screen.path(facts.script.path),
-            "scriptSha256": facts.script.sha256,
-        }
-        return Description(f"Run: {screen.line(facts.command)}", details | screen.others(act, "skill", "args", "cwd"))
-    if facts.argv:  # all of them stand in the line
-        return Description(
-            f"Run: {screen.line(facts.command)}", details | screen.others(act, "args", "env", "working_dir")
-        )
-    title = "Run in the background" if act.arguments.get("background") is True else "Run"
+    title, shown = "Run", ["cwd"]
     stdin = act.arguments.get("stdin")
-    if isinstance(stdin, str):
-        details |= {"stdinBytes": _size(stdin), "stdin": screen.text(stdin, _MAX_STDIN_BYTES)}
-        return Description(f"{title}: {screen.line(facts.command)}", details | screen.others(act, "cwd", "stdin"))
-    return Description(f"{title}: {screen.line(facts.command)}", details | screen.others(act, "cwd"))
+    if facts.script is not None:
+        details["skill"], details["script"] = screen.line(facts.script.skill), screen.path(facts.script.path)
+        details["scriptSha256"], shown = facts.script.sha256, ["skill", "args", "cwd"]
+    elif facts.argv:  # all of them stand in the line
+        shown = ["args", "env", "working_dir"]
+    else:
+        title = "Run in the background" if act.arguments.get("background") is True else title
+        if isinstance(stdin, str):
+            details["stdinBytes"], details["stdin"] = _size(stdin), screen.text(stdin, _MAX_STDIN_BYTES)
+            shown.append("stdin")
+    return Description(f"{title}: {screen.line(facts.command)}", details | screen.others(act, *shown))
 
 
 def _segments(parsed: ParsedCommand, screen: Screen) -> dict[str, Any]:
@@ -209,30 +205,25 @@ def _segment(one: SimpleCommand, screen: Screen) -> dict[str, Any]:
     }
 
 
-def _hosts(parsed: ParsedCommand, screen: Screen) -> list[str]:
+def _hosts(parsed: ParsedCommand, screen: Screen) -> list[Any]:
     """The hosts of the URLs and the places by ssh among the words of its programs."""
     words = (word for one in parsed.commands for word in one.arguments if word is not None)
     found = dict.fromkeys(match["url"] or match["ssh"] for match in map(_HOST.match, words) if match is not None)
     return _listed(found, screen)
 
 
-def _listed(texts: Iterable[str], screen: Screen) -> list[str]:
-    """As many lines as a list has room for, and how many more there are."""
+def _listed(texts: Iterable[str | None], screen: Screen) -> list[Any]:
+    """As many lines as a list has room for, and how many more there are; None stays."""
     found = list(texts)
-    listed = [screen.line(one) for one in found[:_MAX_LISTED]]
+    listed = [None if one is None else screen.line(one) for one in found[:_MAX_LISTED]]
     return listed if len(found) <= _MAX_LISTED else [*listed, f"[… {len(found) - _MAX_LISTED} more]"]
 
 
-def _targets(parsed: ParsedCommand, facts: CommandFacts, mode: str, screen: Screen) -> list[str | None]:
+def _targets(parsed: ParsedCommand, facts: CommandFacts, mode: str, screen: Screen) -> list[Any]:
     """The files that the line opens, or hands to a program that changes files, where they really are; null for one that
     is only known when it runs."""
-    found: dict[str | None, None] = {}
-    for one in parsed.files:
-        if one.mode == mode:
-            found.update(dict.fromkeys(_places(one, facts)))
-    listed = list(found)[:_MAX_LISTED]
-    shown: list[str | None] = [None if place is None else screen.line(place) for place in listed]
-    return shown if len(found) <= _MAX_LISTED else [*shown, f"[… {len(found) - _MAX_LISTED} more]"]
+    places = (place for one in parsed.files if one.mode == mode for place in _places(one, facts))
+    return _listed(dict.fromkeys(places), screen)
 
 
 def _places(one: Redirection | Operand, facts: CommandFacts) -> list[str | None]:
@@ -357,7 +348,7 @@ def describe_file(act: DescribedCall, facts: PathFacts, screen: Screen) -> Descr
 def describe_upload(act: DescribedCall, facts: PathFacts | None, screen: Screen) -> Description:
     """Content that leaves the machine, from a file (which is read for its start) or from the arguments."""
     given = act.arguments.get("content")
-    details: dict[str, Any] = {}
+    details: dict[str, Any]
     if facts is not None:
         details = {**_place(facts, screen), "sizeBytes": facts.size_bytes, **_start(_head(facts), screen)}
         shown = screen.line(short_path(facts.real_path, act.workspace))

@@ -15,7 +15,7 @@ from agent_host.host.secrets import Secrets, Tokens
 from agent_host.ids import MACHINE
 from agent_host.services import endpoints
 from agent_host.session.handshake import policy_source, rules_on_record
-from agent_host.session.opening import LOCAL, Begun, find_begun, refuse_another, state_errors_translated
+from agent_host.session.opening import LOCAL, find_begun, refuse_another, state_errors_translated
 from agent_host.session.reports import UNREADABLE, Owner, StoredSession
 from agent_host.session.stored import StoredSessions, can_go_on
 from agent_host.session.transcript import MARK_WORDS, Doubt, Item, Transcript, Wait
@@ -87,7 +87,7 @@ def session_under(
     if same is not None:
         source, prompt = same
         refuse_another(state_dir, key, found.started, prompt=prompt, policy=policy_source(source.new().settings))
-    if isinstance(found, Begun):
+    if found.result is None:
         return Unfinished(found.session_id)
     records = SessionPaths(state_dir, found.session_id).records
     return result_of(found.result, message=found.result["reason"], records=records, unfinished=False, resumable=False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from agent_host.errors import (
+    AgentHostError,
     CheckpointUnreadable,
     CheckpointWriteFailed,
     PolicyBundleInvalid,
@@ -39,7 +40,7 @@ from state.records import fold
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
 
     from agent_host.ids import Outside
@@ -131,20 +132,26 @@ def state_errors_translated() -> Iterator[None]:
         yield
     except state_errors.SessionLocked as error:
         raise SessionHeld(f"{error}: wait for it or end it", pid=error.pid) from error
-    except state_errors.NoSuchSession as error:
-        raise SessionNotFound(f"{error}; `agent-host sessions` lists what there is") from error
-    except (state_errors.SessionExists, state_errors.InvalidSessionId) as error:
-        raise UsageError(str(error)) from error
     except state_errors.Damaged as error:
         raise CheckpointUnreadable(_describe_damage(error)) from error
-    except state_errors.TooLarge as error:
-        raise CheckpointUnreadable(f"{error}: set it higher in your configuration to open the session") from error
-    except state_errors.Untrusted as error:
-        raise CheckpointUnreadable(str(error)) from error
-    except state_errors.UnknownVersion as error:
-        raise CheckpointUnreadable(f"{error}; use the program that wrote it") from error
-    except state_errors.WriteFailed as error:
-        raise CheckpointWriteFailed(str(error)) from error
+    except state_errors.StateError as error:
+        found = next(((kind, then) for one, kind, then in _TRANSLATED if isinstance(error, one)), None)
+        if found is None:
+            raise
+        kind, then = found
+        raise kind(f"{error}{then}") from error
+
+
+_TRANSLATED: Final[tuple[tuple[type[state_errors.StateError], type[AgentHostError], str], ...]] = (
+    (state_errors.NoSuchSession, SessionNotFound, "; `agent-host sessions` lists what there is"),
+    (state_errors.SessionExists, UsageError, ""),
+    (state_errors.InvalidSessionId, UsageError, ""),
+    (state_errors.TooLarge, CheckpointUnreadable, ": set it higher in your configuration to open the session"),
+    (state_errors.Untrusted, CheckpointUnreadable, ""),
+    (state_errors.UnknownVersion, CheckpointUnreadable, "; use the program that wrote it"),
+    (state_errors.WriteFailed, CheckpointWriteFailed, ""),
+)
+"""Errors of the state package that say all themselves but what to do."""
 
 
 def _describe_damage(error: state_errors.Damaged) -> str:
@@ -260,12 +267,13 @@ def create_store(
     }
     identity = SessionIdentity(grant.session_id, grant.workspace_id, new.tenant_id, new.user_id, options)
     environment, bundle = beginning.environment, beginning.bundle
+    wanted = resolved.settings.host.project_instructions
     text = system_prompt(
         workspace=environment.workspace,
         os_family=environment.os_family,
         shell=environment.shell,
         bundle=bundle,
-        project=_project(resolved, bundle, environment),
+        project=project_instructions(environment.workspace, bundle, environment.os_family) if wanted else (),
         temporary=beginning.temporary,
     )
     head = Message("system", text, message_tokens(beginning.count, text))
@@ -279,12 +287,6 @@ def create_store(
             return sessions.create(grant.session_id, state)
         except WriteFailed as error:  # nothing was begun, so there is nothing to resume
             raise UsageError(f"the state directory {resolved.state_dir} cannot be used: {error}") from error
-
-
-def _project(resolved: ResolvedOptions, bundle: PolicyBundle, environment: Environment) -> Sequence[ProjectFile]:
-    if not resolved.settings.host.project_instructions:
-        return ()
-    return project_instructions(environment.workspace, bundle, environment.os_family)
 
 
 def sessions_of(
@@ -402,21 +404,15 @@ def _displayable(data: bytes) -> str:
 
 
 class Begun(NamedTuple):
-    """A session that can be gone on with. `started` is what its first record says of how it was started."""
+    """A session that was begun under an id. `started` is what its first record says of how it was started; `result` is
+    its result object if it has ended, and None if it can be gone on with."""
 
     session_id: str
     started: Mapping[str, Any]
+    result: dict[str, Any] | None = None
 
 
-class Over(NamedTuple):
-    """A session that has ended. `result` is its result object."""
-
-    session_id: str
-    started: Mapping[str, Any]
-    result: dict[str, Any]
-
-
-def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun | Over | None:
+def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun | None:
     """Find the session that was begun under `key`; None if there is none. A snapshot above the limit is not read.
     Changes nothing.
 
@@ -448,7 +444,7 @@ def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun 
         if not is_result(kept):
             raise CheckpointUnreadable(_result_damage(session_id, "its kept result has another shape"))
         result = {name: value for name, value in kept.items() if name not in _NOT_OF_THE_RESULT}
-        return Over(session_id, kept.get("started", {}), result)
+        return Begun(session_id, kept.get("started", {}), result)
     if is_quarantined(LOCAL_DISK, SessionPaths(state_dir, session_id)):
         raise CheckpointUnreadable(_damage(session_id, "only damaged files of it are left"))
     return None

@@ -226,8 +226,7 @@ def _answer(ctx: LoopContext, end: TaskEnd) -> dict[str, Any]:
 
 def _sandbox(ctx: LoopContext) -> dict[str, Any]:
     """{sandbox: {level, wanted, why?}}: how commands were held; nothing where none was to be."""
-    said = ctx.judge.sandbox().get("sandbox")
-    return {} if said is None else {"sandbox": {name: value for name, value in said.items() if name != "scope"}}
+    return {key: {name: said[name] for name in said if name != "scope"} for key, said in ctx.judge.sandbox().items()}
 
 
 def _tool_counts(task: Task) -> dict[str, dict[str, int]]:
@@ -268,12 +267,12 @@ def files_changed(ctx: LoopContext) -> list[str]:
 
 Verdict = Literal["completed", "failed", "cancelled", "paused", "denied", "interrupted", "running"]
 
-_OF_STATUS: Final[Mapping[str, Verdict]] = {
-    TaskPhase.COMPLETED: "completed",
-    TaskPhase.FAILED: "failed",
-    TaskPhase.CANCELLED: "cancelled",
-    SessionStatus.PAUSED: "paused",
-}
+_OF_STATUS: Final[Mapping[str, Verdict]] = {name: status for status, name in _END_NAMES.items()}
+
+
+def end_of(status: TaskStatus) -> EndStatus:
+    """The end of a task of this status whose session is ended: one that still runs on record was cancelled by that."""
+    return "cancelled" if status == "running" else status
 
 
 def verdict(status: EndStatus, reason: str | None, *, denied: bool) -> dict[str, Any]:
@@ -449,13 +448,13 @@ class ApprovalReports:
                 self._again.add(call.approval_id)
                 self._report(
                     call.approval_id,
-                    task_id=task.task_id,
+                    task.task_id,
+                    call.answer.approved,
+                    call.answer.reason,
+                    self._summary(call),
+                    self._time(),
                     step_id=step.step_id,
-                    approved=call.answer.approved,
-                    reason=call.answer.reason,
-                    summary=self._summary(call),
-                    at=self._time(),
-                    again=True,
+                    told_again=True,
                 )
 
     def take(self, event: Event) -> None:
@@ -469,47 +468,35 @@ class ApprovalReports:
             asked = self._asked.pop(payload["approvalId"], {})
             self._report(
                 payload["approvalId"],
-                task_id=event.task_id or "",
+                event.task_id or "",
+                payload["decision"] == "approved",
+                payload.get("reason"),
+                asked.get("actionSummary", ""),
+                event.at,
                 step_id=event.step_id,
-                approved=payload["decision"] == "approved",
-                reason=payload.get("reason"),
-                summary=asked.get("actionSummary", ""),
-                risk=asked.get("riskLevel"),
-                at=event.at,
+                risk_level=asked.get("riskLevel"),
             )
 
     def flush(self) -> None:
         """Nothing waits here."""
 
     def _report(
-        self,
-        approval_id: str,
-        *,
-        task_id: str,
-        step_id: str | None,
-        approved: bool,
-        reason: str | None,
-        summary: str,
-        at: float,
-        risk: str | None = None,
-        again: bool = False,
+        self, approval_id: str, task_id: str, approved: bool, reason: str | None, summary: str, at: float, **more: Any
     ) -> None:
         who = self._identity
         self._reporter.take(
             ApprovalDecision(
-                approval_id=approval_id,
-                session_id=who.session_id,
-                task_id=task_id,
-                step_id=step_id,
-                user_id=who.user_id,
-                tenant_id=who.tenant_id,
-                workspace_id=who.workspace_id,
-                decision="approved" if approved else "denied",
+                approval_id,
+                who.session_id,
+                task_id,
+                who.user_id,
+                who.tenant_id,
+                who.workspace_id,
+                "approved" if approved else "denied",
+                summary,
+                rfc3339(at),
                 reason=None if reason is None else self._scrub(reason),
-                action_summary=summary,
-                risk_level=risk,
-                client_timestamp=rfc3339(at),
-                told_again=again,
+                **more,
             )
         )
 

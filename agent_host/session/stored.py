@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from agent_host.errors import INTERRUPTED, CheckpointUnreadable, ErrorCode, SessionNotFound, UsageError
 from agent_host.events import EventType
+from agent_host.ids import rfc3339
 from agent_host.loop.conversation import cost_fields
 from agent_host.session.opening import state_errors_translated
 from agent_host.session.reports import (
@@ -19,6 +19,7 @@ from agent_host.session.reports import (
     UNREADABLE,
     Owner,
     StoredSession,
+    end_of,
     verdict,
     verdict_in_result,
     verdict_on_record,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from agent_host.llm.stream import KnownModels
     from agent_host.session.patches import FilePatch, WholePatch
     from agent_host.session.transcript import CallsOfRunLog, Item
-    from state.checkpoint import Checkpoint, EarlierTask, Task
+    from state.checkpoint import Checkpoint, Task
 
     Cleaner = Callable[[Checkpoint], Callable[[bytes], bytes] | None]
 
@@ -79,7 +80,7 @@ class StoredSessions:
         wanted = search.casefold()
         found = [
             one
-            for one in (*self._resumable(), *self._ended_sessions())
+            for one in (*map(self._from_summary, self.summaries()), *self._ended_sessions())
             if (owner is None or one.owner == owner)
             and wanted in f"{one.title}\n{one.prompt}\n{one.workspace}\n{one.session_id}".casefold()
         ]
@@ -129,11 +130,8 @@ class StoredSessions:
         except WriteFailed as error:
             raise UsageError(f"the state directory {self._state_dir} cannot be used: {error}") from error
 
-    def _resumable(self) -> Iterator[StoredSession]:
-        yield from map(self._from_summary, self.summaries())
-
     def _from_summary(self, summary: Summary) -> StoredSession:
-        updated, state = _rfc3339(summary.updated_at), summary.state
+        updated, state = rfc3339(summary.updated_at), summary.state
         if state is None:
             why, whose = summary.problem, _owner_of_ended(SessionPaths(self._state_dir, summary.session_id), {})
             return StoredSession(summary.session_id, UNREADABLE, why, why, 0, None, updated, "", whose, pid=summary.pid)
@@ -148,7 +146,7 @@ class StoredSessions:
             state.session_tokens_used,
             updated,
             str(state.identity.options.get("workspace", "")),
-            _owner(state),
+            Owner(state.identity.tenant_id, state.identity.user_id),
             pid=summary.pid,
             resumable=can_go_on(summary),
             usage={
@@ -160,8 +158,10 @@ class StoredSessions:
         )
 
     def _ended_sessions(self) -> Iterator[StoredSession]:
-        folder = os.path.join(self._state_dir, "sessions")
-        for name in _names(folder):
+        names: list[str] = []
+        with contextlib.suppress(OSError):
+            names = sorted(os.listdir(os.path.join(self._state_dir, "sessions")))
+        for name in names:
             with contextlib.suppress(InvalidSessionId):
                 found = _read_ended(SessionPaths(self._state_dir, name))
                 if found is not None:
@@ -217,10 +217,6 @@ def _usage_of_ended(kept: dict[str, Any]) -> dict[str, Any] | None:
     return usage if type(usage.get("cost", 0)) in (int, float) else None
 
 
-def _owner(state: Checkpoint) -> Owner:
-    return Owner(state.identity.tenant_id, state.identity.user_id)
-
-
 def _owner_of_ended(paths: SessionPaths, kept: dict[str, Any]) -> Owner | None:
     """From the result, else from the first event: results of earlier versions do not say it."""
     for source in (kept, _first_event(paths.events)):
@@ -259,17 +255,6 @@ def _not_found(session_id: str) -> SessionNotFound:
     return SessionNotFound(
         f"there is no session {session_id} with its history on this disk; `agent-host sessions` lists all"
     )
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _rfc3339(timestamp: float) -> str:
-    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # A session's tasks as its record has them: status, text, patch and files by session and task id, whichever process
@@ -328,9 +313,8 @@ class SessionRecord(NamedTuple):
             found = [mark["taskId"] for mark in self.log.marks if "taskId" in mark] if self.has_ended else []
             return list(dict.fromkeys([*found, *filter(None, [self.result.get("taskId")])]))
         state = self.state
-        last = [] if state.task is None else [state.task.task_id]
-        earlier, queued = ([one.task_id for one in state.earlier_tasks], [one.task_id for one in state.queue])
-        return [*earlier, *last, *queued]
+        last = () if state.task is None else (state.task,)
+        return [one.task_id for one in (*state.earlier_tasks, *last, *state.queue)]
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
@@ -411,14 +395,14 @@ class SessionRecord(NamedTuple):
         for earlier in state.earlier_tasks:
             if earlier.task_id == task_id:
                 mark = self._mark_of(task_id)
-                ending = mark if "verdict" in mark else verdict(_end_of(earlier), earlier.reason, denied=False)
+                ending = mark if "verdict" in mark else verdict(end_of(earlier.status), earlier.reason, denied=False)
                 fields: dict[str, Any] = {"prompt": earlier.prompt, "status": ON_RECORD[earlier.status]}
                 fields |= {"stepCount": earlier.step_count, **_ending_in(ending)}
                 return self._add_text(task_id, fields, earlier.reason, mark.get("message"))
-        if any(queued.task_id == task_id for queued in state.queue):
-            prompt = next(queued.prompt for queued in state.queue if queued.task_id == task_id)
-            fields = {"prompt": prompt, "status": QUEUED, "stepCount": 0, "verdict": "running"}
-            return self._add_text(task_id, fields, None, None)
+        for queued in state.queue:
+            if queued.task_id == task_id:
+                fields = {"prompt": queued.prompt, "status": QUEUED, "stepCount": 0, "verdict": "running"}
+                return self._add_text(task_id, fields, None, None)
         raise self._unknown(task_id)
 
     def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
@@ -558,10 +542,6 @@ class SessionRecord(NamedTuple):
 
     def _unknown(self, task_id: str) -> UsageError:
         return UsageError(f"session {self.row.session_id} has no task {task_id[:128]!r}")
-
-
-def _end_of(task: EarlierTask) -> Any:
-    return "cancelled" if task.status == "running" else task.status
 
 
 def _ending_in(fields: Mapping[str, Any]) -> dict[str, Any]:

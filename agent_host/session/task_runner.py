@@ -21,32 +21,32 @@ from agent_host.events import EventType
 from agent_host.loop import ResumeNote
 from agent_host.loop.conversation import refuse_unpriced
 from agent_host.services.workspace import Upload, UploadFailed
-from agent_host.session.reports import approvals_of_open_calls, calls_to_replay, not_uploaded, result_object, verdict
+from agent_host.session.reports import (
+    approvals_of_open_calls,
+    calls_to_replay,
+    end_of,
+    not_uploaded,
+    result_object,
+    verdict,
+)
 from agent_host.session.tasks import TaskQueue, note_of_move, record_of_task
 from agent_host.states import TaskEnd
 from agent_host.thread.messages import decode, last_answer
 from state.records import SessionStatusChanged, TaskEnded, TaskReopened, TaskSteered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
     from agent_host.loop import LoopContext, Replay
     from agent_host.session.tasks import NewTask
     from agent_host.states import EndStatus, Machine, SessionStatus
-    from state.checkpoint import Checkpoint, TaskStatus
+    from state.checkpoint import Checkpoint
 
 _END_EVENTS: dict[EndStatus, EventType] = {
     "completed": EventType.TASK_COMPLETED,
     "failed": EventType.TASK_FAILED,
     "cancelled": EventType.TASK_CANCELLED,
     "paused": EventType.SESSION_PAUSED,
-}
-# A task that is still running on record when its session is ended was cancelled by that.
-_ENDED_AS: dict[TaskStatus, EndStatus] = {
-    "running": "cancelled",
-    "completed": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
 }
 _AGAIN = "[The user has you go on with the task. Nothing was done since your last answer.]"
 _GIVEN_UP = "the next task was started instead"
@@ -123,9 +123,8 @@ class TaskRunner:
         expires_at = min(bundle.expires_at for bundle in ctx.judge.bundles)
         if expires_at <= ctx.judge.clock():
             raise PolicyExpired(f"the policy expired at {expires_at.isoformat()}; resume with a new one")
-        ctx.conversation.use_model(
-            task.model, ctx.judge
-        )  # before the record: the thread is read from what stands there
+        # Before the record: the thread is read from what stands there.
+        ctx.conversation.use_model(task.model, ctx.judge)
         ctx.journal.try_record(started.record)
         ctx.narrow_task(task.options)
         ctx.conversation.thread.add_task(started.message)
@@ -249,14 +248,10 @@ class TaskRunner:
         """The result object of the last task (interface section 1); the same one whenever it is asked for, but for what
         of it was not uploaded, which may come later."""
         if self._result is None:
-            took_ms = self._so_far_ms if self._took_ms is None else self._took_ms
+            took_ms = self._ctx.outside.ms_since(self._began) if self._took_ms is None else self._took_ms
             self._result = result_object(self._ctx, end, resumed_from_step=self._resumed_from_step, duration_ms=took_ms)
         missed = not_uploaded(self._ctx, self._history.missed)
         return {**self._result, "notUploaded": missed} if missed else self._result
-
-    @property
-    def _so_far_ms(self) -> int:
-        return self._ctx.outside.ms_since(self._began)
 
     async def end_uploads(self, within_s: float, *, resumable: bool) -> None:
         """The last uploads, the history among them; see `UploadQueue.close`."""
@@ -334,7 +329,7 @@ class TaskRunner:
         history follows (interface section 2).
         """
         ctx = self._ctx
-        self._took_ms = self._so_far_ms
+        self._took_ms = ctx.outside.ms_since(self._began)
         self._settle()
         if end.status == "paused" and self._life.may("pause"):  # a task that is cancelled in a pause may find the next
             self._life.fire("pause")
@@ -362,7 +357,7 @@ class TaskRunner:
         task = self._ctx.task
         text = last_answer(self._ctx.state.thread) if task.status == "completed" else ""
         reason = None if task.status == "running" else task.reason  # what kept it open is not what ended it
-        return TaskEnd(_ENDED_AS[task.status], reason, reason, text)
+        return TaskEnd(end_of(task.status), reason, reason, text)
 
 
 def import_loop() -> None:
@@ -407,7 +402,7 @@ class History:
         task_id = None if ctx.state.task is None else ctx.state.task.task_id
 
         def data() -> bytes:
-            return b"".join((b"[", *_join(add_uris(ctx.state.thread[:count], ctx.state.artifact_uris)), b"]"))
+            return b"[%b]" % b",".join(add_uris(ctx.state.thread[:count], ctx.state.artifact_uris))
 
         def stored(uri: str) -> None:
             if not ctx.artifacts.elsewhere:  # it lies where everybody finds the session's records
@@ -453,11 +448,3 @@ def _add_uris(message: bytes, known: Mapping[bytes, bytes]) -> bytes:
     end = message.find(b',"isError"', at)
     found = known.get(message[at + len(_CALL_ID) : end]) if 0 <= at < end else None
     return message if found is None else b'%s,"artifactUris":%s}' % (message[:-1], found)
-
-
-def _join(messages: Iterable[bytes]) -> Iterator[bytes]:
-    separator = b""
-    for message in messages:
-        yield separator
-        yield message
-        separator = b","

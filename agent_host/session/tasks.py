@@ -20,7 +20,7 @@ from policy.rules import AS_THE_BUNDLE_SAYS, TaskOptions
 from state.records import TaskQueued, TaskStarted, TaskUnqueued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.ids import Outside
     from agent_host.loop import LoopContext
@@ -209,11 +209,9 @@ def spans(versions: FirstVersions, task_id: str | None, places: Mapping[str, str
     if at is None:
         raise LookupError(f"the session has no task {task_id!r}")
     found, *later = (_move_versions(task, places) for _, task in versions.tasks[at:])
-    return {path: Span(blob, _found_next(path, later)) for path, blob in found.items()}
-
-
-def _found_next(path: str, later: Iterable[Mapping[str, str | None]]) -> str | None:
-    return next((task[path] for task in later if path in task), ON_DISK)
+    return {
+        path: Span(blob, next((task[path] for task in later if path in task), ON_DISK)) for path, blob in found.items()
+    }
 
 
 def _move_versions(first: Mapping[str, str | None], places: Mapping[str, str]) -> dict[str, str | None]:
