@@ -31,8 +31,16 @@ CommandReason = Literal["exited", "timed_out", "stopped", "session_ended", "inte
 ContextStrategy = Literal["drop_oldest", "clear_tool_results", "summarize"]
 ExitCode = Annotated[int, "any whole number"]
 
+CallStatus = Annotated[str, "call status"]
+
 FirstVersions = Mapping[str, str | None]
 """Blobs of what files held before they were first written, by path; None for a file that did not exist."""
+
+
+def name_in_files(attribute: str) -> str:
+    """The name of a field in records and snapshots: `task_id` is `taskId`."""
+    first, *others = attribute.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 class Target(TypedDict):
@@ -206,12 +214,12 @@ class Task:
     reason: str | None = None
     step_count: int = 0
     usage: TokenUsage = NO_TOKENS
-    finished_calls: list[tuple[str, str, str | None]] = field(default_factory=list)
-    denied: list[dict[str, Any]] = field(default_factory=list)
+    finished_calls: list[tuple[str, CallStatus, str | None]] = field(default_factory=list)
+    denied: list[Annotated[dict[str, Any], "denied call"]] = field(default_factory=list)
     baselines: dict[str, str | None] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    not_uploaded: list[dict[str, Any]] = field(default_factory=list)
-    exit_codes: dict[int, int] = field(default_factory=dict)
+    options: Annotated[dict[str, Any], "task options"] = field(default_factory=dict)
+    not_uploaded: list[Annotated[dict[str, Any], "artifact given up"]] = field(default_factory=list)
+    exit_codes: dict[int, ExitCode] = field(default_factory=dict)
     tool_ms: dict[str, int] = field(default_factory=dict)
     skills: dict[str, list[str] | None] = field(default_factory=dict)
     usage_by_model: dict[str, TokenUsage] = field(default_factory=dict)
@@ -262,12 +270,12 @@ class OpenCall:
     gated: bool = False
     started: bool = False
     result: bytes | None = None
-    status: str | None = None
+    status: CallStatus | None = None
     code: str | None = None
     replay: ReplayRow | None = None
     approval_id: str | None = None
     answer: ApprovalAnswered | None = None
-    exit_code: int | None = None
+    exit_code: ExitCode | None = None
     duration_ms: int | None = None
 
     @property
@@ -330,7 +338,7 @@ class Checkpoint:
     salvaged: str | None = None
     dropped_messages: int = 0
     tokens_known: tuple[int, int] | None = None
-    uploads: dict[str, dict[str, Any]] = field(default_factory=dict)
+    uploads: dict[str, Annotated[dict[str, Any], "upload"]] = field(default_factory=dict)
     artifact_uris: dict[str, list[str]] = field(default_factory=dict)
     queue: list[TaskQueued] = field(default_factory=list)
     steers: list[str] = field(default_factory=list)
@@ -343,7 +351,7 @@ class Checkpoint:
     flattened_messages: int = 0
     usage_by_model: dict[str, TokenUsage] = field(default_factory=dict)
     tokens_known_of: str | None = None
-    sandbox: Mapping[str, Any] = field(default_factory=dict)
+    sandbox: Annotated[Mapping[str, Any], "sandbox"] = field(default_factory=dict)
     mode: ModeRow = field(default_factory=_no_mode)
 
     @property
@@ -478,33 +486,20 @@ def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:
     if len(named) != len(fields["calls"]):
         raise KeyError("each call of the message has a row")
     calls = [_call_from(raw, named[raw["callId"]]) for raw in fields["calls"]]
+    place = fields["position"]
     return OpenStep(
-        fields["stepId"],
-        fields["stopReason"],
-        fields["boot"],
-        fields["position"],
-        turn["content"],
-        calls,
-        fields.get("meaning"),
+        fields["stepId"], fields["stopReason"], fields["boot"], place, turn["content"], calls, fields.get("meaning")
     )
+
+
+CALL_FIELDS = ("intent", "gated", "started", "result", "status", "code", "replay", "exit_code", "duration_ms")
+"""Fields of an open call that its row has if they are not their defaults; and `approval_id`."""
+_NAMES_IN_ROW = {attribute: name_in_files(attribute) for attribute in (*CALL_FIELDS, "approval_id")}
 
 
 def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> OpenCall:
-    result = raw.get("result")
-    return OpenCall(
-        raw["callId"],
-        named["name"],
-        named["arguments"],
-        raw["sideEffects"],
-        named.get("problem"),
-        raw.get("intent"),
-        raw.get("gated", False),
-        raw.get("started", False),
-        None if result is None else orjson.dumps(result),
-        raw.get("status"),
-        raw.get("code"),
-        raw.get("replay"),
-        raw.get("approvalId"),
-        exit_code=raw.get("exitCode"),
-        duration_ms=raw.get("durationMs"),
-    )
+    given = {attribute: raw[name] for attribute, name in _NAMES_IN_ROW.items() if name in raw}
+    if "result" in given:
+        given["result"] = orjson.dumps(given["result"])
+    problem = named.get("problem")
+    return OpenCall(raw["callId"], named["name"], named["arguments"], raw["sideEffects"], problem, **given)

@@ -78,106 +78,51 @@ def make_private_dir(path: str, *, parents: bool = True) -> None:
 
 
 class SessionPaths:
-    """All paths of one session under one state directory. Absolute strings; the id is checked on construction."""
+    """All paths of one session under one state directory. Absolute strings; the id is checked on construction.
 
-    __slots__ = ("session_id", "state_dir")
+    In `checkpoints`: `snapshot` (the checkpoint proper, AH 9.2), `journal` (records since the snapshot), the pair
+    before them, which stands in where the newest is damaged (`previous_journal` has the records from
+    `previous_snapshot` to where `journal` begins), and `lock`, held for the life of the process that has the session.
+
+    In `records`, which stays after the end:
+
+    - `events`: one event a line; `approvals`: decisions of the embedded Approval Service, one a line
+    - `trace`: the last span of the process that had the session, where traces are sent
+    - `result`: the result object of the session's last task
+    - `artifacts`: those of the embedded Workspace Service
+    - `questions`: the socket where the process that has the session takes answers to its open questions, from the first
+      one to its end; on Windows a file with the name of a pipe
+    - `archive`: the records of a session that has ended (`state.journal`)
+    - `sandbox`: in it each run of a skill's script has a directory of its own
+    - `kept_folder`: the content of files that are just written in place, by the mark of the call
+    - `blobs`: content-addressed files: large texts, first versions of files, artifacts
+
+    `stub` of the result stays when the session is pruned, if its id was chosen.
+    """
 
     def __init__(self, state_dir: str, session_id: str) -> None:
         self.state_dir = state_dir
         self.session_id = check_session_id(session_id)
-
-    @property
-    def checkpoints(self) -> str:
-        """Directory of snapshots, journals and locks."""
-        return os.path.join(self.state_dir, "checkpoints")
-
-    @property
-    def snapshot(self) -> str:
-        """The checkpoint proper (AH 9.2)."""
-        return os.path.join(self.checkpoints, f"{self.session_id}.json")
-
-    @property
-    def journal(self) -> str:
-        """Records since the snapshot."""
-        return os.path.join(self.checkpoints, f"{self.session_id}.journal")
-
-    @property
-    def previous_snapshot(self) -> str:
-        """The snapshot before the last one; with `previous_journal` it stands in where the last one is damaged."""
-        return f"{self.snapshot}{PREVIOUS}"
-
-    @property
-    def previous_journal(self) -> str:
-        """Records from the snapshot before the last one to where `journal` begins."""
-        return f"{self.journal}{PREVIOUS}"
+        self.checkpoints = os.path.join(state_dir, "checkpoints")
+        self.snapshot = os.path.join(self.checkpoints, f"{session_id}.json")
+        self.journal = os.path.join(self.checkpoints, f"{session_id}.journal")
+        self.previous_snapshot = f"{self.snapshot}{PREVIOUS}"
+        self.previous_journal = f"{self.journal}{PREVIOUS}"
+        self.lock = os.path.join(self.checkpoints, f"{session_id}.lock")
+        self.records = os.path.join(state_dir, "sessions", session_id)
+        self.events = os.path.join(self.records, "events.jsonl")
+        self.trace = os.path.join(self.records, "trace.json")
+        self.result = os.path.join(self.records, "result.json")
+        self.artifacts = os.path.join(self.records, "artifacts")
+        self.approvals = os.path.join(self.records, "approvals.jsonl")
+        self.questions = os.path.join(self.records, "questions.sock")
+        self.archive = os.path.join(self.records, "archive")
+        self.sandbox = os.path.join(self.records, "sandbox")
+        self.kept_folder = os.path.join(self.records, "kept")
+        self.blobs = os.path.join(self.records, "blobs")
+        self.stub = os.path.join(state_dir, "stubs", f"{session_id}.json")
 
     @property
     def checkpoint_files(self) -> tuple[str, str, str, str]:
         """Every file that a session may be read from, the newest pair first."""
         return self.snapshot, self.journal, self.previous_snapshot, self.previous_journal
-
-    @property
-    def lock(self) -> str:
-        """Held for the life of the process that has the session."""
-        return os.path.join(self.checkpoints, f"{self.session_id}.lock")
-
-    @property
-    def records(self) -> str:
-        """The directory of what stays after the end: events, artifacts, the result."""
-        return os.path.join(self.state_dir, "sessions", self.session_id)
-
-    @property
-    def events(self) -> str:
-        """One event a line."""
-        return os.path.join(self.records, "events.jsonl")
-
-    @property
-    def trace(self) -> str:
-        """The last span of the process that had the session, where traces are sent."""
-        return os.path.join(self.records, "trace.json")
-
-    @property
-    def result(self) -> str:
-        """The result object of the session's last task."""
-        return os.path.join(self.records, "result.json")
-
-    @property
-    def stub(self) -> str:
-        """The stub of the result that stays when the session is pruned, if its id was chosen."""
-        return os.path.join(self.state_dir, "stubs", f"{self.session_id}.json")
-
-    @property
-    def artifacts(self) -> str:
-        """Artifacts of the embedded Workspace Service."""
-        return os.path.join(self.records, "artifacts")
-
-    @property
-    def approvals(self) -> str:
-        """Decisions of the embedded Approval Service, one a line."""
-        return os.path.join(self.records, "approvals.jsonl")
-
-    @property
-    def questions(self) -> str:
-        """The socket where the process that has the session takes answers to its open questions, from the first one to
-        its end; on Windows a file with the name of a pipe."""
-        return os.path.join(self.records, "questions.sock")
-
-    @property
-    def archive(self) -> str:
-        """The records of a session that has ended (`state.journal`)."""
-        return os.path.join(self.records, "archive")
-
-    @property
-    def sandbox(self) -> str:
-        """In it each run of a skill's script has a directory of its own."""
-        return os.path.join(self.records, "sandbox")
-
-    @property
-    def kept_folder(self) -> str:
-        """The content of files that are just written in place, by the mark of the call."""
-        return os.path.join(self.records, "kept")
-
-    @property
-    def blobs(self) -> str:
-        """Content-addressed files: large texts, first versions of files, artifacts."""
-        return os.path.join(self.records, "blobs")

@@ -42,8 +42,20 @@ from config.shapes import (
     one_of,
     whole,
 )
-from state.checkpoint import CommandRow, Intent, ModeRow, ReplayRow, TokenUsage
-from state.records import FileEffect, TaskQueued, names_of, types_of
+from state import records
+from state.checkpoint import (
+    CALL_FIELDS,
+    Checkpoint,
+    Intent,
+    OpenCall,
+    OpenStep,
+    ReplayRow,
+    Task,
+    TokenUsage,
+    name_in_files,
+)
+from state.records import ApprovalGranted, FileEffect, names_of, types_of
+from state.snapshot import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -197,7 +209,7 @@ _OBJECT = Leaf("an object that does not nest too deep", lambda value: type(value
 
 _TEXT_OR_NULL = Nullable(TEXT)
 _EXIT_CODE = whole()
-_TASK_STATUS, _SESSION_STATUS = one_of(*TASK_STATUSES), one_of(*SESSION_STATUSES)
+_SESSION_STATUS = one_of(*SESSION_STATUSES)
 # Blobs of first versions, by path. A blob is a hash, or a word for content that was not kept.
 _BASELINES = MapOf(_TEXT_OR_NULL)
 _USAGE = Record(
@@ -209,7 +221,6 @@ _USAGE = Record(
         "uncountedOutputTokens": COUNT,
     },
 )
-_USAGE_BY_MODEL = MapOf(_USAGE)
 # Rows of earlier versions have all of the call (`id`, `command`, `request`) in place of its id.
 _REPLAY = Record(
     {"approve": TEXT},
@@ -319,6 +330,9 @@ _MARKED: dict[str, Shape] = {
     "task options": _TASK_OPTIONS,
     "sandbox": _SANDBOX,
     "artifact": _artifact(),
+    "artifact given up": _artifact(callId=TEXT, why=TEXT),
+    "denied call": Record({"toolName": TEXT, "replay": _REPLAY}),
+    "upload": _artifact(callId=TEXT, taskId=TEXT, stepId=_TEXT_OR_NULL),
     "arguments": _OBJECT,
     "session status": _SESSION_STATUS,
     "call status": one_of(*CALL_STATUSES),
@@ -326,7 +340,15 @@ _MARKED: dict[str, Shape] = {
     "scope": one_of(*SCOPES),
     "answerer": one_of(*ANSWERERS),
 }
-_TYPES: dict[Any, Shape] = {str: TEXT, int: COUNT, bool: FLAG, TokenUsage: _USAGE, ReplayRow: _REPLAY}
+_TYPES: dict[Any, Shape] = {
+    str: TEXT,
+    int: COUNT,
+    bool: FLAG,
+    TokenUsage: _USAGE,
+    ReplayRow: _REPLAY,
+    ApprovalGranted: _GRANT,
+    bytes: RESULT,  # the one message in a field
+}
 
 
 def shape_of(hint: Any) -> Shape:
@@ -337,6 +359,8 @@ def shape_of(hint: Any) -> Shape:
     if origin is Annotated:
         marker = hint.__metadata__[0]
         return Nullable(shape_of(_without_none(arguments[0]))) if marker == "or null" else _MARKED[marker]
+    if hasattr(hint, "_fields"):
+        return _fields_shape(hint)
     if origin is Literal:
         return one_of(*arguments)
     if type(None) in arguments:
@@ -345,7 +369,9 @@ def shape_of(hint: Any) -> Shape:
         hints = get_type_hints(hint, include_extras=True)
         required = {name: shape_of(of) for name, of in hints.items() if get_origin(of) is not NotRequired}
         return Record(required, {name: shape_of(get_args(of)[0]) for name, of in hints.items() if name not in required})
-    return MapOf(shape_of(arguments[1])) if origin is Mapping else ListOf(shape_of(arguments[0]))
+    if origin is tuple and Ellipsis not in arguments:
+        return Row(*map(shape_of, arguments))
+    return MapOf(shape_of(arguments[1])) if origin in (Mapping, dict) else ListOf(shape_of(arguments[0]))
 
 
 def _without_none(hint: Any) -> Any:
@@ -371,97 +397,44 @@ def _fields_shape(of: Any) -> Record:
 
 # --- the open step ----------------------------------------------------------------------------------------------------
 
+_CALL_HINTS = get_type_hints(OpenCall, localns=vars(records), include_extras=True)
 _CALL = Record(
     {"callId": TEXT, "sideEffects": FLAG},
     {
+        **{name_in_files(one): shape_of(_without_none(_CALL_HINTS[one])) for one in CALL_FIELDS},
         "intent": Nullable(shape_of(Intent)),
-        "gated": FLAG,
         "approvalId": TEXT,
-        "started": FLAG,
-        "result": RESULT,
-        "status": one_of(*CALL_STATUSES),
-        "code": TEXT,
-        "replay": _REPLAY,
-        "exitCode": _EXIT_CODE,
-        "durationMs": COUNT,
         "decision": _DECISION,
         "editedArguments": _OBJECT,
     },
 )
-_STEP = Record(
+_TYPES[OpenStep] = Record(
     {"stepId": TEXT, "stopReason": TEXT, "boot": _TEXT_OR_NULL, "position": COUNT, "calls": ListOf(_CALL)},
     {"meaning": one_of(*MEANINGS)},
 )
 
 # --- the snapshot -----------------------------------------------------------------------------------------------------
 
-_TASK = Record(
-    {
-        "taskId": TEXT,
-        "prompt": TEXT,
-        "status": _TASK_STATUS,
-        "reason": _TEXT_OR_NULL,
-        "stepCount": COUNT,
-        "maxSteps": COUNT,
-        "usage": _USAGE,
-        "finishedCalls": ListOf(Row(TEXT, one_of(*CALL_STATUSES), _TEXT_OR_NULL)),
-        "denied": ListOf(Record({"toolName": TEXT, "replay": _REPLAY})),
-    },
-    {
-        "options": _TASK_OPTIONS,
-        "baselines": _BASELINES,
-        "exitCodes": MapOf(_EXIT_CODE),
-        "usageByModel": _USAGE_BY_MODEL,
-        "toolMs": MapOf(COUNT),
-        "skills": MapOf(Nullable(ListOf(TEXT))),
-        "notUploaded": ListOf(_artifact(callId=TEXT, why=TEXT)),
-    },
-)
-_EARLIER_TASK = Record(
-    {
-        "taskId": TEXT,
-        "prompt": TEXT,
-        "status": _TASK_STATUS,
-        "reason": _TEXT_OR_NULL,
-        "stepCount": COUNT,
-        "baselines": _BASELINES,
-    }
-)
-_RESUME: dict[str, Shape] = {
-    "journalSeq": COUNT,
-    "options": _OPTIONS,
-    "usage": _USAGE,
-    "baselines": _BASELINES,
-    "grants": ListOf(_GRANT),
-    "openStep": Nullable(_STEP),
-}
+
+def _shapes_of(of: type) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """Return the shapes of the fields that a snapshot has of an object: those that are always there, and the others."""
+    hints = get_type_hints(of, localns=vars(records), include_extras=True)
+    always, others = FIELDS[of]
+    return (
+        {name_in_files(one): shape_of(hints[one]) for one in always},
+        {name_in_files(one): shape_of(_without_none(hints[one])) for one in others},
+    )
+
+
+_TASK_ALWAYS, _TASK_OTHERS = _shapes_of(Task)
+_TASK = Record(_TASK_ALWAYS, {**_TASK_OTHERS, "baselines": _BASELINES})
+_RESUME_ALWAYS, _RESUME_OPTIONAL = _shapes_of(Checkpoint)
 # Fields of `resume` that earlier versions did not have, by the first version that always has them.
 _SINCE: dict[int, dict[str, Shape]] = {
-    2: {"version": one_of(1, 2, 3), "salvaged": _TEXT_OR_NULL},
-    3: {
-        "earlierTasks": ListOf(_EARLIER_TASK),
-        "droppedMessages": COUNT,
-        "tokensKnown": Nullable(Row(COUNT, COUNT)),
-    },
+    2: {"version": one_of(1, 2, 3), "salvaged": _RESUME_ALWAYS.pop("salvaged")},
+    3: {name: _RESUME_ALWAYS.pop(name) for name in ("earlierTasks", "droppedMessages", "tokensKnown")},
 }
-# Fields of `resume` that are left out where they say nothing.
-_RESUME_OPTIONAL: dict[str, Shape] = {
-    "uploads": MapOf(_artifact(callId=TEXT, taskId=TEXT, stepId=_TEXT_OR_NULL)),
-    "artifactUris": MapOf(ListOf(TEXT)),
-    "queue": ListOf(_fields_shape(TaskQueued)),
-    "steers": ListOf(TEXT),
-    "commands": MapOf(shape_of(CommandRow)),
-    "commandsStarted": COUNT,
-    "clearedMessages": COUNT,
-    "summary": TEXT,
-    "flattenedMessages": COUNT,
-    "seen": MapOf(TEXT),
-    "unseen": MapOf(TEXT),
-    "usageByModel": _USAGE_BY_MODEL,
-    "tokensKnownOf": TEXT,
-    "sandbox": _SANDBOX,
-    "mode": shape_of(ModeRow),
-}
+_RESUME: dict[str, Shape] = {"journalSeq": COUNT, "options": _OPTIONS, **_RESUME_ALWAYS}
 _HEAD: dict[str, Shape] = {
     "checkpointVersion": TEXT,
     "sessionId": TEXT,

@@ -38,6 +38,7 @@ from config.lean_typing import NamedTuple
 from state.checkpoint import (
     NO_TOKENS,
     CallRow,
+    CallStatus,
     CommandReason,
     ContextStrategy,
     EarlierTask,
@@ -51,6 +52,7 @@ from state.checkpoint import (
     TaskStatus,
     TokenUsage,
     UsedSkill,
+    name_in_files,
     open_step_from,
 )
 from state.errors import Damaged, UnknownVersion
@@ -69,7 +71,6 @@ OptionalText = Annotated[str | None, "or null"]
 ArtifactRow = Annotated[Mapping[str, Any], "artifact"]
 EditedArguments = Annotated[dict[str, Any], "arguments"]
 SessionStatus = Annotated[str, "session status"]
-CallStatus = Annotated[str, "call status"]
 Meaning = Annotated[str, "meaning"]
 Scope = Annotated[str, "scope"]
 Answerer = Annotated[str, "answerer"]
@@ -98,15 +99,10 @@ def _record(kind: str) -> Callable[[type[JournalRecord]], Any]:
 
     def register(of: Any) -> Any:
         _KINDS[of] = kind
-        _NAMES[of] = tuple((attribute, _name(attribute)) for attribute in of._fields if attribute not in _APART)
+        _NAMES[of] = tuple((attribute, name_in_files(attribute)) for attribute in of._fields if attribute not in _APART)
         return of
 
     return register
-
-
-def _name(attribute: str) -> str:
-    first, *others = attribute.split("_")
-    return first + "".join(map(str.capitalize, others))
 
 
 class FileEffect(NamedTuple):
@@ -579,7 +575,7 @@ def fold(state: Checkpoint, record: JournalRecord) -> None:
 
 def names_of(of: Any) -> dict[str, str]:
     """Return the attributes of a record's class, or of FileEffect, by their names in a file, without those apart."""
-    return {_name(attribute): attribute for attribute in of._fields if attribute not in _APART}
+    return {name_in_files(attribute): attribute for attribute in of._fields if attribute not in _APART}
 
 
 def types_of(kind: str) -> list[type[JournalRecord]]:
@@ -629,7 +625,7 @@ def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None
         given["effect"] = FileEffect(fields.get("intent"), fields.get("baselines", {}))
     missing = [name for name in of._fields if name not in given and name not in of._field_defaults]
     if missing:
-        raise Damaged(f"record {kind!r} has no {', '.join(map(_name, missing))}")
+        raise Damaged(f"record {kind!r} has no {', '.join(map(name_in_files, missing))}")
     record: JournalRecord = of(**given)
     return record
 

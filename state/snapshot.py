@@ -7,11 +7,12 @@ they were encoded when they were made. Large parts of them lie in blobs (`state.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 
 from state.checkpoint import (
+    CALL_FIELDS,
     Checkpoint,
     EarlierTask,
     OpenCall,
@@ -19,10 +20,11 @@ from state.checkpoint import (
     SessionIdentity,
     Task,
     TokenUsage,
+    name_in_files,
     open_step_from,
 )
 from state.errors import Damaged, OtherShape, UnknownVersion
-from state.records import ApprovalAnswered, ApprovalGranted, TaskQueued, fields_of, record_of
+from state.records import ApprovalAnswered, fields_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +37,29 @@ CHECKPOINT_VERSION = "1.0"
 RESUME_VERSION = 3
 _READABLE_VERSIONS = (1, 2, RESUME_VERSION)
 
+# Fields by their classes, in the order of the file: those that are always in it, and those that are if they are not
+# their defaults.
+FIELDS: Final[dict[type, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    Checkpoint: (
+        (
+            *("usage", "baselines", "earlier_tasks", "grants", "open_step", "salvaged", "dropped_messages"),
+            "tokens_known",
+        ),
+        (
+            *("uploads", "artifact_uris", "queue", "steers", "commands", "commands_started", "cleared_messages"),
+            *("summary", "flattened_messages", "seen", "unseen", "usage_by_model", "tokens_known_of", "sandbox"),
+            "mode",
+        ),
+    ),
+    Task: (
+        ("task_id", "prompt", "status", "reason", "step_count", "max_steps", "usage", "finished_calls", "denied"),
+        ("exit_codes", "tool_ms", "skills", "options", "not_uploaded", "usage_by_model"),
+    ),
+    EarlierTask: (("task_id", "prompt", "status", "reason", "step_count", "baselines"), ()),
+}
+_BLANK: Final = {Checkpoint: Checkpoint(SessionIdentity("", "", "", "", {})), Task: Task("", "", 0)}
 _OF_THE_CALL = frozenset(("callId", "approvalId", "arguments"))
+T = TypeVar("T")
 _THREAD_KEY = b',"thread":['
 _THREAD_END = b"\n]"
 _CHECKSUM_KEY = b',"checksum":"crc32:'
@@ -47,7 +71,7 @@ _WHITE_SPACE = frozenset(b" \t\r\n")
 
 def encode_head(state: Checkpoint, checkpointed_at: str) -> bytes:
     """All of the snapshot but its messages: the part that must be taken while nothing changes."""
-    return orjson.dumps(_head(state, checkpointed_at))
+    return orjson.dumps(_head(state, checkpointed_at), _value_to_json, orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
 class EncodedSnapshot:
@@ -103,10 +127,6 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
     return _state_from(raw, short or [], whole)
 
 
-def _read_queued(raw: dict[str, Any]) -> TaskQueued:
-    return TaskQueued(raw["taskId"], raw["prompt"], raw["maxSteps"], raw.get("options", {}))
-
-
 def _end(data: bytes) -> int:
     """The first byte of the white space at the end of `data`."""
     end = len(data)
@@ -118,38 +138,48 @@ def _end(data: bytes) -> int:
 def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, bytes], bytes]) -> Checkpoint:
     resume = raw["resume"]
     thread = [whole(place, message) for place, message in enumerate(short)]
-    task, baselines, step = raw["task"], resume["baselines"], resume["openStep"]
-    return Checkpoint(
-        SessionIdentity(raw["sessionId"], raw["workspaceId"], raw["tenantId"], raw["userId"], resume["options"]),
+    task, step, counted = raw["task"], resume["openStep"], resume.get("tokensKnown")
+    return _read(
+        Checkpoint,
+        resume,
+        identity=SessionIdentity(
+            raw["sessionId"], raw["workspaceId"], raw["tenantId"], raw["userId"], resume["options"]
+        ),
         session_status=raw["sessionStatus"],
         policy_bundle_version=raw["policyBundleVersion"],
         thread=thread,
-        task=None if task is None else _task_from_json(task, baselines),
+        task=None if task is None else _read_task(task, resume["baselines"]),
         step_cursor=raw["stepCursor"],
         open_step=None if step is None else read_open_step(step, thread[step["position"]]),
-        usage=TokenUsage.from_record(resume["usage"]),
-        baselines=baselines,
-        earlier_tasks=[_earlier_from_json(earlier) for earlier in resume.get("earlierTasks", ())],
-        grants=[_grant_from(grant) for grant in resume["grants"]],
+        earlier_tasks=[_read(EarlierTask, earlier) for earlier in resume.get("earlierTasks", ())],
+        grants=[record_of("grant", grant) for grant in resume["grants"]],
         seq=resume["journalSeq"],
-        salvaged=resume.get("salvaged"),
-        dropped_messages=resume.get("droppedMessages", 0),
-        tokens_known=_pair(resume.get("tokensKnown")),
-        uploads=resume.get("uploads", {}),
-        artifact_uris=resume.get("artifactUris", {}),
-        queue=[_read_queued(queued) for queued in resume.get("queue", ())],
-        steers=list(resume.get("steers", ())),
-        commands=resume.get("commands", {}),
-        commands_started=resume.get("commandsStarted", 0),
-        cleared_messages=resume.get("clearedMessages", 0),
-        summary=resume.get("summary"),
-        flattened_messages=resume.get("flattenedMessages", 0),
-        seen=resume.get("seen", {}),
-        unseen=resume.get("unseen", {}),
-        usage_by_model=_usage_by_model(resume),
-        tokens_known_of=resume.get("tokensKnownOf"),
-        sandbox=resume.get("sandbox", {}),
-        mode=resume.get("mode", {}),
+        tokens_known=None if counted is None else tuple(counted),
+        queue=[record_of("task_queued", queued) for queued in resume.get("queue", ())],
+        **_read_usage(resume),
+    )
+
+
+def _read(of: type[T], raw: dict[str, Any], **given: Any) -> T:
+    """An object of the class `of` with the fields that `raw` has under their names, and those `given`."""
+    always, others = FIELDS[of]
+    names = {attribute: name_in_files(attribute) for attribute in (*always, *others)}
+    return of(**{**{attribute: raw[name] for attribute, name in names.items() if name in raw}, **given})
+
+
+def _read_usage(raw: dict[str, Any]) -> dict[str, Any]:
+    by_model = {model: TokenUsage.from_record(used) for model, used in raw.get("usageByModel", {}).items()}
+    return {"usage": TokenUsage.from_record(raw["usage"]), "usage_by_model": by_model}
+
+
+def _read_task(raw: dict[str, Any], of_session: dict[str, str | None]) -> Task:
+    return _read(
+        Task,
+        raw,
+        finished_calls=[(name, status, code) for name, status, code in raw["finishedCalls"]],
+        baselines=dict(raw.get("baselines", of_session)),
+        exit_codes={int(place): code for place, code in raw.get("exitCodes", {}).items()},
+        **_read_usage(raw),
     )
 
 
@@ -202,7 +232,7 @@ def _resume_version(raw: dict[str, Any]) -> Any:
 
 
 def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
-    task, step, identity = state.task, state.open_step, state.identity
+    identity = state.identity
     return {
         "checkpointVersion": CHECKPOINT_VERSION,
         "sessionId": identity.session_id,
@@ -210,7 +240,7 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
         "tenantId": identity.tenant_id,
         "userId": identity.user_id,
         "sessionStatus": state.session_status,
-        "task": None if task is None else _task_to_json(task, state.baselines),
+        "task": None if state.task is None else _task_to_json(state.task, state.baselines),
         "stepCursor": state.step_cursor,
         "sessionTokensUsed": state.session_tokens_used,
         "policyBundleVersion": state.policy_bundle_version,
@@ -219,31 +249,33 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             "version": RESUME_VERSION,
             "journalSeq": state.seq,
             "options": identity.options,
-            "usage": state.usage.to_record(),
-            "baselines": state.baselines,
-            "earlierTasks": [_earlier_to_json(earlier) for earlier in state.earlier_tasks],
-            "grants": [fields_of(grant) for grant in state.grants],
-            "openStep": None if step is None else _step_to_json(step),
-            "salvaged": state.salvaged,
-            "droppedMessages": state.dropped_messages,
-            "tokensKnown": state.tokens_known,
-            **({"uploads": state.uploads} if state.uploads else {}),
-            **({"artifactUris": state.artifact_uris} if state.artifact_uris else {}),
-            **({"queue": [fields_of(queued) for queued in state.queue]} if state.queue else {}),
-            **({"steers": state.steers} if state.steers else {}),
-            **({"commands": state.commands} if state.commands else {}),
-            **({"commandsStarted": state.commands_started} if state.commands_started else {}),
-            **({"clearedMessages": state.cleared_messages} if state.cleared_messages else {}),
-            **({} if state.summary is None else {"summary": state.summary}),
-            **({"flattenedMessages": state.flattened_messages} if state.flattened_messages else {}),
-            **({"seen": state.seen} if state.seen else {}),
-            **({"unseen": state.unseen} if state.unseen else {}),
-            **_usage_rows(state.usage_by_model),
-            **({} if state.tokens_known_of is None else {"tokensKnownOf": state.tokens_known_of}),
-            **({"sandbox": state.sandbox} if state.sandbox else {}),
-            **({"mode": state.mode} if state.mode else {}),
+            **_fields_to_json(state),
         },
     }
+
+
+def _fields_to_json(value: Checkpoint | Task | EarlierTask) -> dict[str, Any]:
+    always, others = FIELDS[type(value)]
+    blank = _BLANK.get(type(value))
+    said = (one for one in others if getattr(value, one) != getattr(blank, one))
+    return {name_in_files(attribute): getattr(value, attribute) for attribute in (*always, *said)}
+
+
+def _value_to_json(value: Any) -> Any:
+    """What orjson does not encode by itself: the values in the fields of a checkpoint."""
+    if isinstance(value, TokenUsage):
+        return value.to_record()
+    if isinstance(value, EarlierTask):
+        return _fields_to_json(value)
+    return _step_to_json(value) if isinstance(value, OpenStep) else fields_of(value)
+
+
+def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, Any]:
+    """`of_session` are the session's baselines: those of its only task are the same, and stand in the file once."""
+    fields = _fields_to_json(task)
+    if task.exit_codes:
+        fields["exitCodes"] = {str(place): code for place, code in task.exit_codes.items()}
+    return fields if task.baselines == of_session else {**fields, "baselines": task.baselines}
 
 
 def read_open_step(raw: dict[str, Any], message: bytes) -> OpenStep:
@@ -272,21 +304,14 @@ def _answer_to_json(answer: ApprovalAnswered | None) -> dict[str, Any] | None:
 
 def call_to_json(call: OpenCall) -> dict[str, Any]:
     """A call as it stands in records and snapshots, beside the message that names it; defaults are left out."""
-    optional = {
-        "intent": call.intent,
-        "gated": call.gated or None,
-        "started": call.started or None,
+    optional: dict[str, Any] = {
+        **{attribute: getattr(call, attribute) for attribute in CALL_FIELDS},
         "result": None if call.result is None else orjson.Fragment(call.result),
-        "status": call.status,
-        "code": call.code,
-        "replay": call.replay,
-        "exitCode": call.exit_code,
-        "durationMs": call.duration_ms,
-        "approvalId": call.approval_id,
+        "approval_id": call.approval_id,
         "decision": _answer_to_json(call.answer),
-        "editedArguments": call.edited_arguments,
+        "edited_arguments": call.edited_arguments,
     }
-    given = {key: value for key, value in optional.items() if value is not None}
+    given = {name_in_files(one): value for one, value in optional.items() if value is not None and value is not False}
     return {"callId": call.call_id, "sideEffects": call.side_effects, **given}
 
 
@@ -299,82 +324,3 @@ def _step_to_json(step: OpenStep) -> dict[str, Any]:
         "position": step.position,
         "calls": [call_to_json(call) for call in step.calls],
     }
-
-
-def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, Any]:
-    """`of_session` are the session's baselines: those of its only task are the same, and stand in the file once."""
-    own = {} if task.baselines == of_session else {"baselines": task.baselines}
-    exit_codes = {str(place): code for place, code in task.exit_codes.items()}
-    return {
-        "taskId": task.task_id,
-        "prompt": task.prompt,
-        "status": task.status,
-        "reason": task.reason,
-        "stepCount": task.step_count,
-        "maxSteps": task.max_steps,
-        "usage": task.usage.to_record(),
-        "finishedCalls": task.finished_calls,
-        "denied": task.denied,
-        **({"exitCodes": exit_codes} if exit_codes else {}),
-        **({"toolMs": task.tool_ms} if task.tool_ms else {}),
-        **({"skills": task.skills} if task.skills else {}),
-        **({"options": task.options} if task.options else {}),
-        **({"notUploaded": task.not_uploaded} if task.not_uploaded else {}),
-        **_usage_rows(task.usage_by_model),
-        **own,
-    }
-
-
-def _task_from_json(raw: dict[str, Any], of_session: dict[str, str | None]) -> Task:
-    return Task(
-        raw["taskId"],
-        raw["prompt"],
-        raw["maxSteps"],
-        raw["status"],
-        raw["reason"],
-        raw["stepCount"],
-        TokenUsage.from_record(raw["usage"]),
-        [(name, status, code) for name, status, code in raw["finishedCalls"]],
-        raw["denied"],
-        dict(raw.get("baselines", of_session)),
-        raw.get("options", {}),
-        raw.get("notUploaded", []),
-        {int(place): code for place, code in raw.get("exitCodes", {}).items()},
-        raw.get("toolMs", {}),
-        raw.get("skills", {}),
-        _usage_by_model(raw),
-    )
-
-
-def _usage_rows(usage: dict[str, TokenUsage]) -> dict[str, Any]:
-    return {"usageByModel": {model: used.to_record() for model, used in usage.items()}} if usage else {}
-
-
-def _usage_by_model(raw: dict[str, Any]) -> dict[str, TokenUsage]:
-    return {model: TokenUsage.from_record(used) for model, used in raw.get("usageByModel", {}).items()}
-
-
-def _earlier_to_json(task: EarlierTask) -> dict[str, Any]:
-    return {
-        "taskId": task.task_id,
-        "prompt": task.prompt,
-        "status": task.status,
-        "reason": task.reason,
-        "stepCount": task.step_count,
-        "baselines": task.baselines,
-    }
-
-
-def _earlier_from_json(raw: dict[str, Any]) -> EarlierTask:
-    return EarlierTask(raw["taskId"], raw["prompt"], raw["status"], raw["reason"], raw["stepCount"], raw["baselines"])
-
-
-def _grant_from(raw: dict[str, Any]) -> ApprovalGranted:
-    grant = record_of("grant", raw)
-    if not isinstance(grant, ApprovalGranted):
-        raise TypeError("a record of this kind is a grant")
-    return grant
-
-
-def _pair(raw: list[int] | None) -> tuple[int, int] | None:
-    return None if raw is None else (raw[0], raw[1])
