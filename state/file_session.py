@@ -104,6 +104,7 @@ class FileSession:
         self._to_do: Callable[[], None] | None = None  # what `take_over` does
         self.state = state
         self.report = report
+        self.blobs = storage.blobs
 
     @property
     def storage_full(self) -> bool:
@@ -115,11 +116,6 @@ class FileSession:
         """Why records of the session will not stay when it has ended, in one line; None where they will, or where
         nothing is archived."""
         return self._archive.problem
-
-    @property
-    def blobs(self) -> BlobFolder:
-        """The session's folder of large things."""
-        return self._storage.blobs
 
     @classmethod
     def create(cls, storage: SessionStorage, state: Checkpoint, archived: Archived | None = None) -> Self:
@@ -192,7 +188,7 @@ class FileSession:
         self.state.seq += 1
         self._kept.mark_recorded()
         if self._journal is None or self._journal.broken:
-            self._write_snapshot()
+            self.compact()
         else:
             self._journal.append(fields, message_of(record))
 
@@ -201,7 +197,7 @@ class FileSession:
         the record either. It is written before the state has it, so a snapshot that has to replace a broken journal is
         made without it."""
         if self._journal is None or self._journal.broken:
-            self._write_snapshot()
+            self.compact()
         journal = self._journal
         if journal is None:
             raise WriteFailed("the journal was not renewed")
@@ -213,7 +209,7 @@ class FileSession:
         except (WriteFailed, Damaged):
             # All of it may be in the file: a snapshot that names its number has it passed over.
             with contextlib.suppress(WriteFailed):
-                self._write_snapshot()
+                self.compact()
             raise
         self._kept.mark_recorded()
 
@@ -221,7 +217,7 @@ class FileSession:
         """Make everything appended so far durable: one sync, but for what a compaction adds. A journal that failed
         gives way to a new snapshot. Raises WriteFailed."""
         compaction = self._compaction
-        if compaction is not None and compaction.done():
+        if compaction is not None and compaction.job.done():
             self._check_lock()
             if self._take_next_journal(compaction):
                 return
@@ -231,7 +227,7 @@ class FileSession:
     def _sync_journal(self) -> None:
         self._check_lock()
         if self._journal is None or self._journal.broken:
-            self._write_snapshot()
+            self.compact()
         else:
             self._journal.sync()
 
@@ -261,13 +257,9 @@ class FileSession:
         journal, compaction = self._journal, self._compaction
         if journal is not None and compaction is not None and self._is_near_limit(journal):
             with contextlib.suppress(OSError, WriteFailed):  # the sync looks at what came of it
-                compaction.wait()
+                compaction.job.wait()
             self.sync()
         return not self._room.is_full
-
-    def compact(self) -> None:
-        """Put the state in place of all records so far. Raises WriteFailed."""
-        self._write_snapshot()
 
     def close(self) -> None:
         """Let go of the session, which stays resumable, after a compaction that is under way."""
@@ -392,7 +384,7 @@ class FileSession:
         return worth or self._is_near_limit(journal)
 
     def _is_near_limit(self, journal: JournalFile) -> bool:
-        return journal.grown_bytes > self._room.remaining_bytes(self._snapshot_bytes)
+        return self._snapshot_bytes + journal.grown_bytes > self._room.full_at_bytes
 
     def _compact_when_due(self) -> None:
         """Start a compaction where the journal has outgrown the snapshot: all that it is made of is taken now."""
@@ -405,9 +397,11 @@ class FileSession:
         except WriteFailed:  # what was to be synced is; the next write puts all into new files
             return
         self.state.seq = seq
-        content = Content(head, thread, self._room, between_steps=self.state.open_step is None)
-        self._compaction = JournalCompaction(self._storage, self._lock, content, seq, opening)
-        if self._compaction.done():
+        between_steps = self.state.open_step is None
+        self._compaction = JournalCompaction(
+            self._storage, self._lock, self._room, head, thread, seq, opening, between_steps=between_steps
+        )
+        if self._compaction.job.done():
             self._take_next_journal(self._compaction)
 
     def _take_next_journal(self, compaction: JournalCompaction) -> bool:
@@ -419,9 +413,9 @@ class FileSession:
             return False
         disk, paths = self._storage.disk, self._storage.paths
         try:
-            compaction.wait()
+            compaction.job.wait()
             self._is_base_previous = True
-            self._kept.mark_moved(compaction.content.thread)
+            self._kept.mark_moved(compaction.thread)
             self._snapshot_bytes = compaction.size
             journal.write_next(compaction.seq, compaction.opening)
             self._archive_journal()
@@ -429,12 +423,12 @@ class FileSession:
         except (OSError, WriteFailed):
             journal.forget_mark()
             # One that was too large is tried again when its step is over; where there was none, it is full.
-            is_too_large = self._room.is_too_large(compaction.size)
+            is_too_large = compaction.size > self._room.limit_bytes
             self._retry_bytes = 0 if is_too_large else journal.grown_bytes * 2
             if is_too_large:
-                self._room.note(compaction.size, between_steps=compaction.content.between_steps)
+                self._room.note(compaction.size, between_steps=compaction.between_steps)
             return False
-        self._room.note(compaction.size, between_steps=compaction.content.between_steps)
+        self._room.note(compaction.size, between_steps=compaction.between_steps)
         self._journal, self._retry_bytes = None, 0
         with translate_errors("putting the new journal in place"):
             self._journal = journal.give_way()
@@ -446,10 +440,11 @@ class FileSession:
         compaction, self._compaction = self._compaction, None
         if compaction is not None:
             with contextlib.suppress(OSError, WriteFailed):
-                compaction.wait()
+                compaction.job.wait()
                 self._is_base_previous = True
 
-    def _write_snapshot(self) -> None:
+    def compact(self) -> None:
+        """Put the state in place of all records so far. Raises WriteFailed."""
         self._check_lock()
         with translate_errors("writing the checkpoint"):
             self._renew()
@@ -576,44 +571,39 @@ def _refuse_existing(storage: SessionStorage, *, again: bool) -> None:
 _SMALL_SNAPSHOT_BYTES = 16 * 1024
 
 
-class Content(NamedTuple):
-    """The content of a snapshot: all but its messages as `encode_head` gave it, and these; `room` is what it may take,
-    and `between_steps` whether it is of a session without an open step."""
-
-    head: bytes
-    thread: SnapshotThread
-    room: SnapshotRoom
-    between_steps: bool
-
-
 class JournalCompaction:
-    """One compaction, from the moment that its snapshot is of. `seq` and `opening` are of the next journal's first
-    record; `size` is the snapshot's in bytes once it is encoded."""
+    """One compaction. The snapshot is of the moment that this is made: `head` is all of it but its messages, as
+    `encode_head` gave it, and `between_steps` says that no step was open. `seq` and `opening` are of the next journal's
+    first record; `size` is the snapshot's in bytes once it is encoded. `job` puts it in place, durably."""
 
     def __init__(
-        self, storage: SessionStorage, lock: Lock, content: Content, seq: int, opening: dict[str, Any]
+        self,
+        storage: SessionStorage,
+        lock: Lock,
+        room: SnapshotRoom,
+        head: bytes,
+        thread: SnapshotThread,
+        seq: int,
+        opening: dict[str, Any],
+        *,
+        between_steps: bool,
     ) -> None:
         self._storage = storage
         self._lock = lock
-        self.content = content
+        self._room = room
+        self._head = head
+        self.thread = thread
         self.seq = seq
         self.opening = opening
+        self.between_steps = between_steps
         self.size = 0
-        self._job = storage.beside(self._write)
-
-    def done(self) -> bool:
-        """True if the snapshot is in its place, or could not be put there. Never waits."""
-        return self._job.done()
-
-    def wait(self) -> None:
-        """Return when the snapshot is durable in its place. Raises OSError, WriteFailed."""
-        self._job.wait()
+        self.job = storage.beside(self._write)
 
     def _write(self) -> None:
         disk, paths = self._storage.disk, self._storage.paths
-        snapshot = EncodedSnapshot(self.content.head, self.content.thread.write())
+        snapshot = EncodedSnapshot(self._head, self.thread.write())
         self.size = snapshot.size
-        self.content.room.refuse(self.size)
+        self._room.refuse(self.size)
         write_new(disk, paths.snapshot + TEMPORARY, snapshot.chunks())
         if not self._lock.still_held():
             raise WriteFailed("the session's lock was removed or replaced")
@@ -632,34 +622,23 @@ def part_in_opening(snapshot: EncodedSnapshot) -> dict[str, str]:
     return {SNAPSHOT: b"".join(snapshot.chunks()).decode()}
 
 
-# How much room a session's snapshot has: nobody reads one above the limit, so nobody writes one (decision 0026).
-
-
 class SnapshotRoom:
-    """The room in the snapshot of one session. `limit_bytes` is what a snapshot may have; it is full at fifteen
-    sixteenths of that. The rest is for the current step, and for the session to be opened again."""
+    """The room in the snapshot of one session: nobody reads one above the limit, so nobody writes one (decision 0026).
+    It is full at fifteen sixteenths; the rest is for the current step, and for the session to be opened again."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._full_at_bytes = limit_bytes - limit_bytes // 16
+        self.limit_bytes = limit_bytes
+        self.full_at_bytes = limit_bytes - limit_bytes // 16
         self.is_full = False
-
-    def remaining_bytes(self, size: int) -> int:
-        """The bytes by which a snapshot of `size` bytes may grow before it is full."""
-        return self._full_at_bytes - size
 
     def note(self, size: int, *, between_steps: bool) -> None:
         """Take note of a snapshot's size. One of an open step says nothing: results stand in it whole, and large ones
         no longer when the step is over."""
-        self.is_full = between_steps and size > self._full_at_bytes
-
-    def is_too_large(self, size: int) -> bool:
-        """True if a snapshot of `size` bytes is above the limit."""
-        return size > self._limit_bytes
+        self.is_full = between_steps and size > self.full_at_bytes
 
     def refuse(self, size: int) -> None:
         """Raises WriteFailed for a snapshot of `size` bytes where that is above the limit."""
-        if self.is_too_large(size):
+        if size > self.limit_bytes:
             raise WriteFailed(
-                f"the snapshot would have {size} bytes, and host.max_snapshot_bytes is {self._limit_bytes}"
+                f"the snapshot would have {size} bytes, and host.max_snapshot_bytes is {self.limit_bytes}"
             )

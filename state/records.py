@@ -58,7 +58,7 @@ from state.checkpoint import (
 from state.errors import Damaged, UnknownVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from state.checkpoint import Checkpoint
 
@@ -123,7 +123,7 @@ class TaskStarted(NamedTuple):
     options: Annotated[Mapping[str, Any], "task options"] = {}
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         if state.open_step is not None:
             raise KeyError("a task follows when the step before it is over")
         if state.task is not None:
@@ -145,7 +145,7 @@ class TaskReopened(NamedTuple):
     max_steps: int
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         task = state.require_task()
         if task.status == "running":
             raise KeyError("only a task that is over is opened again")
@@ -163,7 +163,7 @@ class TaskQueued(NamedTuple):
     options: Annotated[Mapping[str, Any], "task options"] = {}
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         state.queue.append(self)
 
 
@@ -176,7 +176,7 @@ class TaskSteered(NamedTuple):
     taken_back: bool = False
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         if self.taken_back:
             state.steers.remove(self.text)
         else:
@@ -190,7 +190,7 @@ class ModeChanged(NamedTuple):
     mode: ModeRow
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         if self.mode.get("model") != state.mode.get("model") and state.task is not None:
             state.task.options = {name: value for name, value in state.task.options.items() if name != "model"}
         if self.mode.get("sandbox") != state.mode.get("sandbox"):
@@ -205,7 +205,7 @@ class TaskUnqueued(NamedTuple):
     task_id: str
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         state.queue.remove(next(queued for queued in state.queue if queued.task_id == self.task_id))
 
 
@@ -233,7 +233,7 @@ class TurnTaken(NamedTuple):
     sandbox: Annotated[Mapping[str, Any], "sandbox"] = {}
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         task = state.require_task()
         if state.open_step is not None:
             raise KeyError("a turn needs a step before it that is over")
@@ -263,7 +263,7 @@ class ApprovalAsked(NamedTuple):
     approval_id: str
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         call = state.open_call(self.call_id)
         call.gated, call.approval_id, call.answer = True, self.approval_id, None
 
@@ -286,7 +286,7 @@ class ApprovalAnswered(NamedTuple):
     answered_by: Answerer | None = None
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         call = state.open_call(self.call_id)
         call.gated, call.approval_id, call.answer = True, self.approval_id, self
 
@@ -306,7 +306,7 @@ class ApprovalGranted(NamedTuple):
     granted_at: str | None = None
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         state.grants.append(self)
 
 
@@ -318,7 +318,7 @@ class CallStarted(NamedTuple):
     effect: FileEffect | None = None
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         call = state.open_call(self.call_id)
         call.started = True
         if self.effect is not None:
@@ -353,7 +353,7 @@ class CallFinished(NamedTuple):
     coloured: Mapping[str, str] = {}
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         call = state.open_call(self.call_id)
         call.result, call.status, call.code, call.replay = self.message, self.status, self.code, self.replay
         call.exit_code, call.duration_ms = self.exit_code, self.duration_ms
@@ -375,7 +375,7 @@ class ArtifactUploaded(NamedTuple):
     uri: str
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         row = state.uploads.pop(self.id)
         state.artifact_uris.setdefault(row["callId"], []).append(self.uri)
 
@@ -388,7 +388,7 @@ class ArtifactGivenUp(NamedTuple):
     why: str
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         row = state.uploads.pop(self.id)
         task = state.require_task()
         if task.task_id == row["taskId"]:  # the result of an earlier task is out
@@ -403,7 +403,7 @@ class CommandStarted(NamedTuple):
     call_id: str
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         call, step = state.open_call(self.call_id), state.open_step
         if step is None or self.id in state.commands:
             raise KeyError("a background command is started once, by a call of the open step")
@@ -428,7 +428,7 @@ class CommandEnded(NamedTuple):
     left: int = 0
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         row = state.commands[self.id]
         if self.reason == _BY_THE_MODEL:  # the answer to its call says so
             del state.commands[self.id]
@@ -450,7 +450,7 @@ class ChangesSeen(NamedTuple):
     unseen: str | None = None
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         state.see_changes(self.changed, self.unseen)
 
 
@@ -466,7 +466,7 @@ class StepCommitted(NamedTuple):
     dropped: int | None = None
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         task, step = state.require_task(), state.open_step
         if step is None or any(call.result is None for call in step.calls):
             raise KeyError("a step is committed when it is open and all its calls are answered")
@@ -497,7 +497,7 @@ class NoteAdded(NamedTuple):
     steers: int = 0
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         state.thread.append(self.message)
         del state.steers[: self.steers]
         if self.of_damage:
@@ -514,7 +514,7 @@ class TaskEnded(NamedTuple):
     reason: OptionalText = None
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         task = state.require_task()
         task.status, task.reason = self.status, self.reason
 
@@ -533,7 +533,7 @@ class ContextCompacted(NamedTuple):
     model: str | None = None
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         state.show(self.dropped, self.cleared, self.summary)
         state.add_usage(self.usage, self.model)
 
@@ -548,7 +548,7 @@ class SessionStatusChanged(NamedTuple):
     reason: OptionalText = None
 
     def fold(self, state: Checkpoint) -> None:
-        """See Record."""
+        """See JournalRecord."""
         state.session_status = self.status
         if self.policy_bundle_version is not None:
             state.policy_bundle_version = self.policy_bundle_version
@@ -590,7 +590,9 @@ def kind_of(record: JournalRecord) -> str:
 
 def fields_of(record: JournalRecord) -> dict[str, Any]:
     """The record's fields as JSON has them, without its message."""
-    fields = dict(_set_fields(record))
+    defaults = type(record)._field_defaults  # type: ignore[attr-defined]  # each is a named tuple
+    given = ((attribute, name, getattr(record, attribute)) for attribute, name in _NAMES[type(record)])
+    fields = {name: one for attribute, name, one in given if attribute not in defaults or one != defaults[attribute]}
     if isinstance(record, TurnTaken | ContextCompacted):
         fields["usage"] = record.usage.to_record()
     if isinstance(record, CallStarted) and record.effect is not None:
@@ -600,8 +602,7 @@ def fields_of(record: JournalRecord) -> dict[str, Any]:
 
 def message_of(record: JournalRecord) -> bytes | None:
     """The record's message in encoded form, None where it has none."""
-    message: bytes | None = getattr(record, "message", None)
-    return message
+    return getattr(record, "message", None)
 
 
 def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None) -> JournalRecord:
@@ -628,11 +629,3 @@ def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None
         raise Damaged(f"record {kind!r} has no {', '.join(map(name_in_files, missing))}")
     record: JournalRecord = of(**given)
     return record
-
-
-def _set_fields(record: JournalRecord) -> Iterator[tuple[str, Any]]:
-    defaults = type(record)._field_defaults  # type: ignore[attr-defined]  # each is a named tuple
-    for attribute, name in _NAMES[type(record)]:
-        value = getattr(record, attribute)
-        if attribute not in defaults or value != defaults[attribute]:
-            yield name, value

@@ -149,7 +149,7 @@ def record_start(ctx: LoopContext, prepared: PreparedCall) -> None:
         if prepared.approval_id is not None:
             ctx.journal.write_ahead()
     except CheckpointWriteFailed:
-        ctx.state.take_start_back(prepared.call.call_id)
+        ctx.state.open_call(prepared.call.call_id).started = False  # nor is there a record that it did
         raise
 
 

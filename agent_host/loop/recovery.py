@@ -20,8 +20,8 @@ from agent_host.loop.prepare import (
 )
 from agent_host.loop.results import Observations, call_on_record, finish, refused_result
 from policy.rules.toolset import is_repeatable
+from state.checkpoint import CallOutcome, ResumeVerdict, compare, judge, paths_of
 from state.records import ApprovalAsked
-from state.recovery import CallOutcome, ResumeVerdict, compare, judge, paths_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,11 +19,10 @@ import orjson
 
 from agent_host.faults.disk_faults import Killed, PowerCut
 from state.blobs import UNAVAILABLE, sha256_hex
-from state.checkpoint import Checkpoint, SessionIdentity
+from state.checkpoint import Checkpoint, ResumeVerdict, SessionIdentity, judge
 from state.errors import NoSuchSession, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.records import record_of
-from state.recovery import ResumeVerdict, judge
 from tests.support.beside import Later
 from tests.unit.state.helpers import OPTIONS, message
 

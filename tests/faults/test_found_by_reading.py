@@ -21,12 +21,12 @@ from agent_host.llm.dialects.anthropic import AnthropicRenderer
 from agent_host.session import opening
 from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall, decode, encode
+from state.checkpoint import ResumeVerdict, judge
 from state.disk import Disk
 from state.errors import Damaged, NoSuchSession, StateError
 from state.file_store import FileCheckpointStore
 from state.journal import frame, parse
 from state.records import record_of
-from state.recovery import ResumeVerdict, judge
 from tests.support.memory_store import MemoryCheckpointStore
 from tests.support.process import PATIENCE_S, Host, call, gateway, say, shell, use
 from tests.unit.state.helpers import (
@@ -197,7 +197,7 @@ def test_a_call_whose_start_was_refused_by_the_disk_has_not_started(tmp_path: Pa
     disk.calls.faults = Faults(fail_call=disk.calls.count + 1, code=errno.ENOSPC, written=0.0)
     with pytest.raises(StateError):
         store.append(record_of("call_started", {"callId": "c1"}))
-    store.state.take_start_back("c1")  # as the loop does
+    store.state.open_call("c1").started = False  # as the loop does
     store.append(record_of("session_status", {"status": "SESSION_PAUSED"}))
     store.close()
     step = load(tmp_path).open_step

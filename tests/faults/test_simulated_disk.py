@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from agent_host.faults.disk import EXTREMES, PickedOutcome, SimulatedDisk
 from agent_host.faults.disk_faults import CODES, Faults
-from state import recovery
+from state import checkpoint as recovery
 from state.errors import StateError
 from state.journal import JournalFile
 from tests.faults import scripted

@@ -302,7 +302,7 @@ def test_a_request_carries_the_scope_that_the_bundle_gives(tmp_path: Path) -> No
 async def test_a_start_that_cannot_be_recorded_did_not_happen(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     loop = await died(tmp_path, shell("make", "c"), disk=disk)
-    loop.ctx.state.take_start_back("c")
+    loop.ctx.state.open_call("c").started = False
     disk.calls.faults = Faults(fail_call=disk.calls.count + 1, persistently=True)
     with pytest.raises(CheckpointWriteFailed):
         record_start(loop.ctx, PreparedCall(shell("make", "c")))

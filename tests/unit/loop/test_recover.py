@@ -46,7 +46,7 @@ async def test_a_command_that_is_not_known_to_have_started(tmp_path: Path, *, ot
     """Its start is on record before it, and survives the process, not the machine."""
     loop = await died(tmp_path, shell("one"), shell("two"))
     for one in open_calls(loop):
-        loop.ctx.state.take_start_back(one.call_id)
+        loop.ctx.state.open_call(one.call_id).started = False
     loop.ctx.journal.store.compact()
     following = await resumed(loop, other_boot=other_boot)
     assert following.tools.ran == ([] if other_boot else ["one", "two"])
@@ -93,7 +93,7 @@ async def test_a_call_that_nobody_knows_any_more_is_answered(tmp_path: Path) -> 
 
 async def test_arguments_that_held_a_secret_are_not_run_with_its_placeholder(tmp_path: Path) -> None:
     loop = await died(tmp_path, shell("login s3cret-value"), secrets=("s3cret-value",))
-    loop.ctx.state.take_start_back(open_calls(loop)[0].call_id)
+    loop.ctx.state.open_call(open_calls(loop)[0].call_id).started = False
     loop.ctx.journal.store.compact()
     following = await resumed(loop, secrets=("s3cret-value",))
     assert following.tools.ran == []

@@ -289,7 +289,7 @@ def test_starts_that_may_have_been_lost_and_one_that_did_not_happen(session: Fil
     assert [call.started for call in calls_of(session)] == [True, False, False]
     session.append(record_of("call_started", {"callId": "c1"}))
     assert calls_of(session)[0].intent == {"path": "/a"}, "what is said once stays"
-    session.state.take_start_back("c1")
+    session.state.open_call("c1").started = False
     assert [call.started for call in calls_of(session)] == [False, False, False]
     session.append(record_of("call_started", {"callId": "c1"}))
     finish(session, "c2")
