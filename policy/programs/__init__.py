@@ -18,56 +18,36 @@ from policy.programs.row import FILE_ROWS, Program, rows
 _ELSEWHERE = "programs in a container or on another machine"
 _CURL = (
     "-o,--output=output --output-dir=directory -O,--remote-name:by-url --remote-name-all:by-url "
-    "-J,--remote-header-name:by-server "
-    "-K,--config=! --engine=! -D,--dump-header=write -c,--cookie-jar=write --trace=write --trace-ascii=write "
-    "--stderr=write "
-    "--hsts=write --alt-svc=write --libcurl=write --etag-save=write "
-    "-T,--upload-file=read+upload "
-    "-E,--cert=read --key=read --cacert=read --capath= --netrc-file=read --etag-compare=read "
-    "--proxy-cert=read --proxy-key=read --proxy-cacert=read --unix-socket=read --abstract-unix-socket= "
-    "--crlfile=read --ssl-sessions=write "
-    "-b,--cookie=cookie -d,--data,--data-ascii=data --data-binary=data --data-urlencode=data --json=data "
-    "--url-query=data "
-    "-F,--form=data -H,--header=data --proxy-header=data -w,--write-out=data --variable=data --url=url "
-    "--expand-output=! --expand-data=! "
-    "--proto-default=proto -X,--request= -A,--user-agent= -e,--referer= -u,--user= -U,--proxy-user= "
-    "-x,--proxy= -m,--max-time= "
-    "-C,--continue-at= -r,--range= -y,--speed-time= -Y,--speed-limit= -z,--time-cond= -t,--telnet-option= "
-    "-Q,--quote= -P,--ftp-port= "
-    "-h? --connect-timeout= --retry= --retry-delay= --retry-max-time= --limit-rate= --max-filesize= "
-    "--max-redirs= --resolve= "
-    "--connect-to= --interface= --local-port= --dns-servers= --ciphers= --tls-max= --proto= --proto-redir= "
-    "--noproxy= --preproxy= "
-    "--socks5= --socks5-hostname= --socks4= --socks4a= --oauth2-bearer= --aws-sigv4= --cert-type= --key-type= "
-    "--pass= --keepalive-time= "
-    "--parallel-max= --rate= --request-target= --expect100-timeout= --doh-url= --form-string= --pinnedpubkey= "
-    "--create-file-mode= "
-    "-#"
+    "-J,--remote-header-name:by-server -K,--config=! --engine=! -D,--dump-header=write -c,--cookie-jar=write "
+    "--trace=write --trace-ascii=write --stderr=write --hsts=write --alt-svc=write --libcurl=write --etag-save=write "
+    "-T,--upload-file=read+upload -E,--cert=read --key=read --cacert=read --capath= --netrc-file=read "
+    "--etag-compare=read --proxy-cert=read --proxy-key=read --proxy-cacert=read --unix-socket=read "
+    "--abstract-unix-socket= --crlfile=read --ssl-sessions=write -b,--cookie=cookie -d,--data,--data-ascii=data "
+    "--data-binary=data --data-urlencode=data --json=data --url-query=data -F,--form=data -H,--header=data "
+    "--proxy-header=data -w,--write-out=data --variable=data --url=url --expand-output=! --expand-data=! "
+    "--proto-default=proto -X,--request= -A,--user-agent= -e,--referer= -u,--user= -U,--proxy-user= -x,--proxy= "
+    "-m,--max-time= -C,--continue-at= -r,--range= -y,--speed-time= -Y,--speed-limit= -z,--time-cond= "
+    "-t,--telnet-option= -Q,--quote= -P,--ftp-port= -h? --connect-timeout= --retry= --retry-delay= --retry-max-time= "
+    "--limit-rate= --max-filesize= --max-redirs= --resolve= --connect-to= --interface= --local-port= --dns-servers= "
+    "--ciphers= --tls-max= --proto= --proto-redir= --noproxy= --preproxy= --socks5= --socks5-hostname= --socks4= "
+    "--socks4a= --oauth2-bearer= --aws-sigv4= --cert-type= --key-type= --pass= --keepalive-time= --parallel-max= "
+    "--rate= --request-target= --expect100-timeout= --doh-url= --form-string= --pinnedpubkey= --create-file-mode= -#"
 )
 _WGET = (
     "-O,--output-document=output -P,--directory-prefix=directory --content-disposition:by-server "
-    "--trust-server-names:by-server "
-    "-o,--output-file=write -a,--append-output=write --save-cookies=write --hsts-file=write "
-    "--rejected-log=write --warc-file=write "
-    "--warc-tempdir=write --warc-dedup=read -i,--input-file=read+many --input-metalink=read+many "
-    "--post-file=read --body-file=read "
-    "--load-cookies=read --certificate=read --private-key=read --ca-certificate=read --crl-file=read "
-    "--pinnedpubkey=read "
+    "--trust-server-names:by-server -o,--output-file=write -a,--append-output=write --save-cookies=write "
+    "--hsts-file=write --rejected-log=write --warc-file=write --warc-tempdir=write --warc-dedup=read "
+    "-i,--input-file=read+many --input-metalink=read+many --post-file=read --body-file=read --load-cookies=read "
+    "--certificate=read --private-key=read --ca-certificate=read --crl-file=read --pinnedpubkey=read "
     "-r,--recursive:many -m,--mirror:many -p,--page-requisites:many -x,--force-directories:many --metalink-file=many "
-    "--use-askpass=! -e,--execute=! --config=! --default-page=page "
-    "-A,--accept= -R,--reject= -D,--domains= -I,--include-directories= -X,--exclude-directories= -l,--level= "
-    "-Q,--quota= -T,--timeout= "
-    "-t,--tries= -U,--user-agent= -w,--wait= -B,--base= --header= --method= --body-data= --post-data= --user= "
-    "--password= "
-    "--http-user= --ftp-user= --referer= --limit-rate= --waitretry= --http-password= "
-    "--ftp-password= "
-    "--random-wait --cut-dirs= "
-    "--secure-protocol= --progress= --dns-timeout= --connect-timeout= --read-timeout= --bind-address= "
-    "--prefer-family= --ciphers= "
-    "--retry-on-http-error= --max-redirect= --accept-regex= --reject-regex= --regex-type= --ignore-tags= "
-    "--follow-tags= --report-speed= "
-    "--local-encoding= --remote-encoding= --start-pos= --restrict-file-names= --compression= --ca-directory= "
-    "--random-file= --egd-file="
+    "--use-askpass=! -e,--execute=! --config=! --default-page=page -A,--accept= -R,--reject= -D,--domains= "
+    "-I,--include-directories= -X,--exclude-directories= -l,--level= -Q,--quota= -T,--timeout= -t,--tries= "
+    "-U,--user-agent= -w,--wait= -B,--base= --header= --method= --body-data= --post-data= --user= --password= "
+    "--http-user= --ftp-user= --referer= --limit-rate= --waitretry= --http-password= --ftp-password= --random-wait "
+    "--cut-dirs= --secure-protocol= --progress= --dns-timeout= --connect-timeout= --read-timeout= --bind-address= "
+    "--prefer-family= --ciphers= --retry-on-http-error= --max-redirect= --accept-regex= --reject-regex= --regex-type= "
+    "--ignore-tags= --follow-tags= --report-speed= --local-encoding= --remote-encoding= --start-pos= "
+    "--restrict-file-names= --compression= --ca-directory= --random-file= --egd-file="
 )
 _RUNS = (
     "--help:help --extcmd=! --exec=! --open-files-in-pager?! --upload-pack=! --receive-pack=! "
@@ -81,9 +61,13 @@ _MERGES = r"--str(?!ategy-option|ategy=(?:ort|ours|resolve|recursive|octopus|sub
 _SHORT_STRATEGY = r"-[nqve]*s.*|" + _MERGES
 _FILTERS = (
     "--tree-filter=! --env-filter=! --index-filter=! --parent-filter=! --msg-filter=! --commit-filter=! "
-    "--tag-name-filter=! "
-    "--setup=! --subdirectory-filter= -d=into --original= --prune-empty --state-branch= -f,--force"
+    "--tag-name-filter=! --setup=! --subdirectory-filter= -d=into --original= --prune-empty --state-branch= -f,--force"
 )
+
+
+def _wrapper(options: str = "", operands: str = "program", *, one_option: bool = False) -> Program:
+    """A program that starts the one after its options; an option that it does not know ends the reading."""
+    return Program("behind", options=options, operands=operands, stops=True, one_option=one_option)
 
 
 def _one(risky: str = _SHORT, options: str = "", operands: str = "", words: str = "") -> Program:
@@ -100,8 +84,7 @@ _GIT = rows(
     {
         "annotate blame branch cat-file check-ignore count-objects describe for-each-ref fsck gc hash-object ls-files "
         "ls-tree merge-base name-rev prune reflog rev-list rev-parse shortlog show-ref status symbolic-ref "
-        "update-index "
-        "add version": _plain(),
+        "update-index add version": _plain(),
         "commit": _plain(
             _MESSAGE + "-c,-C,--reuse-message,--reedit-message= --author= --date= -t,--template= "
             "--fixup= --squash= --cleanup="
@@ -113,11 +96,9 @@ _GIT = rows(
         "mv": _plain("-f,--force -k -n,--dry-run -v,--verbose", operands="git mv"),
         "rm": _plain("-r:tree --cached:keep -f,--force -q,--quiet -n,--dry-run", operands="git rm"),
         "clone": Program(
-            options="--help:help -u,--upload-pack=! -c,--config=! --template=! --separate-git-dir=! "
-            "-b,--branch= -o,--origin= --depth= "
-            "-j,--jobs= --reference= --filter= --shallow-since= --shallow-exclude= --recurse-submodules? "
-            "-q,--quiet -v,--verbose "
-            "-n,--no-checkout -l,--local -s,--shared -4 -6",
+            options="--help:help -u,--upload-pack=! -c,--config=! --template=! --separate-git-dir=! -b,--branch= "
+            "-o,--origin= --depth= -j,--jobs= --reference= --filter= --shallow-since= --shallow-exclude= "
+            "--recurse-submodules? -q,--quiet -v,--verbose -n,--no-checkout -l,--local -s,--shared -4 -6",
             operands="clone",
         ),
         "check-attr cherry diff-files diff-index range-diff show-branch whatchanged diff-tree": _one(),
@@ -171,7 +152,7 @@ _GIT = rows(
             stops=True,
             words="visualize view",
             operands="worktree",
-            subcommands=(("run", Program("behind", operands="program", stops=True)),),
+            subcommands=(("run", _wrapper()),),
         ),
         "config": Program(operands="config"),
         "*": _one(),
@@ -187,20 +168,14 @@ _SCRIPTS = "the scripts of packages"
 _VERSION = "the version of a program that it chooses"
 _QUIET = "-q,--quiet,--silent -v,--verbose -y,--yes --no --no-install --offline --frozen --locked --no-sync "
 _UV = _QUIET + (
-    "--with,-w= --with-editable= --with-requirements= --python,-p= --extra= --all-extras --no-extra= --no-dev "
-    "--dev --only-dev "
-    "--group= --no-group= --only-group= --all-groups --no-default-groups --no-editable --inexact --exact "
-    "--isolated --active "
-    "--no-project --no-config --refresh --reinstall --upgrade,-U --package= --all-packages --directory= "
-    "--project= --from= "
-    "--index= --default-index= --index-url,-i= --extra-index-url= --no-index --env-file= --no-env-file "
-    "--module,-m:module "
-    "--script,-s:module --no-cache,-n --cache-dir= --color= --no-progress --native-tls --managed-python "
-    "--no-managed-python "
-    "--no-python-downloads --prerelease= --resolution= --link-mode= --exclude-newer= --no-build --no-binary "
-    "--compile-bytecode "
-    "--show-resolution --python-platform= --torch-backend= --constraints,-c= --overrides= --upgrade-package= "
-    "--refresh-package="
+    "--with,-w= --with-editable= --with-requirements= --python,-p= --extra= --all-extras --no-extra= --no-dev --dev "
+    "--only-dev --group= --no-group= --only-group= --all-groups --no-default-groups --no-editable --inexact --exact "
+    "--isolated --active --no-project --no-config --refresh --reinstall --upgrade,-U --package= --all-packages "
+    "--directory= --project= --from= --index= --default-index= --index-url,-i= --extra-index-url= --no-index "
+    "--env-file= --no-env-file --module,-m:module --script,-s:module --no-cache,-n --cache-dir= --color= "
+    "--no-progress --native-tls --managed-python --no-managed-python --no-python-downloads --prerelease= "
+    "--resolution= --link-mode= --exclude-newer= --no-build --no-binary --compile-bytecode --show-resolution "
+    "--python-platform= --torch-backend= --constraints,-c= --overrides= --upgrade-package= --refresh-package="
 )
 _NPX = _QUIET + "-p,--package= --prefer-offline --prefer-online --ignore-existing --workspace,-w= --workspaces --bun -b"
 _PIPX = (
@@ -212,8 +187,13 @@ _CONDA = _QUIET + "-n,--name= -p,--prefix= --cwd= --no-capture-output --live-str
 
 
 def _runs(options: str) -> Program:
-    """A program that starts the one after its options; an option that it does not know ends the reading."""
-    return Program("behind", options=options, operands="package program", stops=True)
+    """The same for a program of a package."""
+    return _wrapper(options, "package program")
+
+
+def _manager(what: str, options: str = "", *, online: str = "", **subcommands: Program) -> Program:
+    """A program that starts what a file says, and by some of its subcommands the program that they name."""
+    return Program("files", what, options, stops=True, subcommands=tuple(subcommands.items()), online=online)
 
 
 _GLOBAL_UV = (
@@ -227,11 +207,9 @@ _ROWS = rows(
         "curl": Program(options=_CURL, risky=r"-[A-Za-z0-9]*K.*", operands="curl", network=True),
         "wget": Program(options=_WGET, risky=r"-[bdFcqvnNSxrEkKmpHL46]*e.*", operands="wget", network=True),
         "aria2c": Program(risky=r"--on-.*|--conf.*", network=True),
-        "axel http https httpie xh lynx links elinks w3m tftp ssh-keyscan rlogin rcp unison croc wormhole ping "
-        "ping6 traceroute "
-        "tracepath mtr nmap masscan hping3 arping dig nslookup host drill whois ntpdate openvpn wg-quick ngrok "
-        "cloudflared "
-        "sendmail msmtp swaks gcloud gsutil az glab": Program(network=True),
+        "axel http https httpie xh lynx links elinks w3m tftp ssh-keyscan rlogin rcp unison croc wormhole ping ping6 "
+        "traceroute tracepath mtr nmap masscan hping3 arping dig nslookup host drill whois ntpdate openvpn wg-quick "
+        "ngrok cloudflared sendmail msmtp swaks gcloud gsutil az glab": Program(network=True),
         "tcpdump": Program(options="-w=write", risky=r"-[A-Za-z0-9]*z.*", network=True),
         "ip": Program(risky=r"-b.*|-force", words="netns exec"),
         "ifconfig route netstat ss": Program(),
@@ -246,8 +224,7 @@ _ROWS = rows(
         "ssh-add": Program(risky=r"-[A-Za-z0-9]*[sS].*"),
         "gpg gpg2": Program(
             options="-o,--output=write --photo-viewer=! --exec-path=! --agent-program=! --dirmngr-program=! "
-            "--keyserver-options=! "
-            "--homedir=! --options=! --keyserver= -r,--recipient= -u,--local-user="
+            "--keyserver-options=! --homedir=! --options=! --keyserver= -r,--recipient= -u,--local-user="
         ),
         "bitsadmin certutil invoke-webrequest invoke-restmethod start-bitstransfer test-connection test-netconnection "
         "resolve-dnsname send-mailmessage": Program(network=True),
@@ -278,60 +255,41 @@ _ROWS = rows(
         ),
         "jj": Program(risky=r"--config.*|--tool.*", words="exec"),
         # Programs that run code.
-        "time": Program("behind", options="-p", operands="program", stops=True, one_option=True),
+        "time": _wrapper("-p", one_option=True),
         # Not `-i`: without PATH a shell looks where it was built to, which may be the working directory.
-        "env": Program("behind", options=_ENV, operands="set program", stops=True),
-        "nice": Program("behind", options="-n,--adjustment= -#", operands="program", stops=True),
-        "setsid": Program("behind", options="-f,--fork -w,--wait -c,--ctty", operands="program", stops=True),
-        "stdbuf": Program("behind", options="-i,--input= -o,--output= -e,--error=", operands="program", stops=True),
-        "timeout": Program(
-            "behind",
-            options="--foreground --preserve-status -v,--verbose -k,--kill-after= -s,--signal=",
-            operands="skip program",
-            stops=True,
+        "env": _wrapper(_ENV, operands="set program"),
+        "nice": _wrapper("-n,--adjustment= -#"),
+        "setsid": _wrapper("-f,--fork -w,--wait -c,--ctty"),
+        "stdbuf": _wrapper("-i,--input= -o,--output= -e,--error="),
+        "timeout": _wrapper(
+            "--foreground --preserve-status -v,--verbose -k,--kill-after= -s,--signal=", operands="skip program"
         ),
-        "sudo": Program(
-            "behind",
-            options="-n,--non-interactive -S,--stdin -H -b -u,--user= -g,--group= -p,--prompt=",
-            operands="set program",
-            stops=True,
+        "sudo": _wrapper(
+            "-n,--non-interactive -S,--stdin -H -b -u,--user= -g,--group= -p,--prompt=", operands="set program"
         ),
-        "doas": Program("behind", options="-n -u=", operands="program", stops=True),
-        "command": Program("behind", options="-p -v,-V:asks", operands="program", stops=True),
-        "ionice": Program("behind", options="-t,--ignore -c,--class= -n,--classdata=", operands="program", stops=True),
-        "exec": Program("behind", operands="program", stops=True, one_option=True),
-        "nohup builtin noglob nocorrect": Program("behind", operands="program", stops=True),
-        "ccache sccache distcc icecc": Program("behind", options="-s,--show-stats", operands="program", stops=True),
-        "valgrind": Program(
-            "behind",
-            options="-q,--quiet -v,--verbose --tool= --leak-check= --track-origins= --error-exitcode= "
-            "--num-callers= "
+        "doas": _wrapper("-n -u="),
+        "command": _wrapper("-p -v,-V:asks"),
+        "ionice": _wrapper("-t,--ignore -c,--class= -n,--classdata="),
+        "exec": _wrapper(one_option=True),
+        "nohup builtin noglob nocorrect": _wrapper(),
+        "ccache sccache distcc icecc": _wrapper("-s,--show-stats"),
+        "valgrind": _wrapper(
+            "-q,--quiet -v,--verbose --tool= --leak-check= --track-origins= --error-exitcode= --num-callers= "
             "--show-leak-kinds= --show-reachable= --suppressions= --gen-suppressions= --trace-children= "
-            "--errors-for-leak-kinds= "
-            "--undef-value-errors= --vgdb= --read-var-info= --xml= --child-silent-after-fork= --max-stackframe= "
-            "--keep-stacktraces= "
-            "--log-file=write --xml-file=write --callgrind-out-file=write --massif-out-file=write "
-            "--cachegrind-out-file=write "
-            "--dump-instr= --collect-jumps= --instr-atstart= --cache-sim= --branch-sim= --time-unit= --fair-sched=",
-            operands="program",
-            stops=True,
+            "--errors-for-leak-kinds= --undef-value-errors= --vgdb= --read-var-info= --xml= "
+            "--child-silent-after-fork= --max-stackframe= --keep-stacktraces= --log-file=write --xml-file=write "
+            "--callgrind-out-file=write --massif-out-file=write --cachegrind-out-file=write --dump-instr= "
+            "--collect-jumps= --instr-atstart= --cache-sim= --branch-sim= --time-unit= --fair-sched="
         ),
-        "xvfb-run": Program(
-            "behind",
-            options="-a,--auto-servernum -l,--listen-tcp -e,--error-file= -f,--auth-file= "
-            "-n,--server-num= -p,--xauth-protocol= "
-            "-s,--server-args= -w,--wait=",
-            operands="program",
-            stops=True,
+        "xvfb-run": _wrapper(
+            "-a,--auto-servernum -l,--listen-tcp -e,--error-file= -f,--auth-file= -n,--server-num= "
+            "-p,--xauth-protocol= -s,--server-args= -w,--wait="
         ),
-        "taskset": Program("behind", options="-c,--cpu-list", operands="skip program", stops=True),
-        "xargs": Program(
-            "behind",
-            options="-0,--null -r,--no-run-if-empty -t,--verbose -x,--exit -o -n,--max-args= -P,--max-procs= -L= "
-            "-d,--delimiter= "
-            "-s,--max-chars= -E= -a,--arg-file= -I=marker --replace?marker --max-lines? --eof?",
+        "taskset": _wrapper("-c,--cpu-list", operands="skip program"),
+        "xargs": _wrapper(
+            "-0,--null -r,--no-run-if-empty -t,--verbose -x,--exit -o -n,--max-args= -P,--max-procs= -L= "
+            "-d,--delimiter= -s,--max-chars= -E= -a,--arg-file= -I=marker --replace?marker --max-lines? --eof?",
             operands="program input",
-            stops=True,
         ),
         "sh bash dash ash zsh ksh mksh rbash": Program("shell"),
         "fish csh tcsh nu elvish xonsh osh ysh yash": Program("unread shell"),
@@ -348,54 +306,41 @@ _ROWS = rows(
             network=True,
         ),
         "vi vim nvim view ex ed emacs nano pico less more most irb wish tclsh osascript open xdg-open vim.tiny "
-        "vim.basic vim.nox "
-        "vim.gtk vim.athena vimdiff rvim rview gvim joe jed micro zless zmore bzless bzmore xzless xzmore lzless "
-        "lzmore pg tig "
-        "lazygit gitui gitk crictl ctr buildah jrunscript cpan expect": Program("language"),
+        "vim.basic vim.nox vim.gtk vim.athena vimdiff rvim rview gvim joe jed micro zless zmore bzless bzmore xzless "
+        "xzmore lzless lzmore pg tig lazygit gitui gitk crictl ctr buildah jrunscript cpan expect": Program("language"),
         "telnet ftp lftp ncftp mail mailx mutt ssh-copy-id": Program("language", network=True),
         "smbclient": Program("language"),
         # A session of its own, with a policy of its own, and answers to open questions.
         "agent-host": Program("language"),
         # What stands somewhere in their arguments is started; it is not looked for.
-        "rename prename file-rename perl-rename mlr erb escript sage watch parallel flock script su runuser "
-        "pkexec chroot "
-        "unshare nsenter strace ltrace busybox toybox start-stop-daemon systemd-run screen tmux at batch crontab "
-        "unbuffer entr "
-        "fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl catchsegv "
-        "dbus-run-session sg newgrp "
-        "lesspipe rlwrap launchctl wsl cmd cmd.exe logsave sudoedit run-mailcap xdotool cpulimit ssh-agent "
-        "sshpass chronic ifne pee "
-        "mispipe zrun lckdo vipe vidir setpriv capsh choom uclampset coresched schedtool eatmydata faketime "
-        "datefudge fakechroot "
-        "cgexec trickle tsocks torsocks torify proxychains proxychains4 gpg-agent dbus-launch startx xinit xterm "
-        "uxterm urxvt rxvt "
-        "st gnome-terminal konsole alacritty kitty x-terminal-emulator dtach abduco zellij byobu lxc-attach runc "
-        "crun flatpak-spawn "
+        "rename prename file-rename perl-rename mlr erb escript sage watch parallel flock script su runuser pkexec "
+        "chroot unshare nsenter strace ltrace busybox toybox start-stop-daemon systemd-run screen tmux at batch "
+        "crontab unbuffer entr fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl "
+        "catchsegv dbus-run-session sg newgrp lesspipe rlwrap launchctl wsl cmd cmd.exe logsave sudoedit run-mailcap "
+        "xdotool cpulimit ssh-agent sshpass chronic ifne pee mispipe zrun lckdo vipe vidir setpriv capsh choom "
+        "uclampset coresched schedtool eatmydata faketime datefudge fakechroot cgexec trickle tsocks torsocks torify "
+        "proxychains proxychains4 gpg-agent dbus-launch startx xinit xterm uxterm urxvt rxvt st gnome-terminal "
+        "konsole alacritty kitty x-terminal-emulator dtach abduco zellij byobu lxc-attach runc crun flatpak-spawn "
         "toolbox distrobox distrobox-enter guix systemd-cat systemd-inhibit systemd-nspawn machinectl coredumpctl "
-        "daemonize daemon "
-        "run-one solo supervisord runsv chpst setuidgid envdir envuidgid softlimit setlock pgrphack fghack tini "
-        "dumb-init su-exec "
-        "gosu catatonit execlineb sudo-rs please run0 dzdo pfexec wine wine64 box64 mpirun mpiexec srun salloc "
-        "bsub uftrace heaptrack "
-        "rr nsys ncu nvprof bear scan-build intercept-build compiledb libtool aws-vault chamber op doppler "
-        "infisical envconsul sops "
-        "fzf sk i386 x86_64 uname26 runcon reflex modd air compiledaemon gow rtx hx unshar radare2 r2 rizin drgn "
-        "bpftrace rmt "
-        "powershell powershell.exe pwsh pwsh.exe lldb perf": Program("somewhere"),
+        "daemonize daemon run-one solo supervisord runsv chpst setuidgid envdir envuidgid softlimit setlock pgrphack "
+        "fghack tini dumb-init su-exec gosu catatonit execlineb sudo-rs please run0 dzdo pfexec wine wine64 box64 "
+        "mpirun mpiexec srun salloc bsub uftrace heaptrack rr nsys ncu nvprof bear scan-build intercept-build "
+        "compiledb libtool aws-vault chamber op doppler infisical envconsul sops fzf sk i386 x86_64 uname26 runcon "
+        "reflex modd air compiledaemon gow rtx hx unshar radare2 r2 rizin drgn bpftrace rmt powershell powershell.exe "
+        "pwsh pwsh.exe lldb perf": Program("somewhere"),
         "gdb gdb-multiarch": Program(
             options="-batch,--batch -q,-quiet,--quiet -nx,--nx -nh,--nh -n -ex,--ex,-eval-command=command "
-            "-iex=command -args,--args:args "
-            "-return-child-result,--return-child-result",
+            "-iex=command -args,--args:args -return-child-result,--return-child-result",
             operands="gdb",
             stops=True,
         ),
         "sshfs socat nc ncat netcat rsh mosh autossh nc.openbsd nc.traditional": Program("somewhere", network=True),
         # Build tools and package managers.
-        "make gmake bmake mingw32-make nmake ninja samu cmake ctest cpack meson scons waf bazel bazelisk buck "
-        "pants gradle gradlew "
-        "mvn mvnw mvnd ant sbt mill lein bloop stack cabal dune mix rebar3 zig swift msbuild xcodebuild configure "
-        "latexmk "
-        "autoconf autoreconf automake aclocal autom4te autoheader flutter dotnet": Program("files", _BUILD),
+        "make gmake bmake mingw32-make nmake ninja samu cmake ctest cpack meson scons waf bazel bazelisk buck pants "
+        "gradle gradlew mvn mvnw mvnd ant sbt mill lein bloop stack cabal dune mix rebar3 zig swift msbuild "
+        "xcodebuild configure latexmk autoconf autoreconf automake aclocal autom4te autoheader flutter dotnet": Program(
+            "files", _BUILD
+        ),
         "cargo": Program("files", _BUILD, risky=r"--config.*", online="install fetch update publish search"),
         "go": Program(
             "files",
@@ -405,8 +350,9 @@ _ROWS = rows(
             online="get install",
         ),
         "just task go-task rake thor invoke inv fab doit mage earthly act snakemake nx turbo lerna gulp grunt "
-        "npm-run-all run-s "
-        "run-p foreman honcho overmind hivemind watchman guard bacon moon rails": Program("files", _TASKS),
+        "npm-run-all run-s run-p foreman honcho overmind hivemind watchman guard bacon moon rails": Program(
+            "files", _TASKS
+        ),
         "tox nox pre-commit prek lefthook husky lint-staged": Program("files", _LISTED),
         "hyperfine concurrently nodemon pm2 watchexec cross-env cross-env-shell dotenvx": Program("files", _LINES),
         "prove": Program("files", "the tests that it is given", options="-e,--exec=! -P=! --source=!"),
@@ -414,9 +360,8 @@ _ROWS = rows(
         "objcopy": Program(
             options="-O= -I= -B= -F= -j= -R= -K= -N= -G= -W= -L=", risky=r"--?plugin.*|@.*", operands="write write"
         ),
-        "sqlite psql mysql mariadb dc gnuplot octave r maxima gp duckdb mongo mongosh guile ghci runghc "
-        "runhaskell erl racket "
-        "sbcl clisp clojure clj bb kotlin jshell swipl ocaml iex csi gsi gforth raku nim crystal": Program(
+        "sqlite psql mysql mariadb dc gnuplot octave r maxima gp duckdb mongo mongosh guile ghci runghc runhaskell "
+        "erl racket sbcl clisp clojure clj bb kotlin jshell swipl ocaml iex csi gsi gforth raku nim crystal": Program(
             "files", _OWN
         ),
         "gcc cc c++ g++ clang clang++ cpp gfortran gdc gccgo": Program(
@@ -444,78 +389,49 @@ _ROWS = rows(
         ),
         "virtualenv": Program(options="-p,--python=!", risky=r"-p.*"),
         "gofmt rustfmt clang-format shellcheck shfmt pkg-config cmp gcov lcov ctags": Program(),
-        "uv": Program(
-            "files",
+        "uv": _manager(
             _SCRIPTS,
-            options=_GLOBAL_UV,
-            stops=True,
+            _GLOBAL_UV,
             online="pip add sync lock publish tool",
-            subcommands=(
-                ("run", _runs(_UV)),
-                ("tool", Program("files", _SCRIPTS, stops=True, subcommands=(("run", _runs(_UV)),))),
-            ),
+            run=_runs(_UV),
+            tool=_manager(_SCRIPTS, run=_runs(_UV)),
         ),
         "uvx": _runs(_UV),
         "npx bunx": _runs(_NPX),
-        "poetry": Program(
-            "files",
+        "poetry": _manager(
             _SCRIPTS,
-            options=_QUIET + "-n,--no-interaction -C,--directory= -P,--project= --no-ansi --no-plugins --no-cache",
-            stops=True,
+            _QUIET + "-n,--no-interaction -C,--directory= -P,--project= --no-ansi --no-plugins --no-cache",
             online="add install update publish lock",
-            subcommands=(("run", _runs(_QUIET)),),
+            run=_runs(_QUIET),
         ),
-        "pipenv": Program(
-            "files", _SCRIPTS, options=_QUIET, stops=True, subcommands=(("run", _runs(_QUIET + "--system")),)
-        ),
-        "pdm": Program(
-            "files",
+        "pipenv": _manager(_SCRIPTS, _QUIET, run=_runs(_QUIET + "--system")),
+        "pdm": _manager(
             _SCRIPTS,
-            options=_QUIET + "-p,--project=",
-            stops=True,
-            subcommands=(("run", _runs(_QUIET + "-p,--project= -s,--site-packages -g,--global --venv= --env-file=")),),
+            _QUIET + "-p,--project=",
+            run=_runs(_QUIET + "-p,--project= -s,--site-packages -g,--global --venv= --env-file="),
         ),
-        "hatch": Program("files", _SCRIPTS, options=_HATCH, stops=True, subcommands=(("run", _runs(_QUIET)),)),
-        "rye": Program(
-            "files", _SCRIPTS, options=_QUIET, stops=True, subcommands=(("run", _runs(_QUIET + "--pyproject=")),)
-        ),
-        "bundle": Program(
-            "files",
+        "hatch": _manager(_SCRIPTS, _HATCH, run=_runs(_QUIET)),
+        "rye": _manager(_SCRIPTS, _QUIET, run=_runs(_QUIET + "--pyproject=")),
+        "bundle": _manager(_SCRIPTS, _QUIET, exec=_runs(_QUIET + "--keep-file-descriptors --gemfile=")),
+        "npm": _manager(
             _SCRIPTS,
-            options=_QUIET,
-            stops=True,
-            subcommands=(("exec", _runs(_QUIET + "--keep-file-descriptors --gemfile=")),),
-        ),
-        "npm": Program(
-            "files",
-            _SCRIPTS,
-            options=_QUIET + "--script-shell=! --node-options=! --git=! --browser=! --viewer=! "
-            "--editor=! --shell=! "
+            _QUIET + "--script-shell=! --node-options=! --git=! --browser=! --viewer=! --editor=! --shell=! "
             "--userconfig=! --globalconfig=! --git-tag-version --no-git-tag-version --global -g --prefix=into -C=into",
-            stops=True,
             online="install i ci add update publish view search audit",
-            subcommands=(("exec", _runs(_NPX)),),
+            exec=_runs(_NPX),
         ),
-        "pnpm": Program(
-            "files",
+        "pnpm": _manager(
             _SCRIPTS,
-            options=_QUIET + "-C,--dir= -r,--recursive --filter,-F=",
-            stops=True,
+            _QUIET + "-C,--dir= -r,--recursive --filter,-F=",
             online="install i add update publish dlx",
-            subcommands=(("exec", _runs(_QUIET)), ("dlx", _runs(_NPX))),
+            exec=_runs(_QUIET),
+            dlx=_runs(_NPX),
         ),
-        "yarn": Program(
-            "files",
-            _SCRIPTS,
-            options=_QUIET + "--cwd=",
-            stops=True,
-            online="install add upgrade publish dlx",
-            subcommands=(("exec", _runs(_QUIET)), ("dlx", _runs(_NPX))),
+        "yarn": _manager(
+            _SCRIPTS, _QUIET + "--cwd=", online="install add upgrade publish dlx", exec=_runs(_QUIET), dlx=_runs(_NPX)
         ),
-        "pipx": Program("files", _SCRIPTS, options=_QUIET, stops=True, subcommands=(("run", _runs(_PIPX)),)),
-        "conda mamba micromamba": Program(
-            "files", _SCRIPTS, options=_QUIET, stops=True, subcommands=(("run", _runs(_CONDA)),)
-        ),
+        "pipx": _manager(_SCRIPTS, _QUIET, run=_runs(_PIPX)),
+        "conda mamba micromamba": _manager(_SCRIPTS, _QUIET, run=_runs(_CONDA)),
         "pip": Program("files", _SCRIPTS, online="install download index search"),
         "gem": Program("files", _SCRIPTS, online="install update push fetch"),
         "apt": Program("files", _SCRIPTS, online="install update upgrade"),
@@ -524,19 +440,12 @@ _ROWS = rows(
         "gh": Program("files", _SCRIPTS, network=True),
         "dnf yum apk pacman zypper snap flatpak dpkg rpm bun deno composer nix nix-shell nix-build "
         "nix-env devenv": Program("files", _SCRIPTS),
-        "mise": Program("files", _VERSION, options=_QUIET, stops=True, subcommands=(("exec", _runs(_QUIET)),)),
-        "direnv": Program(
-            "files",
+        "mise": _manager(_VERSION, _QUIET, exec=_runs(_QUIET)),
+        "direnv": _manager(_VERSION, exec=_wrapper(operands="skip program")),
+        "dotenv": _manager(
             _VERSION,
-            stops=True,
-            subcommands=(("exec", Program("behind", operands="skip program", stops=True)),),
-        ),
-        "dotenv": Program(
-            "files",
-            _VERSION,
-            options=_QUIET + "-f,--file= -e,--export -q,--quote= -i,--interpolate",
-            stops=True,
-            subcommands=(("run", _runs(_QUIET + "--override --no-override")),),
+            _QUIET + "-f,--file= -e,--export -q,--quote= -i,--interpolate",
+            run=_runs(_QUIET + "--override --no-override"),
         ),
         "asdf rbenv pyenv nodenv volta fnm nvm corepack rustup": Program("files", _VERSION),
     }

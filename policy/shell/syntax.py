@@ -71,9 +71,8 @@ class Redirect(NamedTuple):
 
 
 _WORDS = words(
-    "word string raw_string concatenation number simple_expansion expansion command_substitution "
-    "process_substitution ansi_c_string translated_string arithmetic_expansion brace_expression extglob_pattern "
-    "regex"
+    "word string raw_string concatenation number simple_expansion expansion command_substitution process_substitution "
+    "ansi_c_string translated_string arithmetic_expansion brace_expression extglob_pattern regex"
 )
 _OPERATION = 3
 """Parts of a list of two: left, operator, right."""
@@ -88,9 +87,8 @@ _CONTAINERS = words(
     "subscript c_style_for_statement ternary_expression for_statement"
 )
 _LEAVES = words(
-    "word number raw_string ansi_c_string variable_name special_variable_name file_descriptor comment "
-    "heredoc_start heredoc_content heredoc_end string_content test_operator regex extglob_pattern "
-    "brace_expression"
+    "word number raw_string ansi_c_string variable_name special_variable_name file_descriptor comment heredoc_start "
+    "heredoc_content heredoc_end string_content test_operator regex extglob_pattern brace_expression"
 )
 _OF_TESTS = words("regex extglob_pattern test_operator binary_expression unary_expression parenthesized_expression")
 _HOLD_TESTS = words(

@@ -45,9 +45,8 @@ RESERVED_WORDS = words(
 )
 
 POISONING_BUILTINS = words(
-    "alias unalias enable hash bind complete compgen compopt fc history shopt let set "
-    "disown suspend disable integer float unhash unfunction zstyle autoload "
-    "zmodload emulate setopt unsetopt functions zle sched"
+    "alias unalias enable hash bind complete compgen compopt fc history shopt let set disown suspend disable integer "
+    "float unhash unfunction zstyle autoload zmodload emulate setopt unsetopt functions zle sched"
 )
 """Builtins that change what later words mean."""
 RUNS_TEXT = words("eval trap")
