@@ -20,6 +20,9 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Confirms = Callable[[bytes, bytes, bytes], bool]
+    """(all that was found, the secret in it, the byte behind it) → True if it is one."""
+
 _MIN_RANDOM, _MIN_PASSWORD = 16, 8
 """Shorter values are not taken for a key or a password by their names alone, in bytes."""
 
@@ -104,11 +107,6 @@ def _is_operation(value: bytes) -> bool:
     return re.search(_OPERATORS, value) is not None and re.fullmatch(rb"[\w.?!&=*]+", value) is not None
 
 
-def _names_something_else(name: bytes) -> bool:
-    """True where `name` holds a telling word and is not the secret's own name."""
-    return re.search(_OF_A_SECRET, name) is not None
-
-
 def holds_credentials(encoded: bytes) -> bool:
     """True where base64 holds `user:password`, as Basic authorization has it."""
     return b":" in _decode(encoded)
@@ -140,7 +138,7 @@ class Detector(NamedTuple):
     kind: str
     pattern: str
     anchors: tuple[str, ...]
-    confirms: Callable[[bytes, bytes, bytes], bool] | None = None
+    confirms: Confirms | None = None
     in_json: str | None = None
 
 
@@ -148,16 +146,13 @@ _EDGE = r"(?:\b|\\[nrtbf])"
 """The start of a word, also after an escaped end of line."""
 
 
-def _is_key(_match: bytes, secret: bytes, _behind: bytes) -> bool:
-    return is_key(secret)
+def _if(judge: Callable[[bytes], bool]) -> Confirms:
+    """Confirm by the secret alone."""
+    return lambda _match, secret, _behind: judge(secret)
 
 
 def _holds_base64(match: bytes, _secret: bytes, _behind: bytes) -> bool:
     return re.search(rb"[A-Za-z0-9+/=]{24}", match) is not None
-
-
-def _holds_private_key(_match: bytes, secret: bytes, _behind: bytes) -> bool:
-    return holds_private_key(secret)
 
 
 def _tokens(kind: str, *known: tuple[str, str], word: bool = False) -> Detector:
@@ -199,7 +194,7 @@ _KNOWN_TOKENS: tuple[Detector, ...] = (
         ("private key",),
         _holds_base64,
     ),
-    Detector("private-key", r"LS0tLS1CRUdJTi[A-Za-z0-9+/]{40,}={0,2}", ("ls0tls1crudjti",), _holds_private_key),
+    Detector("private-key", r"LS0tLS1CRUdJTi[A-Za-z0-9+/]{40,}={0,2}", ("ls0tls1crudjti",), _if(holds_private_key)),
     Detector("private-key", rf"Private-Lines: [0-9]{{1,4}}{_KEY_BODY}{{40,}}", ("private-lines: ",), _holds_base64),
     _tokens("aws-access-key", ("AKIA ASIA ABIA ACCA", r"[A-Z2-7]{16}\b")),
     _tokens("github-token", ("ghp_ gho_ ghu_ ghs_ ghr_", "[A-Za-z0-9]{30,}"), ("github_pat_", "[A-Za-z0-9_]{22,}")),
@@ -223,7 +218,7 @@ _KNOWN_TOKENS: tuple[Detector, ...] = (
         "api-key",
         rf"{_EDGE}(?P<secret>sk-[A-Za-z0-9_-]{{20,}})",
         ("sk-",),
-        _is_key,
+        _if(is_key),
         in_json="sk-[A-Za-z0-9_-]{20,}",
     ),
     _tokens(
@@ -232,7 +227,7 @@ _KNOWN_TOKENS: tuple[Detector, ...] = (
         ("ya29.", "[0-9A-Za-z_-]{20,}"),
         ("GOCSPX-", "[0-9A-Za-z_-]{20,64}"),
     ),
-    Detector("azure-secret", r"[A-Za-z0-9_~.-]{3}[78]Q~[A-Za-z0-9_~.-]{31,34}", ("q~",), _is_key),
+    Detector("azure-secret", r"[A-Za-z0-9_~.-]{3}[78]Q~[A-Za-z0-9_~.-]{31,34}", ("q~",), _if(is_key)),
     _tokens(
         "package-token",
         ("npm_", "[A-Za-z0-9]{36}"),
@@ -295,7 +290,7 @@ def secret_of_field(name: str, value: str) -> int | None:
     if match["password"]:
         is_secret = is_password(raw)
     elif match["cookie"]:
-        is_secret = _holds_cookie(b"", raw, b"")
+        is_secret = _holds_cookie(raw)
     elif match["auth"]:
         is_secret = holds_credentials(raw)
     else:
@@ -311,24 +306,16 @@ _TELLING = (
 _SCHEME = rb"(?i)((?:bearer|basic|token|apikey)\s{1,8})[A-Za-z0-9._~+/=-]{8,}$"
 
 
-def _names_value(match: bytes, secret: bytes, behind: bytes) -> bool:
-    return is_random(secret) and not _is_computed(match, secret, behind) and not _names_something_else(_name(match))
+def _named(judge: Callable[[bytes], bool], *, is_quoted: bool = False) -> Confirms:
+    """Confirm a value that stands behind its name."""
 
+    def confirm(match: bytes, secret: bytes, behind: bytes) -> bool:
+        if (is_quoted and is_address(secret)) or not judge(secret) or _is_computed(match, secret, behind):
+            return False
+        name = b"".join(re.findall(rb"^[\w.-]+", match))
+        return re.search(_OF_A_SECRET, name) is None
 
-def _names_password(match: bytes, secret: bytes, behind: bytes) -> bool:
-    return is_password(secret) and not _is_computed(match, secret, behind) and not _names_something_else(_name(match))
-
-
-def _name(match: bytes) -> bytes:
-    return b"".join(re.findall(rb"^[\w.-]+", match))
-
-
-def _is_random(_match: bytes, secret: bytes, _behind: bytes) -> bool:
-    return is_random(secret)
-
-
-def _is_value(_match: bytes, secret: bytes, _behind: bytes) -> bool:
-    return not _is_stand_in(secret)
+    return confirm
 
 
 def _is_option(match: bytes, secret: bytes, _behind: bytes) -> bool:
@@ -338,11 +325,7 @@ def _is_option(match: bytes, secret: bytes, _behind: bytes) -> bool:
     return b"=" in match[: -len(secret)] or _is_mixed(secret) or is_password(secret)
 
 
-def _holds_credentials(_match: bytes, secret: bytes, _behind: bytes) -> bool:
-    return holds_credentials(secret)
-
-
-def _holds_cookie(_match: bytes, secret: bytes, _behind: bytes) -> bool:
+def _holds_cookie(secret: bytes) -> bool:
     return any(
         len(value) >= _MIN_PASSWORD and _is_mixed(value) and not _is_stand_in(value)
         for value in re.findall(rb"=([^;\s]+)", secret)
@@ -387,97 +370,92 @@ _COMMANDS = {
     "redis-cli": rf"{_EDGE}redis-cli\b{_IN_LINE}\s-a\s{{1,4}}",
 }
 """Text before the secret in a command line, by its anchor."""
+_NAMES = (
+    (
+        r"(?i:passw(?:or)?d|passphrase|pwd)[A-Za-z0-9_]{0,24}", _MIN_PASSWORD,
+        ("passw", "passphrase", "pwd"), is_password,
+    ),
+    (
+        rf"(?i:{_KEY}|secret|token|credential|bearer|authorization)[A-Za-z0-9_.-]{{0,24}}", _MIN_RANDOM,
+        ("key", "secret", "token", "credential", "bearer", "authorization"), is_random,
+    ),
+)  # fmt: skip
+"""Telling names: the least length of a value behind one, its anchors, and the judge of a value."""
+
+
+def _telling(
+    pattern: str, anchors: tuple[str, ...], confirms: Confirms | None = None, in_json: str | None = None
+) -> Detector:
+    """A value that is a secret by where it stands, unless it stands for another."""
+    return Detector("secret", pattern, anchors, confirms or _if(lambda secret: not _is_stand_in(secret)), in_json)
+
 
 _TELLING_PLACES: tuple[Detector, ...] = (
-    Detector(
-        "secret",
+    _telling(
         rf"(?i:authorization){_ASSIGNS}(?i:bearer|basic|token|apikey|sso-key)\s{{1,8}}"
         r"(?P<secret>[A-Za-z0-9._~+/=-]{8,})",
         ("authorization",),
-        _is_value,
     ),
-    Detector(
-        "secret",
+    _telling(
         rf"{_EDGE}[A-Za-z][A-Za-z0-9+.-]{{1,30}}:{_SLASHES}[^\s:/@\"'<>\\`]*:(?P<secret>[^\s/\"'<>\\`]+)@",
         ("://", ":\\"),
-        _is_value,
     ),
-    Detector(
-        "secret",
+    _telling(
         r"(?i:(?:;\s{0,4}(?:password|pwd)|accountkey|sharedaccess(?:key|signature)|sharedsecretvalue)\s{0,4}=\s{0,4})"
         r"(?P<secret>[^;\"'\s\\]{3,})",
         ("password", "pwd", "accountkey", "sharedaccess", "sharedsecretvalue"),
-        _is_value,
     ),
-    Detector(
-        "secret",
+    _telling(
         rf"(?i:{_EDGE}(?:password|pwd)\s?=\s?)(?P<secret>[^;\"'\s\\]{{3,}})"
         r"(?i:;\s?(?:server|data source|host|port|database|initial catalog|uid|user|trusted|encrypt|integrated))",
         ("password", "pwd"),
-        _is_value,
     ),
-    Detector(
-        "secret",
+    _telling(
         rf"(?i:(?:{_PARAMETER}|{_EDGE}(?:user|dbname|host|hostaddr|port|sslmode)=[^\s;&\"',()]+[ \t]{{1,4}})"
         r"(?:password|passwd|pwd)=)"
         r"(?P<secret>[^\s&\"',;()\\]+)",
         ("password=", "passwd=", "pwd="),
-        _is_value,
     ),
-    Detector(
-        "secret",
+    _telling(
         _PARAMETER + r"(?i:sig|signature|x-amz-signature|x-goog-signature|x-amz-security-token)="
         r"(?P<secret>[A-Za-z0-9%+/=_-]{20,})",
         ("sig=", "signature=", "x-amz-security-token="),
-        _is_value,
     ),
-    Detector(
-        "secret",
+    _telling(
         r"(?i:--(?:[a-z]+-){0,3}(?:password|passwd|passphrase|token|secret|apikey|api-key|access-key|secret-key))"
         rf"(?:=|[ \t]{{1,4}}){_QUOTE}{_TO_QUOTE}",
         ("--",),
         _is_option,
     ),
-    *(
-        Detector("secret", rf"{command}{_QUOTE}{_TO_QUOTE}", (command_anchor,), _is_value)
-        for command_anchor, command in _COMMANDS.items()
-    ),
-    Detector(
-        "secret",
+    *(_telling(rf"{command}{_QUOTE}{_TO_QUOTE}", (command_anchor,)) for command_anchor, command in _COMMANDS.items()),
+    _telling(
         rf"(?i:{_EDGE}(?:machine{_BLANK}{{1,8}}[^\s\"'\\]+|default){_BLANK}{{1,32}}"
         rf"login{_BLANK}{{1,8}}[^\s\"'\\]+{_BLANK}{{1,32}}password{_BLANK}{{1,8}}){_TO_QUOTE}",
         ("login",),
-        _is_value,
     ),
-    Detector(
-        "secret",
+    _telling(
         r"(?m:^|[\"'\s]|\\n)[A-Za-z0-9.*_-]+:(?:54[0-9]{2}|6432|\*):[^\s:\"']{1,64}:[^\s:\"']{1,64}:"
         r"(?P<secret>[^\s:\"'\\]{3,})(?m:$|[\s\"'\\])",
         # No time of day has one of these, so that events with their times concern no detector.
         (*(f":54{number:02}:" for number in range(100)), ":6432:", ":*:"),
-        _is_value,
         in_json=r":(?:54[0-9]{2}|6432|\*):",
     ),
-    Detector(
-        "secret",
+    _telling(
         rf"(?i:{_EDGE}_?auth){_SETS}(?P<secret>[A-Za-z0-9+/]{{6,}}={{0,2}})",
         _setting("auth"),
-        _holds_credentials,
+        _if(holds_credentials),
     ),
-    Detector(
-        "secret",
+    _telling(
         rf"(?i:{_EDGE}set-cookie){_ASSIGNS}[^=;\s\"'\\]+=(?P<secret>[^;\s\"'\\]{{8,}})",
         ("set-cookie",),
-        lambda _match, secret, _behind: _is_mixed(secret) and not _is_stand_in(secret),
+        _if(lambda secret: _is_mixed(secret) and not _is_stand_in(secret)),
     ),
-    Detector(
-        "secret",
+    _telling(
         rf"(?:(?i:[^-]{_EDGE}cookie|^cookie){_ASSIGNS}|--cookie[ =]{_QUOTE})(?P<secret>[^\r\n\"'\\]{{8,}})",
         ("cookie",),
-        _holds_cookie,
+        _if(_holds_cookie),
     ),
-    Detector(
-        "secret",
+    _telling(
         rf"(?i:{_EDGE}(?:(?:phpsessid|jsessionid|connect\.sid|asp\.net_sessionid|laravel_session){_SETS}|(?:sessionid|sid)=))"
         r"(?P<secret>[A-Za-z0-9%._+/~-]{16,})",
         (
@@ -485,51 +463,27 @@ _TELLING_PLACES: tuple[Detector, ...] = (
             "sessionid=",
             "sid=",
         ),
-        _is_random,
+        _if(is_random),
     ),
-    Detector(
-        "secret",
+    _telling(
         r"(?i:<(?:[a-z]{1,20}:)?(?:password|passphrase|secret|token|api-?key|secret-?key)>)(?P<secret>[^<\s]{3,})</",
         ("password>", "passphrase>", "secret>", "token>", "key>"),
-        _is_value,
     ),
-    Detector(
-        "secret",
+    _telling(
         rf"(?i:{_EDGE}(?:name|key){_ASSIGNS}[a-z0-9_.:-]{{0,48}}(?:passw(?:or)?d|secret|token|{_KEY})[\"'\\]{{0,8}},?"
         rf"{_BLANK}{{1,32}}{_QUOTE}value{_SETS}){_value(_MIN_PASSWORD)}",
         _setting("value"),
         lambda match, secret, behind: not _is_computed(match, secret, behind) and is_password(secret),
     ),
-    Detector(
-        "secret",
+    _telling(
         rf"(?i:{_EDGE}(?:user|role|grant)\s[^;\n]+?\s(?:identified\s{{1,4}}(?:with\s{{1,4}}\S+\s{{1,4}})?by|password)\s{{1,4}})"
         r"[\"'](?P<secret>[^\"'\s]{4,})[\"']",
         ("identified", "password"),
-        _is_value,
     ),
-    Detector(
-        "secret",
-        rf"(?i:passw(?:or)?d|passphrase|pwd)[A-Za-z0-9_]{{0,24}}{_BEFORE_QUOTE}{_quoted_value(_MIN_PASSWORD)}",
-        ("passw", "passphrase", "pwd"),
-        lambda match, secret, behind: not is_address(secret) and _names_password(match, secret, behind),
-    ),
-    Detector(
-        "secret",
-        rf"(?i:{_KEY}|secret|token|credential|bearer|authorization)[A-Za-z0-9_.-]{{0,24}}{_BEFORE_QUOTE}{_quoted_value(_MIN_RANDOM)}",
-        ("key", "secret", "token", "credential", "bearer", "authorization"),
-        lambda match, secret, behind: not is_address(secret) and _names_value(match, secret, behind),
-    ),
-    Detector(
-        "secret",
-        rf"(?i:passw(?:or)?d|passphrase|pwd)[A-Za-z0-9_]{{0,24}}{_ASSIGNS}{_value(_MIN_PASSWORD)}",
-        ("passw", "passphrase", "pwd"),
-        _names_password,
-    ),
-    Detector(
-        "secret",
-        rf"(?i:{_KEY}|secret|token|credential|bearer|authorization)[A-Za-z0-9_.-]{{0,24}}{_ASSIGNS}{_value(_MIN_RANDOM)}",
-        ("key", "secret", "token", "credential", "bearer", "authorization"),
-        _names_value,
+    *(
+        _telling(f"{names}{before}{value(least)}", anchors, _named(judge, is_quoted=value is _quoted_value))
+        for before, value in ((_BEFORE_QUOTE, _quoted_value), (_ASSIGNS, _value))
+        for names, least, anchors, judge in _NAMES
     ),
 )
 
