@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolSpec
     from policy.facts import ActionFacts
     from policy.scope import Widening
-    from policy.shell.findings import Operand, ParsedCommand, Redirection, SimpleCommand
+    from policy.shell.findings import FileUse, ParsedCommand, SimpleCommand
 
 # What the describers of a call share: the call as a value, and the one way that its text takes to a person.
 
@@ -226,7 +226,7 @@ def _targets(parsed: ParsedCommand, facts: CommandFacts, mode: str, screen: Scre
     return _listed(dict.fromkeys(places), screen)
 
 
-def _places(one: Redirection | Operand, facts: CommandFacts) -> list[str | None]:
+def _places(one: FileUse, facts: CommandFacts) -> list[str | None]:
     spellings = one.spellings(facts.cwd, facts.home)
     return [facts.real_paths.get(spelling, spelling) for spelling in spellings] or [one.path]
 

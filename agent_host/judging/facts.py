@@ -18,7 +18,6 @@ from policy.redaction import Redaction
 from policy.rules.native_exec import places_of
 from policy.rules.protected_paths import STEERING, is_laid_out, repositories_by_shape, repositories_in_the_making
 from policy.shell import BadArgv, argv_of, line_of, parse_line, paths_in_line, variables_of, words_of
-from policy.shell.findings import Operand
 from policy.shell.variables import names_read
 
 if TYPE_CHECKING:
@@ -259,7 +258,7 @@ def _add_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
     """The facts with what is below the directories that a line acts on as a whole, of the names that the bundle blocks
     at any depth. Costs a walk through them, and nothing for other lines."""
     parsed = parse_line(facts)
-    files = [one for one in parsed.files if one.pattern or (isinstance(one, Operand) and one.tree)]
+    files = [one for one in parsed.files if one.pattern or one.tree]
     if not files:
         return facts
     entries = [bundle.capability(CapabilityName.FILE_WRITE), bundle.capability(CapabilityName.FILE_DELETE)]
@@ -271,7 +270,7 @@ def _add_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
     through: dict[tuple[str, str], tuple[str, ...]] = {}
     for one in files:
         pattern = one.pattern or ""
-        is_tree = ANY_DEPTH in pattern or (isinstance(one, Operand) and one.tree)
+        is_tree = ANY_DEPTH in pattern or one.tree
         for spelling in one.spellings(facts.cwd, facts.home):
             root = facts.real_paths.get(spelling, spelling)
             if pattern:

@@ -27,7 +27,7 @@ from policy.programs import is_known, program_named, what_it_starts
 from policy.rules import PROCESS_RULE, REPOSITORY_RULE, approval_needed, deny, where
 from policy.rules.protected_paths import repositories_by_shape, session_samples
 from policy.shell import is_link, parse_line, real_path_of
-from policy.shell.findings import Operand, ParsedCommand, Redirection
+from policy.shell.findings import FileUse, ParsedCommand
 from policy.shell.tables import HARMLESS_VARIABLE
 
 if TYPE_CHECKING:
@@ -363,8 +363,8 @@ def _check_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Deci
     """A denial of one of them denies the line; an approval that one of them needs is needed for the line."""
     approval: Decision | None = None
     made = () if case.bundle.held else _places_made(parsed, facts, case.os)
-    anywhere = [Redirection(None, "write"), Redirection(None, "read")] if parsed.unparsed else []
-    files: tuple[Redirection | Operand, ...] = (*parsed.redirections, *anywhere, *parsed.operands)
+    anywhere = [FileUse("write", None), FileUse("read", None)] if parsed.unparsed else []
+    files: tuple[FileUse, ...] = (*parsed.redirections, *anywhere, *parsed.operands)
     laid_out = set() if case.bundle.held else _repositories_made(files, facts, case.os)
     for one in files:
         if one.mode == "make":
@@ -375,14 +375,14 @@ def _check_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Deci
         if made and _goes_through(case, facts, one, made):
             reason = f"{one.path} is behind a link that the line makes, or may make; do that in a command of its own"
             return deny(case.entry.name, where(case.entry), reason)
-        answer = _operand(case, facts, one) if isinstance(one, Operand) else _redirection(case, facts, one)
+        answer = _redirection(case, facts, one) if one.program is None else _operand(case, facts, one)
         if answer is not None and answer.decision == "DENIED":
             return answer
         approval = approval or answer
     return approval if case.bundle.lines_ask else None
 
 
-def _repositories_made(files: tuple[Redirection | Operand, ...], facts: CommandFacts, os: OsFamily) -> set[str]:
+def _repositories_made(files: tuple[FileUse, ...], facts: CommandFacts, os: OsFamily) -> set[str]:
     """The directories that the line makes look like repositories: by a HEAD, or by objects and refs."""
     written = {
         normalize(path, os) for one in files if one.mode == "write" for path in one.spellings(facts.cwd, facts.home)
@@ -391,13 +391,13 @@ def _repositories_made(files: tuple[Redirection | Operand, ...], facts: CommandF
     return made | {path.removesuffix("/objects") for path in written if path.endswith("/objects")}
 
 
-def _steers_one(case: Case, facts: CommandFacts, one: Redirection | Operand, laid_out: set[str]) -> bool:
+def _steers_one(case: Case, facts: CommandFacts, one: FileUse, laid_out: set[str]) -> bool:
     """True for a file that would say what git runs in one of these directories."""
     paths = (normalize(path, case.os) for path in one.spellings(facts.cwd, facts.home))
     return any(directory in laid_out for path in paths for directory, _ in repositories_by_shape(path, case.os))
 
 
-def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision | None:
+def _redirection(case: Case, facts: CommandFacts, one: FileUse) -> Decision | None:
     capability = _CAPABILITY[one.mode]
     if one.path is None:
         return None if case.entry.requires_approval or case.bundle.held else _somewhere(case, capability)
@@ -406,12 +406,11 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
     entry = case.bundle.capability(capability)
     if entry is None or one.pattern is None or (answer is not None and answer.decision == "DENIED"):
         return answer
-    found = Operand("", one.path, one.mode, one.directories, pattern=one.pattern)
     behind = None if case.bundle.held else _check_links(case, facts, one, capability, what)
-    return behind or _check_content(case, facts, found, entry, what) or answer
+    return behind or _check_content(case, facts, one, entry, what) or answer
 
 
-def _judge(case: Case, facts: CommandFacts, one: Redirection | Operand, capability: str, what: str) -> Decision | None:
+def _judge(case: Case, facts: CommandFacts, one: FileUse, capability: str, what: str) -> Decision | None:
     spellings = one.spellings(facts.cwd, facts.home)
     if not spellings:
         return deny(case.entry.name, where(case.entry), f"{what}: {one.path}, and no home directory is known")
@@ -462,7 +461,7 @@ def _somewhere(case: Case, capability: str) -> Decision | None:
 # Operands
 
 
-def _operand(case: Case, facts: CommandFacts, one: Operand) -> Decision | None:
+def _operand(case: Case, facts: CommandFacts, one: FileUse) -> Decision | None:
     capability = _CAPABILITY[one.mode]
     entry = case.bundle.capability(capability)
     if entry is None:
@@ -483,9 +482,7 @@ def _operand(case: Case, facts: CommandFacts, one: Operand) -> Decision | None:
     return _check_content(case, facts, one, entry, what) or answer
 
 
-def _check_links(
-    case: Case, facts: CommandFacts, one: Redirection | Operand, capability: str, what: str
-) -> Decision | None:
+def _check_links(case: Case, facts: CommandFacts, one: FileUse, capability: str, what: str) -> Decision | None:
     """A denial of what a glob finds by way of a link."""
     for spelling in one.spellings(facts.cwd, facts.home) if one.pattern is not None else ():
         real = real_path_of(facts, spelling) or spelling
@@ -496,7 +493,7 @@ def _check_links(
     return None
 
 
-def _check_copy(case: Case, facts: CommandFacts, one: Operand, what: str) -> Decision | None:
+def _check_copy(case: Case, facts: CommandFacts, one: FileUse, what: str) -> Decision | None:
     """Denies a tree whose copy would have a name that is blocked for writing at any depth."""
     entry = case.bundle.capability(Name.FILE_WRITE)
     if entry is None:
@@ -510,7 +507,7 @@ def _check_copy(case: Case, facts: CommandFacts, one: Operand, what: str) -> Dec
     return None
 
 
-def _check_content(case: Case, facts: CommandFacts, one: Operand, entry: Capability, what: str) -> Decision | None:
+def _check_content(case: Case, facts: CommandFacts, one: FileUse, entry: Capability, what: str) -> Decision | None:
     """Denies a directory that holds a blocked place, and a glob that may find one."""
     held = _place_held(case, facts, one, entry)
     if held is None:
@@ -519,7 +516,7 @@ def _check_content(case: Case, facts: CommandFacts, one: Operand, entry: Capabil
     return deny(case.entry.name, where(entry, "blockedPaths", held), reason)
 
 
-def _place_held(case: Case, facts: CommandFacts, one: Operand, entry: Capability) -> str | None:
+def _place_held(case: Case, facts: CommandFacts, one: FileUse, entry: Capability) -> str | None:
     """The blocked place that goes with a directory, or that a glob may find; None where there is none."""
     if not (one.tree or one.pattern is not None) or one.mode == "read":
         return None
@@ -540,7 +537,7 @@ def _place_held(case: Case, facts: CommandFacts, one: Operand, entry: Capability
     return None
 
 
-def _find_nested(case: Case, facts: CommandFacts, one: Operand, entry: Capability, real: str) -> str | None:
+def _find_nested(case: Case, facts: CommandFacts, one: FileUse, entry: Capability, real: str) -> str | None:
     """The entry for a name at any depth that a glob may find by how it is spelled, or that is really there."""
     entries = [(blocked, split_nested(normalize(blocked, case.os), case.os)) for blocked in entry.blocked_paths or ()]
     for blocked, parts in entries:
@@ -570,7 +567,7 @@ def _may_be_named(pattern: str, name: str) -> bool:
     return any(may_meet(part, name, hidden=place > deep) for place, part in enumerate(parts))
 
 
-def _finds(one: Operand, rest: str) -> bool:
+def _finds(one: FileUse, rest: str) -> bool:
     """True if an operand reaches a place `rest` below its path."""
     if one.pattern is None:
         return one.tree
@@ -602,11 +599,9 @@ def _places_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tu
     )
 
 
-def _goes_through(case: Case, facts: CommandFacts, one: Redirection | Operand, made: tuple[_MadePlace, ...]) -> bool:
+def _goes_through(case: Case, facts: CommandFacts, one: FileUse, made: tuple[_MadePlace, ...]) -> bool:
     """True for a file behind what the line makes. A link itself may be made and deleted."""
-    is_of_link = isinstance(one, Operand) and (
-        one.made == "link" or (one.mode == "delete" and not (one.path or "").endswith("/"))
-    )
+    is_of_link = one.made == "link" or (one.mode == "delete" and not (one.path or "").endswith("/"))
     links = {place.path for place in made if place.itself}
     for path in one.spellings(facts.cwd, facts.home):
         plain = normalize(path, case.os)

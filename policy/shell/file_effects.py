@@ -116,7 +116,7 @@ def _copy(case: FileCase, _found: Findings) -> list[FileUse]:
     uses.append(use_of("write", target)._replace(made=made if is_made else "", source=source))
     copies: list[FileUse] = []
     if target.text:
-        at = FileUse("", "write", target.text, target.tilde)
+        at = FileUse("write", target.text, target.tilde)
         for word in sources:
             source = word.text if made == "tree" else None
             copies += [one._replace(made=made, source=source) for one in _copies(at, word, given, tree)]
@@ -148,7 +148,7 @@ def _backups(case: FileCase, written: list[FileUse]) -> list[FileUse]:
         return []
     suffix = suffixes[-1].text if suffixes else "~"
     if suffix is None or "/" in suffix:
-        return [FileUse("", "write", None)]
+        return [FileUse("write", None)]
     return [
         one._replace(path=one.path.rstrip("/") + suffix, made="") if one.pattern is None and one.path
         else one._replace(pattern=f"{one.pattern}{suffix}", made="")
@@ -201,9 +201,9 @@ def _dd(case: FileCase, _found: Findings) -> list[FileUse]:
         name, assigns, value = (word.text if word.text is not None else word.prefix).partition("=")
         path = None if word.text is None else value
         if assigns and name in {"of", "if"}:
-            uses.append(FileUse("", "write" if name == "of" else "read", path))
+            uses.append(FileUse("write" if name == "of" else "read", path))
         elif word.text is None and not assigns:
-            uses.append(FileUse("", "write", None))
+            uses.append(FileUse("write", None))
     return uses
 
 
@@ -265,9 +265,9 @@ def _csplit(case: FileCase, _found: Findings) -> list[FileUse]:
 def _match_prefix(word: Word) -> FileUse:
     """All files whose names begin with a word."""
     if word.text is None:
-        return FileUse("", "write", None)
+        return FileUse("write", None)
     directory, slash, name = word.text.rpartition("/")
-    return FileUse("", "write", directory + slash or ".", word.tilde, pattern=name + "*")
+    return FileUse("write", directory + slash or ".", word.tilde, pattern=name + "*")
 
 
 def _patch(case: FileCase, _found: Findings) -> list[FileUse]:
@@ -276,9 +276,9 @@ def _patch(case: FileCase, _found: Findings) -> list[FileUse]:
     if given.has("stdout"):
         return []
     if not given.operands:
-        return [FileUse("", "make", ".", made="tree")]
+        return [FileUse("make", ".", made="tree")]
     if given.values("prefix"):
-        return [FileUse("", "write", None)]
+        return [FileUse("write", None)]
     written = [use_of("write", given.operands[0])]
     beside = [
         _rename_word(given.operands[0], lambda name: name + ".orig"),
@@ -301,7 +301,7 @@ def _unpack(case: FileCase, found: Findings) -> list[FileUse]:
 def _files_of_packer(case: FileCase, _found: Findings, *, unpacks: bool) -> list[FileUse]:
     given = case.given
     if given.has("unnamed"):
-        return [FileUse("", "write", None)]
+        return [FileUse("write", None)]
     if given.has("stdout") or given.values("write"):
         return []
     tree = given.has("tree")
@@ -314,7 +314,7 @@ def _files_of_packer(case: FileCase, _found: Findings, *, unpacks: bool) -> list
         uses += [] if stays else [use_of("delete", word, tree=tree)]
         if tree or None in suffixes or given.has("named"):
             place = use_of("write", word)
-            uses.append(place._replace(tree=True, pattern="**") if tree else FileUse("", "write", None))
+            uses.append(place._replace(tree=True, pattern="**") if tree else FileUse("write", None))
         elif unpacks:
             uses.append(use_of("write", _rename_word(word, lambda name: _strip_suffix(name, suffixes))))
         else:
@@ -365,7 +365,7 @@ def _tar(case: FileCase, found: Findings) -> list[FileUse]:
         if given.has("anywhere"):
             found.undecidable("tar -P writes wherever the archive says")
         if given.has("renames"):
-            uses.append(FileUse("", "write", None))
+            uses.append(FileUse("write", None))
         uses += _files_of_extraction(given.values("into"))
     return uses
 
@@ -431,15 +431,15 @@ def _ar(case: FileCase, _found: Findings) -> list[FileUse]:
 def _mktemp(case: FileCase, found: Findings) -> list[FileUse]:
     """A file whose name is made of a template, in a directory that a variable may name."""
     if "TMPDIR" in found.variables:
-        return [FileUse("", "write", None)]
+        return [FileUse("write", None)]
     suffix = next((word.text for word in case.given.values("suffix")), "")
     uses = []
     for word in case.given.operands:
         if word.text is None or suffix is None:
-            uses.append(FileUse("", "write", None))
+            uses.append(FileUse("write", None))
             continue
         directory, slash, name = word.text.rpartition("/")
-        uses.append(FileUse("", "write", directory + slash or ".", word.tilde, pattern=f"{name.rstrip('X')}*{suffix}"))
+        uses.append(FileUse("write", directory + slash or ".", word.tilde, pattern=f"{name.rstrip('X')}*{suffix}"))
     into = [use_of("write", word) for word in case.given.values("into")]
     if not into or not uses:
         return uses or into

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from policy.shell.words import Given, ShownText, Word
 
 
-@dataclass(frozen=True, slots=True)
-class SimpleCommand:
+class SimpleCommand(NamedTuple):
     """One program that the line would start. None stands for what only expansion decides."""
 
     program: str | None
@@ -46,44 +45,33 @@ class SimpleCommand:
         return None if self.program is None else self.program.rsplit("/", 1)[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Redirection:
-    """A file that the line opens. `path` is as written after quote removal (a leading `~` is the home directory), None
-    where expansion decides it. `directories` are those it may be relative to: `cd` may have failed, so each counts."""
+Mode = Literal["read", "write", "delete", "make"]
+Made = Literal["", "link", "tree"]
 
+
+class FileUse(NamedTuple):
+    """A file that the line opens itself (`program` None), or gives to a program to change or to copy.
+
+    `path` is as written after quote removal, None where expansion decides it; `tilde`: its `~` in front is unquoted. Of
+    a glob it is the directory in front of the first special character, and `pattern` what follows, `**` where that
+    cannot be said. `tree`: all that is below goes with it. `made`: a symbolic link is made there, or a tree whose links
+    nobody knows, of `source` where that is named; of mode `make` that is all that is said. `directories` are those that
+    the path may be relative to: `cd` may have failed, so each counts. `step`: after how many commands of the line it is
+    used; 0 in a loop, negative where others run beside it."""
+
+    mode: Mode
     path: str | None
-    mode: Literal["read", "write"]
-    directories: tuple[str, ...] = ("",)
+    tilde: bool = False
+    tree: bool = False
     pattern: str | None = None
-    """If the path is a directory: the pattern of the names that a loop found in it."""
+    made: Made = ""
+    source: str | None = None
+    program: str | None = None
+    directories: tuple[str, ...] = ("",)
     step: int = 0
-    """After how many commands of the line it is opened."""
 
     def spellings(self, cwd: str, home: str | None) -> tuple[str, ...]:
         """Every absolute path it may mean, `..` and links left in for the file system to resolve."""
-        return spellings(self.path, self.directories, cwd, home)
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A file that a program of the line is given to change, or to copy. `path` and `directories` are as in
-    `Redirection`. `pattern` is what a glob names below that path; `tree`: all that is below goes with it. `made`: a
-    symbolic link is made there, or a tree whose links nobody knows, of `source` where that is named; of mode `make`
-    that is all that is said. `step`: after how many commands of the line it is used; 0 in a loop, negative where others
-    run beside it."""
-
-    program: str
-    path: str | None
-    mode: Literal["read", "write", "delete", "make"]
-    directories: tuple[str, ...] = ("",)
-    tree: bool = False
-    pattern: str | None = None
-    made: Literal["", "link", "tree"] = ""
-    source: str | None = None
-    step: int = 0
-
-    def spellings(self, cwd: str, home: str | None) -> tuple[str, ...]:
-        """Every absolute path it may mean, as for a redirection."""
         return spellings(self.path, self.directories, cwd, home)
 
     def sources(self, cwd: str, home: str | None) -> tuple[str, ...]:
@@ -116,8 +104,8 @@ class ParsedCommand:
     looked at to its end, so whatever the bundle says it is not run."""
 
     commands: tuple[SimpleCommand, ...]
-    redirections: tuple[Redirection, ...]
-    operands: tuple[Operand, ...]
+    redirections: tuple[FileUse, ...]
+    operands: tuple[FileUse, ...]
     dynamic: tuple[str, ...]
     opaque: tuple[Opaque, ...]
     evaluates: tuple[str, ...]
@@ -127,7 +115,7 @@ class ParsedCommand:
     """The variables that the line sets for a program."""
 
     @property
-    def files(self) -> tuple[Redirection | Operand, ...]:
+    def files(self) -> tuple[FileUse, ...]:
         """All files that the line names: what it opens, and what it gives to programs that change files."""
         return (*self.redirections, *(one for one in self.operands if one.mode != "make"))
 
@@ -249,29 +237,6 @@ def note_declared(text: str | None, prefix: str, found: Findings) -> None:
         found.evaluated.note_list()
 
 
-# A file that a program is given, as a value, and how a word becomes one.
-
-Mode = Literal["read", "write", "delete", "make"]
-Made = Literal["", "link", "tree"]
-
-
-class FileUse(NamedTuple):
-    """A file that a program is given. `path` is None where only the run decides it, `tilde` where it starts with an
-    unquoted `~`. For a glob it is the directory in front of the first special character, and `pattern` what follows,
-    `**` where that cannot be said. `tree` where all that is below goes with it. `made`: a symbolic link is made there,
-    or a tree of which nobody knows what links it holds, from `source` where that is named. Of mode `make` that is all
-    that is said of it."""
-
-    program: str
-    mode: Mode
-    path: str | None
-    tilde: bool = False
-    tree: bool = False
-    pattern: str | None = None
-    made: Made = ""
-    source: str | None = None
-
-
 class FileCase(NamedTuple):
     """A program as it is spelled, its base name, its row and its arguments by that; `lead` in front of a subcommand,
     `drives` where a path may begin with a drive's letter."""
@@ -291,14 +256,14 @@ _SPECIAL = re.compile(r"[*?\[{]")
 def use_of(mode: Mode, word: Word, *, tree: bool = False) -> FileUse:
     """A word as the file that it names, or the files that it may."""
     if word.text is None and word.prefix == "/dev/fd/":
-        return FileUse("", mode, "/dev/null")  # a program of the line reads it, or writes it
+        return FileUse(mode, "/dev/null")  # a program of the line reads it, or writes it
     if word.text is not None:
-        return FileUse("", mode, word.text, word.tilde, tree)
+        return FileUse(mode, word.text, word.tilde, tree)
     if word.pattern is None:
         directory = "".join(word.prefix.rpartition("/")[:2]) or "."
-        return FileUse("", mode, directory if word.globs else None, word.tilde, tree, "**" if word.globs else None)
+        return FileUse(mode, directory if word.globs else None, word.tilde, tree, "**" if word.globs else None)
     directory_of, pattern = split_pattern(word.pattern)
-    return FileUse("", mode, directory_of, word.tilde, tree, pattern)
+    return FileUse(mode, directory_of, word.tilde, tree, pattern)
 
 
 def split_pattern(pattern: str) -> tuple[str | None, str]:

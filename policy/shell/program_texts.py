@@ -266,7 +266,7 @@ def curl_files(case: FileCase, found: Findings) -> list[FileUse]:
     if any(word.text not in {"http", "https"} for word in given.values("proto")):
         found.undecidable("curl --proto-default makes files of addresses")
     uses = [one for word in _texts(given) for one in _files_of_url(word)]
-    uses += [FileUse("", "read", None) for word in given.operands if word.text is None and _FILE.match(word.prefix)]
+    uses += [FileUse("read", None) for word in given.operands if word.text is None and _FILE.match(word.prefix)]
     if given.has("upload"):
         uses += [one._replace(mode="write") for one in uses]
     uses += [one for used in given.used for one in _files_after_mark(used.option.roles, used.value)]
@@ -310,15 +310,15 @@ def _place(word: Word, given: Given) -> FileUse:
     if path is None and word is not _BY_SERVER:
         return use_of("write", word)
     if len(directories) > 1 or (path is not None and re.search(r"#\d", path)):
-        return FileUse("", "write", None)
+        return FileUse("write", None)
     if not directories or (path is not None and path.startswith("/")) or word.tilde:
         return use_of("write", word)
     directory = directories[0]
     if directory.text is None:
-        return FileUse("", "write", None)
+        return FileUse("write", None)
     if path is None:
-        return FileUse("", "write", directory.text, directory.tilde, pattern="**")
-    return FileUse("", "write", f"{directory.text}/{path}", directory.tilde)
+        return FileUse("write", directory.text, directory.tilde, pattern="**")
+    return FileUse("write", f"{directory.text}/{path}", directory.tilde)
 
 
 def _files_after_mark(roles: frozenset[str], value: Word | None) -> list[FileUse]:
@@ -327,21 +327,21 @@ def _files_after_mark(roles: frozenset[str], value: Word | None) -> list[FileUse
         return []
     text = value.text
     if text is None:
-        return [] if value.prefix and not value.prefix.startswith(("@", "<")) else [FileUse("", "read", None)]
+        return [] if value.prefix and not value.prefix.startswith(("@", "<")) else [FileUse("read", None)]
     if "%output" in text:
-        return [FileUse("", "write", None)]
+        return [FileUse("write", None)]
     if "cookie" in roles:  # without a `=` it is a file, and `@` has no meaning
         return [use_of("read", value)] if text and "=" not in text else []
     match = _BEHIND.match(text)
     path = None if match is None else match["path"] if match["behind"] is None else match["behind"]
-    return [FileUse("", "read", path)] if path and path != "-" else []
+    return [FileUse("read", path)] if path and path != "-" else []
 
 
 def _files_of_url(text: str) -> list[FileUse]:
     match = _FILE_URL.fullmatch(text)
     if match is not None:
-        return [FileUse("", "read", None if set("[{%") & set(match["path"]) else match["path"])]
-    return [FileUse("", "read", None)] if _SCHEME_IN_PIECES.match(text) else []
+        return [FileUse("read", None if set("[{%") & set(match["path"]) else match["path"])]
+    return [FileUse("read", None)] if _SCHEME_IN_PIECES.match(text) else []
 
 
 def _may_be_url(word: Word) -> bool:

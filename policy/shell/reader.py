@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from policy.shell.effects import expand_wrappers
 from policy.shell.findings import (
+    FileUse,
     Findings,
     NotText,
-    Operand,
     ParsedCommand,
-    Redirection,
     SimpleCommand,
     TooMuch,
     admit,
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from policy.facts import ShellName
-    from policy.shell.findings import ShellText
+    from policy.shell.findings import Mode, ShellText
     from policy.shell.tables import Grammar
 
 MAX_COMMANDS = 4_000
@@ -53,8 +51,8 @@ class Reader:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
         self.found = Findings()
-        self.redirections: list[Redirection] = []
-        self.operands: list[Operand] = []
+        self.redirections: list[FileUse] = []
+        self.operands: list[FileUse] = []
         self.commands: list[SimpleCommand] = []
         self.directories: tuple[str, ...] = ("",)
         self.lost_from: tuple[int, int] | None = None
@@ -81,7 +79,7 @@ class Reader:
         if not self.commands:
             self.commands = [SimpleCommand(name, arguments) for name, arguments in found.commands]
         if self.lost_from == (0, 0):
-            self.commands = [replace(one, directories=()) if one.is_relative else one for one in self.commands]
+            self.commands = [one._replace(directories=()) if one.is_relative else one for one in self.commands]
         commands = tuple(self.commands)
         return ParsedCommand(
             commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), tuple(found.evaluates),
@@ -175,12 +173,12 @@ class Reader:
                 self.commands.append(SimpleCommand(one.program, one.arguments, self._directories_of(one.program)))
         here = self.directories if self.lost_from is None else ()
         self.redirections += [
-            replace(one, directories=_join_directories(here, one.directories))
+            one._replace(directories=_join_directories(here, one.directories))
             for one in parsed.redirections
             if one.path is not None and (here or _is_fixed(one.path))
         ]
         self.operands += [
-            replace(one, directories=_join_directories(here, one.directories))
+            one._replace(directories=_join_directories(here, one.directories))
             for one in parsed.operands
             if one.path is not None and (here or _is_fixed(one.path))
         ]
@@ -207,10 +205,7 @@ class Reader:
             if path in _HARMLESS_FILES or path == "":
                 continue
             self._count(path)
-            operand = Operand(
-                use.program, path, use.mode, self.directories, use.tree, use.pattern, use.made, use.source, step
-            )
-            self.operands.append(operand)
+            self.operands.append(use._replace(path=path, tilde=False, directories=self.directories, step=step))
 
     def _count(self, path: str | None) -> bool:
         """Counts the characters of a path in all its directories; False when they are too many to go on."""
@@ -244,9 +239,8 @@ class Reader:
             return
         if not self._count(text):
             return
-        self.redirections.append(
-            Redirection(text, "read" if operator == "<" else "write", self.directories, pattern, step)
-        )
+        mode: Mode = "read" if operator == "<" else "write"
+        self.redirections.append(FileUse(mode, text, pattern=pattern, directories=self.directories, step=step))
 
     def _directory(
         self,
@@ -305,12 +299,9 @@ def _normalize(path: str) -> str:
     return "" if (found := posixpath.normpath(path)) == "." else found
 
 
-_File = TypeVar("_File", Redirection, Operand)
-
-
-def _lose_directory(one: _File) -> _File:
+def _lose_directory(one: FileUse) -> FileUse:
     """A file whose directory nobody knows, for one that is not named from the root or from home."""
-    return one if _is_fixed(one.path) else replace(one, path=None)
+    return one if _is_fixed(one.path) else one._replace(path=None)
 
 
 def _is_fixed(path: str | None) -> bool:

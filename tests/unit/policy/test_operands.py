@@ -9,7 +9,7 @@ import pytest
 from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.shell import parse, paths_in_line
-from policy.shell.findings import Operand
+from policy.shell.findings import FileUse
 from tests.support.rows import each_row
 
 from .helpers import NOW, bundle
@@ -257,14 +257,14 @@ def test_their_names_are_known_with_a_directory_and_as_they_are_elsewhere() -> N
 
 def test_what_the_line_names_is_kept_as_it_is_spelled() -> None:
     assert parse("cp -r a ~/b/*.c d").operands == (
-        Operand("cp", "a", "read", tree=True, step=1),
-        Operand("cp", "~/b/", "read", tree=True, pattern="*.c", step=1),
-        Operand("cp", "d", "write", step=1),
-        Operand("cp", "d/a", "write", made="tree", source="a", step=1),
-        Operand("cp", "d", "write", tree=True, pattern="*.c", made="tree", step=1),
+        FileUse("read", "a", program="cp", tree=True, step=1),
+        FileUse("read", "~/b/", program="cp", tree=True, pattern="*.c", step=1),
+        FileUse("write", "d", program="cp", step=1),
+        FileUse("write", "d/a", program="cp", made="tree", source="a", step=1),
+        FileUse("write", "d", program="cp", tree=True, pattern="*.c", made="tree", step=1),
     )
     spelled = parse("ls; rm '~/a' '*'").operands
-    assert spelled == (Operand("rm", "./~/a", "delete", step=2), Operand("rm", "*", "delete", step=2))
+    assert spelled == (FileUse("delete", "./~/a", program="rm", step=2), FileUse("delete", "*", program="rm", step=2))
 
 
 PLACES: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.shell import parse, paths_in_line
-from policy.shell.findings import Redirection, SimpleCommand
+from policy.shell.findings import FileUse, SimpleCommand
 from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, shell
@@ -173,9 +173,9 @@ def test_spellings_are_absolute_with_links_and_dots_left_in() -> None:
     assert paths_in_line(parse("ls > ~/b"), "/w", None) == ()
     assert paths_in_line(parse("cd; ls > b > /c"), "/w", None) == ("/c",)
     assert paths_in_line(parse("cd a; ls > /b"), "/w", None) == ("/b",)
-    assert Redirection("a", "read").spellings("/w", None) == ("/w/a",)
-    assert Redirection("~", "read").spellings("/w", None) == ()
-    assert Redirection(None, "read").spellings("/w", "/h") == ()
+    assert FileUse("read", "a").spellings("/w", None) == ("/w/a",)
+    assert FileUse("read", "~").spellings("/w", None) == ()
+    assert FileUse("read", None).spellings("/w", "/h") == ()
     assert paths_in_line(parse("ls > b > b > $x"), "/w", None) == ("/w/b",)
 
 
