@@ -51,8 +51,7 @@ def address_is_public(address: str) -> bool:
 
 
 def find_embedded_v4(host: str) -> str | None:
-    """The IPv4 address that a canonical host, an IPv6 literal, carries; None for any other host. For refusing alone:
-    whether the address is reached depends on the network."""
+    """The IPv4 address that an IPv6 literal carries, None for any other host; whether it is reached nobody knows."""
     if ":" not in host:
         return None
     address = IPv6Address(host)

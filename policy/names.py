@@ -53,6 +53,5 @@ _GNU = words(
 
 
 def strip_g(name: str) -> str:
-    """The name of a GNU program as it is on Linux, for one that other systems spell with a `g` in front (`gtimeout`);
-    any other name as it is. Expects lower case."""
+    """The name of a GNU program (lower case) without the `g` that some systems put in front, as in `gtimeout`."""
     return name[1:] if name[:1] == "g" and name[1:] in _GNU else name

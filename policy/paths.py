@@ -60,7 +60,6 @@ def normalize(path: str, os: OsFamily, cwd: str | None = None, home: str | None 
 
 
 def _is_normal(path: str) -> bool:
-    """True if an absolute POSIX path is sure to be in its normal form."""
     if path[:1] != "/" or "//" in path or path[1:] == "" or path[-1] == "/":
         return False
     return "/." not in path or not ("/./" in path or "/../" in path or path.endswith(("/.", "/..")))
@@ -91,8 +90,7 @@ def is_under(path: str, root: str, os: OsFamily, width: Width = "narrow") -> boo
 
 
 def ancestors(path: str, os: OsFamily, longest: int) -> Iterator[str]:
-    """A normalised absolute path and every directory above it, nearest first, but for those of more than `longest`
-    characters."""
+    """A normalised absolute path and every directory above it, nearest first, of at most `longest` characters."""
     separator = "/" if os == "posix" else "\\"
     root_length = len(_split_root(path, os)[0])
     if len(path) > longest:
@@ -246,8 +244,7 @@ def _meanings(name: str, nested: Nested) -> Iterator[dict[str, str]]:
 
 
 def process_place(path: str, os: OsFamily) -> str | None:
-    """The place on the way of a POSIX spelling (`..` left in) whose files differ from process to process, or None:
-    what they are for the host says nothing about what they will be for the program that opens them."""
+    """The place on the way of a POSIX spelling (`..` left in) whose files differ from process to process, or None."""
     if os == "windows" or not path.startswith("/") or ("proc" not in path and "fd" not in path):
         return None
     kept: list[str] = []

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable
 
 MAX_CHARACTERS = 4_096
 _MAX_MEMORY_BYTES = 2 * 1024 * 1024
@@ -24,35 +24,10 @@ _ONE_BYTE = r"(?<!\\)(?:\\\\)*\\C"
 HINT = "RE2's syntax: no look-around, no back-references, at most 1000 repetitions by number, and \\z for \\Z"
 
 
-class Match(Protocol):
-    """One occurrence; all offsets are of bytes."""
-
-    def span(self, group: int = 0) -> tuple[int, int]:
-        """(start, end) of the whole or of one group; (-1, -1) for a group that took no part."""
-
-    def group(self, *groups: int) -> bytes:
-        """The matched bytes."""
-
-
-class Pattern(Protocol):
-    """A compiled pattern. It is given bytes only: text may hold what has no UTF-8, see `fits`."""
-
-    @property
-    def groups(self) -> int:
-        """The number of groups that it captures."""
-
-    @property
-    def groupindex(self) -> Mapping[Any, int]:
-        """The numbers of its named groups."""
-
-    def search(self, text: bytes, pos: int | None = None, endpos: int | None = None) -> Match | None:
-        """The first occurrence."""
-
-    def fullmatch(self, text: bytes) -> Match | None:
-        """The whole of the text, or None."""
-
-    def finditer(self, text: bytes, pos: int | None = None, endpos: int | None = None) -> Iterator[Match]:
-        """Every occurrence, left to right, none over another; one of length 0 may stand inside a character."""
+Match = re.Match[bytes]
+Pattern = re.Pattern[bytes]
+"""What is used of RE2's classes, which have no types. A pattern is given bytes only: text may hold what has no UTF-8,
+see `fits`; a match of length 0 may stand inside a character."""
 
 
 class _Compiled(NamedTuple):
@@ -143,8 +118,7 @@ class UnusablePattern(ValueError):
 
 
 def rule_pattern(pattern: str) -> Pattern:
-    """The compiled expression of a bundle's rule, over UTF-8. Raises UnusablePattern, also for one that fits the empty
-    text."""
+    """The compiled expression of a bundle's rule. Raises UnusablePattern, also for one that fits the empty text."""
     made = compile_pattern(pattern)
     if made is None:
         raise UnusablePattern(problem_of(pattern))

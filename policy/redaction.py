@@ -96,15 +96,13 @@ class Redaction:
         return data
 
     def concerns(self, encoded: bytes, *, is_event: bool = False) -> bool:
-        """False where encoded JSON surely holds nothing to take out; `is_event` as for `value`. Raises ValueError for
-        what is no JSON, where there are rules."""
+        """False if encoded JSON surely holds nothing to take out. ValueError for no JSON, if there are rules."""
         if self._detectors and _may_be_found(encoded):
             return True
         return self.has_rules and self._fits_a_rule(json.loads(encoded), is_event)
 
     def may_concern(self, lines: bytes) -> bool:
-        """False where several lines of encoded JSON surely hold nothing to take out: what a detector finds in one of
-        them it may find in all, as no form of theirs asks where a text begins or ends."""
+        """False where lines of encoded JSON surely hold nothing to take out: no detector asks where a text begins."""
         return self.has_rules or (self._detectors and _may_be_found(lines))
 
     def _fits_a_rule(self, value: Any, is_event: bool, name: str = "") -> bool:

@@ -75,8 +75,7 @@ class CommandScope(NamedTuple):
         return tuple(one for one in self.guarded if one not in self.judged)
 
     def to_wire(self, level: SandboxLevel, withheld: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The scope in JSON (interface section 3), with the `level` that holds it; null for no restriction of that
-        kind. `withheld` is what the level refuses although the scope gives it, in words for people."""
+        """The scope in JSON (interface section 3); null: no restriction. `withheld`: what the level refuses of it."""
         return {
             "level": level,
             "reads": None if self.reads is None else list(self.reads),

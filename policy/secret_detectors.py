@@ -74,7 +74,6 @@ def is_password(value: bytes) -> bool:
 
 
 def _is_mixed(value: bytes) -> bool:
-    """True where there are letters and digits."""
     return bool(re.search(rb"[0-9]", value) and re.search(rb"[A-Za-z]", value))
 
 
@@ -94,8 +93,7 @@ def _is_stand_in(value: bytes) -> bool:
 
 
 def _is_computed(match: bytes, value: bytes, behind: bytes) -> bool:
-    """True for a call, a subscript, an attribute: the code that gets a secret, and not the secret. `match` is all that
-    was found, `behind` the byte after it."""
+    """True for the code that gets a secret: a call, a subscript, an attribute. `behind` is the byte after it."""
     if behind in {b"(", b"["}:
         return True
     if b'"' in match or b"'" in match:
@@ -156,8 +154,7 @@ def _holds_base64(match: bytes, _secret: bytes, _behind: bytes) -> bool:
 
 
 def _tokens(kind: str, *known: tuple[str, str], word: bool = False) -> Detector:
-    """Tokens that a service marks as its own: literals that they begin with, and what follows these. `word`: they would
-    be found within other words, too."""
+    """Tokens by the literals that they begin with. `word`: they would be found within other words, too."""
     starts = [("|".join(map(re.escape, start.split())), rest) for start, rest in known]
     pattern = "|".join(f"(?:{start}){rest}" for start, rest in starts)
     if word:
@@ -278,8 +275,7 @@ _KNOWN_TOKENS: tuple[Detector, ...] = (
 
 
 def secret_of_field(name: str, value: str) -> int | None:
-    """Return where in `value` the secret begins that a field of this name gives away, None if there is none: for JSON,
-    in which name and value stand apart."""
+    """Return where in `value` the secret begins that a JSON field of this name gives away, None for none."""
     match = re.search(_TELLING, name)
     if match is None:
         return None
@@ -350,7 +346,6 @@ def _value(least: int) -> str:
 
 
 def _quoted_value(least: int) -> str:
-    """A value that ends at its quotes, with any content."""
     return rf"\\{{0,7}}[\"'](?P<secret>[^\s\"'\\]{{{least},512}})\\{{0,7}}[\"']"
 
 

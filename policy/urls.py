@@ -42,15 +42,13 @@ def port_of(url: str) -> int | None:
 
 
 def target_of(url: str) -> tuple[str, int]:
-    """The host as `host_of` gives it, and the port that is connected to: the scheme's where the URL names none. Raises
-    what `host_of` raises."""
+    """The canonical host, and the port that is connected to. Raises what `host_of` raises."""
     host, port = host_of(url), port_of(url)
     return host, _PORTS[url.partition(":")[0].lower()] if port is None else port
 
 
 def host_and_port(url: str) -> str:
-    """The host, with the port where that is not the scheme's own, as a rule for it would be written. Raises what
-    `host_of` raises."""
+    """The host, with a port that is not the scheme's own, as a rule has it. Raises what `host_of` raises."""
     host, port = target_of(url)
     return host if port == _PORTS[url.partition(":")[0].lower()] else _add_port(host, port)
 
@@ -92,7 +90,6 @@ def _add_port(rule: str, port: int) -> str:
 
 
 def _split_port(rule: str) -> tuple[str, int | None]:
-    """The host or `*.` form of a canonical rule, and its port."""
     named = re.fullmatch(_ENTRY_PORT, rule)
     return (rule, None) if named is None else (named["host"].strip("[]"), int(named["port"]))
 
@@ -131,15 +128,13 @@ def _covering_names(host: str) -> Iterator[str]:
 
 
 def covers(rule: str, table: dict[str, str]) -> bool:
-    """True if `domain_rules(…)` cover all that a canonical rule does. A star is covered by a star only: some name below
-    it is in no list."""
+    """True if `domain_rules(…)` cover all that a canonical rule does; a star is covered by a star only."""
     name, port = _split_port(rule)
     return matching_rule(name, table, port) is not None
 
 
 def common_domains(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The entries of two lists of domains that the other list covers; None, which stands for any host, takes nothing
-    away."""
+    """The entries of two lists that the other one covers; None, any host, takes nothing away."""
     if one is None or other is None:
         return other if one is None else one
     first, second = domain_rules(one), domain_rules(other)
@@ -153,8 +148,7 @@ def is_address(host: str) -> bool:
 
 
 def is_local_name(host: str) -> bool:
-    """True for names that never leave the machine or its network: by convention, or because they have one label, which
-    no public name has."""
+    """True for names that never leave the machine or its network: by convention, or of one label."""
     if is_address(host):
         return False
     labels = host.split(".")

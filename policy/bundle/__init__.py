@@ -159,8 +159,7 @@ class _Content(NamedTuple):
 
 
 class PolicyBundle(_Content):
-    """Everything a session may do, until `expires_at` (aware). `session_id` `*` stands for any session. Nobody waits
-    longer than `approval_timeout_s` for an approval."""
+    """Everything a session may do, until `expires_at` (aware). `session_id` `*` stands for any session."""
 
     real_places: Mapping[str, dict[str, str]] = MappingProxyType({})
     """Real paths of path-list entries that are links or below links: a fact, see `set_real_places`."""
@@ -172,8 +171,7 @@ class PolicyBundle(_Content):
     """True if a command needs the approvals that File.* wants for the files that its line names."""
 
     def set_real_places(self, real_places: dict[str, dict[str, str]]) -> PolicyBundle:
-        """The same bundle with what the disk says of its path lists: entry → real path where they differ, for `allowed`
-        and for `blocked`. Both places count then (AH 8.3)."""
+        """The bundle with the real paths of `allowed` and `blocked` entries that are links: both count (AH 8.3)."""
         return self.keep_known(self, real_places=real_places)
 
     def keep_known(self, like: PolicyBundle, **facts: Any) -> PolicyBundle:
@@ -228,8 +226,7 @@ NO_DEFAULT: Final = object()
 
 
 class Member(NamedTuple):
-    """A field of a bundle's class: its Python name, its annotation as it is written, and its default, NO_DEFAULT where
-    it is required."""
+    """A field of a bundle's class: Python name, annotation as written, default (NO_DEFAULT where it is required)."""
 
     name: str
     annotation: str

@@ -140,8 +140,7 @@ class PlaceholderValues(NamedTuple):
 
 
 def fill(entry: Mapping[str, Any], places: PlaceholderValues) -> dict[str, Any]:
-    """A capability's JSON shape with absolute paths in it. An entry of a block list whose placeholder has no value is
-    dropped: there is nothing to protect. In an allow list it raises ValueError, but for those that are _OPTIONAL."""
+    """A capability's JSON shape with absolute paths in it; placeholders without a value are as in `instantiate`."""
     shape = dict(entry)
     for field in _LISTS:
         if shape.get(field) is not None:
@@ -181,8 +180,7 @@ def _paths(entries: Sequence[str], places: PlaceholderValues, *, allowed: bool) 
 
 
 def expand_path(entry: str, places: PlaceholderValues) -> str | None:
-    """The absolute path that an entry of a path list stands for, None where its placeholder has no value. A relative
-    path is one of the workspace; an absolute one stays as it is."""
+    """The absolute path that an entry stands for, None where its placeholder has no value."""
     if entry.startswith("${"):
         name, _, rest = entry[2:].partition("}")
         place = places.path_of(name)
@@ -212,8 +210,7 @@ def step_files(environ: Mapping[str, str], os: OsFamily) -> str | None:
 
 
 def kept_step_files(environ: Mapping[str, str], os: OsFamily) -> tuple[str, ...]:
-    """The files of the step, and their directory, if `KEEP_STEP_FILES` says that no tool and no command may write
-    them, whatever the bundle says."""
+    """The files of the step, and their directory, if `KEEP_STEP_FILES` says that nobody may write them."""
     if not environ.get(KEEP_STEP_FILES):
         return ()
     folder = _directory_of_step_files(environ, os)
@@ -227,7 +224,6 @@ def _directory_of_step_files(environ: Mapping[str, str], os: OsFamily) -> str | 
 
 
 def _expand_program(entry: str, places: PlaceholderValues) -> str:
-    """An entry of allowedCommands with the workspace's real path in it; any other entry as it is."""
     if not entry.startswith(PROGRAMS_BELOW):
         return entry
     stars = next(one for one in STARS if entry.endswith(one))

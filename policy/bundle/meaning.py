@@ -229,8 +229,7 @@ def scope_problems(path: str, entry: dict[str, Any]) -> Iterator[BundleProblem]:
 
 
 def list_problems(path: str, entry: dict[str, Any], checks: EntryChecks | None = None) -> Iterator[BundleProblem]:
-    """Problems in the entries of a capability's lists beyond their types; `checks` are those of the wire unless others
-    are given."""
+    """Problems in the entries of a capability's lists; `checks` are those of the wire unless others are given."""
     for field, check in (checks or ENTRY_CHECKS).items():
         values = entry.get(field)
         for place, value in enumerate(values if isinstance(values, (list, tuple)) else []):
@@ -287,7 +286,6 @@ def _check_blocked_path(value: str) -> tuple[str, str] | None:
 
 
 def _parts(path: str) -> list[str]:
-    """The names in a path of either system."""
     return [part for part in re.split(r"[\\/]", path) if part]
 
 

@@ -226,7 +226,6 @@ def _read_object(cls: type, shape: Any, problems: list[BundleProblem], place: Pl
 
 
 def _read_list(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
-    """The same for a list of such objects, as a tuple."""
     return _many(lambda value, at, found: _read_object(cls, value, found, at))(shape, place, problems)
 
 
@@ -238,7 +237,6 @@ class _Member(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _members(cls: Any) -> Mapping[str, _Member]:
-    """The fields of a class by their JSON names."""
     return {
         json_name: _Member(name, _reader(annotation), default is NO_DEFAULT)
         for json_name, (name, annotation, default) in members(cls).items()
@@ -246,8 +244,7 @@ def _members(cls: Any) -> Mapping[str, _Member]:
 
 
 def _reader(annotation: str) -> Read:
-    """Return the reader of values of an annotation, as it is written in the classes. Raises TypeError for one that no
-    class has had so far."""
+    """Return the reader of an annotation's values. Raises TypeError for one that no class has had so far."""
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     if annotation.endswith(" | None"):
@@ -305,7 +302,6 @@ def _or_null(read: Read) -> Read:
 
 
 def _one_of(quoted: str) -> Read:
-    """One of the texts that a Literal lists, with quotes and commas."""
     known = tuple(one.strip().strip("'\"") for one in quoted.split(","))
 
     def read(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
@@ -407,7 +403,6 @@ def extend(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short_hash(shape: Mapping[str, Any]) -> str:
-    """Of what the file says; how it is laid out does not count."""
     return sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:_HASH_DIGITS]
 
 
@@ -509,8 +504,7 @@ _PAIRS = (
 
 
 def _plain_path(value: str, places: PlaceholderValues) -> str | None:
-    """The absolute path of an entry; None for a group, a pattern, a path of another system and what every session has
-    of its own."""
+    """The absolute path of an entry; None for groups, patterns, other systems' paths and what is a session's own."""
     if value.startswith(("@", "${tmp}", "${stepFiles}")) or "*" in value:
         return None
     path = expand_path(value, places)

@@ -22,8 +22,7 @@ _MAX_SHOWN = 2
 
 
 def starters(bundle: PolicyBundle) -> dict[str, str]:
-    """Programs of allowedCommands that start others, and what they start; in the order of the list. One whose
-    commandPolicies entry says `startsPrograms: false` does not."""
+    """Programs of allowedCommands that start others, in order, and what they start, unless startsPrograms is false."""
     entry = bundle.capability(Name.SHELL_EXEC)
     if entry is None:
         return {}

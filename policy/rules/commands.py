@@ -105,15 +105,13 @@ def _check_undecidable(case: Case, parsed: ParsedCommand, _facts: CommandFacts) 
 
 
 def _evaluating(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Decision | None:
-    """A value that may be code is evaluated: that is denied by a list that names no interpreter, since naming one
-    consents to any code."""
+    """Deny code that is evaluated by a list that names no interpreter: naming one consents to any code."""
     if not parsed.evaluates or case.entry.allowed_commands is None or _lists_interpreter(case):
         return None
     return deny(case.entry.name, where(case.entry, "allowedCommands"), undecidable(parsed.evaluates))
 
 
 def _lists_interpreter(case: Case) -> bool:
-    """True if one of the listed programs is known to run code that no line shows."""
     memo_key = (case.entry.name, "interpreter")
     found: bool | None = case.bundle.memo.get(memo_key)
     if found is None:
@@ -124,8 +122,7 @@ def _lists_interpreter(case: Case) -> bool:
 
 
 def _check_opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
-    """Deny what a listed program starts if an entry of commandPolicies says `startsPrograms: false` of it: allowing a
-    program otherwise also allows what it starts."""
+    """Deny what a listed program starts if an entry of commandPolicies says `startsPrograms: false` of it."""
     if not case.entry.command_policies:
         return None
     table = _strict_table(case, facts.shell)
@@ -143,7 +140,6 @@ def _check_opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> 
 
 
 def _strict_table(case: Case, shell: ShellName) -> dict[str, str]:
-    """The programs that may not start what the line does not show, by comparison name."""
     memo_key = (case.entry.name, "strict", shell)
     table: dict[str, str] | None = case.bundle.memo.get(memo_key)
     if table is None:
@@ -195,8 +191,7 @@ def starts_nothing(entry: Capability, bundle: PolicyBundle) -> bool:
 
 
 def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts, links: tuple[str, ...]) -> bool:
-    """True if an entry that ends in `/*` or `/**` admits a program that is a path: by where its directory really is,
-    from wherever the line may start it."""
+    """True if an entry that ends in `/*` or `/**` admits a path, by where its directory really is."""
     patterns = [entry for entry in case.entry.allowed_commands or () if entry.endswith(("/*", "/**"))]
     if not patterns or facts.shell in _WINDOWS_SHELLS:
         return False
@@ -218,7 +213,6 @@ def _admits(entry: str, directory: str, os: OsFamily) -> bool:
 
 
 def _name_table(case: Case, which: str, shell: ShellName) -> dict[str, str]:
-    """Comparison name → entry as written, made once per bundle."""
     memo_key = (case.entry.name, which, shell)
     table: dict[str, str] | None = case.bundle.memo.get(memo_key)
     if table is None:
@@ -263,7 +257,6 @@ def _argument_rules(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> D
 
 
 def _policy_table(case: Case, shell: ShellName) -> dict[str, tuple[CommandPolicy, ...]]:
-    """Comparison name → the entries that rule the arguments of that program, in the bundle's order."""
     memo_key = (case.entry.name, "policies", shell)
     table: dict[str, tuple[CommandPolicy, ...]] | None = case.bundle.memo.get(memo_key)
     if table is None:
@@ -483,7 +476,6 @@ def _operand(case: Case, facts: CommandFacts, one: FileUse) -> Decision | None:
 
 
 def _check_links(case: Case, facts: CommandFacts, one: FileUse, capability: str, what: str) -> Decision | None:
-    """A denial of what a glob finds by way of a link."""
     for spelling in one.spellings(facts.cwd, facts.home) if one.pattern is not None else ():
         real = real_path_of(facts, spelling) or spelling
         for found in facts.through.get((real, one.pattern or ""), ()):
@@ -508,7 +500,6 @@ def _check_copy(case: Case, facts: CommandFacts, one: FileUse, what: str) -> Dec
 
 
 def _check_content(case: Case, facts: CommandFacts, one: FileUse, entry: Capability, what: str) -> Decision | None:
-    """Denies a directory that holds a blocked place, and a glob that may find one."""
     held = _place_held(case, facts, one, entry)
     if held is None:
         return None
@@ -568,7 +559,6 @@ def _may_be_named(pattern: str, name: str) -> bool:
 
 
 def _finds(one: FileUse, rest: str) -> bool:
-    """True if an operand reaches a place `rest` below its path."""
     if one.pattern is None:
         return one.tree
     return reaches(one.pattern, rest, tree=one.tree, writes=one.mode == "write")
@@ -623,11 +613,9 @@ def _comes_after(step: int, made: int) -> bool:
 
 
 def _links_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[str, ...]:
-    """The symbolic links that the line makes, as absolute paths. A list that admits the programs of a tree admits its
-    links, too."""
+    """Symbolic links that the line makes, as absolute paths. Who lists a tree's programs lists its links."""
     return tuple(place.path for place in _places_made(parsed, facts, os) if place.itself)
 
 
 def _is_behind_link(path: str, links: tuple[str, ...], os: OsFamily) -> bool:
-    """True if an absolute path is one of these links, or goes through one."""
     return any(is_under(path, link, os, "wide") for link in links)

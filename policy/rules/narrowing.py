@@ -72,8 +72,7 @@ def apply_task_options(case: Case, decision: Decision) -> Decision:
 
 
 def require_guarded_approval(case: Case, decision: Decision) -> Decision:
-    """The decision on a call of a guarded tool: it needs an approval that names the tool, and has the risk of the tool
-    at least (SK 2.2, 2.3, 3.2)."""
+    """A guarded tool needs an approval that names it, and has its risk at least (SK 2.2, 2.3, 3.2)."""
     least = risk_of_guarded(case.terms.tool_name, case.capability)
     if least is None:
         return decision
@@ -203,8 +202,7 @@ def _module(name: str, rest: tuple[str | None, ...]) -> tuple[str, tuple[str | N
 def assess(
     capability: Capability, facts: ActionFacts, *, workspace: str | None = None, os: OsFamily = "posix"
 ) -> tuple[RiskLevel, tuple[str, ...]]:
-    """The level and the reasons for it. `workspace` is the project directory; without it the capability's allowed
-    paths stand for it."""
+    """The level and the reasons for it. Without a `workspace` the capability's allowed paths stand for it."""
     default = DEFAULT_RISK.get(capability.name, "high")
     reasons = tuple(_ELEVATIONS[type(facts)](capability, facts, workspace, os)) if type(facts) in _ELEVATIONS else ()
     return ("high", reasons) if reasons else (default, ())

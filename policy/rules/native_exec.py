@@ -50,8 +50,7 @@ DEFAULT: Final = tuple(
 
 
 class _Refused(NamedTuple):
-    """Options of a program, by whole words, by the beginnings that GNU programs take for a long option, and by
-    letters."""
+    """Options by whole words, by the beginnings that GNU programs take for a long option, and by letters."""
 
     words: frozenset[str] = frozenset()
     long: tuple[str, ...] = ()
@@ -70,8 +69,7 @@ _REFUSED: Final = {
 
 
 def program_denial(case: Case) -> Decision | None:
-    """The denial of a program that the list does not admit, None for one that it does. It comes before the lists of
-    Shell.Exec, because no other path or grant would let the program run."""
+    """The denial of a program that the list does not admit; before the lists of Shell.Exec, as nothing else helps."""
     facts, native = case.facts, case.terms.programs
     if native is None or not isinstance(facts, CommandFacts):
         return None

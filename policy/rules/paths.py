@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 
 def path_rules(case: Case) -> Decision | str | None:
-    """Scope of File.* and uploads: blocked first, for the spelling and for the real place; allowed by the real place
-    only."""
+    """Blocked first, for the spelling and for the real place; allowed by the real place only."""
     entry, facts, os = case.entry, case.facts, case.os
     assert isinstance(facts, PathFacts)  # noqa: S101  the table of rules is keyed by this type
     for spelling in (facts.requested, facts.absolute, facts.real_path):
@@ -62,14 +61,12 @@ def path_rules(case: Case) -> Decision | str | None:
 
 
 def _blocking(case: Case, place: str) -> str | None:
-    """A block entry that is not absolute can't be matched against anything, so it refuses everything instead of
-    protecting nothing."""
+    """An entry that is not absolute matches nothing, so it refuses everything instead of protecting nothing."""
     table = _root_table(case, "blocked")
     return covering(place, table, case.os, "wide") if table.relative is None else table.relative
 
 
 def _root_table(case: Case, which: str) -> Roots:
-    """The look-up table of one path list, made once per bundle."""
     memo_key = (case.entry.name, which, case.os)
     table: Roots | None = case.bundle.memo.get(memo_key)
     if table is None:
@@ -137,8 +134,7 @@ _UNCHANGEABLE = {"directory": "a directory", "other": "not a regular file"}
 
 
 def file_kind(case: Case) -> Decision | str | None:
-    """Only regular files are written or deleted: no devices, pipes or sockets, and no directories but where the call
-    asks for all that is in one."""
+    """Only regular files are written or deleted, and directories where the call asks for all that is in one."""
     if isinstance(case.facts, PathFacts) and case.facts.tree and case.entry.name == Name.FILE_DELETE:
         return None
     if isinstance(case.facts, PathFacts) and case.entry.name in CHANGING and case.facts.kind in _UNCHANGEABLE:

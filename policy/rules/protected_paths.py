@@ -137,15 +137,13 @@ def session_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None
 
 
 def own_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None:
-    """The session's own temporary directory in `allowed`, if it is in the directory for temporary files that a
-    normalised absolute path is in."""
+    """The session's own temporary directory in `allowed`, if a normalised path is beside or in it."""
     own = next((one for one in allowed if _is_of_session(one, os)), None)
     return own if own is not None and is_under(path, _parent(own, os), os) else None
 
 
 def is_shared_temporary(path: str, own: str | None, os: OsFamily) -> bool:
-    """True if a normalised absolute path is a directory that sessions have their temporary directories in: a usual one,
-    or that of the session's `own`."""
+    """True for a directory that sessions have theirs in: a usual one, or that of the session's `own`."""
     shared = _TEMPORARY_FOLDERS if own is None else _TEMPORARY_FOLDERS | {key(_parent(own, os), os, "wide")}
     return key(path, os, "wide") in shared
 
@@ -156,8 +154,7 @@ def may_be_of_session(path: str, os: OsFamily) -> bool:
 
 
 def session_samples(allowed: Iterable[str], os: OsFamily) -> list[str]:
-    """A directory of a session that nobody has, in each directory where there may be others': what would go with all
-    that is there."""
+    """A directory of a session that nobody has, in each place where others' may be."""
     entries = [normalize(one, os) for one in allowed if is_absolute(one, os)]
     folders = [_parent(one, os) for one in entries if _is_of_session(one, os)]
     usual = sorted(one for one in _TEMPORARY_FOLDERS if is_absolute(one, os))
@@ -248,8 +245,7 @@ def is_free(name: str) -> bool:
 
 
 def find_refused_name(inside: Sequence[str]) -> str | None:
-    """Return the part of a path inside a git directory, given by its components in lower case, that only git itself may
-    write there; None where the name alone starts nothing."""
+    """Return the part of a path inside a git directory (lower case) that only git may write; None for none."""
     if not inside:
         return None
     first = inside[0]
@@ -312,8 +308,7 @@ def find_left_problem(
 
 
 def git_file_problem(left: LeftEntry, known: Iterable[str]) -> str | None:
-    """Say why a command may not leave an entry that is called `.git` and is no directory; `known` are the git
-    directories that are judged."""
+    """Say why a command may not leave a `.git` that is no directory; `known` are the git directories judged."""
     if left.kind != "file" or left.content is None or not left.content.startswith(b"gitdir: "):
         return "it leads to no git directory"
     return None if left.target in set(known) else "it leads to a directory that is no git directory of this workspace"
@@ -420,8 +415,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
 
 
 class GitSetting(NamedTuple):
-    """One line: `section` and `key` in lower case, `name` as it is written; None where there is none. A key without a
-    value has None."""
+    """One line: `section` and `key` in lower case, `name` as written or None; a key without a value has None."""
 
     section: str
     name: str | None
@@ -430,8 +424,7 @@ class GitSetting(NamedTuple):
 
 
 def settings_of(content: bytes) -> list[GitSetting] | None:
-    """The settings of a configuration file in their order; None where git would not read all of it, or it is longer
-    than MAX_BYTES."""
+    """The settings of a file in their order; None where git would not read all of it, or beyond MAX_BYTES."""
     if len(content) > MAX_BYTES or b"\0" in content:
         return None
     text = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff").replace("\r\n", "\n")
@@ -442,8 +435,7 @@ def settings_of(content: bytes) -> list[GitSetting] | None:
 
 
 def tree_of(content: bytes, directory: str) -> str | None:
-    """Return the working tree that the `config` of the git directory `directory` (POSIX, absolute) names, as it is
-    spelled there; None for none."""
+    """The working tree that the `config` of a git directory (POSIX, absolute) names, as spelled; None for none."""
     trees = [one.value or "" for one in settings_of(content) or [] if one[:3] == ("core", None, "worktree")]
     return normalize(trees[-1], "posix", directory) if trees else None
 

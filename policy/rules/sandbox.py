@@ -106,8 +106,7 @@ def _never_opened(
 
 
 def widening_of(asked: object) -> Widening | str | None:
-    """Parse the argument `sandboxGrant`, with paths as they are spelled: None for nothing, or what is wrong with it, in
-    words for the model."""
+    """Parse `sandboxGrant`, paths as spelled: None for nothing, or what is wrong with it, for the model."""
     if asked is None:
         return None
     if not isinstance(asked, dict):
@@ -263,8 +262,7 @@ def common_scope(one: CommandScope, other: CommandScope, os: OsFamily) -> Comman
 def add_own_places(
     scope: CommandScope, os: OsFamily, *, reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()
 ) -> CommandScope:
-    """The scope with places that the host itself gives to a call, such as the directory that a script runs in. They may
-    lie in what is hidden."""
+    """The scope with places that the host gives to a call. They may lie in what is hidden."""
     blocked = (*scope.hidden, *scope.guarded)
     more = None if scope.reads is None else _outermost((*scope.reads, *reads), os, blocked)
     return scope._replace(reads=more, writes=_outermost((*scope.writes, *writes), os, blocked))
@@ -292,8 +290,7 @@ def _says_strict(bundle: PolicyBundle) -> bool:
 
 
 def _own_roots(bundle: PolicyBundle, name: str, facts: ScopeFacts, os: OsFamily) -> list[str]:
-    """The places that a capability gives by itself. A directory that all sessions have theirs in is none: the others'
-    would be given with it."""
+    """The places that a capability gives by itself, but not a directory that all sessions have theirs in."""
     entry = bundle.capability(name)
     if entry is None or entry.requires_approval:
         return []
@@ -448,8 +445,7 @@ def _steering_of(repository: RepositoryFacts | None, bundle: PolicyBundle, os: O
 def _working_tree_places(
     repository: RepositoryFacts | None, writes: Sequence[str], blocks: _Blocks, os: OsFamily
 ) -> list[str]:
-    """The places that a commit of a linked working tree writes to: its repository lies elsewhere. Only where the `.git`
-    of the workspace would be written to."""
+    """The places outside of the workspace that a commit of a linked working tree writes to."""
     if repository is None or not Places(writes, os).contain(repository.top):
         return []
     if repository.top == repository.own or blocks.ends_commits:

@@ -77,8 +77,7 @@ def _source(skill: str) -> str:
 
 
 def apply_skill_limits(case: Case, decision: Decision) -> Decision:
-    """The decision on a command, denied if a skill in use does not name what the line runs. A skill whose script is
-    run is in use, whether the model has read it or not."""
+    """Deny a command that a skill in use does not name. A skill whose script is run is in use."""
     facts, limits = case.facts, case.terms.limits
     if not isinstance(facts, CommandFacts):
         return decision
@@ -104,8 +103,7 @@ def apply_skill_limits(case: Case, decision: Decision) -> Decision:
 
 
 def _fits(command: SimpleCommand, patterns: Sequence[str], own: ScriptFacts | None) -> bool:
-    """True if a command is named. A skill names its `own` script as its instructions do: from its folder, with its
-    interpreter in front or without."""
+    """True if a command is named; the `own` script from its folder, with its interpreter in front or without."""
     return _is_named(command, patterns) or (
         own is not None and any(_is_named(one, patterns) for one in _spell_as_instructed(command, own))
     )

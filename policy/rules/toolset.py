@@ -108,8 +108,7 @@ def why_not_offered(
 
 
 def _allows_nothing(entry: Capability, tool_name: str, os: OsFamily) -> str | None:
-    """Why the grant can admit no call: one of its lists is empty, or all that it allows is blocked. A list of commands
-    that are all blocked still admits a line without any."""
+    """Why the grant can admit no call: an empty list, or all of it is blocked (commands aside)."""
     if entry.name in FILE_CAPABILITIES:
         return _no_path(entry, os)
     if entry.name == Name.SHELL_EXEC:
@@ -206,8 +205,7 @@ def delegated_capabilities(bundle: PolicyBundle) -> frozenset[str]:
 
 
 def apply_delegation(case: Case, decision: Decision) -> Decision:
-    """The decision, denied for a call that would run on this machine although the bundle has such tools run in the
-    Backend Tool Service."""
+    """Deny a call on this machine if the bundle has such tools run in the Backend Tool Service."""
     entry = case.bundle.capability(Name.BACKEND_TOOL_INVOKE)
     if entry is None or not case.terms.runs_here or case.capability not in delegated_capabilities(case.bundle):
         return decision
@@ -326,8 +324,7 @@ def is_repeatable(bundle: PolicyBundle, capability_name: str, tool_name: str) ->
 
 
 def _deciding(policies: Iterable[ToolPolicy], tool_name: str, field: str, *, strict: bool) -> ToolPolicy | None:
-    """Of the policies that fit the tool and say something of `field` the one that names it, else the first that says
-    `strict`, else the first."""
+    """Of the fitting policies that set `field` the one that names the tool, else the first that says `strict`."""
     fitting = [one for one in policies if getattr(one, field) is not None and fits(one.tool, tool_name)]
     exact = [one for one in fitting if one.tool == tool_name]
     strictest = [one for one in exact or fitting if getattr(one, field) is strict]

@@ -212,8 +212,7 @@ class NoInterpreter(ValueError):
 
 
 def interpreter_of(first_line: bytes, name: str, os: OsFamily) -> tuple[str, ...]:
-    """The program and what stands between it and the script: an absolute path, or a name that is looked up. `name` is
-    that of the script's file. Raises NoInterpreter."""
+    """The program and what stands before the script called `name`: a path or a name. Raises NoInterpreter."""
     if first_line.startswith(b"#!"):
         return _words_of_line(first_line)
     ending = name[name.rfind(".") :] if "." in name else ""

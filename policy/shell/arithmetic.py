@@ -181,8 +181,7 @@ class Evaluated:
             self._data.append((begin if len(self._sources) == 1 else -1, source[begin:end]))
 
     def note_text(self, until: int) -> None:
-        """Notes arithmetic on what is not known to be a number; nothing behind byte `until` of the outermost line can
-        have made it. Of a line in a line that is EVERYWHERE."""
+        """Notes arithmetic on what may be no number; nothing behind `until` in the outermost line can have made it."""
         self._until = max(self._until, until if len(self._sources) == 1 else EVERYWHERE)
 
     def note_list(self) -> None:
@@ -244,8 +243,7 @@ _SILENT = words("true false :")
 
 
 def is_number_word(source: bytes, node: Node, is_number: IsNumber, functions: frozenset[str]) -> bool:
-    """True if a word can only become a number. `is_number` answers for a variable's name; `functions` are those of the
-    line, which may stand in a program's place."""
+    """True if a word can only become a number. `functions` of the line may stand in a program's place."""
     kind, text = node.type, text_of(source, node)
     if kind in {"number", "word", "raw_string", "string_content", "brace_expression"}:
         return _LITERAL.fullmatch(text.strip("'")) is not None
@@ -431,7 +429,6 @@ def _both_sides(word: Word) -> list[Word]:
 
 
 def _name_words(args: list[Word], joined: str = "") -> list[Assigned]:
-    """Each word that may be the name of a variable."""
     found: list[Assigned] = []
     for text in [*([joined] if joined else []), *(word.text for word in args)]:
         name = _NAME.match(text) if text is not None else None

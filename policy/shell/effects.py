@@ -93,8 +93,7 @@ def _place(word: Word) -> str | None:
 
 
 class _Read(NamedTuple):
-    """A program's own row, the row that counts (that of its subcommand, where there is one), and the arguments by it.
-    `lead` are the arguments in front of the subcommand."""
+    """A program's own row, the row that counts (of a subcommand, if any), and the arguments; `lead` before it."""
 
     own: Program
     row: Program
@@ -228,7 +227,6 @@ def _begins_one(text: str, names: frozenset[str]) -> bool:
 
 @lru_cache(maxsize=512)
 def _is_dangerous(row: Program) -> bool:
-    """True if an option of the program may run or write something."""
     return bool(row.risky or row.words) or any(one.is_risky for one in options_of(row.options).values())
 
 
@@ -404,7 +402,6 @@ def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
 
 
 def _text_shown(word: Word | None) -> ShownText | None:
-    """Return the part that the line shows of a word that a shell runs as text."""
     return word.shown if word is not None and word.shown is not None and not word.shown.is_file else None
 
 
@@ -423,8 +420,7 @@ class _Runs(NamedTuple):
 
 
 def _what_shell_runs(base: str, args: list[Word]) -> _Runs | None:
-    """With `-c` it is the first word that is no option, which in many shells may also stand further on than behind the
-    `-c`. None where that can't be said."""
+    """With `-c` the first word that is no option, maybe further on than behind it. None if that can't be said."""
     asked, place, texts = False, 0, [word.text for word in args]
     while place < len(args):
         text = texts[place]
@@ -497,7 +493,6 @@ def _what_gdb_starts(program: str, row: Program, args: list[Word], found: Findin
 
 
 def _wrapped_words(base: str, read: _Read, found: Findings) -> list[Word]:
-    """The words of the program that a wrapper starts; none where it starts none."""
     row, given = read.row, read.given
     if given.has("asks") and not given.unknown:
         return []
@@ -556,8 +551,7 @@ def _strip_version(base: str, inner: list[Word], found: Findings) -> list[Word]:
 
 
 def _add_input(inner: list[Word], marker: str | None) -> list[Word]:
-    """The words that xargs starts: its arguments, or echo, with words of its input after them and in the place of a
-    marker."""
+    """The words that xargs starts: its arguments, or echo, with words of its input."""
     line = inner or [plain("echo")]
     if marker is not None:
         line = [UNKNOWN if word.text is not None and marker in word.text else word for word in line]

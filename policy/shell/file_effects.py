@@ -59,8 +59,7 @@ def _rebase_all(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
 
 
 def _number_operands(operands: list[Word], kinds: list[str]) -> list[FileUse]:
-    """Operands by their places. Behind a word that may be several, or none, each may have any place. `+1` is an option
-    as they once were."""
+    """Operands by their places; behind a word that may be several each has any. `+1` is an old option."""
     operands = [word for word in operands if not _OLD_OPTION.fullmatch(word.text or "")]
     found: list[FileUse] = []
     is_certain = True
@@ -75,7 +74,6 @@ def _number_operands(operands: list[Word], kinds: list[str]) -> list[FileUse]:
 
 
 def _rename_word(word: Word, name: Callable[[str], str]) -> Word:
-    """A word of another name: what a program makes beside a file."""
     if word.text is not None:
         text = name(word.text)
         return word._replace(text=text, prefix=text)
@@ -263,7 +261,6 @@ def _csplit(case: FileCase, _found: Findings) -> list[FileUse]:
 
 
 def _match_prefix(word: Word) -> FileUse:
-    """All files whose names begin with a word."""
     if word.text is None:
         return FileUse("write", None)
     directory, slash, name = word.text.rpartition("/")

@@ -131,8 +131,7 @@ _MAX_NAME = 256  # matching takes quadratic time for some names
 
 
 class Opaque(NamedTuple):
-    """A program, as it is spelled, that starts what the line does not show: code that stands in the line (`in_line`),
-    or what some file or package has it run."""
+    """A program, as spelled, that starts what the line does not show: code `in_line`, or what a file has it run."""
 
     program: str
     what: str
@@ -341,8 +340,7 @@ class Effort:
         window = _windows.pop() if _windows else bytearray()
 
         def read(place: int, _point: Point) -> bytearray:
-            """The next block, which ends where a character ends. When too much was read the text is over: nothing else
-            makes the parser leave a loop over it."""
+            """The next block, up to a whole character; too much ends the text, or the parser stays in a loop."""
             self._blocks += 1
             end = place + _BLOCK if self._blocks <= _MAX_BLOCKS else place
             while end < len(given) and given[end] & 0xC0 == 0x80:
@@ -398,8 +396,7 @@ def _same_length(found: re.Match[str]) -> str:
 
 
 def blank_data(command: str) -> str:
-    """The line without the text of its quotes, comments and here-documents, as far as these are plain to see. It
-    only serves to count: the parser is stopped all the same where this takes code for data."""
+    """The line without the text of plain quotes, comments and here-documents. It only serves to count."""
     kept, place, behind = [], 0, 0
     for _ in range(_MAX_HEREDOCS):
         start = _HEREDOC.search(command, behind)

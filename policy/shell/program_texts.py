@@ -51,8 +51,7 @@ _BY_SERVER = Word(None, "./", pattern="./**", globs=True)
 
 
 def judge_git(subcommand: str | None, lead: Given, found: Findings) -> None:
-    """Notes which of git's arguments start a program by its configuration or by an address. `lead` are those in front
-    of the subcommand, with all that follows in `rest`."""
+    """Notes which of git's arguments start a program. `lead` are those before the subcommand."""
     unread = lead.unknown or (["--help"] if lead.rest and lead.has("manual") else [])
     if unread:
         found.undecidable(f"git {unread[0]} is not followed")
@@ -225,7 +224,6 @@ def found_below(args: Sequence[Word]) -> list[Word]:
 
 
 def _split(args: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
-    """The words where it begins, and its expression."""
     place = 0
     while place < len(args) and args[place].text in _LEADING:
         place += 1
@@ -322,7 +320,6 @@ def _place(word: Word, given: Given) -> FileUse:
 
 
 def _files_after_mark(roles: frozenset[str], value: Word | None) -> list[FileUse]:
-    """Files that the text of an option names behind an `@`."""
     if value is None or roles.isdisjoint({"cookie", "data"}):
         return []
     text = value.text
@@ -349,8 +346,7 @@ def _may_be_url(word: Word) -> bool:
 
 
 def _last_part(url: Word, *, asks: bool) -> str | None:
-    """The last part of a URL's path, by which a download is saved, "" where there is none; None where that cannot be
-    said. `asks`: what follows a `?` belongs to it."""
+    """The last part of a URL's path (`asks`: with its query), "" for none; None where that can't be said."""
     if url.text is None:
         return None
     address, _, asked = url.text.partition("#")[0].partition("?")

@@ -148,7 +148,6 @@ class Reader:
                 found.grammar = grammar
 
     def _script(self, script: ShellText, event: ParsedWords, depth: int, *, repeats: bool) -> None:
-        """Reads a text that a command of the line hands to a shell."""
         if depth >= _MAX_INNER_SHELLS:
             self.found.give_up("shells inside shells")
         elif script.is_partial:
@@ -159,8 +158,7 @@ class Reader:
             self.read(script.text, script.grammar, depth + 1, own, is_own=script.is_own, repeats=repeats)
 
     def _read_partly(self, script: ShellText, depth: int) -> None:
-        """Takes the programs and files that a text names, of which a part is known only when it runs; whoever lists the
-        shell consents to that part."""
+        """Takes the programs and files that a text names of which a part is known only when it runs."""
         inner = Reader({})
         inner.found.effort = self.found.effort
         inner.read(script.text, script.grammar, depth)
@@ -275,8 +273,7 @@ def _join_directories(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[s
 
 
 class _Chain(NamedTuple):
-    """The directories of a chain of commands if all so far succeeded, and the number of changes of directory until
-    then."""
+    """The directories of a chain of commands if all so far succeeded, and the changes of directory until then."""
 
     directories: tuple[str, ...]
     moves: int

@@ -73,8 +73,7 @@ class Texts:
         self._found: dict[tuple[int, int, str], ShownText | None] = {}
 
     def read_text(self, node: Node, command: Node) -> ShownText | None:
-        """Return the text of a word, or the content of the file that `<(…)` or `/dev/fd/3` is; None if nothing of it is
-        shown. `command` is the one around it."""
+        """The text of a word in `command`, or of the file that `<(…)` or `/dev/fd/3` is; None if nothing is shown."""
         text = text_of(self._source, node)
         if node.type == "process_substitution":
             shown = self._find_output(node) if text.startswith("<") else None
@@ -231,7 +230,6 @@ class Texts:
     # What a word or a here-document spells
 
     def _read_redirections(self, nodes: list[Node], descriptor: str) -> ShownText | None:
-        """The last here-document or here-string among these."""
         for node in reversed(nodes):
             if node.type == "herestring_redirect" and node.named_children and descriptor == "0":
                 shown = self._spell(node.named_children[-1])
@@ -244,7 +242,6 @@ class Texts:
         return None
 
     def _is_input(self, redirect: Node, descriptor: str) -> bool:
-        """True if a redirection is one of this descriptor, for reading."""
         own = next((one for one in redirect.children if one.type == "file_descriptor"), None)
         reads = any(one.type.startswith("<") for one in redirect.children)
         return reads and descriptor == ("0" if own is None else text_of(self._source, own))
@@ -298,7 +295,6 @@ class Texts:
         return ShownText(UNKNOWN, is_whole=False) if shown is None else shown._replace(text=shown.text.rstrip("\n"))
 
     def _spell_between(self, node: Node, begin: int, end: int) -> ShownText:
-        """The text of a string or a here-document, with what its expansions give."""
         kept: list[str] = []
         is_whole, place = True, begin
         escaped = _ESCAPED_IN_STRING if node.type == "string" else _ESCAPED_IN_DOCUMENT

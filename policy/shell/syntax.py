@@ -294,8 +294,7 @@ class _Walk:
     def _command(
         self, node: Node, repeats: bool, extra: list[Node] | None = None, dashes: Sequence[int] = ()
     ) -> list[Node]:
-        """Emits a simple command. `extra` are words of it that the grammar puts elsewhere, `dashes` the places of words
-        `-` that it drops."""
+        """Emits a simple command; `extra` words and words `-` (`dashes`) of it the grammar puts elsewhere, or drops."""
         nodes: list[Node] = []
         children = node.children
         for child in children:
@@ -355,7 +354,6 @@ class _Walk:
             self._emit(node, nodes[0], [*map(plain, program), *words[1:]], repeats, shown)
 
     def _parts(self, node: Node) -> list[str] | None:
-        """The words that a variable or an array becomes, where each is known."""
         text, place = self._text(node), node.start_byte
         array = _ARRAY.fullmatch(text)
         if array is not None:
@@ -481,7 +479,6 @@ class _Walk:
         return [child for child in node.children if child.is_named]
 
     def _test_words(self, node: Node) -> list[Word]:
-        """The operands and operators of `[`, in order."""
         words: list[Word] = []
         pending = list(reversed(node.children[1:-1]))
         while pending:
@@ -566,7 +563,6 @@ def _reaches_programs(source: bytes, parent: Node) -> bool:
 
 
 def _is_alone(statement: Node | None) -> bool:
-    """True if a statement is redirections and nothing else."""
     return (
         statement is not None
         and statement.type == "redirected_statement"

@@ -239,8 +239,7 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
 
 
 def is_swollen(source: bytes, token: Node) -> bool:
-    """True if a token's text is not just what its type says: one may swallow the word in front of it. Blanks that one
-    swallows stand in quotes, or keep it from fitting to the word before."""
+    """True if a token's text is not just what its type says: one may swallow the word in front of it."""
     return not token.children and text_of(source, token).lstrip(" \t") not in {token.type, "$$"}
 
 
@@ -445,7 +444,6 @@ def note_zsh_differences(text: str, found: Findings) -> None:
 
 
 def _numbers_in(name: str | None, arguments: tuple[str | None, ...]) -> list[str | None]:
-    """The arguments that a builtin takes for numbers."""
     if name in {"test", "["}:
         beside = [place for place, one in enumerate(arguments) if one in _NUMERIC_TESTS]
         return [

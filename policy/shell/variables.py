@@ -60,8 +60,7 @@ _NOT_BEHIND = words("elif_clause else_clause")
 
 
 class Here(NamedTuple):
-    """The variables of a line as they are at one byte of its text. `chosen` has for variables of loops over words the
-    one of a round, None where there are too many."""
+    """The variables of a line at one byte of its text; `chosen` are those of loops in one round, None: too many."""
 
     variables: Variables
     place: int
@@ -82,8 +81,7 @@ class Here(NamedTuple):
 
 
 def rounds(variables: Variables, text: str, place: int) -> list[dict[str, str | None]]:
-    """The values that the variables of loops over words have in each round, for those that a text at one byte of the
-    line reads."""
+    """The values of loops' variables in each round, for those that a text at one byte of the line reads."""
     found: list[dict[str, str | None]] = [{}]
     for name in sorted(names_read(text)):
         pattern = variables.pattern(name, place) or ""
@@ -98,8 +96,6 @@ def rounds(variables: Variables, text: str, place: int) -> list[dict[str, str | 
 
 
 class _Known(NamedTuple):
-    """A value that counts from byte `begin` to before `end`."""
-
     value: str
     begin: int
     end: int
@@ -165,8 +161,7 @@ class Variables:
         return self._environment.get(name)
 
     def is_outside(self, name: str) -> bool:
-        """True if the line has no part in what a variable holds: it comes from the environment, or is the name of a
-        file that a loop's pattern finds, or is a number."""
+        """True if the line has no part in what a variable holds: environment, names of found files, numbers."""
         if self._anything or _OWN_OF_SHELLS.fullmatch(name):
             return False
         if name in self._sites:
@@ -174,8 +169,7 @@ class Variables:
         return self._is_whole
 
     def pattern(self, name: str, place: int) -> str | None:
-        """The pattern of the files whose names a loop gives a variable in its body; None where it is not certain, or
-        there are several."""
+        """The pattern of the files whose names a loop gives a variable in its body; None if not certain."""
         found = None if self._anything else self._found.get(name)
         return found.value or None if found is not None and found.begin <= place < found.end else None
 
@@ -249,8 +243,7 @@ class Variables:
         return known[0] if quoted or all(map(_PLAIN_WORD.fullmatch, known[0])) else None
 
     def alternatives(self, name: str, place: int, *, quoted: bool) -> list[list[str]]:
-        """All words that a variable may become which the line sets in several places, one of them certain; none where
-        they are not known."""
+        """All words that a variable may become which the line sets in several places; none where not known."""
         values = self._values(name, place)
         if quoted:
             return [[one] for one in values]
@@ -306,7 +299,6 @@ class Variables:
         return [read_word(self._text(one)) for one in nodes if one.type != "variable_assignment"]
 
     def _note(self, one: Assigned, node: Node, function: int, candidates: list[tuple[Node, str, Node | None]]) -> None:
-        """Note what one construct sets."""
         kind = node.type
         if one.is_function:
             self._function(node)
@@ -374,7 +366,6 @@ class Variables:
                 self._lists[name] = (texts, node.end_byte, _holds_until(node))
 
     def _read_plain_value(self, node: Node, value: Node | None) -> str | None:
-        """Return the value of a plain assignment; None if it is not certain."""
         if value is None:
             return ""
         if value.type in {"array", "subscript"} or b"~" in self._source[node.start_byte : node.end_byte]:
@@ -412,7 +403,6 @@ class Variables:
         return is_plain or all(text in _AT_END for text in texts[1:])
 
     def _note_unknown(self, ones: list[Assigned], node: Node, function: int) -> None:
-        """Note variables that a builtin sets to something unknown."""
         for one in ones:
             if one.name is None:
                 self._anything = True
@@ -443,7 +433,6 @@ class Variables:
 
 
 def _all(root: Node) -> Iterator[Node]:
-    """Every node, in the order of the text."""
     pending = [root]
     while pending:
         node = pending.pop()

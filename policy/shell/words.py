@@ -160,7 +160,6 @@ def decode_escapes(text: str) -> str | None:
 
 
 def _special(source: str) -> Word | None:
-    """Words of which more is known than that they expand."""
     if source.startswith(("<(", ">(")):
         return Word(None, "/dev/fd/")
     if source in _NUMBERS:
@@ -228,8 +227,7 @@ def _is_outside(source: str, values: Here | None) -> bool:
 
 
 def _pattern(source: str, values: Here | None) -> str | None:
-    """The word as the pattern that it is, with the patterns of loops in the place of their variables; None where
-    something else expands in it, or is quoted."""
+    """The word as a pattern, loops' patterns in it; None where something else expands, or is quoted."""
     if "$" not in source or values is None:
         return None if _QUOTES.search(source) else source
 
@@ -424,8 +422,7 @@ class _OptionReader:
         return max(meant, key=lambda one: (one.is_risky, len(one.roles), one.value == "needed"))
 
     def _cluster(self, text: str, word: Word, *, awaits: bool = False) -> None:
-        """Letters up to the one that takes the rest for its value, or the next word; each of them where they stand
-        without a dash (`awaits`)."""
+        """Letters up to the one that takes the rest, or the next word, for its value; all if no dash (`awaits`)."""
         for at, letter in enumerate(text[1:], 1):
             option = self.options.get("-" + letter)
             if option is None and letter.isdigit():
@@ -462,7 +459,6 @@ class _OptionReader:
 
 
 def _cut_value(word: Word, value: str) -> Word:
-    """The part of a word that is an option's value."""
     return plain(value) if word.text is not None else UNKNOWN._replace(prefix=value)
 
 
