@@ -37,7 +37,7 @@ from policy.rules import (
 )
 from policy.rules.commands import command_rules
 from policy.rules.narrowing import apply_risk_ceiling, apply_task_options, assess, require_guarded_approval
-from policy.rules.native_exec import program_denial, roots_denial, script_denial
+from policy.rules.native_exec import apply_program_list, apply_program_roots, apply_script_rules
 from policy.rules.paths import (
     file_kind,
     file_size,
@@ -126,35 +126,7 @@ def not_expired(case: Case, decision: Decision) -> Decision:
 
 def require_grant(case: Case, decision: Decision) -> Decision:
     """The bundle grants the capability (AH 8.1)."""
-    if case.granted is None:
-        return not_granted(case.capability)
-    return decision
-
-
-def apply_script_rules(case: Case, decision: Decision) -> Decision:
-    """A script of a skill lies where scripts do, and not too many have run (SK 5.4)."""
-    if not isinstance(case.facts, CommandFacts) or case.facts.script is None:
-        return decision
-    return script_denial(case, case.facts.script) or decision
-
-
-def apply_program_list(case: Case, decision: Decision) -> Decision:
-    """The list of programs that start without a shell admits the program and its arguments (NT)."""
-    if not _starts_without_shell(case):
-        return decision
-    return program_denial(case) or decision
-
-
-def apply_program_roots(case: Case, decision: Decision) -> Decision:
-    """The paths that such a program is given lie in the roots of its tools (NT)."""
-    if not _starts_without_shell(case):
-        return decision
-    return roots_denial(case) or decision
-
-
-def _starts_without_shell(case: Case) -> bool:
-    facts = case.facts
-    return isinstance(facts, CommandFacts) and bool(facts.argv) and facts.script is None
+    return not_granted(case.capability) if case.granted is None else decision
 
 
 _FACTS_OF: Final[dict[str, tuple[type, ...]]] = {
@@ -187,9 +159,10 @@ def apply_grant(case: Case, decision: Decision) -> Decision:
         if isinstance(answer, Decision):
             return answer
         granted_by = answer or granted_by
-    return decision._replace(
-        reason=granted_reason(facts) if isinstance(facts, UrlFacts) else "granted", rule=granted_by
-    )
+    granted = "granted"
+    if isinstance(facts, UrlFacts) and not facts.resolved_addresses and not urls.is_address(urls.host_of(facts.url)):
+        granted = "granted by the host's name; its addresses are judged when it connects"
+    return decision._replace(reason=granted, rule=granted_by)
 
 
 def _why_it_follows(case: Case) -> str | None:
@@ -278,19 +251,9 @@ def _address_problem(case: Case, host: str, port: int, *, trusted: bool) -> Deci
     return None
 
 
-def granted_reason(facts: UrlFacts) -> str:
-    """The reason for a request that is granted: without its host's addresses only the name was judged."""
-    named = facts.resolved_addresses or urls.is_address(urls.host_of(facts.url))
-    return "granted" if named else "granted by the host's name; its addresses are judged when it connects"
-
-
 def _domain_table(case: Case, which: str) -> dict[str, str]:
-    memo_key = (case.entry.name, which, "domains")
-    table: dict[str, str] | None = case.bundle.memo.get(memo_key)
-    if table is None:
-        entries = case.entry.allowed_domains if which == "allowed" else case.entry.blocked_domains
-        table = case.bundle.memo[memo_key] = urls.domain_rules(entries or ())
-    return table
+    entries = case.entry.allowed_domains if which == "allowed" else case.entry.blocked_domains
+    return case.bundle.remember((case.entry.name, which, "domains"), lambda: urls.domain_rules(entries or ()))
 
 
 _RULES_OF_FACTS: Final[dict[type, tuple[Rule, ...]]] = {

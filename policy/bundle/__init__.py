@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from config.lean_typing import NamedTuple
 from policy.names import CHANGING, FILE_CAPABILITIES, READS_TOO, CapabilityName
@@ -20,9 +20,11 @@ from policy.paths import is_under, normalize, split_nested
 from policy.urls import common_domains
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from policy.facts import OsFamily
+
+_T = TypeVar("_T")
 
 
 def camel(name: str) -> str:
@@ -184,8 +186,15 @@ class PolicyBundle(_Content):
 
     @cached_property
     def memo(self) -> dict[object, Any]:
-        """Look-up tables that the check derives from the lists: a decision does not follow their length."""
+        """The results of `remember`."""
         return {}
+
+    def remember(self, key: object, make: Callable[[], _T]) -> _T:
+        """What is derived from the lists, made once: a decision does not follow their length."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        made: _T = self.memo[key]
+        return made
 
     @cached_property
     def _grants(self) -> dict[str, Capability]:
@@ -295,12 +304,12 @@ def bundle_from_trusted(raw: Mapping[str, Any]) -> PolicyBundle:
 
 def policy_hash(bundle: PolicyBundle) -> str:
     """sha256, in hex, of what the bundle says; whose session it is for and until when does not count."""
-    found: str | None = bundle.memo.get(policy_hash)
-    if found is None:
+
+    def digest() -> str:
         said = {name: value for name, value in bundle.to_json().items() if name not in {"expiresAt", "sessionId"}}
-        found = sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-        bundle.memo[policy_hash] = found
-    return found
+        return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    return bundle.remember(policy_hash, digest)
 
 
 # What is wrong with a bundle, in words for the one who wrote it.

@@ -26,7 +26,7 @@ from policy.paths import (
 from policy.programs import is_known, program_named, what_it_starts
 from policy.rules import PROCESS_RULE, REPOSITORY_RULE, approval_needed, deny, where
 from policy.rules.protected_paths import repositories_by_shape, session_samples
-from policy.shell import is_link, parse_line, real_path_of
+from policy.shell import is_link, parse_line
 from policy.shell.findings import FileUse, ParsedCommand
 from policy.shell.tables import HARMLESS_VARIABLE
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _MAX_JUDGED_ARGUMENT = 4_096
 _RUNS_TEXT = words("eval trap")
 """Builtins that run what the line shows them, which is read."""
+_STARS = ("/*", "/**")
 _WINDOWS_SHELLS = frozenset({"cmd", "powershell"})
 _CAPABILITY = {"read": Name.FILE_READ.value, "write": Name.FILE_WRITE.value, "delete": Name.FILE_DELETE.value}
 _WRITE_IT_OUT = "write the path out, one command for each file if need be, or use a file tool"
@@ -112,13 +113,11 @@ def _evaluating(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Deci
 
 
 def _lists_interpreter(case: Case) -> bool:
-    memo_key = (case.entry.name, "interpreter")
-    found: bool | None = case.bundle.memo.get(memo_key)
-    if found is None:
-        names = [one for one in case.entry.allowed_commands or () if one not in _RUNS_TEXT]
-        found = any(one.endswith(("/*", "/**")) or (is_known(one) and what_it_starts(one)) for one in names)
-        case.bundle.memo[memo_key] = found
-    return found
+    names = [one for one in case.entry.allowed_commands or () if one not in _RUNS_TEXT]
+    return case.bundle.remember(
+        (case.entry.name, "interpreter"),
+        lambda: any(one.endswith(_STARS) or bool(is_known(one) and what_it_starts(one)) for one in names),
+    )
 
 
 def _check_opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
@@ -140,12 +139,10 @@ def _check_opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> 
 
 
 def _strict_table(case: Case, shell: ShellName) -> dict[str, str]:
-    memo_key = (case.entry.name, "strict", shell)
-    table: dict[str, str] | None = case.bundle.memo.get(memo_key)
-    if table is None:
-        named = (one.command for one in case.entry.command_policies or () if one.starts_programs is False)
-        table = case.bundle.memo[memo_key] = {wide_name(name, shell): name for name in named}
-    return table
+    named = (one.command for one in case.entry.command_policies or () if one.starts_programs is False)
+    return case.bundle.remember(
+        (case.entry.name, "strict", shell), lambda: {wide_name(name, shell): name for name in named}
+    )
 
 
 def _check_allowed(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
@@ -181,18 +178,15 @@ def _variables(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decisi
 
 def starts_nothing(entry: Capability, bundle: PolicyBundle) -> bool:
     """True for a list of programs of which none starts others, or runs code, by itself."""
-    memo_key = (entry.name, "starts nothing")
-    known: bool | None = bundle.memo.get(memo_key)
-    if known is None:
-        listed = entry.allowed_commands
-        known = listed is not None and not any(one.endswith(("/*", "/**")) or what_it_starts(one) for one in listed)
-        bundle.memo[memo_key] = known
-    return known
+    listed = entry.allowed_commands
+    return listed is not None and bundle.remember(
+        (entry.name, "starts nothing"), lambda: not any(one.endswith(_STARS) or what_it_starts(one) for one in listed)
+    )
 
 
 def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts, links: tuple[str, ...]) -> bool:
     """True if an entry that ends in `/*` or `/**` admits a path, by where its directory really is."""
-    patterns = [entry for entry in case.entry.allowed_commands or () if entry.endswith(("/*", "/**"))]
+    patterns = [entry for entry in case.entry.allowed_commands or () if entry.endswith(_STARS)]
     if not patterns or facts.shell in _WINDOWS_SHELLS:
         return False
     places = one.places(facts.cwd, facts.home)
@@ -213,13 +207,11 @@ def _admits(entry: str, directory: str, os: OsFamily) -> bool:
 
 
 def _name_table(case: Case, which: str, shell: ShellName) -> dict[str, str]:
-    memo_key = (case.entry.name, which, shell)
-    table: dict[str, str] | None = case.bundle.memo.get(memo_key)
-    if table is None:
-        entries = case.entry.allowed_commands if which == "allowed" else case.entry.blocked_commands
-        name = _narrow_name if which == "allowed" else wide_name
-        table = case.bundle.memo[memo_key] = {name(entry, shell): entry for entry in entries or ()}
-    return table
+    entries = case.entry.allowed_commands if which == "allowed" else case.entry.blocked_commands
+    name = _narrow_name if which == "allowed" else wide_name
+    return case.bundle.remember(
+        (case.entry.name, which, shell), lambda: {name(entry, shell): entry for entry in entries or ()}
+    )
 
 
 def _narrow_name(program: str, shell: ShellName) -> str:
@@ -257,20 +249,17 @@ def _argument_rules(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> D
 
 
 def _policy_table(case: Case, shell: ShellName) -> dict[str, tuple[CommandPolicy, ...]]:
-    memo_key = (case.entry.name, "policies", shell)
-    table: dict[str, tuple[CommandPolicy, ...]] | None = case.bundle.memo.get(memo_key)
-    if table is None:
-        table = case.bundle.memo[memo_key] = {}
+
+    def make() -> dict[str, tuple[CommandPolicy, ...]]:
+        table: dict[str, tuple[CommandPolicy, ...]] = {}
         for policy in case.entry.command_policies or ():
-            if _rules_arguments(policy):
+            narrows = policy.max_arguments is not None or policy.subcommands is not None or policy.arguments
+            if narrows or not policy.additional_arguments:  # else it says nothing of arguments
                 name = wide_name(policy.command, shell)
                 table[name] = (*table.get(name, ()), policy)
-    return table
+        return table
 
-
-def _rules_arguments(policy: CommandPolicy) -> bool:
-    narrows = policy.max_arguments is not None or policy.subcommands is not None or not policy.additional_arguments
-    return narrows or bool(policy.arguments)
+    return case.bundle.remember((case.entry.name, "policies", shell), make)
 
 
 def argument_problem(policy: CommandPolicy, one: SimpleCommand) -> str | None:
@@ -409,7 +398,7 @@ def _judge(case: Case, facts: CommandFacts, one: FileUse, capability: str, what:
         return deny(case.entry.name, where(case.entry), f"{what}: {one.path}, and no home directory is known")
     approval: Decision | None = None
     for spelling in spellings:
-        real = real_path_of(facts, spelling)
+        real = facts.real_paths.get(spelling)
         if real is None:
             reason = f"{what}: {spelling}, and where that leads was not looked up"
             return deny(case.entry.name, where(case.entry), reason)
@@ -477,7 +466,7 @@ def _operand(case: Case, facts: CommandFacts, one: FileUse) -> Decision | None:
 
 def _check_links(case: Case, facts: CommandFacts, one: FileUse, capability: str, what: str) -> Decision | None:
     for spelling in one.spellings(facts.cwd, facts.home) if one.pattern is not None else ():
-        real = real_path_of(facts, spelling) or spelling
+        real = facts.real_paths.get(spelling) or spelling
         for found in facts.through.get((real, one.pattern or ""), ()):
             answer = case.judge(capability, PathFacts(requested=found, absolute=found, real_path=found))
             if answer.decision == "DENIED":
@@ -491,7 +480,7 @@ def _check_copy(case: Case, facts: CommandFacts, one: FileUse, what: str) -> Dec
     if entry is None:
         return None
     for spelling in one.spellings(facts.cwd, facts.home):
-        real = real_path_of(facts, spelling) or spelling
+        real = facts.real_paths.get(spelling) or spelling
         blocked = _find_nested(case, facts, one, entry, real)
         if blocked is not None:
             reason = f"{what}: {one.path} holds {blocked}, which may not be written; name what is meant instead"
@@ -513,7 +502,7 @@ def _place_held(case: Case, facts: CommandFacts, one: FileUse, entry: Capability
         return None
     others = session_samples(entry.allowed_paths, case.os) if entry.allowed_paths is not None else []
     for spelling in one.spellings(facts.cwd, facts.home):
-        real = real_path_of(facts, spelling) or spelling
+        real = facts.real_paths.get(spelling) or spelling
         for place in dict.fromkeys((spelling, real)):
             root = key(normalize(place, case.os), case.os, "wide").rstrip("/")
             for blocked in (*(entry.blocked_paths or ()), *others):

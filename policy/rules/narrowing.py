@@ -15,12 +15,10 @@ from policy.programs import program_named
 from policy.rules import AS_THE_BUNDLE_SAYS
 from policy.rules.commands import wide_name
 from policy.rules.toolset import DEFAULT_RISK, RULE, exceeds, order, over, risk_of_guarded
-from policy.shell import parse_line, real_path_of
+from policy.shell import parse_line
 from policy.urls import UrlProblem, domain_rules, matching_rule, target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from policy.bundle import Capability
     from policy.decision import Decision, RiskLevel
     from policy.facts import ShellName
@@ -203,13 +201,19 @@ def assess(
     capability: Capability, facts: ActionFacts, *, workspace: str | None = None, os: OsFamily = "posix"
 ) -> tuple[RiskLevel, tuple[str, ...]]:
     """The level and the reasons for it. Without a `workspace` the capability's allowed paths stand for it."""
-    default = DEFAULT_RISK.get(capability.name, "high")
-    reasons = tuple(_ELEVATIONS[type(facts)](capability, facts, workspace, os)) if type(facts) in _ELEVATIONS else ()
-    return ("high", reasons) if reasons else (default, ())
+    match facts:
+        case PathFacts():
+            reasons = _path_reasons(capability, facts, workspace, os)
+        case CommandFacts():
+            reasons = _command_reasons(capability, facts, workspace, os)
+        case UrlFacts():
+            reasons = _url_reasons(capability, facts)
+        case _:
+            reasons = []
+    return ("high", tuple(reasons)) if reasons else (DEFAULT_RISK.get(capability.name, "high"), ())
 
 
-def _path_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, os: OsFamily) -> list[str]:
-    assert isinstance(facts, PathFacts)  # noqa: S101  the table is keyed by this type
+def _path_reasons(entry: Capability, facts: PathFacts, workspace: str | None, os: OsFamily) -> list[str]:
     project = (workspace,) if workspace is not None else entry.allowed_paths
     if entry.name != Name.FILE_WRITE or project is None:
         return []
@@ -217,8 +221,7 @@ def _path_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, 
     return [] if inside else [f"writes outside the project directory: {facts.real_path}"]
 
 
-def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, os: OsFamily) -> list[str]:
-    assert isinstance(facts, CommandFacts)  # noqa: S101
+def _command_reasons(entry: Capability, facts: CommandFacts, workspace: str | None, os: OsFamily) -> list[str]:
     parsed = parse_line(facts)
     known = _KNOWN_PROGRAMS if entry.allowed_commands is None else frozenset(entry.allowed_commands)
     unknown = dict.fromkeys(one.program for one in parsed.commands if one.program and one.program not in known)
@@ -229,24 +232,16 @@ def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | Non
     reasons += [f"runs {one}" for one in parsed.opaque if one.in_line]
     for target in parsed.files:
         for spelling in target.spellings(facts.cwd, facts.home) if target.mode != "read" and workspace else ():
-            place = real_path_of(facts, spelling)
+            place = facts.real_paths.get(spelling)
             if place is None or not is_under(place, workspace or "", os):
                 reasons.append(f"writes outside the project directory: {spelling}")
     return reasons
 
 
-def _url_reasons(entry: Capability, facts: ActionFacts, _workspace: str | None, _os: OsFamily) -> list[str]:
-    assert isinstance(facts, UrlFacts)  # noqa: S101
+def _url_reasons(entry: Capability, facts: UrlFacts) -> list[str]:
     known = _KNOWN_DOMAINS if entry.allowed_domains is None else entry.allowed_domains
     try:
         host, port = target_of(facts.url)
     except UrlProblem as problem:
         return [str(problem)]
     return [] if matching_rule(host, domain_rules(known), port) else [f"domain is not a recognised one: {host}"]
-
-
-_ELEVATIONS: dict[type, Callable[[Capability, ActionFacts, str | None, OsFamily], list[str]]] = {
-    PathFacts: _path_reasons,
-    CommandFacts: _command_reasons,
-    UrlFacts: _url_reasons,
-}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from policy.decision import Decision
-    from policy.facts import OsFamily, ScriptFacts
+    from policy.facts import OsFamily
     from policy.rules import Case, NativeExec
 
 LIST: Final = "native.exec"
@@ -68,22 +68,27 @@ _REFUSED: Final = {
 }
 
 
-def program_denial(case: Case) -> Decision | None:
-    """The denial of a program that the list does not admit; before the lists of Shell.Exec, as nothing else helps."""
+def _started_without_shell(case: Case) -> tuple[CommandFacts, NativeExec] | None:
+    """The program, and the list that it is judged by; None for any other call."""
     facts, native = case.facts, case.terms.programs
-    if native is None or not isinstance(facts, CommandFacts):
+    if native is None or not isinstance(facts, CommandFacts) or not facts.argv or facts.script is not None:
         return None
-    problem = _program_problem(facts, native, case.os) or _variable_problem(facts)
-    return None if problem is None else deny(case.capability, LIST, problem)
+    return facts, native
 
 
-def roots_denial(case: Case) -> Decision | None:
-    """The denial of a program that is given what lies outside of the roots."""
-    facts, native = case.facts, case.terms.programs
-    if native is None or not isinstance(facts, CommandFacts):
-        return None
-    outside = _outside(facts, native.roots, case.os)
-    return None if outside is None else deny(case.capability, ROOTS, outside)
+def apply_program_list(case: Case, decision: Decision) -> Decision:
+    """The list admits the program and its arguments (NT). It comes before the lists of Shell.Exec, because no other
+    path or grant would let the program run."""
+    started = _started_without_shell(case)
+    problem = started and (_program_problem(*started, case.os) or _variable_problem(started[0]))
+    return deny(case.capability, LIST, problem) if problem else decision
+
+
+def apply_program_roots(case: Case, decision: Decision) -> Decision:
+    """The paths that such a program is given lie in the roots of its tools (NT)."""
+    started = _started_without_shell(case)
+    outside = started and _outside(started[0], started[1].roots, case.os)
+    return deny(case.capability, ROOTS, outside) if outside else decision
 
 
 def places_of(argv: tuple[str, ...], cwd: str, os: OsFamily) -> tuple[str, ...]:
@@ -168,20 +173,19 @@ def _name(program: str, os: OsFamily) -> str:
     return program.replace("\\", "/").rpartition("/")[2].lower() if os == "windows" else program.rpartition("/")[2]
 
 
-# What policy says to the script of a skill before it judges the program that runs it (SK 5.4): where it lies, and how
-# many of a task have run. Pure.
-
 SCRIPTS: Final = "scripts"
 """The folder of a skill that its scripts lie in."""
 _PLACE_RULE: Final = "builtin.scriptPlaces"
 _RUNS_RULE: Final = "skills.max_script_runs"
 
 
-def script_denial(case: Case, script: ScriptFacts) -> Decision | None:
-    """The denial of a script that really lies elsewhere, or of one too many; None for every other."""
+def apply_script_rules(case: Case, decision: Decision) -> Decision:
+    """A script of a skill really lies where scripts do, and not too many have run (SK 5.4)."""
+    script = case.facts.script if isinstance(case.facts, CommandFacts) else None
+    if script is None:
+        return decision
     runs, most = case.terms.script_runs, case.terms.max_script_runs
-    folder = normalize(f"{script.folder}/{SCRIPTS}", case.os)
-    path = normalize(script.path, case.os)
+    folder, path = normalize(f"{script.folder}/{SCRIPTS}", case.os), normalize(script.path, case.os)
     if path == folder or not is_under(path, folder, case.os):
         leads = f"{script.relative_path} leads to {script.path}"
         reason = f"{leads}, and the skill {script.skill} has its scripts in {folder}"
@@ -189,4 +193,4 @@ def script_denial(case: Case, script: ScriptFacts) -> Decision | None:
     if most is not None and runs >= most:
         reason = f"{runs} scripts have run in this task, and {_RUNS_RULE} is {most}"
         return deny(case.capability, _RUNS_RULE, reason)
-    return None
+    return decision

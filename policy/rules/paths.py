@@ -67,13 +67,10 @@ def _blocking(case: Case, place: str) -> str | None:
 
 
 def _root_table(case: Case, which: str) -> Roots:
-    memo_key = (case.entry.name, which, case.os)
-    table: Roots | None = case.bundle.memo.get(memo_key)
-    if table is None:
-        entries = (case.entry.allowed_paths if which == "allowed" else case.entry.blocked_paths) or ()
-        width: Width = "narrow" if which == "allowed" else "wide"
-        table = case.bundle.memo[memo_key] = roots(entries, case.os, width, case.bundle.real_places.get(which))
-    return table
+    entries = (case.entry.allowed_paths if which == "allowed" else case.entry.blocked_paths) or ()
+    width: Width = "narrow" if which == "allowed" else "wide"
+    real = case.bundle.real_places.get(which)
+    return case.bundle.remember((case.entry.name, which, case.os), lambda: roots(entries, case.os, width, real))
 
 
 def process_places(case: Case) -> Decision | str | None:

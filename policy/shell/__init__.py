@@ -88,11 +88,6 @@ def is_link(facts: CommandFacts, path: str) -> bool:
     return real is None or above is None or real.rstrip("/") != f"{above.rstrip('/')}/{name}"
 
 
-def real_path_of(facts: CommandFacts, spelling: str) -> str | None:
-    """The real path of a spelling, None if nobody looked."""
-    return facts.real_paths.get(spelling)
-
-
 # A program that is started without a shell, as a line that a shell would take for the very same: so one set of rules
 # judges both. Pure.
 
