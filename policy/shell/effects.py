@@ -144,11 +144,11 @@ def judge_arguments(program: str, args: list[Word], found: Findings, base: str |
         _note_code(program, read.given, args, found)
     if read.row.starts in {"", "files", "code", "language"}:
         _judge_options(base, read, found)
-        case = FileCase(program, base, read.row, read.given, read.lead, args, on_windows)
+        case = FileCase(program, base, read.row, read.given, read.lead, args, found, on_windows)
         judge = _JUDGES.get(row.operands)
         if judge is not None:
-            judge(case, found)
-        note_files(case, found)
+            judge(case)
+        note_files(case)
     if row.operands == "git":
         judge_git(read.subcommand, read.lead, found)
     return read
@@ -230,7 +230,7 @@ def _is_dangerous(row: Program) -> bool:
     return bool(row.risky or row.words) or any(one.is_risky for one in options_of(row.options).values())
 
 
-def _judge_awk(case: FileCase, found: Findings) -> None:
+def _judge_awk(case: FileCase) -> None:
     base, rest = case.base, list(case.args)
     while rest:
         text = rest.pop(0).text
@@ -239,14 +239,14 @@ def _judge_awk(case: FileCase, found: Findings) -> None:
         elif text is not None and re.match(r"-[Fv].", text):
             continue
         elif text is None or text.startswith("-"):
-            found.undecidable(f"{base} is given a program that is not in the line")
+            case.found.undecidable(f"{base} is given a program that is not in the line")
             return
         else:
             text = _AWK_PATTERN.sub("", text)
             if "/" not in text:  # else a quote may stand in a regular expression
                 text = _AWK_STRING.sub('""', text)
             if _AWK_RISKY.search(text.replace("||", " ")) or -1 < text.find("print") < text.rfind(">"):
-                found.undecidable(f"{base} is given a program that may run or write something")
+                case.found.undecidable(f"{base} is given a program that may run or write something")
             return
 
 
@@ -275,28 +275,28 @@ def _name_variables(base: str, args: list[Word], found: Findings) -> None:
         check_assignment(name, found)
 
 
-def _judge_test(case: FileCase, found: Findings) -> None:
+def _judge_test(case: FileCase) -> None:
     base, args = case.base, case.args
     open_ended = any((one.splits and not one.outside) or (one.globs and not one.prefix) for one in args)
     if open_ended or any(word.text in {"-v", "-R"} for word in args):
-        found.undecidable(f"{base} is given a name to evaluate, or words that are split")
+        case.found.undecidable(f"{base} is given a name to evaluate, or words that are split")
     elif any(one.text is None and (two.text is None or "[" in two.text) for one, two in pairwise(args)):
-        found.undecidable(f"{base} is given an expansion that may be an operator, and a subscript")
+        case.found.undecidable(f"{base} is given an expansion that may be an operator, and a subscript")
     elif len(args) == 2 and args[0].text is None:
-        found.undecidable(f"{base} is given an expansion as operator")
+        case.found.undecidable(f"{base} is given an expansion as operator")
 
 
-def _judge_printf(case: FileCase, found: Findings) -> None:
+def _judge_printf(case: FileCase) -> None:
     base, args = case.base, case.args
     if args and (args[0].may_be_option or (args[0].text or "").startswith("-v")):
-        found.undecidable("printf -v sets a variable")
-    note_assigned(assignments_of_builtin(base, list(args)), b"", found)
+        case.found.undecidable("printf -v sets a variable")
+    note_assigned(assignments_of_builtin(base, list(args)), b"", case.found)
     is_unknown = bool(args) and args[0].text is None and not args[0].outside
     if is_unknown and any(word.text is None for word in args[1:]):
-        found.needs_interpreter("printf may be given %n, and the name of any variable")
+        case.found.needs_interpreter("printf may be given %n, and the name of any variable")
 
 
-_JUDGES: dict[str, Callable[[FileCase, Findings], None]] = {
+_JUDGES: dict[str, Callable[[FileCase], None]] = {
     "awk": _judge_awk,
     "printf": _judge_printf,
     "sed": judge_sed,

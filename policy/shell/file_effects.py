@@ -7,16 +7,17 @@ that it takes a File.Read. What a program does that has no such row is not looke
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from policy.shell.findings import FileCase, FileUse, Made, split_pattern, use_of
+from policy.shell.findings import ANY_FILE, FileCase, FileUse, Made, Mode, split_pattern, use_of
 from policy.shell.program_texts import WRITES as FIND_WRITES
 from policy.shell.program_texts import curl_files, found_below, wget_files
 from policy.shell.words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
-    from policy.shell.findings import Findings
+    from collections.abc import Callable, Iterable, Sequence
+
     from policy.shell.words import Given
 
 _OLD_OPTION = re.compile(r"\+[0-9]+")
@@ -26,19 +27,18 @@ _MODE = re.compile(rf"[0-7]{{1,5}}|{_CHANGE}(?:,{_CHANGE})*")
 _PACKED = re.compile(r"(.*?)(?:[._-](?:gz|z)|\.(?:Z|bz2?|xz|lzma|zst|lz4|taz|t[gbx]z2?|tlz|tzst))\Z")
 
 
-def note_files(case: FileCase, found: Findings) -> None:
+def note_files(case: FileCase) -> None:
     """Notes the files that a program is given to change, and those that its options name."""
-    uses = [use_of("read", word) for word in case.given.values("read") if word.text not in {"", "-"}]
-    uses += [use_of("write", word) for word in case.given.values("write") if word.text not in {"", "-"}]
-    shape = case.row.operands
+    given, shape = case.given, case.row.operands
+    uses = _uses("read", (word for word in given.values("read") if word.text not in {"", "-"}))
+    uses += _uses("write", (word for word in given.values("write") if word.text not in {"", "-"}))
     judge = _SHAPES.get(shape)
     if judge is not None:
-        uses += judge(case, found)
+        uses += judge(case)
     else:
-        uses += [use_of("write", word) for word in case.given.values("into")]
-        uses += _number_operands(case.given.operands, shape.split())
+        uses += _uses("write", given.values("into")) + _number_operands(given.operands, shape.split())
     for use in _rebase_all(case, uses):
-        found.uses[use._replace(program=case.program)] = None
+        case.found.uses[use._replace(program=case.program)] = None
 
 
 def _rebase_all(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
@@ -49,8 +49,7 @@ def _rebase_all(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
     base, tilde = (there[0].text, there[0].tilde) if len(there) == 1 else (None, False)
     found = []
     for one in uses:
-        is_whole = one.tilde or (one.path or "").startswith("/") or (case.drives and (one.path or "")[1:2] == ":")
-        if is_whole:
+        if one.tilde or (one.path or "").startswith("/") or (case.drives and (one.path or "")[1:2] == ":"):
             found.append(one)
         else:
             path = None if base is None or one.path is None else f"{base}/{one.path}"
@@ -80,17 +79,17 @@ def _rename_word(word: Word, name: Callable[[str], str]) -> Word:
     return word._replace(pattern=None if word.pattern is None else name(word.pattern), prefix="")
 
 
+def _uses(mode: Mode, words: Iterable[Word], *, tree: bool = False, made: Made = "") -> list[FileUse]:
+    return [use_of(mode, word, tree=tree)._replace(made=made) for word in words]
+
+
 # Copying and moving
 
 
-def _delete(case: FileCase, _found: Findings) -> list[FileUse]:
-    return [use_of("delete", word, tree=case.given.has("tree")) for word in case.given.operands]
-
-
-def _copy(case: FileCase, _found: Findings) -> list[FileUse]:
+def _copy(case: FileCase) -> list[FileUse]:
     base, given = case.base, case.given
     if given.has("directories"):
-        return [use_of("write", word) for word in given.operands]
+        return _uses("write", given.operands)
     is_moved, is_linked = base == "mv", base == "ln"
     tree = given.has("tree")
     is_link = given.has("symbolic") and (is_linked or base == "cp")
@@ -102,8 +101,8 @@ def _copy(case: FileCase, _found: Findings) -> list[FileUse]:
             sources = [*sources, target]
     if is_linked and target is not None and is_link and not given.has("relative"):
         sources = [_rebase_link(target, word) for word in sources]
-    uses = [use_of("read", word, tree=tree or is_moved) for word in sources]
-    uses += [use_of("delete", word, tree=True) for word in sources if is_moved]
+    uses = _uses("read", sources, tree=tree or is_moved)
+    uses += _uses("delete", sources, tree=True) if is_moved else []
     if target is None and is_linked and sources:
         target = plain(".")
     if target is None:
@@ -146,7 +145,7 @@ def _backups(case: FileCase, written: list[FileUse]) -> list[FileUse]:
         return []
     suffix = suffixes[-1].text if suffixes else "~"
     if suffix is None or "/" in suffix:
-        return [FileUse("write", None)]
+        return [ANY_FILE]
     return [
         one._replace(path=one.path.rstrip("/") + suffix, made="") if one.pattern is None and one.path
         else one._replace(pattern=f"{one.pattern}{suffix}", made="")
@@ -163,71 +162,63 @@ def _rebase_link(link: Word, target: Word) -> Word:
     return target._replace(text=joined, prefix=joined, tilde=link.tilde)
 
 
-def _sync(case: FileCase, _found: Findings) -> list[FileUse]:
+def _sync(case: FileCase) -> list[FileUse]:
     """rsync: a tree comes into its last operand, unless that is on another machine."""
-    operands = case.given.operands
+    operands, tree = case.given.operands, case.given.has("tree")
     if not operands or (operands[-1].text is not None and ":" in operands[-1].text.partition("/")[0]):
         return []
-    into = [use_of("write", word)._replace(made="tree") for word in (operands[-1], *case.given.values("into"))]
+    into = _uses("write", (operands[-1], *case.given.values("into")), made="tree")
     copies = [
         one._replace(made="tree")
         for word in operands[:-1]
         if into[0].path is not None and into[0].pattern is None
-        for one in _copies(into[0], word, case.given, case.given.has("tree"))
+        for one in _copies(into[0], word, case.given, tree)
     ]
-    tree = case.given.has("tree")
     sources = [word for word in operands[:-1] if word.text is None or ":" not in word.text.partition("/")[0]]
-    return [*(use_of("read", word, tree=tree) for word in sources), *into, *copies]
+    return [*_uses("read", sources, tree=tree), *into, *copies]
 
 
-def _mode(case: FileCase, _found: Findings) -> list[FileUse]:
+def _mode(case: FileCase) -> list[FileUse]:
     """chmod, chown, chgrp: the first operand says what the others get."""
     given = case.given
     first = given.operands[0].text if given.operands else None
     skips = 0 if given.values("reference") else 1
     if case.base == "chmod" and (given.has("mode") or first is None or not _MODE.fullmatch(first)):
         skips = 0  # a mode that begins with a dash is no operand
-    return [use_of("write", word, tree=given.has("tree")) for word in given.operands[skips:]]
+    return _uses("write", given.operands[skips:], tree=given.has("tree"))
 
 
 # Programs with ways of their own
 
 
-def _dd(case: FileCase, _found: Findings) -> list[FileUse]:
+def _dd(case: FileCase) -> list[FileUse]:
     uses = []
     for word in case.given.operands:
         name, assigns, value = (word.text if word.text is not None else word.prefix).partition("=")
-        path = None if word.text is None else value
         if assigns and name in {"of", "if"}:
-            uses.append(FileUse("write" if name == "of" else "read", path))
+            uses.append(FileUse("write" if name == "of" else "read", None if word.text is None else value))
         elif word.text is None and not assigns:
-            uses.append(FileUse("write", None))
+            uses.append(ANY_FILE)
     return uses
 
 
-def _find(case: FileCase, found: Findings) -> list[FileUse]:
-    args = case.args
+def _find(case: FileCase) -> list[FileUse]:
     if case.given.doubtful:
-        found.undecidable(f"{case.base} is given an expansion that may become an option")
-    uses: list[FileUse] = []
-    texts = [word.text for word in args]
-    if "-delete" in texts:
-        uses += [use_of("delete", word, tree=True) for word in found_below(args)]
-    for place, text in enumerate(texts):
-        if text in FIND_WRITES and place + 1 < len(args):
-            uses.append(use_of("write", args[place + 1]))
-    return uses
+        case.found.undecidable(f"{case.base} is given an expansion that may become an option")
+    deletes = any(word.text == "-delete" for word in case.args)
+    uses = _uses("delete", found_below(case.args), tree=True) if deletes else []
+    return uses + _uses("write", (word for one, word in pairwise(case.args) if one.text in FIND_WRITES))
 
 
-def _files_of_sed(case: FileCase, _found: Findings) -> list[FileUse]:
+def _sed(case: FileCase) -> list[FileUse]:
     given = case.given
     if not given.has("inplace"):
         return []
     operands = [word for word in given.operands if word.text != ""][0 if given.values("script") else 1 :]
-    uses = [use_of("write", word) for word in operands]
+    uses = _uses("write", operands)
     for suffix in given.values("suffix"):
         if suffix.text != "":
-            uses += [use_of("write", _backup_of_sed(word, suffix.text)) for word in operands]
+            uses += _uses("write", (_backup_of_sed(word, suffix.text) for word in operands))
     return uses
 
 
@@ -246,28 +237,20 @@ def _backup_of_sed(word: Word, suffix: str | None) -> Word:
     return _rename_word(word, backup_name)
 
 
-def _yq(case: FileCase, _found: Findings) -> list[FileUse]:
-    return [use_of("write", word) for word in case.given.operands] if case.given.has("inplace") else []
-
-
-def _split(case: FileCase, _found: Findings) -> list[FileUse]:
+def _split(case: FileCase) -> list[FileUse]:
     operands = case.given.operands
     words = operands[1:] if len(operands) > 1 or any(word.is_several for word in operands) else [plain("x")]
     return [_match_prefix(word) for word in words]
 
 
-def _csplit(case: FileCase, _found: Findings) -> list[FileUse]:
-    return [_match_prefix(word) for word in case.given.values("prefix") or [plain("xx")]]
-
-
 def _match_prefix(word: Word) -> FileUse:
     if word.text is None:
-        return FileUse("write", None)
+        return ANY_FILE
     directory, slash, name = word.text.rpartition("/")
     return FileUse("write", directory + slash or ".", word.tilde, pattern=name + "*")
 
 
-def _patch(case: FileCase, _found: Findings) -> list[FileUse]:
+def _patch(case: FileCase) -> list[FileUse]:
     """Without an operand the names stand in the patch; it may make links, too."""
     given = case.given
     if given.has("stdout"):
@@ -275,49 +258,39 @@ def _patch(case: FileCase, _found: Findings) -> list[FileUse]:
     if not given.operands:
         return [FileUse("make", ".", made="tree")]
     if given.values("prefix"):
-        return [FileUse("write", None)]
-    written = [use_of("write", given.operands[0])]
-    beside = [
-        _rename_word(given.operands[0], lambda name: name + ".orig"),
-        _rename_word(given.operands[0], lambda name: name + ".rej"),
-    ]
-    return [*written, *(use_of("write", word) for word in beside), *_backups(case, written)]
+        return [ANY_FILE]
+    file = given.operands[0]
+    written = _uses("write", [file])
+    beside = (_rename_word(file, lambda name: name + ".orig"), _rename_word(file, lambda name: name + ".rej"))
+    return [*written, *_uses("write", beside), *_backups(case, written)]
 
 
 # Archives and packed files
 
 
-def _pack(case: FileCase, found: Findings) -> list[FileUse]:
-    return _files_of_packer(case, found, unpacks=case.given.has("unpack"))
-
-
-def _unpack(case: FileCase, found: Findings) -> list[FileUse]:
-    return _files_of_packer(case, found, unpacks=True)
-
-
-def _files_of_packer(case: FileCase, _found: Findings, *, unpacks: bool) -> list[FileUse]:
+def _pack(case: FileCase, *, unpacks: bool) -> list[FileUse]:
     given = case.given
     if given.has("unnamed"):
-        return [FileUse("write", None)]
+        return [ANY_FILE]
     if given.has("stdout") or given.values("write"):
         return []
     tree = given.has("tree")
     stays = given.has("keep") or (case.base.endswith(("zstd", "zstdmt")) and not given.has("remove"))
     suffixes = [one.text for one in given.values("suffix")]
+    added = suffixes[-1] or "" if suffixes else ".*"
     uses: list[FileUse] = []
     for word in given.operands:
         if word.text == "-":
             continue
         uses += [] if stays else [use_of("delete", word, tree=tree)]
-        if tree or None in suffixes or given.has("named"):
-            place = use_of("write", word)
-            uses.append(place._replace(tree=True, pattern="**") if tree else FileUse("write", None))
+        if tree:
+            uses.append(use_of("write", word)._replace(tree=True, pattern="**"))
+        elif None in suffixes or given.has("named"):
+            uses.append(ANY_FILE)
         elif unpacks:
             uses.append(use_of("write", _rename_word(word, lambda name: _strip_suffix(name, suffixes))))
         else:
-            uses.append(
-                use_of("write", _rename_word(word, lambda name: name + (suffixes[-1] or "" if suffixes else ".*")))
-            )
+            uses.append(use_of("write", _rename_word(word, lambda name: name + added)))
     return [one if one.path is None or "*" not in one.path else _match_glob(one) for one in uses]
 
 
@@ -335,78 +308,74 @@ def _match_glob(use: FileUse) -> FileUse:
     return use._replace(path=directory, pattern=pattern)
 
 
-def _lz4(case: FileCase, found: Findings) -> list[FileUse]:
+def _lz4(case: FileCase) -> list[FileUse]:
     if case.given.has("many") or len(case.given.operands) < 2:
-        return [one for one in _pack(case, found) if one.mode != "delete" or case.given.has("remove")]
+        uses = _pack(case, unpacks=case.given.has("unpack"))
+        return [one for one in uses if one.mode != "delete" or case.given.has("remove")]
     return _number_operands(case.given.operands, ["skip", "write"])
 
 
-def _files_of_extraction(words: list[Word]) -> list[FileUse]:
+def _extraction(words: list[Word]) -> list[FileUse]:
     """The directory that an archive is extracted to: it is written, and nobody knows what links are among the files."""
-    return [use_of("write", word)._replace(made="tree") for word in words or [plain(".")]]
+    return _uses("write", words or [plain(".")], made="tree")
 
 
-def _tar(case: FileCase, found: Findings) -> list[FileUse]:
+def _tar(case: FileCase) -> list[FileUse]:
     """GNU tar starts a remote shell for an archive whose name has a colon before any slash."""
     given = case.given
     archives = given.values("archive")
-    if not given.has("local") and any(_is_remote(word, drives=case.drives) for word in archives):
-        found.undecidable("tar is given an archive that may be on another machine")
+    if not given.has("local"):
+        _check_remote(case)
     if given.values("listed") and not given.has("verbatim"):
-        found.undecidable("tar -T takes options from a file")
+        case.found.undecidable("tar -T takes options from a file")
     uses: list[FileUse] = []
     if given.has("create"):
-        uses += [use_of("write", word) for word in archives if word.text != "-"]
-        uses += [use_of("delete", word, tree=True) for word in given.operands if given.has("remove")]
+        uses += _uses("write", (word for word in archives if word.text != "-"))
+        uses += _uses("delete", given.operands, tree=True) if given.has("remove") else []
     elif given.has("extract") and not given.has("stdout"):
         if given.has("anywhere"):
-            found.undecidable("tar -P writes wherever the archive says")
-        if given.has("renames"):
-            uses.append(FileUse("write", None))
-        uses += _files_of_extraction(given.values("into"))
+            case.found.undecidable("tar -P writes wherever the archive says")
+        uses += [ANY_FILE] if given.has("renames") else []
+        uses += _extraction(given.values("into"))
     return uses
 
 
-def _is_remote(word: Word, *, drives: bool) -> bool:
-    name, whole = (word.prefix, False) if word.text is None else (word.text, True)
-    head, slash, _ = name.partition("/")
-    if drives and re.match(r"[A-Za-z]:\\|[A-Za-z]:\Z", head):
-        return False
-    return ":" in head or not (whole or slash or word.outside)
+def _check_remote(case: FileCase) -> None:
+    for word in case.given.values("archive"):
+        name, whole = (word.prefix, False) if word.text is None else (word.text, True)
+        head, slash, _ = name.partition("/")
+        if case.drives and re.match(r"[A-Za-z]:\\|[A-Za-z]:\Z", head):
+            continue
+        if ":" in head or not (whole or slash or word.outside):
+            program = "cpio" if case.row.operands == "cpio" else "tar"
+            case.found.undecidable(f"{program} is given an archive that may be on another machine")
 
 
-def _extract(case: FileCase, _found: Findings) -> list[FileUse]:
-    return [] if case.given.has("stdout") else _files_of_extraction(case.given.values("into"))
-
-
-def _sevenzip(case: FileCase, _found: Findings) -> list[FileUse]:
+def _sevenzip(case: FileCase) -> list[FileUse]:
     command = case.given.operands[0].text if case.given.operands else None
     if command in {"x", "e", None}:
-        return _files_of_extraction(case.given.values("into"))
-    return [use_of("write", word) for word in case.given.operands[1:2] if command in {"a", "u", "d", "rn"}]
+        return _extraction(case.given.values("into"))
+    return _uses("write", case.given.operands[1:2]) if command in {"a", "u", "d", "rn"} else []
 
 
-def _cpio(case: FileCase, found: Findings) -> list[FileUse]:
-    if any(_is_remote(word, drives=case.drives) for word in case.given.values("archive")):
-        found.undecidable("cpio is given an archive that may be on another machine")
-    return (
-        _files_of_extraction(case.given.values("into") or case.given.operands[:1]) if case.given.has("extract") else []
-    )
+def _cpio(case: FileCase) -> list[FileUse]:
+    _check_remote(case)
+    given = case.given
+    return _extraction(given.values("into") or given.operands[:1]) if given.has("extract") else []
 
 
-def _jar(case: FileCase, _found: Findings) -> list[FileUse]:
+def _jar(case: FileCase) -> list[FileUse]:
     words = case.given.operands
     mode = (words[0].text or "x") if words else ""
     if "x" in mode:
-        return _files_of_extraction([])
-    return [use_of("write", word) for word in words[1:2] if {"c", "u"} & set(mode) and "f" in mode]
+        return _extraction([])
+    return _uses("write", words[1:2]) if {"c", "u"} & set(mode) and "f" in mode else []
 
 
-def _zip(case: FileCase, _found: Findings) -> list[FileUse]:
+def _zip(case: FileCase) -> list[FileUse]:
     given = case.given
-    archives = given.operands[:1]
-    uses = [use_of("write", _rename_word(word, _zip_name)) for word in archives if word.text != "-"]
-    return uses + [use_of("delete", word, tree=True) for word in given.operands[1:] if given.has("remove")]
+    archives = (_rename_word(word, _zip_name) for word in given.operands[:1] if word.text != "-")
+    return [*_uses("write", archives), *_uses("delete", given.operands[1:] if given.has("remove") else [], tree=True)]
 
 
 def _zip_name(name: str) -> str:
@@ -415,29 +384,25 @@ def _zip_name(name: str) -> str:
     return name if "." in name.rpartition("/")[2] else name + ".zip"
 
 
-def _ar(case: FileCase, _found: Findings) -> list[FileUse]:
+def _ar(case: FileCase) -> list[FileUse]:
     words = case.given.operands
     mode = (words[0].text or "x").lstrip("-") if words else "x"
-    return (
-        _files_of_extraction(case.given.values("into"))
-        if mode[:1] == "x"
-        else [use_of("write", word) for word in words[1:2]]
-    )
+    return _extraction(case.given.values("into")) if mode[:1] == "x" else _uses("write", words[1:2])
 
 
-def _mktemp(case: FileCase, found: Findings) -> list[FileUse]:
+def _mktemp(case: FileCase) -> list[FileUse]:
     """A file whose name is made of a template, in a directory that a variable may name."""
-    if "TMPDIR" in found.variables:
-        return [FileUse("write", None)]
+    if "TMPDIR" in case.found.variables:
+        return [ANY_FILE]
     suffix = next((word.text for word in case.given.values("suffix")), "")
     uses = []
     for word in case.given.operands:
         if word.text is None or suffix is None:
-            uses.append(FileUse("write", None))
+            uses.append(ANY_FILE)
             continue
         directory, slash, name = word.text.rpartition("/")
         uses.append(FileUse("write", directory + slash or ".", word.tilde, pattern=f"{name.rstrip('X')}*{suffix}"))
-    into = [use_of("write", word) for word in case.given.values("into")]
+    into = _uses("write", case.given.values("into"))
     if not into or not uses:
         return uses or into
     base = into[0].path
@@ -447,46 +412,13 @@ def _mktemp(case: FileCase, found: Findings) -> list[FileUse]:
 # git
 
 
-def _worktree(_case: FileCase, _found: Findings) -> list[FileUse]:
-    """Changes to the files of a repository, which may make links anywhere in it."""
-    return [use_of("make", plain("."))._replace(made="tree")]
-
-
-def _init(case: FileCase, _found: Findings) -> list[FileUse]:
-    """A bare repository is laid out in the directory itself."""
-    words = case.given.operands or [plain(".")]
-    return [use_of("make", word)._replace(made="tree") for word in words if case.given.has("bare")]
-
-
-def _checkout(case: FileCase, found: Findings) -> list[FileUse]:
-    """The files that follow `--` are written."""
-    texts = [word.text for word in case.args]
-    named = case.args[texts.index("--") + 1 :] if "--" in texts else []
-    return [*_worktree(case, found), *(use_of("write", word) for word in named)]
-
-
-def _restore(case: FileCase, found: Findings) -> list[FileUse]:
-    words = case.given.operands
-    return [*_worktree(case, found), *(use_of("write", word) for word in words)]
-
-
-def _git_rm(case: FileCase, _found: Findings) -> list[FileUse]:
-    given = case.given
-    words = [] if given.has("keep") else given.operands
-    return [use_of("delete", word, tree=given.has("tree")) for word in words]
-
-
-def _git_mv(case: FileCase, found: Findings) -> list[FileUse]:
-    return _copy(case._replace(base="mv"), found)
-
-
-def _clone(case: FileCase, _found: Findings) -> list[FileUse]:
+def _clone(case: FileCase) -> list[FileUse]:
     given = case.given
     if len(given.operands) > 1:
         words = given.operands[1:]
     else:
         words = [_rename_word(word, _clone_name) if word.text else _ANY_NAME for word in given.operands]
-    return [use_of("write", word)._replace(made="tree") for word in (*words, *given.values("into"))]
+    return _uses("write", (*words, *given.values("into")), made="tree")
 
 
 def _clone_name(address: str) -> str:
@@ -494,37 +426,46 @@ def _clone_name(address: str) -> str:
     return re.sub(r"/?\.git\Z|\.bundle\Z", "", address.rstrip("/")).rpartition("/")[2].rpartition(":")[2] or "."
 
 
-_Shape = Callable[[FileCase, "Findings"], list[FileUse]]
-_SHAPES: dict[str, _Shape] = {
+def _after_dashes(args: Sequence[Word]) -> Sequence[Word]:
+    texts = [word.text for word in args]
+    return args[texts.index("--") + 1 :] if "--" in texts else ()
+
+
+_TREE = FileUse("make", ".", made="tree")
+"""Changes to the files of a repository, which may make links anywhere in it."""
+_SHAPES: dict[str, Callable[[FileCase], list[FileUse]]] = {
     "copy": _copy,
     "sync": _sync,
-    "delete*": _delete,
+    "delete*": lambda case: _uses("delete", case.given.operands, tree=case.given.has("tree")),
     "mode": _mode,
     "dd": _dd,
     "find": _find,
-    "sed": _files_of_sed,
-    "yq": _yq,
+    "sed": _sed,
+    "yq": lambda case: _uses("write", case.given.operands) if case.given.has("inplace") else [],
     "split": _split,
-    "csplit": _csplit,
+    "csplit": lambda case: [_match_prefix(word) for word in case.given.values("prefix") or [plain("xx")]],
     "patch": _patch,
-    "pack": _pack,
-    "unpack": _unpack,
+    "pack": lambda case: _pack(case, unpacks=case.given.has("unpack")),
+    "unpack": lambda case: _pack(case, unpacks=True),
     "lz4": _lz4,
     "tar": _tar,
-    "extract": _extract,
+    "extract": lambda case: [] if case.given.has("stdout") else _extraction(case.given.values("into")),
     "sevenzip": _sevenzip,
     "cpio": _cpio,
     "jar": _jar,
     "zip": _zip,
-    "worktree": _worktree,
-    "pull": _worktree,
-    "submodule": _worktree,
+    **dict.fromkeys(("worktree", "pull", "submodule"), lambda _: [_TREE]),
     "clone": _clone,
-    "checkout": _checkout,
-    "init": _init,
-    "restore": _restore,
-    "git rm": _git_rm,
-    "git mv": _git_mv,
+    "checkout": lambda case: [_TREE, *_uses("write", _after_dashes(case.args))],
+    # A bare repository is laid out in the directory itself.
+    "init": lambda case: (
+        _uses("make", case.given.operands or [plain(".")], made="tree") if case.given.has("bare") else []
+    ),
+    "restore": lambda case: [_TREE, *_uses("write", case.given.operands)],
+    "git rm": lambda case: (
+        [] if case.given.has("keep") else _uses("delete", case.given.operands, tree=case.given.has("tree"))
+    ),
+    "git mv": lambda case: _copy(case._replace(base="mv")),
     "ar": _ar,
     "mktemp": _mktemp,
     "curl": curl_files,

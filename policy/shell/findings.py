@@ -79,6 +79,9 @@ class FileUse(NamedTuple):
         return spellings(self.source, self.directories, cwd, home)
 
 
+ANY_FILE = FileUse("write", None)
+
+
 def spellings(path: str | None, directories: tuple[str, ...], cwd: str, home: str | None) -> tuple[str, ...]:
     """Every absolute path that `path` may mean in these directories."""
     if path is None:
@@ -245,7 +248,8 @@ class FileCase(NamedTuple):
     row: Program
     given: Given
     lead: Given
-    args: Sequence[Word] = ()
+    args: Sequence[Word]
+    found: Findings
     drives: bool = False
 
 

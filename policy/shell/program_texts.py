@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from policy.names import words
 from policy.paths import ANY_DEPTH
 from policy.programs import PROGRAMS
-from policy.shell.findings import FileUse, use_of
+from policy.shell.findings import ANY_FILE, FileUse, use_of
 from policy.shell.words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ _SEVERAL = re.compile(r"[;{}\\\n]")
 _SUBSTITUTION_THEN_WRITE = re.compile(r"s(.)(?:(?!\1).)*\1(?:(?!\1).)*\1[gpiIm0-9]*w")
 
 
-def judge_sed(case: FileCase, found: Findings) -> None:
+def judge_sed(case: FileCase) -> None:
     """Notes a script that may run or write something."""
     given = case.given
     scripts = [word.text for word in given.values("script")]
@@ -150,17 +150,17 @@ def judge_sed(case: FileCase, found: Findings) -> None:
         "inplace" in one.option.roles and (one.value is None or not one.value.text) for one in given.used
     )
     if given.doubtful:
-        found.undecidable("sed is given an expansion that may become an option")
+        case.found.undecidable("sed is given an expansion that may become an option")
     named = [text for text in operands if text != ""]
     if not scripts:
         scripts, named = named[:1], named[1:]
     # BSD's sed takes the word behind -i for a suffix, and so an operand for the script.
     if takes_suffix and any(text is not None and _may_write(text) for text in named[:1]):
-        found.undecidable("sed -i is given an operand that may be a script")
+        case.found.undecidable("sed -i is given an operand that may be a script")
     if any(sum(map(script.count, _ENDS)) > _MAX_ENDS for script in scripts if script is not None):
-        found.give_up(f"sed is given a script of more than {_MAX_ENDS} commands")
+        case.found.give_up(f"sed is given a script of more than {_MAX_ENDS} commands")
     elif not all(script is not None and is_plain(script) for script in scripts):
-        found.undecidable("sed is given a script that may run or write something")
+        case.found.undecidable("sed is given a script that may run or write something")
 
 
 def _may_write(name: str) -> bool:
@@ -258,11 +258,11 @@ def _filter(expression: list[str | None]) -> str:
     return name
 
 
-def curl_files(case: FileCase, found: Findings) -> list[FileUse]:
+def curl_files(case: FileCase) -> list[FileUse]:
     """The files that the arguments of `curl` name; it prints what no option has it save."""
     given = case.given
     if any(word.text not in {"http", "https"} for word in given.values("proto")):
-        found.undecidable("curl --proto-default makes files of addresses")
+        case.found.undecidable("curl --proto-default makes files of addresses")
     uses = [one for word in _texts(given) for one in _files_of_url(word)]
     uses += [FileUse("read", None) for word in given.operands if word.text is None and _FILE.match(word.prefix)]
     if given.has("upload"):
@@ -278,7 +278,7 @@ def curl_files(case: FileCase, found: Findings) -> list[FileUse]:
     return uses
 
 
-def wget_files(case: FileCase, _found: Findings) -> list[FileUse]:
+def wget_files(case: FileCase) -> list[FileUse]:
     """The files that the arguments of `wget` name; it saves what no option has it print."""
     given = case.given
     outputs = given.values("output")
@@ -308,12 +308,12 @@ def _place(word: Word, given: Given) -> FileUse:
     if path is None and word is not _BY_SERVER:
         return use_of("write", word)
     if len(directories) > 1 or (path is not None and re.search(r"#\d", path)):
-        return FileUse("write", None)
+        return ANY_FILE
     if not directories or (path is not None and path.startswith("/")) or word.tilde:
         return use_of("write", word)
     directory = directories[0]
     if directory.text is None:
-        return FileUse("write", None)
+        return ANY_FILE
     if path is None:
         return FileUse("write", directory.text, directory.tilde, pattern="**")
     return FileUse("write", f"{directory.text}/{path}", directory.tilde)
@@ -326,7 +326,7 @@ def _files_after_mark(roles: frozenset[str], value: Word | None) -> list[FileUse
     if text is None:
         return [] if value.prefix and not value.prefix.startswith(("@", "<")) else [FileUse("read", None)]
     if "%output" in text:
-        return [FileUse("write", None)]
+        return [ANY_FILE]
     if "cookie" in roles:  # without a `=` it is a file, and `@` has no meaning
         return [use_of("read", value)] if text and "=" not in text else []
     match = _BEHIND.match(text)
