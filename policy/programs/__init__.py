@@ -45,9 +45,9 @@ _WGET = (
     "-U,--user-agent= -w,--wait= -B,--base= --header= --method= --body-data= --post-data= --user= --password= "
     "--http-user= --ftp-user= --referer= --limit-rate= --waitretry= --http-password= "
     "--ftp-password= --random-wait --cut-dirs= --secure-protocol= --progress= --dns-timeout= --connect-timeout= "
-    "--read-timeout= --bind-address= --prefer-family= --ciphers= --retry-on-http-error= --max-redirect= --accept-regex= "
-    "--reject-regex= --regex-type= --ignore-tags= --follow-tags= --report-speed= --local-encoding= --remote-encoding= --start-pos= "
-    "--restrict-file-names= --compression= --ca-directory= --random-file= --egd-file="
+    "--read-timeout= --bind-address= --prefer-family= --ciphers= --retry-on-http-error= --max-redirect= "
+    "--accept-regex= --reject-regex= --regex-type= --ignore-tags= --follow-tags= --report-speed= --local-encoding= "
+    "--remote-encoding= --start-pos= --restrict-file-names= --compression= --ca-directory= --random-file= --egd-file="
 )
 _RUNS = (
     "--help:help --extcmd=! --exec=! --open-files-in-pager?! --upload-pack=! --receive-pack=! "
