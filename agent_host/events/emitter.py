@@ -10,11 +10,12 @@ import asyncio
 import codecs
 import json
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import orjson
 
-from agent_host.events import COUNTING, LIVE_ONLY, EventType, source_of
+from agent_host.events import COUNTING, LIVE_ONLY, EventType
 from agent_host.ids import rfc3339
 from config import json_text
 from config.lean_typing import NamedTuple
@@ -90,26 +91,20 @@ class Losses:
 _CANCELLING_S = 0.5  # what a sink gets to obey, once its time to close is over
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class Event:
     """One event. Its envelope (interface section 2) is put together, and encoded at most once, only if a sink asks.
 
     `chain` holds the ids that all events of a session share, `at` is in seconds since the epoch, and `scrub` takes
-    secrets out of what is encoded; `payload` may still hold them. `undelivered` is what observers are known not to have
-    got, where there is news of that.
+    secrets out of what is encoded; `payload` may still hold them. `extra` are members of the envelope behind the
+    payload, `encoded` is the line, if somebody asked for it already.
     """
 
     __slots__ = (
-        "_line",
-        "_scrub",
-        "at",
-        "chain",
-        "event_id",
-        "event_type",
-        "payload",
-        "step_id",
-        "task_id",
-        "undelivered",
-    )
+        "_scrub", "at", "chain", "encoded", "event_id", "event_type", "extra", "payload", "step_id", "task_id"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -122,25 +117,24 @@ class Event:
         task_id: str | None = None,
         step_id: str | None = None,
         scrub: Callable[[bytes], bytes] | None = None,
-        undelivered: Sequence[Loss] = (),
+        extra: Mapping[str, Any] = _NOTHING,
     ) -> None:
         self.event_id = event_id
-        self.undelivered = undelivered
         self.event_type = event_type
         self.payload = payload
         self.chain = chain
         self.at = at
         self.task_id = task_id
         self.step_id = step_id
+        self.extra = extra
+        self.encoded: bytes | None = None
         self._scrub = scrub
-        self._line: bytes | None = None
 
     @property
     def envelope(self) -> dict[str, Any]:
         """The event as it stands on the wire, in a new dict."""
         envelope = self.envelope_of(self.payload)
-        if self.undelivered:
-            envelope["undelivered"] = [loss.to_wire() for loss in self.undelivered]
+        envelope.update(self.extra)
         return envelope
 
     def envelope_of(self, payload: dict[str, Any]) -> dict[str, Any]:
@@ -155,24 +149,15 @@ class Event:
             envelope["taskId"] = self.task_id
         if self.step_id is not None:
             envelope["stepId"] = self.step_id
-        envelope["component"], envelope["severity"] = source_of(self.event_type)
+        envelope["component"], envelope["severity"] = self.event_type.component, self.event_type.severity
         envelope["payload"] = payload
         return envelope
 
-    @property
-    def encoded(self) -> bytes | None:
-        """The line, if somebody asked for it already."""
-        return self._line
-
     def line(self) -> bytes:
         """The envelope as one line of JSON with its newline, without secrets."""
-        if self._line is None:
-            self._line = self.encode(self.envelope)
-        return self._line
-
-    def keep(self, line: bytes) -> None:
-        """Take `line`, which holds no secret, for the event's."""
-        self._line = json_text.copy_to_keep(line)
+        if self.encoded is None:
+            self.encoded = self.encode(self.envelope)
+        return self.encoded
 
     @staticmethod
     def lines(events: Sequence[Event], are_clean: Callable[[bytes], bool]) -> list[bytes]:
@@ -183,7 +168,7 @@ class Event:
             searched = map(_secret_part, fresh, made)
             if are_clean(b"".join((json_text.dumps(fresh[0].chain), *searched))):
                 for event, line in zip(fresh, made, strict=True):
-                    event.keep(line)
+                    event.encoded = json_text.copy_to_keep(line)
         return [event.line() for event in events]
 
     @property
@@ -202,48 +187,31 @@ class Event:
     def trim(self, *, first_id: int | None = None, text: str | None = None, dropped: int = 0) -> Event:
         """This event for one client. `text` is what the pieces of a stream from the event `first_id` to this one come
         to; `dropped` events right before them are not sent to that client."""
-        payload = self.payload if text is None else {**self.payload, "text": text}
-        sent = _SentEvent(
+        extra = dict(self.extra)
+        if first_id is not None:
+            extra["firstEventId"] = first_id
+        if dropped:
+            extra["droppedEvents"] = dropped
+        return Event(
             self.event_id,
             self.event_type,
-            payload,
+            self.payload if text is None else {**self.payload, "text": text},
             self.chain,
             at=self.at,
             task_id=self.task_id,
             step_id=self.step_id,
             scrub=self._scrub,
-            undelivered=self.undelivered,
+            extra=extra,
         )
-        sent.first_id, sent.dropped = first_id, dropped
-        return sent
 
 
 def _secret_part(event: Event, line: bytes) -> bytes:
     """The part of an event's line that a secret may stand in. For `COUNTING` events that is their texts; the ids of
     tasks are texts of a client."""
-    if event.event_type not in COUNTING or event.undelivered:
+    if event.event_type not in COUNTING or event.extra:
         return line
     texts = [one for one in event.payload.values() if not isinstance(one, int | float)]
     return json_text.dumps([event.task_id, *texts])
-
-
-class _SentEvent(Event):
-    """An event that says of itself what else one client gets, or does not get, with it. A class of its own: an event
-    that everybody gets as it is pays nothing for it."""
-
-    __slots__ = ("dropped", "first_id")
-
-    dropped: int
-    first_id: int | None
-
-    @property
-    def envelope(self) -> dict[str, Any]:
-        envelope = super().envelope
-        if self.first_id is not None:
-            envelope["firstEventId"] = self.first_id
-        if self.dropped:
-            envelope["droppedEvents"] = self.dropped
-        return envelope
 
 
 class Sink(Protocol):
@@ -289,12 +257,7 @@ class Emitter:
     ) -> None:
         self._losses = losses
         self._time = time
-        self._chain = {
-            "tenantId": tenant_id,
-            "userId": user_id,
-            "workspaceId": workspace_id,
-            "sessionId": session_id,
-        }
+        self._chain = {"tenantId": tenant_id, "userId": user_id, "workspaceId": workspace_id, "sessionId": session_id}
         self._sinks: tuple[Sink, ...] = ()
         self._next_id = first_id
         self._scrub = scrub
@@ -307,7 +270,7 @@ class Emitter:
         self, event_type: EventType, payload: dict[str, Any], *, task_id: str | None = None, step_id: str | None = None
     ) -> None:
         """Hand one event to every sink. `payload` is not to be changed afterwards."""
-        news = () if self._losses is None or event_type in LIVE_ONLY else self._losses.news()
+        news = None if self._losses is None or event_type in LIVE_ONLY else self._losses.news()
         event = Event(
             self._next_id,
             event_type,
@@ -317,7 +280,7 @@ class Emitter:
             task_id=task_id,
             step_id=step_id,
             scrub=self._scrub,
-            undelivered=news,
+            extra={"undelivered": [loss.to_wire() for loss in news]} if news else _NOTHING,
         )
         self._next_id += 1
         for sink in self._sinks:

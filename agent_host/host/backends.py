@@ -27,9 +27,9 @@ from config.settings import MOCK_PREFIX
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from agent_host.events.batches import BatchedSink
     from agent_host.events.emitter import Sink
     from agent_host.events.otel import OtelSink
+    from agent_host.events.outbox import BatchedSink
     from agent_host.host.remote_tools import ToolService
     from agent_host.host.secrets import Tokens
     from agent_host.ids import Outside
@@ -132,17 +132,17 @@ class Backends:
         traced = any(name.startswith("OTEL_") for name in self._environ)
         if urls == (None, None) and not traced:
             return []
-        from agent_host.events import batches, payloads
+        from agent_host.events import outbox, payloads
         from agent_host.services.http import HttpEventService
 
         found: list[Sink] = []
         if self._urls.audit is not None:
             post = HttpEventService(self._client(self._urls.audit), "/audit/events").post
-            sink = batches.BatchedSink(post, batches.AUDIT_EVENTS, shape=batches.AuditRecords())
+            sink = outbox.BatchedSink(post, payloads.AUDIT_EVENTS, shape=payloads.AuditRecords())
             found.append(self._watched(sink, "the audit service", self._urls.audit))
         if self._urls.telemetry is not None:
             post = HttpEventService(self._client(self._urls.telemetry), "/telemetry/events").post
-            sink = batches.BatchedSink(post, payloads.TELEMETRY_EVENTS, shape=payloads.telemetry_line)
+            sink = outbox.BatchedSink(post, payloads.TELEMETRY_EVENTS, shape=payloads.telemetry_line)
             found.append(self._watched(sink, "the telemetry service", self._urls.telemetry))
         if not traced:
             return found

@@ -17,9 +17,9 @@ from agent_host.capability_grants import KEY_VARIABLE, GrantRefused, verify
 from agent_host.contracts import Artifact
 from agent_host.errors import ErrorCode
 from agent_host.events import EventType
-from agent_host.events.batches import AuditRecords, BatchedSink
 from agent_host.events.emitter import Event
-from agent_host.events.payloads import telemetry_line
+from agent_host.events.outbox import BatchedSink
+from agent_host.events.payloads import AuditRecords, telemetry_line
 from agent_host.ids import rfc3339
 from agent_host.services.http import HttpEventService
 from agent_host.tool_service.answers import IdempotencyScope, Known

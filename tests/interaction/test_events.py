@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.events import LIVE_ONLY, EventType
-from agent_host.events.batches import AUDIT_EVENTS, AuditRecords
-from agent_host.events.payloads import TELEMETRY_EVENTS, telemetry_line
+from agent_host.events.payloads import AUDIT_EVENTS, TELEMETRY_EVENTS, AuditRecords, telemetry_line
 from agent_host.testing.services import MockServices
 from tests.support.backends import run, services_at
 from tests.support.person import SESSION, Person, drive, resolved_options

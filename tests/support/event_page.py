@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from agent_host.events import LIVE_ONLY, EventType, source_of
+from agent_host.events import LIVE_ONLY, EventType
 from agent_host.events.payloads import PAYLOADS
 from tests.support.merged_events import MergedEvents
 
@@ -78,7 +78,7 @@ def page() -> str:
     """The page as it should be."""
     parts = [_HEAD.replace("{merging}", inspect.getsource(MergedEvents))]
     for event_type in EventType:
-        component, severity = source_of(event_type)
+        component, severity = event_type.component, event_type.severity
         shape = PAYLOADS[event_type]
         live = ", live only" if event_type in LIVE_ONLY else ""
         parts.append(f"\n## {event_type}\n\n{shape.when[0].upper()}{shape.when[1:]} ({component}, {severity}{live}).\n")

@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.errors import GatewayUnavailable
 from agent_host.events import EventType
-from agent_host.events.batches import BatchedSink
+from agent_host.events.outbox import BatchedSink
 from tests.support.events import emitter
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.events import LIVE_ONLY, EventType, source_of
+from agent_host.events import LIVE_ONLY, EventType
 from agent_host.events.sinks import JsonLines, RunLog, next_event_id
 from tests.support.events import Watcher, emitter
 from tests.support.rows import each_row
@@ -82,7 +82,7 @@ def test_a_line_is_encoded_once_and_ends_with_its_newline() -> None:
 
 @each_row("event_type", EventType)
 def test_every_type_says_who_speaks_and_how_loudly(event_type: EventType) -> None:
-    component, severity = source_of(event_type)
+    component, severity = event_type.component, event_type.severity
     assert component in {"session", "loop", "llm", "routing", "approval", "policy", "state"}
     assert severity in {"info", "warning", "error"}
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", event_type)

@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from agent_host.events import LIVE_ONLY, EventType
-from agent_host.events.batches import AUDIT_EVENTS, AuditRecords
-from agent_host.events.payloads import PAYLOADS, TELEMETRY_EVENTS, telemetry_line
+from agent_host.events.payloads import AUDIT_EVENTS, PAYLOADS, TELEMETRY_EVENTS, AuditRecords, telemetry_line
 from tests.support.events import Watcher, emitter
 
 REQUESTED = {
