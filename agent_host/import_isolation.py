@@ -146,7 +146,6 @@ def _workspaces_in(arguments: "Sequence[str]") -> "Iterator[str]":
 
 
 def _is_given(entry: str) -> bool:
-    """True if an entry comes from the environment or the way of starting, and not from the installation."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return not entry or entry == _FIRST or _real(entry) in map(_real, filter(None, given))
 
@@ -177,7 +176,6 @@ class _OwnPackages:
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> "ModuleSpec | None":
-        """See `importlib.abc.MetaPathFinder`."""
         if name not in PACKAGES:
             return None
         by_path = next(one for one in sys.meta_path if getattr(one, "__name__", "") == "PathFinder")

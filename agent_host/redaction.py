@@ -188,7 +188,6 @@ def _cut(clean: Callable[[bytes], bytes], data: bytes) -> tuple[int, bytes]:
 
 
 def _line_end(data: bytes, limit: int) -> int:
-    """The end of the last line before `limit`; in a long line, that of a character."""
     found = data.rfind(b"\n", max(0, limit - OVERLAP_BYTES), limit) + 1
     if found:
         return found

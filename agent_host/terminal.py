@@ -457,7 +457,6 @@ class MarkdownBlocks:
         return rest
 
     def _next_end(self) -> int | None:
-        """The place behind the first blank line outside of a fence."""
         while (at := self._open.find("\n", self._seen)) >= 0:
             line, self._seen = self._open[self._seen : at], at + 1
             mark = FENCE.match(line)

@@ -188,12 +188,10 @@ def _common_end(before: bytes, size: int, shorter: int, read: Callable[[int, int
 
 
 def _equal_bytes(old: bytes, new: bytes) -> int:
-    """The number of bytes that are the same at the start."""
     return _longest(min(len(old), len(new)), lambda low, high: old[low:high] == new[low:high])
 
 
 def _equal_last_bytes(old: bytes, new: bytes) -> int:
-    """The number of bytes that are the same at the end."""
     m, n = len(old), len(new)
     return _longest(min(m, n), lambda low, high: old[m - high : m - low] == new[n - high : n - low])
 
@@ -273,7 +271,6 @@ class _Comparison:
         self._found: list[Change] = []
 
     def run(self) -> list[Change]:
-        """The changes in order. Parts wait on a stack, so that no text is nested too deeply."""
         waiting = [_OpenPart(0, len(self._a), 0, len(self._b))]
         while waiting:
             part = self._trim(waiting.pop())
@@ -281,7 +278,6 @@ class _Comparison:
         return self._found
 
     def _trim(self, part: _OpenPart) -> _OpenPart:
-        """Without the equal lines at its start and end."""
         a, b = self._a, self._b
         i1, i2, j1, j2, depth = part
         while i1 < i2 and j1 < j2 and a[i1] == b[j1]:
@@ -371,7 +367,6 @@ def _walk_back(rounds: list[list[int]], k: int, x: int, i1: int, j1: int) -> lis
 
 
 def _gaps(runs: list[tuple[int, int, int]], part: _OpenPart) -> list[Change]:
-    """The changes between the part's runs of equal lines."""
     found = []
     i, j = part.i1, part.j1
     for at_i, at_j, length in [*runs, (part.i2, part.j2, 0)]:

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
+from agent_host.safe_open import nearest
 from config.shapes import hint_at
 from policy.names import CapabilityName
 from tool_runtime.families import DESKTOP, Family
@@ -281,7 +282,6 @@ def _add_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> Tool
     """The fault of a name that is not there, with the nearest ones that are."""
     if fault.kind is not FaultKind.NOT_FOUND:
         return fault
-    from agent_host.file_names import nearest
     from tool_runtime.families.operations import scope_of
     from tool_runtime.files import is_in_scope
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from agent_host.chat.face import Choice
+from agent_host.chat import Choice
 from agent_host.clients.markdown import session_markdown
 from agent_host.clients.supervisor import RpcFailure, SessionGone
 from agent_host.display_text import count_noun, one_line
@@ -437,7 +437,6 @@ class Questions:
         return await session.request("ApproveAction", params)
 
     async def _answer_call(self, payload: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The parameters of the answer."""
         chat = self._chat
         hides = hides_something(payload)
         proposal = None if hides else await self._proposal(payload)
@@ -462,7 +461,6 @@ class Questions:
                 return {"decision": "approved", "scope": "session"}
 
     async def _edit(self, payload: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The arguments as the person wants them, None if they are left as they are."""
         chat = self._chat
         before = await self._arguments(payload)
         text = json.dumps(before, indent=2, ensure_ascii=False)
@@ -481,7 +479,6 @@ class Questions:
             chat.warn("the arguments are a JSON object")
 
     async def _arguments(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of the call, whole."""
         call = self._chat.activity.calls.get(payload["toolCallId"])
         if call is not None and call.arguments is not None:
             return dict(call.arguments)
@@ -505,7 +502,6 @@ class Questions:
         return None
 
     async def _always(self, proposal: Proposal) -> bool:
-        """True if the line was written."""
         chat = self._chat
         chat.face.print(chat.paper.rows(["", *proposal.lines]))
         if await chat.face.key("Write it? y yes · n no", "yn") != "y":
@@ -523,7 +519,6 @@ class Questions:
         return True
 
     async def _answer_form(self, payload: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The parameters of the answer to an MCP server's question."""
         chat, details = self._chat, payload["details"]
         fields = chat.records.form_fields(details)
         ask = "Open the page yourself, then y · n declines" if "url" in details else "Answer? y yes · n no"

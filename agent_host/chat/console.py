@@ -38,8 +38,8 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
+from agent_host.chat import LEAVES_WITHIN_S, Face, Frame
 from agent_host.chat.activity import LiveArea
-from agent_host.chat.face import LEAVES_WITHIN_S, Face, Frame
 from agent_host.chat.input_line import ChatCompleter, named_picture
 from agent_host.terminal import cells, cut, wrap
 
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from prompt_toolkit.input import Input
     from prompt_toolkit.key_binding import KeyPressEvent
 
+    from agent_host.chat import Choice
     from agent_host.chat.conversation import Conversation
-    from agent_host.chat.face import Choice
 
 REPAINT_S: Final = 0.05
 _PAUSE_S: Final = 0.4
@@ -80,8 +80,6 @@ _USUAL_TITLE: Final = "agent-host"
 
 
 class _Asked:
-    """A key that is waited for."""
-
     def __init__(self, prompt: str, keys: str) -> None:
         self.prompt = prompt
         self.keys = keys
@@ -91,8 +89,6 @@ class _Asked:
 
 
 class _Typed:
-    """A line that is waited for, or a choice."""
-
     def __init__(self, label: str, choices: Sequence[Choice] | None = None) -> None:
         self.label = label
         self.choices = choices

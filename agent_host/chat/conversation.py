@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from typing import ClassVar
 
+    from agent_host.chat import Face
     from agent_host.chat.activity import CommandOutput
-    from agent_host.chat.face import Face
     from agent_host.chat.local import LocalRecords
     from agent_host.chat.paper import Paper
     from agent_host.clients.supervisor import SessionSpec, SupervisedSession, Supervisor
@@ -181,7 +181,6 @@ class Conversation:
         await session.start_task(task_id, prompt, {"queue": True})
 
     async def _has(self, task_id: str) -> bool:
-        """True if the session has a task on record."""
         if self.session is None:
             return False
         with contextlib.suppress(RpcFailure):

@@ -1,0 +1,122 @@
+"""The command line; here the standard streams of its process.
+
+Who watches is no reason to stop: what a stream refuses is lost, and no more.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+TYPE_CHECKING = False  # see cli/main.py
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from _typeshed import ReadableBuffer
+
+
+GITHUB, GITLAB = "GITHUB_ACTIONS", "GITLAB_CI"
+RUNNERS = (GITHUB, "TF_BUILD", "TEAMCITY_VERSION", GITLAB)
+"""Variables of CI runners that obey what a program prints."""
+
+
+def is_for_a_runner() -> bool:
+    """True if what is printed goes into the log of such a runner."""
+    return any(map(os.environ.get, RUNNERS))
+
+
+class _PatientFile(io.FileIO):
+    """A descriptor that is waited for when it would block. Another program that has the same pipe or terminal may have
+    made it non-blocking, which holds for all that share it, and is not ours to take back."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        while True:
+            try:
+                return os.write(self.fileno(), data)
+            except BlockingIOError:
+                import select  # what hardly any process needs
+
+                select.select((), (self,), ())
+
+
+def patient_stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """A standard output or error that writes all that it is given: it waits for a reader that is behind, and what its
+    encoding does not have is replaced. `stream` is not written to any more."""
+    errors = "replace" if stream.errors in ("strict", "surrogateescape") else stream.errors
+    if sys.platform == "win32":  # where a pipe waits, and a console is no descriptor
+        stream.reconfigure(errors=errors)
+        return stream
+    return io.TextIOWrapper(
+        io.BufferedWriter(_PatientFile(stream.fileno(), "w", closefd=False)),
+        stream.encoding,
+        errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+def put(stream: TextIO, data: str | bytes) -> Exception | None:
+    """Write `data` and flush. Returns why the stream refused it, None when it did not; a stream that refused once goes
+    nowhere from then on."""
+    try:
+        if isinstance(data, bytes):
+            stream.buffer.write(data)
+        else:
+            stream.write(data)
+        stream.flush()
+    except (OSError, ValueError) as error:
+        _discard(stream)
+        return error
+    return None
+
+
+def notice(line: str) -> None:
+    """One line on stderr; characters that would steer a terminal are shown as their escapes."""
+    text = " ".join(line.split())
+    if not text.isprintable():
+        from agent_host.display_text import escape  # what hardly any line needs
+
+        text = escape(text, keep="")
+    put(sys.stderr, f"agent-host: {text}\n")
+
+
+def answer(data: str | bytes) -> None:
+    """Print the answer of a command on stdout. Raises OutputRefused."""
+    refused = put(sys.stdout, data)
+    if refused is not None:
+        from agent_host.errors import OutputRefused  # what `--version` can do without
+
+        raise OutputRefused(f"the answer could not be written to stdout: {reason_of(refused)}") from refused
+
+
+def flush(stream: TextIO) -> Exception | None:
+    """Write what waits, as `put` does: the interpreter's own flush at exit would complain and change the exit code."""
+    return put(stream, "")
+
+
+def reason_of(error: Exception) -> str:
+    """Why a stream refused, in words."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is still in the stream's buffer nowhere: it would be refused again with every flush."""
+    try:
+        fd = stream.fileno()
+    except (OSError, ValueError):  # no descriptor behind it
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    if nowhere != fd:
+        os.dup2(nowhere, fd)
+        os.close(nowhere)
+
+
+def protocol_streams() -> tuple[int, int]:
+    """Descriptors of the protocol. What anybody else prints to standard output goes to standard error instead."""
+    read_fd, write_fd = os.dup(0), os.dup(1)
+    os.dup2(2, 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return read_fd, write_fd

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_host import ApprovalAnswer
-from agent_host.cli.streams import put
+from agent_host.cli import put
 from agent_host.display_text import escape
 from agent_host.terminal import (
     DECLINES,
@@ -123,7 +123,6 @@ class Terminal:
             wrong = f"{escape(key[:_SHOWN_CHARS], keep='')!r} is none of y, t, s and n. " if key else ""
 
     async def _fill(self, form: Form) -> ApprovalAnswer:
-        """The answer to a server's question, field by field."""
         _drop_typed()
         asked_at = time.monotonic()
         key: str | None = ""
@@ -173,7 +172,6 @@ def _deny(reason: str) -> ApprovalAnswer:
 
 
 def _print_lines(payload: Mapping[str, Any]) -> Iterator[str]:
-    """The question, in lines as a terminal takes them."""
     styled = wants_style()
     yield "\n"
     for line in lines_of_question(payload):

@@ -15,10 +15,10 @@ from agent_host.batch.engines import LocalEngine, RayEngine
 from agent_host.batch.ledger import Ledger, Progress, exit_code_of, summarize, table_of
 from agent_host.batch.scheduler import Attempts, BatchLaunch, Scheduler
 from agent_host.batch.workspaces import Depot, Workspaces
+from agent_host.cli import answer, notice
 from agent_host.cli.outputs import import_view, write_page
 from agent_host.cli.policy import policy_of_options
 from agent_host.cli.shared import CommandLine, approval_options, end_on_signals, setting_options, settings_of_options
-from agent_host.cli.streams import answer, notice
 from agent_host.clients.fork_server import default_starter
 from agent_host.errors import PolicyBundleInvalid, UsageError
 from agent_host.host.backends import NO_GATEWAY
@@ -192,7 +192,6 @@ def _report(
 
 
 def _write_page(tasks: Sequence[BatchTask], ledger: Ledger, state_dir: str) -> None:
-    """Write `report.html`, where the extra for pages is installed."""
     try:
         pages, _ = import_view()
     except UsageError:
@@ -219,7 +218,6 @@ def _launch(namespace: argparse.Namespace, line: CommandLine, settings: Settings
 
 
 def _check_policies(tasks: Sequence[BatchTask], namespace: argparse.Namespace, state_dir: str) -> None:
-    """Raises UsageError for a task's policy that cannot be used."""
     flags = settings_of_options(namespace)
     for name in dict.fromkeys(task.policy for task in tasks if task.policy):
         try:

@@ -12,14 +12,13 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.chat import PlainConsole
 from agent_host.chat.conversation import Conversation
-from agent_host.chat.face import PlainConsole
 from agent_host.chat.local import LocalRecords
 from agent_host.chat.paper import Paper
-from agent_host.cli import exit_codes
+from agent_host.cli import exit_codes, notice
 from agent_host.cli.ask import agrees
 from agent_host.cli.shared import CommandLine, on_signals, options_again, settings_of_options
-from agent_host.cli.streams import notice
 from agent_host.clients.fork_server import default_starter
 from agent_host.clients.supervisor import SessionSpec, Supervisor
 from agent_host.errors import UsageError
@@ -33,7 +32,7 @@ from state.keys import redaction_key
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent_host.chat.face import Face
+    from agent_host.chat import Face
     from config.settings import Settings
 
 _LOAD_AFTER_S: Final = 0.05

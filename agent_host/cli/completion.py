@@ -9,8 +9,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
+from agent_host.cli import answer
 from agent_host.cli.options import COMMANDS, COMMANDS_WITH_SESSION, make_parser
-from agent_host.cli.streams import answer
 from agent_host.errors import AgentHostError
 from agent_host.host.options import OPTION_OF, settings_from, state_dir_from
 from config.policies import BUILT_IN
@@ -127,7 +127,6 @@ def _operands_of(parser: argparse.ArgumentParser, name: str, place: int) -> Iter
 
 
 def _questions() -> list[str]:
-    """The ids of the open questions of live sessions."""
     from agent_host.rpc.questions import open_questions
 
     try:
@@ -137,7 +136,6 @@ def _questions() -> list[str]:
 
 
 def _sessions() -> list[str]:
-    """The ids of the sessions that were used last."""
     try:
         state_dir = state_dir_from(None)
         with os.scandir(os.path.join(state_dir, "sessions")) as entries:

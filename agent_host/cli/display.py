@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from agent_host.cli import GITHUB, GITLAB, notice, put, reason_of
 from agent_host.cli.progress import (
     OUTPUT_PREFIX,
     LiveView,
@@ -18,7 +19,6 @@ from agent_host.cli.progress import (
     columns_of,
     renders,
 )
-from agent_host.cli.streams import GITHUB, GITLAB, notice, put, reason_of
 from agent_host.display_text import count_noun, tokens_in_words
 from agent_host.errors import CANCELLED
 from agent_host.events import EventType
@@ -153,7 +153,6 @@ def _marks(flush: Callable[[], None]) -> StepMarks | None:
 
 
 def _tell_denied(denied: list[dict[str, Any]], resume_command: str | None) -> None:
-    """List what nobody was there to approve: each kind, and each call, once."""
     for tool, approve in sorted({(entry["toolName"], entry["replay"]["approve"]) for entry in denied}):
         notice(f"{tool} needed an approval; to give it in advance: --approve {approve}")
     replay_ids = dict.fromkeys(entry["replay"]["id"] for entry in denied if "id" in entry["replay"])
@@ -162,7 +161,6 @@ def _tell_denied(denied: list[dict[str, Any]], resume_command: str | None) -> No
 
 
 def _show_totals(result: Result, patch: str) -> None:
-    """The patch, and what the task took."""
     if patch:
         put(sys.stderr, "\n" + (colour_diff(defuse(patch)) if sys.stderr.isatty() else patch))
     details = result.details

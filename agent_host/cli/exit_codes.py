@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.cli.streams import notice
+from agent_host.cli import notice
 from agent_host.errors import (
     AgentHostError,
     CheckpointWriteFailed,

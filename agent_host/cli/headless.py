@@ -11,12 +11,11 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from agent_host.cli import exit_codes
+from agent_host.cli import exit_codes, notice
 from agent_host.cli.ask import Terminal, agrees, can_ask
 from agent_host.cli.display import Display
 from agent_host.cli.outputs import take_away
 from agent_host.cli.shared import CommandLine, RunOrder, SessionQuestions, TimeLimit, on_signals
-from agent_host.cli.streams import notice
 from agent_host.errors import (
     CheckpointWriteFailed,
     ErrorCode,
@@ -72,7 +71,6 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def _check_id(chosen: str | None) -> None:
-    """Raises UsageError for a chosen id that no session can have."""
     try:
         if chosen is not None:
             check_session_id(chosen)

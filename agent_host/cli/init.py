@@ -11,10 +11,9 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from agent_host.cli import exit_codes
+from agent_host.cli import answer, exit_codes, notice, put
 from agent_host.cli.ask import agrees, can_ask
 from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir_of
-from agent_host.cli.streams import answer, notice, put
 from agent_host.display_text import escape
 from agent_host.errors import UsageError
 from agent_host.host import first_provider
@@ -144,7 +143,6 @@ def _ask_for_key(name: str, variable: str) -> _TypedKey:
 
 
 def _choose(question: str, rows: Sequence[str]) -> int:
-    """The place of the row that a person chooses. Raises UsageError at the end of input."""
     for number, row in enumerate(rows, 1):
         put(sys.stderr, f"  {number}  {escape(row)}\n")
     while True:
@@ -184,7 +182,6 @@ def _is_confirmed(change: ConfigurationChange, *, yes: bool, asks: bool) -> bool
 
 
 def _write(change: ConfigurationChange) -> int:
-    """Write the change, and say what was written."""
     if change.before == change.after:
         notice(f"{change.path} says so already")
         return exit_codes.COMPLETED

@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 
-from agent_host.cli.streams import flush, is_for_a_runner, patient_stream, put
+from agent_host.cli import flush, is_for_a_runner, patient_stream, put
 from agent_host.version import __version__
 
 TYPE_CHECKING = False  # type checkers take the name for true; importing it from typing is a third of `--version`

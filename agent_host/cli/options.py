@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from agent_host.cli.streams import notice
+from agent_host.cli import notice
 from agent_host.host.options import OPTION_OF
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
@@ -43,7 +43,6 @@ class _OneLineParser(argparse.ArgumentParser):
         super().__init__(**arguments, formatter_class=_Formatter)
 
     def format_help(self) -> str:
-        """See argparse.ArgumentParser."""
         needed = []
         for action in self._get_positional_actions():
             name = str(action.metavar or action.dest)
@@ -90,7 +89,6 @@ class _OneLineParser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"choose {listed}, not {value}{_near(str(value), names)}")
 
     def error(self, message: str) -> NoReturn:
-        """Say it in one line and exit."""
         if message.endswith(("required: COMMAND", "required: VERB")):
             sys.stderr.write(self.format_help() + "\n")
             notice("error: choose a command of this list")
@@ -324,7 +322,6 @@ _GROUP_TITLES = {"session": "session", "model": "model", "policy": "what it may 
 
 
 def _settings(parser: argparse.ArgumentParser, *keys: str) -> None:
-    """Add the options of these settings, and the state directory."""
     for key in keys:
         parser.add_argument(OPTION_OF[key], **SETTING_ARGUMENTS[key])
     _state_dir(parser)
@@ -444,7 +441,7 @@ def _batch(batch: argparse.ArgumentParser) -> None:
     batch.set_defaults(workspace=None)
 
 
-@_command("serve", "serve:serve", "one session for a client that talks JSON-RPC 2.0")
+@_command("serve", "servers:serve", "one session for a client that talks JSON-RPC 2.0")
 def _serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--socket", metavar="PATH", help="listen on a local socket instead of standard input and output")
     about = "how long a session waits for a client of the socket to come back (0: not at all)"
@@ -496,7 +493,7 @@ def _deny(deny: argparse.ArgumentParser) -> None:
     _state_dir(deny)
 
 
-@_command("show", "show:show", "what a session did: calls, decisions, output, approvals, marks")
+@_command("show", "sessions:show", "what a session did: calls, decisions, output, approvals, marks")
 def _show(show: argparse.ArgumentParser) -> None:
     show.add_argument("session_id", metavar="SESSION_ID", help="an id, the start of one, or `latest`")
     show.add_argument("--step", metavar="N", type=_count, help="one step, whole")
@@ -507,7 +504,7 @@ def _show(show: argparse.ArgumentParser) -> None:
     _state_dir(show)
 
 
-@_command("report", "show:report", "write many sessions as one page (extra `report`)")
+@_command("report", "sessions:report", "write many sessions as one page (extra `report`)")
 def _report(report: argparse.ArgumentParser) -> None:
     report.add_argument("sessions", metavar="SESSION_ID", nargs="*", help="ids, or starts of ids")
     _flag(report, "--all", "all sessions of the state directory")
@@ -561,7 +558,6 @@ def _policy(policy: argparse.ArgumentParser) -> None:
 
 
 def _policy_lists(verbs: Any) -> None:
-    """The verbs that print a list or a bundle."""
     tools = _add(verbs, "tools", "policy:tools", "which tools the model would be shown, and why not the others")
     _workspace(tools, "project directory (current directory)")
     _text_or_json(tools, "the list")

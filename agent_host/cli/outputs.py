@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.cli import exit_codes
-from agent_host.cli.streams import GITHUB, answer, notice
+from agent_host.cli import GITHUB, answer, exit_codes, notice
 from agent_host.display_text import escape
 from agent_host.errors import AgentHostError, UsageError
 from config import json_text
@@ -244,10 +243,11 @@ def import_view() -> tuple[ModuleType, ModuleType]:
     """The modules of `agent_host.view` that make pages: of many sessions, and of one. Raises UsageError without the
     extra `report`."""
     try:
-        from agent_host.view import pages, session
+        from agent_host import view
+        from agent_host.view import session
     except ImportError as error:
         raise UsageError("--html needs Jinja: install agent-host[report]") from error
-    return pages, session
+    return view, session
 
 
 def write_page(path: str, render: Callable[[], bytes], *, quiet: bool = False) -> int:

@@ -17,8 +17,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from agent_host.cli import runner_log
-from agent_host.cli.streams import GITHUB, notice
+from agent_host.cli import GITHUB, notice, runner_log
 from agent_host.clients.markdown import code_span, fenced
 from agent_host.display_text import count_noun, one_line, tokens_in_words
 from agent_host.events import RUN_ENDS, EventType
@@ -179,7 +178,6 @@ def _case(classname: str, name: str, duration_ms: int) -> Element:
 
 
 def _xml(text: str) -> str:
-    """Text without the characters that XML cannot hold."""
     return _NOT_XML.sub("\ufffd", text)
 
 
@@ -202,7 +200,6 @@ def command_line_of(item: Mapping[str, Any]) -> str | None:
 
 
 def _subject(item: Mapping[str, Any]) -> str:
-    """The command, path or URL of a call, in one line."""
     given = item.get("editedArguments", item.get("arguments"))
     line = command_line_of(item)
     if line is None and isinstance(given, dict):

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.cli import exit_codes
+from agent_host.cli import answer, exit_codes, notice
 from agent_host.cli.outputs import OutputFile, check_apart
 from agent_host.cli.pipeline import Tested, junit_of_policy
 from agent_host.cli.shared import answer_in, scope_in_words, settings_of_options, state_dir_of, tell_if_empty
-from agent_host.cli.streams import answer, notice
 from agent_host.display_text import count_noun, escape
 from agent_host.errors import UsageError
 from agent_host.host.dry_runs import DryRuns, InvalidCase, case_refused, policy_to_try, report_of_bundle
@@ -282,7 +281,6 @@ def _to_wire(decision: Decision, level: SandboxLevel) -> dict[str, Any]:
 
 
 def _render(decision: Decision, level: SandboxLevel) -> str:
-    """For people: every value on its line."""
     risk = "" if decision.risk_level is None else f"\nrisk: {decision.risk_level}"
     reasons = "".join(f"\n  {_line(reason)}" for reason in decision.risks)
     scope = "" if decision.command_scope is None else scope_in_words(decision.command_scope.to_wire(level))
@@ -291,5 +289,4 @@ def _render(decision: Decision, level: SandboxLevel) -> str:
 
 
 def _line(said: object) -> str:
-    """The text on one line: names and values of a bundle do not steer a terminal."""
     return escape(str(said), keep="")

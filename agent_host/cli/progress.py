@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from agent_host.cli.streams import put
+from agent_host.cli import put
 from agent_host.display_text import escape
 from agent_host.events import RUN_ENDS, EventType
 from agent_host.terminal import DIFF_COLOURS, DIM, MIN_COLUMNS, PLAIN, cells, cut, is_in_ci, wants_style
@@ -501,7 +501,6 @@ class ScreenBlock:
 
 
 def _size(stream: TextIO) -> tuple[int, int]:
-    """Columns and rows; zeros where nobody knows."""
     try:
         size = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
@@ -577,5 +576,4 @@ def _render(line: str) -> str:
 
 
 def _last_state(line: str) -> str:
-    """The last state of a line that was written over with carriage returns."""
     return line.rstrip("\r").rpartition("\r")[2]

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from agent_host.acp import Agent, AgentLaunch
 from agent_host.acp.updates import Choices
-from agent_host.cli import exit_codes
+from agent_host.cli import exit_codes, notice, protocol_streams
 from agent_host.cli.policy import policy_of_options
 from agent_host.cli.shared import CommandLine, end_on_signals, options_again, settings_of_options
-from agent_host.cli.streams import notice, protocol_streams
 from agent_host.clients.fork_server import default_starter
 from agent_host.errors import PolicyBundleInvalid, UsageError
 from agent_host.host.backends import NO_GATEWAY

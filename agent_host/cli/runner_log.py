@@ -17,7 +17,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.cli.streams import GITLAB, RUNNERS, put
+from agent_host.cli import GITLAB, RUNNERS, put
 from agent_host.display_text import escape
 
 if TYPE_CHECKING:

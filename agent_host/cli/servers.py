@@ -1,7 +1,9 @@
-"""Commands that serve until a signal comes; the URL is the first line on stdout.
+"""Commands that serve until a signal comes. Each imports its server when it is chosen.
 
-`agent-host mock-gateway` is the scripted gateway on its own, for CI, `agent-host tool-service` the Backend Tool Service
-(BT), `agent-host view` the sessions of a state directory as a live page. Each imports its server when it is chosen.
+`agent-host serve` is the session process that a desktop app starts and talks JSON-RPC to (interface section 2). The
+others say their URL on the first line of stdout: `agent-host mock-gateway` is the scripted gateway on its own, for CI,
+`agent-host tool-service` the Backend Tool Service (BT), `agent-host view` the sessions of a state directory as a live
+page.
 """
 
 from __future__ import annotations
@@ -12,91 +14,155 @@ import importlib.util
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from agent_host.cli import exit_codes
-from agent_host.cli.shared import state_dir_of
-from agent_host.cli.streams import answer, put
+from agent_host.cli import answer, exit_codes, notice, protocol_streams, put
+from agent_host.cli.shared import CommandLine, SessionQuestions, on_signals, peer_check, state_dir_of
 from agent_host.errors import UsageError
+from agent_host.host.options import anchor, settings_from
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from agent_host.events.emitter import Sink
+    from agent_host.host.options import LayeredOptions
+    from agent_host.rpc.process import Server
+
+
+# The sender of a signal waits for the end of the process, and not for that of a request.
+_ANSWERS_S = 1.0
+
+
+def serve(namespace: argparse.Namespace) -> int:
+    """Serve one session; exit 0 when it is over or left resumable."""
+    source = CommandLine(namespace).source
+    if namespace.reconnect_s and namespace.socket is None:
+        raise UsageError("--reconnect-s is for --socket: nobody can come back to standard input")
+    from agent_host.host.serve import look_ahead
+
+    settings = source.own_settings()
+    look_ahead(settings, source.state_dir)
+    begin_s = settings.serve.begin_timeout_s
+    return asyncio.run(serve_session(source, namespace.socket, namespace.reconnect_s, begin_s))
+
+
+async def serve_session(source: LayeredOptions, socket: str | None, reconnect_s: float, begin_s: float) -> int:
+    """See `serve`; `begin_s` is how long a client may take to begin a session."""
+    # Imported while the levels of the sandbox are tried.
+    from agent_host.host.serve import session_host
+    from agent_host.rpc.process import Server
+    from agent_host.rpc.server import Feed
+
+    feed = Feed()
+
+    def watch(first_id: int) -> Sequence[Sink]:
+        feed.begin(first_id)
+        return (feed,)
+
+    questions = SessionQuestions(source.state_dir, notice)
+    host = session_host(source, watch, questions.open)
+    server = Server(host, feed, reconnect_s=None if socket is None else reconnect_s, begin_s=begin_s)
+    main_task = asyncio.current_task()
+    signals: list[int] = []
+
+    def stop(number: int) -> None:
+        if signals and main_task is not None:
+            main_task.cancel()
+        signals.append(number)
+        server.leave(answers_s=_ANSWERS_S)
+
+    on_signals(stop)
+    gc.freeze()
+    gc.enable()
+    try:
+        await (_run_on_streams(server) if socket is None else _run_on_socket(server, socket, source.state_dir))
+    except asyncio.CancelledError:
+        if len(signals) < 2:
+            raise
+        return exit_codes.FAILED
+    finally:
+        await questions.close()
+    if server.gave_up:
+        notice(f"no client began a session within {begin_s:g} s (serve.begin_timeout_s)")
+    for line in () if host.session is None else host.session.undelivered():
+        notice(line)
+    if host.failure is not None:
+        failure = f"{type(host.failure).__name__}: {host.failure}"
+        notice(f"error: internal error: {failure}; the session stays resumable")
+        return exit_codes.FAILED
+    return exit_codes.COMPLETED
+
+
+async def _run_on_streams(server: Server) -> None:
+    from agent_host.rpc.channels import StreamChannel
+
+    channel = StreamChannel(*protocol_streams())
+    receiver = server.accept(channel)
+    if receiver is None:
+        raise RuntimeError("the first client is always accepted")
+    channel.start(receiver)
+    await server.run()
+
+
+async def _run_on_socket(server: Server, socket: str, state_dir: str) -> None:
+    from agent_host.rpc.channels import listening
+
+    path = anchor(socket) if sys.platform != "win32" else socket
+    async with listening(path, server.accept, peer_check(state_dir)):
+        await server.run()
 
 
 def mock_gateway(namespace: argparse.Namespace) -> int:
-    """Serve the script until a signal comes; what a request lacked is written to stderr, and makes the exit code 1."""
+    """Serve the script until a signal comes; what a request lacked is written to stderr, and makes the exit code 1.
+    With `--record` that is an answer which is not in the script."""
     from agent_host.testing.gateway import ScriptError
 
     gc.enable()
-    if namespace.record is not None:
-        return _record(namespace)
+    failures, workspace = list[str](), os.path.realpath(namespace.workspace)
+
+    def on_failure(text: str) -> None:
+        failures.append(text)
+        put(sys.stderr, f"mock-gateway: {text}\n")
+
+    play = _play if namespace.record is None else _record
     try:
-        return asyncio.run(_serve(namespace, os.path.realpath(namespace.workspace)))
+        asyncio.run(play(namespace, workspace, on_failure))
     except ScriptError as error:
         raise UsageError(*(f"--script {problem}" for problem in error.problems)) from error
     except OSError as error:
         raise UsageError(f"cannot listen on {namespace.host}:{namespace.port}: {error.strerror}") from error
+    return exit_codes.FAILED if failures else exit_codes.COMPLETED
 
 
-def _record(namespace: argparse.Namespace) -> int:
-    """Record until a signal comes; the exit code is 1 where an answer is not in the script."""
-    from agent_host.host.options import settings_from
-    from agent_host.host.recording import Recorder, create_script
-
-    skipped, workspace = 0, os.path.realpath(namespace.workspace)
-
-    def on_skipped(text: str) -> None:
-        nonlocal skipped
-        skipped += 1
-        put(sys.stderr, f"mock-gateway: {text}\n")
-
-    async def serve() -> None:
-        with create_script(namespace.script, namespace.record) as script:
-            recorder = Recorder(
-                namespace.record,
-                script,
-                settings_from({}, workspace=None),
-                workspace=workspace,
-                on_skipped=on_skipped,
-            )
-            await _run_until_signal(recorder.serve(namespace.host, namespace.port, lambda url: answer(f"{url}\n")))
-
-    try:
-        asyncio.run(serve())
-    except OSError as error:
-        raise UsageError(f"cannot listen on {namespace.host}:{namespace.port}: {error.strerror}") from error
-    return 1 if skipped else 0
-
-
-async def _serve(namespace: argparse.Namespace, workspace: str) -> int:
+async def _play(namespace: argparse.Namespace, workspace: str, on_failure: Callable[[str], None]) -> None:
     from agent_host.testing.gateway import serve_forever
 
-    failures = 0
-
-    def on_failure(text: str) -> None:
-        nonlocal failures
-        failures += 1
-        put(sys.stderr, f"mock-gateway: {text}\n")
-
-    def on_ready(url: str) -> None:
-        answer(f"{url}\n")
-
-    await _run_until_signal(
-        serve_forever(
-            namespace.script,
-            host=namespace.host,
-            port=namespace.port,
-            variables={"workspace": workspace},
-            on_ready=on_ready,
-            on_failure=on_failure,
-        )
+    serving = serve_forever(
+        namespace.script,
+        host=namespace.host,
+        port=namespace.port,
+        variables={"workspace": workspace},
+        on_ready=_print_url,
+        on_failure=on_failure,
     )
-    return 1 if failures else 0
+    await _run_until_signal(serving)
+
+
+async def _record(namespace: argparse.Namespace, workspace: str, on_skipped: Callable[[str], None]) -> None:
+    from agent_host.host.recording import Recorder, create_script
+
+    with create_script(namespace.script, namespace.record) as script:
+        settings = settings_from({}, workspace=None)
+        recorder = Recorder(namespace.record, script, settings, workspace=workspace, on_skipped=on_skipped)
+        await _run_until_signal(recorder.serve(namespace.host, namespace.port, _print_url))
+
+
+def _print_url(url: str) -> None:
+    answer(f"{url}\n")
 
 
 async def _run_until_signal(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until it ends, or a signal has it cancelled."""
     serving = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -111,23 +177,12 @@ async def _run_until_signal(work: Coroutine[Any, Any, None]) -> None:
             raise
 
 
-_BACKEND_PACKAGES: Final = (
-    "starlette",
-    "uvicorn",
-    "httptools",
-    "psycopg",
-    "psycopg_pool",
-    "prometheus_client",
-    "boto3",
-)
-"""Modules of the extra."""
+_BACKEND = ("starlette", "uvicorn", "httptools", "psycopg", "psycopg_pool", "prometheus_client", "boto3")
 
 
 def tool_service(namespace: argparse.Namespace) -> int:
     """Serve until a signal comes; calls that run are let end. Raises UsageError for what cannot be served."""
-    missing = [name for name in _BACKEND_PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UsageError(f"`agent-host tool-service` needs {', '.join(missing)}: install agent-host[backend]")
+    _check_extra("tool-service", "backend", _BACKEND)
     from agent_host.tool_service.server import ServiceOptions, serve
 
     gc.enable()
@@ -140,26 +195,21 @@ def tool_service(namespace: argparse.Namespace) -> int:
         drain_s=namespace.drain_s,
         artifacts=os.path.abspath(artifacts),
     )
-    serve(options, lambda url: answer(f"{url}\n"))
+    serve(options, _print_url)
     return exit_codes.COMPLETED
-
-
-_VIEW_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
-"""Modules of the extra."""
 
 
 def view(namespace: argparse.Namespace) -> int:
     """Serve until a signal comes. Raises UsageError for what cannot be served."""
-    missing = [name for name in _VIEW_PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UsageError(f"`agent-host view` needs {', '.join(missing)}: install agent-host[view]")
+    _check_extra("view", "view", ("jinja2", "starlette", "uvicorn"))
     from agent_host.view.server import serve
 
     gc.enable()
-    serve(
-        state_dir_of(namespace),
-        port=namespace.port,
-        can_approve=namespace.allow_approve,
-        on_ready=lambda url: answer(f"{url}\n"),
-    )
+    serve(state_dir_of(namespace), port=namespace.port, can_approve=namespace.allow_approve, on_ready=_print_url)
     return exit_codes.COMPLETED
+
+
+def _check_extra(command: str, extra: str, modules: Sequence[str]) -> None:
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"`agent-host {command}` needs {', '.join(missing)}: install agent-host[{extra}]")

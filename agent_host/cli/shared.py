@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.cli import exit_codes
-from agent_host.cli.streams import answer, flush, notice
+from agent_host.cli import answer, exit_codes, flush, notice
 from agent_host.display_text import escape
 from agent_host.errors import UsageError
 from agent_host.host.options import (
@@ -155,7 +154,6 @@ class TimeLimit:
 
 
 def _schema_of(namespace: argparse.Namespace) -> dict[str, str]:
-    """The setting that `--schema FILE` stands for. Raises UsageError."""
     path = getattr(namespace, "schema", None)
     if path is None:
         return {}

@@ -38,8 +38,9 @@ _SPARE: Final = "--spare"
 MODULES: Final = (
     "agent_host.cli.main",
     "agent_host.cli.options",
-    "agent_host.cli.serve",
+    "agent_host.cli.servers",
     "agent_host.host.records",
+    "agent_host.host.serve",
     "agent_host.host.sessions",
     "agent_host.judging.decisions",
     "agent_host.llm.client",

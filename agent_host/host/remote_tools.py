@@ -8,7 +8,7 @@ from agent_host.capability_grants import GRANT_HEADER, KEY_VARIABLE, CapabilityG
 from agent_host.contracts import Need
 from agent_host.events import EventType
 from agent_host.host.environment import families_of
-from agent_host.retrying import RetryPolicy
+from agent_host.http import RetryPolicy
 from agent_host.services import endpoints
 from agent_host.session.opening import LOCAL
 from config.lean_typing import NamedTuple

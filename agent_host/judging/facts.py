@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
-from agent_host.safe_open import O_PATH, open_there
+from agent_host.safe_open import O_PATH, name_that_is_meant, open_there
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, PathKind, ScriptFacts, UrlFacts
 from policy.names import CapabilityName
 from policy.paths import ANY_DEPTH, finds_name, is_pattern, normalize, split_nested
@@ -406,8 +406,6 @@ class World:
         facts = path_facts(spelled, absolute, new_size_bytes=new_size_bytes, follow=follow)
         if facts.kind != "missing" or not (looks or "\\" in spelled):
             return facts
-        from agent_host.file_names import name_that_is_meant  # with the first name that is not there
-
         meant = name_that_is_meant(facts.absolute, looks=looks)
         return facts if meant is None else path_facts(spelled, meant, new_size_bytes=new_size_bytes, follow=follow)
 

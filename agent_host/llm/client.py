@@ -13,7 +13,7 @@ Rules:
 - A turn is whole or it is none. A stream that ends early, a call whose arguments are not JSON, an event that cannot be
   read are found here: the turn fails, or the call gets a `problem` and never runs.
 - What an error means is one set of tables for all dialects (`errors`), by status, names and words in this order.
-  Retries belong to the caller (`agent_host.retrying`), by the hints that the answer gives.
+  Retries belong to the caller (`agent_host.http`), by the hints that the answer gives.
 - Everything has a bound: a line, an event, an answer, thinking, a repetition without end, the time until the first byte
   and between two (`network`).
 - Tokens, keys and the gateway's own words pass the scrubber before anybody sees them.

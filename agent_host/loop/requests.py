@@ -25,10 +25,10 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.events import EventType
+from agent_host.http import call_with_retries
 from agent_host.llm.models import PICOS, format_picos
 from agent_host.loop import MAX_COST, MAX_COST_OPTION
 from agent_host.loop.conversation import cost_fields, refuse_uncounted, refuse_unpriced
-from agent_host.retrying import call_with_retries
 from agent_host.thread import MAX_CHARS, count_saved, question, summary_message
 from agent_host.thread.messages import decode, estimate, holds_arguments, message_tokens
 from config.lean_typing import NamedTuple
@@ -38,10 +38,10 @@ from state.records import ContextCompacted
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
 
+    from agent_host.http import RetryPolicy
     from agent_host.llm.stream import ModelTurn
     from agent_host.loop import LoopContext
     from agent_host.loop.conversation import Conversation
-    from agent_host.retrying import RetryPolicy
     from state.checkpoint import Checkpoint, ContextStrategy, Task, TokenUsage
 
 _WARN_AT = 0.8

@@ -20,7 +20,9 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.http import (
+    RetryPolicy,
     TlsContext,
+    call_with_retries,
     displayable_url,
     first_line,
     is_loopback,
@@ -29,7 +31,6 @@ from agent_host.http import (
     usable_in_header,
 )
 from agent_host.redaction import Scrubber
-from agent_host.retrying import RetryPolicy, call_with_retries
 from agent_host.services import check_service_url
 from config import json_text
 

@@ -1,0 +1,433 @@
+"""The pages: their templates, style and scripts, and those of many sessions; `agent_host.view.session` has one session.
+
+Each is one HTML file that asks for nothing else. A page's own style and script are the only ones that run: its policy
+names their hashes. Everything of a session passes the template's escape, or that of this module (`Shown`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
+
+import jinja2
+from markupsafe import Markup
+from markupsafe import escape as to_html
+
+from agent_host import __version__
+from agent_host.display_text import count_noun, escape, one_line
+from agent_host.host.options import state_option
+from agent_host.text_diff import changes
+from agent_host.view.timeline import duration_text, spread_chart
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from agent_host.host.records import StoredSession
+
+_FOLDER: Final = os.path.join(os.path.dirname(__file__), "templates")
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """The templates, whose every value is escaped, and in which a missing one is an error."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"version": __version__, "duration": duration_text}
+    return made
+
+
+@functools.cache
+def read_asset(name: str) -> Markup:
+    """A style or script of the pages, as it stands in them."""
+    with open(os.path.join(_FOLDER, name), encoding="utf-8") as file:
+        return Markup(file.read())  # noqa: S704  a file of this package
+
+
+def hash_of(asset: str) -> str:
+    """The hash of an asset as a policy of content names it."""
+    return f"'sha256-{b64encode(hashlib.sha256(asset.encode()).digest()).decode()}'"
+
+
+def assets() -> dict[str, Any]:
+    """Parts that a standalone file needs besides its content: style, script, and the policy that names them."""
+    style, script = read_asset("page.css"), read_asset("page.js")
+    policy = (
+        f"default-src 'none'; style-src {hash_of(style)}; script-src {hash_of(script)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return {"style": style, "script": script, "policy": Markup(policy)}  # noqa: S704  hashes
+
+
+# Many sessions
+
+
+class SessionLine(NamedTuple):
+    """A row of a table of sessions. `href` leads to its page, else `command` makes one."""
+
+    session_id: str
+    href: str
+    command: str
+    title: str
+    verdict: str
+    tone: str
+    ended_by: str
+    workspace: str
+    updated: str
+    steps: int
+    spent_s: float | None
+    tokens: int | None
+    cost: float | None
+    currency: str
+    waits: str
+
+
+def session_lines(rows: Iterable[StoredSession], *, state_dir: str, href: str | None) -> list[SessionLine]:
+    """The rows of a table; `href` is the address of a page with `{}` for the id. Words of a session are its metadata
+    alone: its title, its place, and how it ended."""
+    option = state_option(state_dir)
+    return [_session_line(row, option, href) for row in rows]
+
+
+def _session_line(row: StoredSession, option: str, href: str | None) -> SessionLine:
+    usage = row.usage or {}
+    by = row.ending.get("endedBy")
+    why = "" if row.reason in (None, row.verdict) else f"{row.reason}, "
+    return SessionLine(
+        row.session_id,
+        "" if href is None else href.format(row.session_id),
+        f"agent-host show {row.session_id}{option} --html {row.session_id}.html",
+        one_line(row.title, 200),
+        row.verdict,
+        _VERDICT_TONES.get(row.verdict, ""),
+        escape(f"{why}by {by}" if by else "", keep=""),
+        escape(row.workspace, keep=""),
+        row.updated_at,
+        row.step_count,
+        None if row.duration_ms is None else row.duration_ms / 1000,
+        row.total_tokens,
+        usage.get("cost"),
+        str(usage.get("costCurrency", "")),
+        f"agent-host resume {row.session_id}{option}" if row.resumable and row.verdict != "running" else "",
+    )
+
+
+_VERDICT_TONES: Final[Mapping[str, str]] = {
+    "completed": "good", "failed": "bad", "denied": "bad", "interrupted": "bad", "paused": "warn", "cancelled": "warn",
+}  # fmt: skip
+
+
+def sessions_page(rows: Sequence[StoredSession], *, state_dir: str, folder: str | None) -> bytes:
+    """The page of many sessions. `folder` is where their own pages are, from the place of this one; None for none."""
+    href = None if folder is None else f"{quote(folder)}/{{}}.html"
+    lines = session_lines(rows, state_dir=state_dir, href=href)
+    values = {
+        "lines": lines,
+        "counts": [(verdict, sum(1 for one in lines if one.verdict == verdict), tone) for verdict, tone in _COUNTED],
+        "charts": [one for one in (
+            spread_chart("Cost of a session", [one.cost for one in lines], lambda value: f"{value:.3g}"),
+            spread_chart("Time of the last task", [one.spent_s for one in lines], duration_text),
+            spread_chart("Tokens of a session", [one.tokens for one in lines], lambda value: f"{value:,.0f}"),
+        ) if one],
+    }  # fmt: skip
+    return environment().get_template("sessions.html").render(c=values, **assets()).encode("utf-8", "replace")
+
+
+_COUNTED: Final = (*_VERDICT_TONES.items(), ("running", ""))
+
+
+def list_body(rows: Sequence[StoredSession], asked: Collection[str], *, state_dir: str) -> dict[str, Any]:
+    """The list of a live page in its parts: sessions that wait for a person come first, the others newest first;
+    `asked` are those with an open question."""
+    parts: Any = environment().get_template("parts.html").module
+    lines = session_lines(rows, state_dir=state_dir, href="/s/{}")
+    lines = [
+        one._replace(waits="waits for an answer", tone="warn") if one.session_id in asked else one for one in lines
+    ]
+    lines.sort(key=lambda one: 0 if one.session_id in asked else 1 if one.waits else 2)
+    count = sum(1 for one in lines if one.session_id in asked)
+    title = f"{f'({count}) ' if count else ''}{count_noun(len(lines), 'session')}"
+    return {"title": title, "parts": {"head": str(parts.list_head(title, count)), "more": str(parts.table(lines))}}
+
+
+def live_shell() -> tuple[bytes, Markup, tuple[Markup, ...]]:
+    """The page that a live view loads, which has no data, its style and its scripts."""
+    style, scripts = read_asset("page.css"), (read_asset("page.js"), read_asset("live.js"))
+    page = environment().get_template("live.html").render(style=style, scripts=scripts)
+    return page.encode(), style, scripts
+
+
+# Text of a session as HTML: escaped, with the colours of commands, cut to what a page may hold.
+#
+# All of it is hostile. What comes out of here is `Markup` that was escaped here, or a string that the template escapes.
+# Characters that do not print, those that turn the direction of writing among them, are shown as their escapes.
+
+
+MOST_OF_ONE: Final = 8 * 1024
+"""Bytes of one text that a page shows."""
+MOST_OF_ALL: Final = 2 * 1024 * 1024
+"""Bytes of HTML that all texts of a page may come to."""
+ENDS: Final = 256
+"""Bytes of the start and of the end of a text that is too long for the page."""
+_MOST_DIFF_LINES: Final = 400
+
+
+class Shown(NamedTuple):
+    """A text on a page: `html`, and where it was cut its whole size in bytes. `tail` is the end of one that was cut."""
+
+    html: Markup
+    cut_from: int = 0
+    tail: Markup = Markup()
+
+
+class Budget:
+    """The room that a page has for texts, as HTML; with `full` there is no end to it."""
+
+    def __init__(self, *, full: bool = False) -> None:
+        self._full = full
+        self._left = MOST_OF_ALL
+
+    def ends(self, text: str, *, tail: bool = True) -> Shown:
+        """The text if it is short, else its ends, for which there is always room; without `tail` its start alone."""
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        if size <= 2 * ENDS:
+            html = to_html(escape(text))
+            if _bytes(html) <= 2 * ENDS:
+                self._left -= _bytes(html)
+                return Shown(html)
+        start = cut_start(text, ENDS if tail else ENDS // 2)
+        shown = Shown(start, size, _cut_end(text, ENDS) if tail else Markup())
+        self._left -= _bytes(shown.html) + _bytes(shown.tail)
+        return shown
+
+    def whole(self, text: str, ends: Shown, coloured: Mapping[str, str] | None = None) -> Shown:
+        """The whole text in its colours if there is room, else its `ends`."""
+        if not self._full and ends.cut_from > MOST_OF_ONE:
+            return ends
+        if not (ends.cut_from or coloured):
+            return ends
+        html = _with_colours(text, coloured) if coloured else to_html(escape(text))
+        return Shown(html) if self._take(_bytes(html) - _bytes(ends.html) - _bytes(ends.tail)) else ends
+
+    def fit(self, text: str) -> Shown:
+        """The text as a whole if there is room, else its ends."""
+        return self.whole(text, self.ends(text))
+
+    def diff(self, rows: list[DiffRow]) -> list[DiffRow] | None:
+        """The rows of a diff, None where there is no room for them."""
+        cost = sum(_bytes(to_html(row.left)) + _bytes(to_html(row.right)) + _ROW_BYTES for row in rows)
+        fits = self._full or (len(rows) <= _MOST_DIFF_LINES and cost <= 4 * MOST_OF_ONE)
+        return rows if fits and self._take(cost) else None
+
+    def _take(self, size: int) -> bool:
+        if self._full:
+            return True
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+
+def _bytes(html: str) -> int:
+    return len(html) if html.isascii() else len(html.encode("utf-8", "surrogatepass"))
+
+
+def cut_start(text: str, most: int) -> Markup:
+    """As much of the start as comes to at most so many bytes of HTML."""
+    text = text[:most]
+    html = to_html(escape(text))
+    while _bytes(html) > most:
+        text = text[: len(text) // 2]
+        html = to_html(escape(text))
+    return html
+
+
+def _cut_end(text: str, most: int) -> Markup:
+    text = text[-most:]
+    html = to_html(escape(text))
+    while _bytes(html) > most:
+        text = text[len(text) - len(text) // 2 :]
+        html = to_html(escape(text))
+    return html
+
+
+# Colours: SGR, in classes of the 16 colours, since a policy of hashes allows no style of an element's own.
+
+_SGR: Final = re.compile("\x1b\\[([0-9;:]*)m")
+_STYLES: Final = {1: "b", 2: "dim", 3: "i", 4: "u", 7: "inv"}
+_OFF: Final = {22: ("b", "dim"), 23: ("i",), 24: ("u",), 27: ("inv",)}
+_STEPS: Final = (0, 95, 135, 175, 215, 255)
+
+
+def _with_colours(text: str, streams: Mapping[str, str]) -> Markup:
+    """The text with each stream that is in it as a whole in its colours."""
+    for stream in streams.values():
+        plain = _SGR.sub("", stream).rstrip("\n")
+        if plain and plain in text:
+            text = text.replace(plain, stream.rstrip("\n"), 1)
+    return coloured_html(text)
+
+
+def coloured_html(text: str) -> Markup:
+    """Text with SGR as spans; everything else that is no text is shown as its escape."""
+    parts: list[str] = []
+    at, state = 0, dict[str, str]()
+    for found in _SGR.finditer(text):
+        _add_piece(parts, text[at : found.start()], state)
+        _apply(state, found[1])
+        at = found.end()
+    _add_piece(parts, text[at:], state)
+    return Markup("".join(parts))  # noqa: S704  each part was escaped
+
+
+def _add_piece(parts: list[str], piece: str, state: Mapping[str, str]) -> None:
+    if not piece:
+        return
+    html = str(to_html(escape(piece)))
+    parts.append(f'<span class="{" ".join(state.values())}">{html}</span>' if state else html)
+
+
+def _apply(state: dict[str, str], parameters: str) -> None:
+    numbers = [int(one) if one else 0 for one in re.split("[;:]", parameters)][:32]
+    while numbers:
+        number = numbers.pop(0)
+        if number == 0:
+            state.clear()
+        elif number in _STYLES:
+            state[_STYLES[number]] = f"s-{_STYLES[number]}"
+        elif number in _OFF:
+            for name in _OFF[number]:
+                state.pop(name, None)
+        elif number in (39, 49):
+            state.pop("fg" if number == 39 else "bg", None)
+        elif number in (38, 48):
+            colour = _extended(numbers)
+            if colour is not None:
+                state["fg" if number == 38 else "bg"] = f"{'fg' if number == 38 else 'bg'}-{colour}"
+        else:
+            _apply_basic(state, number)
+
+
+def _apply_basic(state: dict[str, str], number: int) -> None:
+    for start, name, first in ((30, "fg", 0), (40, "bg", 0), (90, "fg", 8), (100, "bg", 8)):
+        if start <= number < start + 8:
+            state[name] = f"{name}-{first + number - start}"
+
+
+def _extended(numbers: list[int]) -> int | None:
+    """The nearest of the 16 colours to one of 256 or of all; takes its numbers."""
+    kind = numbers.pop(0) if numbers else 0
+    if kind == 5 and numbers:
+        number = numbers.pop(0)
+        if number < 16:
+            return number
+        if number >= 232:
+            return _nearest(*[8 + 10 * (number - 232)] * 3)
+        number = min(number, 231) - 16
+        return _nearest(_STEPS[number // 36], _STEPS[number // 6 % 6], _STEPS[number % 6])
+    if kind == 2 and len(numbers) >= 3:
+        red, green, blue, *rest = numbers
+        numbers[:] = rest
+        return _nearest(red, green, blue)
+    return None
+
+
+def _nearest(red: int, green: int, blue: int) -> int:
+    high = max(red, green, blue)
+    if high - min(red, green, blue) < 40:
+        return 0 if high < 64 else 8 if high < 160 else 7 if high < 230 else 15
+    bits = sum(bit for bit, part in ((1, red), (2, green), (4, blue)) if part > high // 2)
+    return bits + (8 if high > 200 else 0)
+
+
+# Diffs, side by side.
+
+_ROW_BYTES: Final = 90
+
+
+class DiffRow(NamedTuple):
+    """A row of a diff: `kind` is `same`, `change`, `hunk` or `note`; numbers are "" where a side has no line."""
+
+    kind: str
+    left: str
+    right: str
+    old: str = ""
+    new: str = ""
+
+
+def rows_of_patch(diff: str) -> list[DiffRow]:
+    """The rows of a unified diff of one file. What is no hunk is a note."""
+    rows: list[DiffRow] = []
+    removed: list[tuple[str, int]] = []
+    added: list[tuple[str, int]] = []
+    old = new = 0
+    in_hunk = False
+    for line in diff.split("\n"):
+        if in_hunk and line.startswith("-"):
+            removed.append((line[1:], old))
+            old += 1
+        elif in_hunk and line.startswith("+"):
+            added.append((line[1:], new))
+            new += 1
+        else:
+            rows += _paired(removed, added)
+            removed, added = [], []
+            head = _HUNK.match(line)
+            if head is not None:
+                old, new, in_hunk = int(head[1]), int(head[2]), True
+                rows.append(DiffRow("hunk", escape(line, keep=""), ""))
+            elif in_hunk and line.startswith(" "):
+                rows.append(DiffRow("same", escape(line[1:]), escape(line[1:]), str(old), str(new)))
+                old, new = old + 1, new + 1
+            elif line and not line.startswith(("diff --git", "index ", "--- ", "+++ ")):
+                rows.append(DiffRow("note", escape(line.lstrip("\\# "), keep=""), ""))
+    return rows + list(_paired(removed, added))
+
+
+_HUNK: Final = re.compile(r"@@ -(\d{1,9})(?:,\d{1,9})? \+(\d{1,9})(?:,\d{1,9})? @@")
+
+
+def _paired(removed: Iterable[tuple[str, int]], added: Iterable[tuple[str, int]]) -> Iterator[DiffRow]:
+    left, right = list(removed), list(added)
+    for place in range(max(len(left), len(right))):
+        old, new = left[place : place + 1], right[place : place + 1]
+        yield DiffRow(
+            "change" if old and new else "del" if old else "add",
+            escape(old[0][0]) if old else "",
+            escape(new[0][0]) if new else "",
+            str(old[0][1]) if old else "",
+            str(new[0][1]) if new else "",
+        )
+
+
+def rows_of_edits(arguments: Any) -> list[DiffRow]:
+    """The rows of the replacements of text that a call asks for; none for another call."""
+    edits = arguments.get("edits") if isinstance(arguments, dict) else None
+    rows: list[DiffRow] = []
+    for edit in edits if isinstance(edits, list) else ():
+        old, new = (edit.get("oldText"), edit.get("newText")) if isinstance(edit, dict) else (None, None)
+        if isinstance(old, str) and isinstance(new, str):
+            rows += [DiffRow("hunk", "replaces", "")] if rows else []
+            rows += _rows_between(old.split("\n"), new.split("\n"))
+    return rows
+
+
+def _rows_between(old: list[str], new: list[str]) -> Iterator[DiffRow]:
+    i = 0
+    for change in changes(old, new):
+        yield from (DiffRow("same", escape(line), escape(line)) for line in old[i : change.i1])
+        left, right = (
+            [(line, 0) for line in part] for part in (old[change.i1 : change.i2], new[change.j1 : change.j2])
+        )
+        yield from (row._replace(old="", new="") for row in _paired(left, right))
+        i = change.i2
+    yield from (DiffRow("same", escape(line), escape(line)) for line in old[i:])

@@ -31,7 +31,7 @@ from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError, UsageError
 from agent_host.host.records import state_of_files, state_of_list, stored_sessions
 from agent_host.rpc import questions
-from agent_host.view.pages import hash_of, list_body, live_shell
+from agent_host.view import hash_of, list_body, live_shell
 from agent_host.view.session import session_body
 from config import json_text
 

@@ -19,7 +19,7 @@ from agent_host.display_text import count_noun, escape, one_line, tokens_in_word
 from agent_host.host.options import state_option
 from agent_host.host.own_policy import DeniedCalls
 from agent_host.host.records import MARK_WORDS
-from agent_host.view.pages import Budget, DiffRow, Shown, assets, cut_start, environment, rows_of_edits, rows_of_patch
+from agent_host.view import Budget, DiffRow, Shown, assets, cut_start, environment, rows_of_edits, rows_of_patch
 from agent_host.view.timeline import cost_chart, draw, duration_text, seconds, tokens_chart
 from config import json_text
 
@@ -158,16 +158,13 @@ class _Texts:
             self.is_cut = self.is_cut or bool(rows and self._diffs[key] is None)
 
     def of(self, item: Item, name: str) -> Shown | None:
-        """One text of an item, None where it has none."""
         return self._shown.get((item["itemId"], name))
 
     def diff(self, item: Item) -> list[DiffRow] | None:
-        """The diff of a call."""
         return self._diffs[item["itemId"]]
 
 
 def _diff_rows(item: Item, transcript: Transcript) -> list[DiffRow] | None:
-    """The changes of a call, None for none."""
     if item["kind"] != "call" or item["status"] == "denied":
         return None
     rows = rows_of_edits(item.get("editedArguments", item["arguments"]))
@@ -280,14 +277,12 @@ def _show_call(item: Item, texts: _Texts) -> dict[str, Any]:
 
 
 def _brief(text: str) -> Markup:
-    """A text on one line, short as HTML too."""
     line = one_line(text, _SUMMARY_BYTES)
     shown = cut_start(line, 2 * _SUMMARY_BYTES)
     return shown if len(shown) >= len(line) else shown + "…"
 
 
 def _head_of(item: Item) -> str:
-    """The call in a line, as its arguments say it."""
     given = item.get("editedArguments", item["arguments"])
     if isinstance(given, dict):
         for name in ("command", "path", "url", "pattern", "query", "name", "id"):
@@ -462,7 +457,6 @@ def _replay_command(item: Item, option: str) -> str:
 
 
 def _approvals(items: Iterable[Item], links: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
-    """(tool, action, answer, link) of each call that somebody was asked about."""
     return [
         (
             one_line(item["toolName"]),

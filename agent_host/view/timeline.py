@@ -163,7 +163,6 @@ class _Scale:
             self._places += [place, place + (_SHORT if end > start else 0)]
 
     def x(self, moment: float) -> float:
-        """The place of a moment."""
         at = min(max(bisect.bisect_right(self._knots, moment) - 1, 0), len(self._knots) - 2)
         (start, end), (low, high) = self._knots[at : at + 2], self._places[at : at + 2]
         share = 0.0 if end <= start else min(max((moment - start) / (end - start), 0.0), 1.0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from agent_host.cli.options import parse
-from agent_host.cli.serve import _serve
+from agent_host.cli.servers import serve_session
 from agent_host.cli.shared import CommandLine
 from tests.support.process import PATIENCE_S, Turn, bundle, call, checked, eventually, gateway, say, shell, use
 
@@ -290,7 +290,7 @@ async def test_no_asyncio_task_outlives_its_work(host: Host, monkeypatch: pytest
     with gateway(*script(host.workspace)) as scripted:
         options = ["--gateway", scripted.url, "--policy", str(policy), "--workspace", str(host.workspace)]
         source = CommandLine(parse(["serve", *options])).source
-        serving = asyncio.create_task(_serve(source, str(path), 30.0, 0.0))
+        serving = asyncio.create_task(serve_session(source, str(path), 30.0, 0.0))
         await asyncio.to_thread(eventually, path.exists, "the socket is there")
         client = await asyncio.to_thread(Client, path)
         await asyncio.to_thread(client.create)

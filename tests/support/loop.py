@@ -19,6 +19,7 @@ import orjson
 from agent_host.approval.gate import ElicitationQueue, UnattendedGate, WatchedGate
 from agent_host.events.emitter import LiveOutput
 from agent_host.host.environment import BUILT_IN
+from agent_host.http import RetryPolicy
 from agent_host.ids import MACHINE
 from agent_host.judging import Environment, Judge
 from agent_host.llm.dialects.anthropic import AnthropicDialect
@@ -29,7 +30,6 @@ from agent_host.loop.conversation import Conversation, ForModel
 from agent_host.loop.progress import Progress
 from agent_host.loop.task import run_task
 from agent_host.redaction import Scrubber
-from agent_host.retrying import RetryPolicy
 from agent_host.services.workspace import UploadLimits, UploadQueue
 from agent_host.states import task_machine
 from agent_host.thread import Thread

@@ -44,7 +44,7 @@ def test_the_console_script_says_its_version() -> None:
 
 
 def test_a_session_starts_without_what_only_some_sessions_need() -> None:
-    found = imported_by("import agent_host.cli.serve, agent_host.host.sessions")
+    found = imported_by("import agent_host.cli.servers, agent_host.host.sessions")
     assert {"asyncio", "orjson", "tool_runtime"} <= found
     assert not found & (HEAVY | {"httpx", "opentelemetry"})
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Need, Subject, ToolSpec
 from agent_host.display_text import count_noun, escape
+from agent_host.safe_open import look_alikes
 from policy.names import CapabilityName
 from tool_runtime.families import ToolRow, cut_line, given
 from tool_runtime.families.schemas import (
@@ -107,8 +108,6 @@ def _look_alikes(path: str) -> str:
     name = os.path.basename(path)
     if name.isascii() and " " not in name:
         return ""
-    from agent_host.file_names import look_alikes
-
     return ", ".join(look_alikes(path))
 
 

@@ -18,8 +18,7 @@ from urllib.parse import quote
 import orjson
 
 from agent_host.errors import ErrorCode, ServiceError, ServiceUnavailable, ServiceUnreachable
-from agent_host.http import retry_after_s
-from agent_host.retrying import RetryPolicy, call_with_retries
+from agent_host.http import RetryPolicy, call_with_retries, retry_after_s
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.shapes import ANYTHING, FLAG, OBJECT, TEXT, ListOf, Nullable, Record, Text, first_problem, one_of

@@ -12,9 +12,9 @@ import pytest
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 
+from agent_host.chat import Choice
 from agent_host.chat.console import Console
 from agent_host.chat.conversation import Conversation
-from agent_host.chat.face import Choice
 from agent_host.chat.paper import Paper
 from agent_host.clients.supervisor import SessionSpec
 

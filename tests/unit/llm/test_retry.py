@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent_host.errors import GatewayRejected, GatewayUnavailable, GuardrailBlocked
+from agent_host.http import RetryPolicy, call_with_retries
 from agent_host.ids import MACHINE
-from agent_host.retrying import RetryPolicy, call_with_retries
 
 FAST = RetryPolicy(retries=3, base_s=0.002, max_s=0.01)
 _ROOT = Path(__file__).parents[3]
@@ -153,7 +153,7 @@ def test_only_a_failed_call_pays_for_tenacity() -> None:
     code = """
 import asyncio, sys
 from agent_host.errors import GatewayUnavailable
-from agent_host.retrying import RetryPolicy, call_with_retries
+from agent_host.http import RetryPolicy, call_with_retries
 from agent_host.ids import MACHINE
 async def works(): return 1
 async def fails(): raise GatewayUnavailable("x")

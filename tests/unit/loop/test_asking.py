@@ -13,8 +13,8 @@ from agent_host.errors import (
     ModelOverloaded,
 )
 from agent_host.events import EventType
+from agent_host.http import RetryPolicy
 from agent_host.loop.task import add_note
-from agent_host.retrying import RetryPolicy
 from agent_host.states import TaskPhase
 from agent_host.thread.messages import Block
 from tests.support.loop import Loop

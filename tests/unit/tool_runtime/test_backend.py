@@ -13,8 +13,8 @@ import pytest
 from agent_host.capability_grants import GRANT_HEADER, CapabilityGrant, grant_key, sign
 from agent_host.contracts import ToolRequest
 from agent_host.errors import ErrorCode
+from agent_host.http import RetryPolicy
 from agent_host.ids import MACHINE
-from agent_host.retrying import RetryPolicy
 from agent_host.services.http import ServiceClient
 from tests.support.tool_server import DROP, KEY, LOSE, RUN_ON, TOKEN, ToolServer, echo, never
 from tool_runtime.remote import Definition

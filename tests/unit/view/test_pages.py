@@ -17,7 +17,7 @@ from agent_host.display_text import escape, one_line
 from agent_host.host.records import StoredSession
 from agent_host.session.patches import FilePatch
 from agent_host.session.transcript import Doubt, Picture, Wait
-from agent_host.view.pages import (
+from agent_host.view import (
     ENDS,
     MOST_OF_ONE,
     Budget,
