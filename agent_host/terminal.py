@@ -157,11 +157,11 @@ def last_state(line: str) -> str:
 def read_lines(fd: int, take: Callable[[str | None, float], object]) -> None:
     """Hand over each line that is typed with the moment at which its first character was there, by the monotonic clock,
     None for the end of input; until that, or until `take` raises RuntimeError: the loop is closed. For a thread."""
-    waiting, begun_at = b"", 0.0
-    with contextlib.suppress(RuntimeError):
-        while True:
+    waiting, begun_at, data = b"", 0.0, b"-"
+    with contextlib.suppress(RuntimeError), open(os.dup(fd), "rb", buffering=0) as file:
+        while data:
             try:
-                data = os.read(fd, _READ_BYTES)
+                data = file.read(_READ_BYTES) or b""
             except OSError:
                 data = b""
             now = time.monotonic()
@@ -170,9 +170,7 @@ def read_lines(fd: int, take: Callable[[str | None, float], object]) -> None:
             for line in lines:
                 take(line.decode("utf-8", "replace"), begun_at)
                 begun_at = now
-            if not data:
-                take(None, now)
-                return
+        take(None, now)
 
 
 # An approval in lines for a person, from the payload of `approval_requested`: `run` and `chat` show the same.
