@@ -16,26 +16,23 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from agent_host.testing.dialects import BadRequest, MockDialect, PromptCache, TooManyMarks, tokens_of
-from agent_host.testing.dialects.anthropic import Anthropic
-from agent_host.testing.dialects.openai_chat import ChatCompletions
-from agent_host.testing.dialects.openai_responses import Responses
+from agent_host.testing.dialects import ANTHROPIC, BadRequest, MockDialect, PromptCache, TooManyMarks, tokens_of
+from agent_host.testing.dialects.openai_chat import CHAT_COMPLETIONS
+from agent_host.testing.dialects.openai_responses import RESPONSES
 from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, MockServer, Reply
 from agent_host.testing.script import ErrorBody, RequestView, Script, ScriptError, Turn, Usage
 from agent_host.testing.values import fill
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from agent_host.testing.script import TurnKind
+    from collections.abc import Callable, Mapping
 
 __all__ = ["MockGateway", "RequestRecord", "Script", "ScriptError", "serve_forever"]
 
 FAILURE_HEADER = "x-mock-gateway-failure"
 """Set to `1` on answers that report a failure of the run, so that they can be distinguished from scripted errors."""
 
-WIRES: tuple[MockDialect, ...] = (Anthropic(), ChatCompletions(), Responses())
+WIRES: tuple[MockDialect, ...] = (ANTHROPIC, CHAT_COMPLETIONS, RESPONSES)
 _DIALECTS: Mapping[str, MockDialect] = {dialect.path: dialect for dialect in WIRES}
 _PAGES = frozenset({"/props", "/v1/models", "/api/show", "/api/ps", "/api/tags"})
 _MAX_RECORDS = 10_000
@@ -253,22 +250,23 @@ JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
 STREAM_HEADERS: Mapping[str, str] = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerBody:
-    """A body cut to pieces; when not `complete`, the connection is to be closed after the last of them."""
-
-    pieces: tuple[bytes, ...]
-    complete: bool
-
-
 async def deliver(turn: Turn, dialect: MockDialect, view: RequestView, reply: Reply) -> None:
     """Send the answer of `turn`, after its delay."""
     if turn.delay_ms:
         await asyncio.sleep(turn.delay_ms / 1000)
-    await _DELIVERIES[turn.kind](turn, dialect, view, reply)
+    match turn.kind:
+        case "answer":
+            await _answer(turn, dialect, view, reply)
+        case "http_error":
+            await reply.send(turn.status, {**JSON_HEADERS, **turn.headers}, dialect.error(turn.status, turn.error))
+        case "garbage":
+            headers = STREAM_HEADERS if view.stream else JSON_HEADERS
+            await _send(turn, headers, _cut(turn, (turn.garbage or b"",)), reply)
+        case "hang":
+            await reply.await_client_end()
 
 
-def stream_body(turn: Turn, dialect: MockDialect, view: RequestView) -> AnswerBody:
+def stream_body(turn: Turn, dialect: MockDialect, view: RequestView) -> tuple[bytes, ...]:
     """The stream of an answer as it goes over the wire: stopped, ended by an error or re-split as the turn says."""
     events = dialect.stream_events(turn, view)
     if turn.stream_error is not None:
@@ -280,23 +278,23 @@ def stream_body(turn: Turn, dialect: MockDialect, view: RequestView) -> AnswerBo
     return _cut(turn, tuple(events))
 
 
-def _cut(turn: Turn, pieces: tuple[bytes, ...]) -> AnswerBody:
+def _cut(turn: Turn, pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
     if turn.cut_after_bytes is not None:
         pieces = (b"".join(pieces)[: turn.cut_after_bytes],)
     if (size := turn.split_bytes) is not None:
         joined = b"".join(pieces)
         pieces = tuple(joined[start : start + size] for start in range(0, len(joined), size))
-    return AnswerBody(pieces, complete=not turn.cut)
+    return pieces
 
 
-async def _send(turn: Turn, headers: Mapping[str, str], body: AnswerBody, reply: Reply) -> None:
+async def _send(turn: Turn, headers: Mapping[str, str], pieces: tuple[bytes, ...], reply: Reply) -> None:
     await reply.stream(
         turn.status,
         {**headers, **turn.headers},
-        body.pieces,
+        pieces,
         apart=bool(turn.split_bytes or turn.chunk_delay_ms),
         pause_s=turn.chunk_delay_ms / 1000,
-        complete=body.complete,
+        complete=not turn.cut,
     )
 
 
@@ -312,30 +310,6 @@ async def _answer(turn: Turn, dialect: MockDialect, view: RequestView, reply: Re
     else:
         body = b"" if turn.cut_after_events is not None else dialect.message(turn, view)
         await _send(turn, {**JSON_HEADERS, **headers}, _cut(turn, (body,)), reply)
-
-
-async def _http_error(turn: Turn, dialect: MockDialect, view: RequestView, reply: Reply) -> None:
-    del view
-    await reply.send(turn.status, {**JSON_HEADERS, **turn.headers}, dialect.error(turn.status, turn.error))
-
-
-async def _garbage(turn: Turn, dialect: MockDialect, view: RequestView, reply: Reply) -> None:
-    del dialect
-    headers = STREAM_HEADERS if view.stream else JSON_HEADERS
-    await _send(turn, headers, _cut(turn, (turn.garbage or b"",)), reply)
-
-
-async def _hang(turn: Turn, dialect: MockDialect, view: RequestView, reply: Reply) -> None:
-    del turn, dialect, view
-    await reply.await_client_end()
-
-
-_DELIVERIES: Mapping[TurnKind, Callable[[Turn, MockDialect, RequestView, Reply], Awaitable[None]]] = {
-    "answer": _answer,
-    "http_error": _http_error,
-    "garbage": _garbage,
-    "hang": _hang,
-}
 
 
 # Which turn answers a request.

@@ -14,9 +14,9 @@ from agent_host.llm.dialects.openai_chat import ChatDialect
 from agent_host.llm.dialects.openai_responses import ResponsesDialect
 from agent_host.llm.errors import read
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
-from agent_host.testing.dialects.anthropic import Anthropic
-from agent_host.testing.dialects.openai_chat import ChatCompletions
-from agent_host.testing.dialects.openai_responses import Responses
+from agent_host.testing.dialects import ANTHROPIC
+from agent_host.testing.dialects.openai_chat import CHAT_COMPLETIONS
+from agent_host.testing.dialects.openai_responses import RESPONSES
 from agent_host.testing.gateway import Script
 from agent_host.testing.script import ErrorBody
 from agent_host.thread import Thread
@@ -83,9 +83,9 @@ class Pair:
 
 @pytest.fixture(
     params=[
-        Pair(AnthropicDialect(), Anthropic()),
-        Pair(ChatDialect(), ChatCompletions(), unneeded=2),  # the counts, and [DONE]
-        Pair(ResponsesDialect(), Responses()),
+        Pair(AnthropicDialect(), ANTHROPIC),
+        Pair(ChatDialect(), CHAT_COMPLETIONS, unneeded=2),  # the counts, and [DONE]
+        Pair(ResponsesDialect(), RESPONSES),
     ],
     ids=lambda pair: pair.ours.name,
 )

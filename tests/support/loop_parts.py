@@ -17,7 +17,7 @@ from agent_host.contracts import Leftovers, ToolResult, ToolSpec
 from agent_host.llm.dialects.anthropic import AnthropicDialect, meaning_of
 from agent_host.llm.stream import ModelTurn
 from agent_host.services.workspace import ArtifactOnDisk, UploadFailed
-from agent_host.testing.dialects.anthropic import read_request
+from agent_host.testing.dialects import read_request
 from agent_host.thread.messages import ToolCall
 from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
 from state.checkpoint import TokenUsage

@@ -1,19 +1,23 @@
-"""The wire dialects of the scripted gateway, a module for each; and the interface between the two, with the values that
-pass there."""
+"""The wire dialects of the scripted gateway: their interface, with the values that pass there, and the Messages dialect
+of Anthropic, whose words scripts have. Those of OpenAI have a module each."""
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections import OrderedDict
+from dataclasses import dataclass
 from hashlib import blake2b, sha256
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+from agent_host.testing.script import RequestView
 
-    from agent_host.testing.script import ErrorBody, RequestView, Turn
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from agent_host.testing.script import ErrorBody, Turn
 
 
 _LOOK_BACK = 20
@@ -29,55 +33,56 @@ class BadRequest(ValueError):
     """The request is not one that a real gateway would take; the text says what is wrong and where."""
 
 
-class MockDialect(Protocol):
-    """One wire format. Implementations are pure: bytes and values, no I/O."""
+@dataclass(frozen=True, slots=True)
+class MockDialect:
+    """One wire format, as pure functions: bytes and values, no I/O.
 
-    @property
-    def path(self) -> str:
-        """The path that requests are posted to."""
-        ...
+    `path` is the path that requests are posted to; `closing_events` the number of last events of a stream that declare
+    the answer complete. `has_cache_marks`: requests say what the provider is to keep; else it keeps what it can.
 
-    @property
-    def closing_events(self) -> int:
-        """The number of last events of a stream that declare the answer complete."""
-        ...
+    `read(payload, headers)` checks the decoded request body and takes from it what scripts look at; it raises
+    BadRequest for a body that a real gateway would refuse. `pieces(payload)` is a request that `read` took, in the
+    order and the parts in which a provider's cache sees it.
 
-    def read(self, payload: Any, headers: Mapping[str, str]) -> RequestView:
-        """Check the decoded request body and take from it what scripts look at.
+    `stream_events(turn, view)` is the answer as encoded stream events, one item each, the last one ending the stream
+    properly; `message(turn, view)` the answer to a request that did not ask for a stream: one JSON body.
+    `error_event(error, view)` reports an error after the stream has begun; `failed_message(error, view)` the same for a
+    request that did not ask for a stream, with HTTP 200; None where the wire has nothing such. `error(status, error)`
+    is the body of an HTTP error; an empty `error.type` means the usual one for `status`.
+    """
 
-        Raises:
-            BadRequest: a real gateway would refuse this body.
-        """
-        ...
+    path: str
+    closing_events: int
+    read: Callable[[Any, Mapping[str, str]], RequestView]
+    pieces: Callable[[Any], Sequence[CachePiece]]
+    stream_events: Callable[[Turn, RequestView], Sequence[bytes]]
+    error_event: Callable[[ErrorBody, RequestView], bytes]
+    message: Callable[[Turn, RequestView], bytes]
+    error: Callable[[int, ErrorBody], bytes]
+    failed_message: Callable[[ErrorBody, RequestView], bytes | None] = lambda *_: None
+    has_cache_marks: bool = False
 
-    @property
-    def has_cache_marks(self) -> bool:
-        """True if requests say what the provider is to keep; else it keeps what it can."""
-        ...
 
-    def pieces(self, payload: Any) -> Sequence[CachePiece]:
-        """A request that `read` took, in the order and the parts in which a provider's cache sees it."""
-        ...
+def named_event(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """A server-sent event whose data names its kind as well."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **fields}))
 
-    def stream_events(self, turn: Turn, view: RequestView) -> Sequence[bytes]:
-        """The answer as encoded stream events, one item each, the last one ending the stream properly."""
-        ...
 
-    def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
-        """The event that reports an error after the stream has begun."""
-        ...
+def put_between(events: list[bytes], ping: bytes, count: int) -> list[bytes]:
+    """One ping after each of the first `count` events, the rest of them before the last event."""
+    spread = min(count, len(events) - 1)
+    head = [part for event in events[:spread] for part in (event, ping)]
+    return [*head, *events[spread:-1], *[ping] * (count - spread), events[-1]]
 
-    def failed_message(self, error: ErrorBody, view: RequestView) -> bytes | None:
-        """The same for a request that did not ask for a stream, with HTTP 200; None where the wire has nothing such."""
-        ...
 
-    def message(self, turn: Turn, view: RequestView) -> bytes:
-        """The answer to a request that did not ask for a stream: one JSON body."""
-        ...
+def session_of(headers: Mapping[str, str], first_text: str) -> str:
+    """The session that a request names, else a key of its first message, which stays the same as long as that does."""
+    return headers.get("x-session-id") or sha256(first_text.encode()).hexdigest()[:16]
 
-    def error(self, status: int, error: ErrorBody) -> bytes:
-        """The body of an HTTP error; an empty `error.type` means the usual one for `status`."""
-        ...
+
+def is_object(value: Any) -> bool:
+    """True if `value` is a JSON object."""
+    return isinstance(value, dict)
 
 
 # Ids of the tool calls that the gateway makes up. They carry all that it would have to remember of a conversation:
@@ -141,9 +146,15 @@ class CachePiece(NamedTuple):
     long: bool = False
 
 
-def blocks_of(data: bytes) -> list[CachePiece]:
-    """A part of a request as a provider without marks keeps it: by blocks, so that a beginning of it is found again."""
-    return [CachePiece(data[start : start + _BLOCK_BYTES]) for start in range(0, len(data), _BLOCK_BYTES)]
+def blocks_of(*parts: Any) -> list[CachePiece]:
+    """Parts of a request as a provider without marks keeps them: by blocks, so that a beginning of one is found
+    again."""
+    encoded = map(orjson.dumps, parts)
+    return [
+        CachePiece(data[start : start + _BLOCK_BYTES])
+        for data in encoded
+        for start in range(0, len(data), _BLOCK_BYTES)
+    ]
 
 
 class Counts(NamedTuple):
@@ -213,3 +224,383 @@ def _prefixes(model: str, pieces: Sequence[CachePiece]) -> Iterator[_Prefix]:
         running.update(len(piece.data).to_bytes(8, "big") + piece.data)
         tokens += tokens_of(piece.data)
         yield _Prefix(running.digest(), tokens)
+
+
+# Answers in the Anthropic Messages dialect.
+
+ERROR_TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+def _stream_events(turn: Turn, view: RequestView) -> list[bytes]:
+    events = [named_event("message_start", {"message": _head(turn, view)})]
+    for index, block in enumerate(_blocks(turn, view)):
+        events += _block_events(index, block, turn.chunk_chars)
+    delta = {"stop_reason": _stop_reason(turn), "stop_sequence": None}
+    events.append(named_event("message_delta", {"delta": delta, "usage": _usage(turn)}))
+    events.append(named_event("message_stop", {}))
+    return put_between(events, named_event("ping", {}), turn.pings)
+
+
+def _message(turn: Turn, view: RequestView) -> bytes:
+    """Tool arguments that are not a JSON object go out as the string they are."""
+    content = [_whole_block(block) for block in _blocks(turn, view)]
+    answer = {"content": content, "stop_reason": _stop_reason(turn), "usage": _usage(turn)}
+    return orjson.dumps({**_head(turn, view), **answer})
+
+
+def _error_body(status: int, error: ErrorBody) -> dict[str, Any]:
+    usual = ERROR_TYPES.get(status) or ERROR_TYPES[400 if status < 500 else 500]
+    return {"type": "error", "error": {"type": error.type or usual, "message": error.message}}
+
+
+def _head(turn: Turn, view: RequestView) -> dict[str, Any]:
+    return {
+        "id": f"msg_{view.session}_{view.turn_index}",
+        "type": "message",
+        "role": "assistant",
+        "model": view.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        # Output has hardly begun when a stream opens; the closing message_delta carries the final count.
+        "usage": {**_usage(turn), "output_tokens": 1},
+    }
+
+
+def _usage(turn: Turn) -> dict[str, Any]:
+    counts = turn.usage
+    written, long = counts.cache_creation_input_tokens, counts.cache_creation_1h_input_tokens
+    return {
+        "input_tokens": counts.input_tokens,
+        "output_tokens": counts.output_tokens,
+        "cache_read_input_tokens": counts.cache_read_input_tokens,
+        "cache_creation_input_tokens": written,
+        "cache_creation": {"ephemeral_5m_input_tokens": written - long, "ephemeral_1h_input_tokens": long},
+    }
+
+
+def _stop_reason(turn: Turn) -> str:
+    return turn.stop_reason or ("tool_use" if turn.tool_calls else "end_turn")
+
+
+def _blocks(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
+    """The content blocks of the answer, a tool call's `input` still being the text of its arguments."""
+    thinking = list(_thinking(turn, view))
+    yield from thinking
+    if turn.text:
+        yield {"type": "text", "text": turn.text}
+    for number, call in enumerate(turn.tool_calls):
+        yield {
+            "type": "tool_use",
+            "id": call.id
+            or tool_id(view, number, takes_position=turn.when is None, mark=mark_of(view.model, thinking)),
+            "name": call.name,
+            "input": call.encode_arguments(),
+        }
+
+
+def _thinking(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
+    if turn.thinking:
+        yield {"type": "thinking", "thinking": turn.thinking, "signature": f"sig_{view.session}_{view.turn_index}"}
+    if turn.redacted_thinking:
+        yield {"type": "redacted_thinking", "data": turn.redacted_thinking}
+
+
+def _whole_block(block: dict[str, Any]) -> dict[str, Any]:
+    if block["type"] != "tool_use":
+        return block
+    try:
+        return {**block, "input": orjson.loads(block["input"])}
+    except orjson.JSONDecodeError:
+        return block
+
+
+_EMPTY_START: Mapping[str, Mapping[str, Any]] = {
+    "thinking": {"thinking": "", "signature": ""},
+    "text": {"text": ""},
+    "tool_use": {"input": {}},
+}
+_DELTAS: Mapping[str, tuple[tuple[str, str, str, bool], ...]] = {
+    # block type: (field of the block, delta type, field of the delta, sent in chunks)
+    "thinking": (
+        ("thinking", "thinking_delta", "thinking", True),
+        ("signature", "signature_delta", "signature", False),
+    ),
+    "text": (("text", "text_delta", "text", True),),
+    "tool_use": (("input", "input_json_delta", "partial_json", True),),
+}
+
+
+def _block_events(index: int, block: dict[str, Any], chunk_chars: int) -> Iterator[bytes]:
+    kind = block["type"]
+    yield named_event("content_block_start", {"index": index, "content_block": {**block, **_EMPTY_START.get(kind, {})}})
+    for source, delta_type, target, chunked in _DELTAS.get(kind, ()):
+        text: str = block[source]
+        step = chunk_chars if chunked else max(len(text), 1)
+        for start in range(0, len(text), step):
+            delta = {"type": delta_type, target: text[start : start + step]}
+            yield named_event("content_block_delta", {"index": index, "delta": delta})
+    yield named_event("content_block_stop", {"index": index})
+
+
+# Reading requests in the Anthropic Messages dialect, as strictly as the real endpoint where clients go wrong.
+#
+# Above all a thread must be sendable: each tool call answered by exactly one result, in the very next message.
+
+_ROLES = ("user", "assistant")
+
+
+def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
+    """Check a decoded body of `POST /v1/messages` and take from it what scripts look at.
+
+    Raises:
+        BadRequest: the body is not one that can be answered.
+    """
+    if not isinstance(payload, dict):
+        raise BadRequest("the body must be a JSON object")
+    model = _require(payload, "model", str)
+    max_tokens = _require(payload, "max_tokens", int)
+    messages = _require(payload, "messages", list)
+    if not messages:
+        raise BadRequest("messages: at least one message is required")
+    _check_messages(messages)
+    _check_thinking(messages, model)
+    last = messages[-1]
+    turn_index, position = progress(
+        [block.get("id") for block in _blocks_of(message, "tool_use")]
+        for message in reversed(messages)
+        if message["role"] == "assistant"
+    )
+    return RequestView(
+        session=session_of(headers, _text(messages[0]["content"])),
+        model=model,
+        system=_text(payload.get("system", "")),
+        max_tokens=max_tokens,
+        stream=payload.get("stream") is True,
+        tools=tuple(str(tool.get("name", "")) for tool in payload.get("tools") or () if isinstance(tool, dict)),
+        message_count=len(messages),
+        turn_index=turn_index,
+        position=position,
+        last_role=last["role"],
+        last_text=_text(last["content"]),
+        last_tool_error=any(block.get("is_error") is True for block in _blocks_of(last, "tool_result")),
+        last_images=tuple(images_in(last["content"])),
+        image_count=sum(1 for message in messages for _ in images_in(message["content"])),
+        headers=headers,
+    )
+
+
+def pieces_of(payload: dict[str, Any]) -> list[CachePiece]:
+    """Tools, system prompt and the blocks of all messages, as a cache keeps them. A mark is no part of what is kept."""
+    blocks: list[tuple[str, Any]] = [("tools", tool) for tool in payload.get("tools") or ()]
+    blocks += [("system", block) for block in _to_blocks(payload.get("system") or ())]
+    blocks += [
+        (f"{number} {message['role']}", block)
+        for number, message in enumerate(payload["messages"])
+        for block in _to_blocks(message["content"])
+    ]
+    return [_piece(place, block) for place, block in blocks]
+
+
+def _to_blocks(content: Any) -> Sequence[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _piece(place: str, block: Any) -> CachePiece:
+    if not isinstance(block, dict):
+        return CachePiece(orjson.dumps([place, block]))
+    kept = {name: value for name, value in block.items() if name != "cache_control"}
+    mark = block.get("cache_control")
+    is_long = isinstance(mark, dict) and mark.get("ttl") == "1h"
+    return CachePiece(orjson.dumps([place, kept]), marked=mark is not None, long=is_long)
+
+
+def _require(payload: dict[str, Any], key: str, kind: type) -> Any:
+    value = payload.get(key)
+    if value is None:
+        raise BadRequest(f"{key}: field required")
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise BadRequest(f"{key}: must be of type {kind.__name__}")
+    return value
+
+
+def _check_messages(messages: Sequence[Any]) -> None:
+    """Roles, contents and the pairing of tool calls with results, in one pass: threads may hold thousands."""
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            raise BadRequest(f"messages.{index}: role must be one of {', '.join(_ROLES)}")
+        calls, results = _check_content(index, message.get("content"))
+        if open_calls or results:
+            _check_pairing(index, open_calls, results)
+        if calls and message["role"] != "assistant":
+            raise BadRequest(f"messages.{index}: tool_use blocks belong to the assistant")
+        if calls and (len(set(calls)) < len(calls) or not seen.isdisjoint(calls)):
+            raise BadRequest(f"messages.{index}: tool_use ids must be unique in a conversation: {', '.join(calls)}")
+        seen.update(calls)
+        open_calls = calls
+    if messages[0]["role"] != "user":
+        raise BadRequest("messages.0: the first message must be the user's")
+    if open_calls:
+        _check_pairing(len(messages), open_calls, [])
+
+
+def _check_content(index: int, content: Any) -> tuple[list[str], list[str]]:
+    """The ids of the tool calls and of the tool results in one message's content."""
+    calls: list[str] = []
+    results: list[str] = []
+    if isinstance(content, str) and content:
+        return calls, results
+    if not isinstance(content, list) or not content:
+        raise BadRequest(f"messages.{index}: content must be text or an array of blocks, and not empty")
+    for position, block in enumerate(content):
+        where = f"messages.{index}.content.{position}"
+        kind = _check_block(block, where)
+        if kind == "tool_result":
+            results.append(str(block.get("tool_use_id")))
+            parts = block.get("content")
+            for place, part in enumerate(parts if isinstance(parts, list) else ()):
+                _check_block(part, f"{where}.content.{place}")
+        elif kind == "tool_use":
+            calls.append(str(block.get("id")))
+            if not isinstance(block.get("input"), dict):
+                raise BadRequest(f"{where}: the input of tool_use must be an object")
+    return calls, results
+
+
+def _check_block(block: Any, where: str) -> str:
+    """The type of a block of a message or of a tool result; texts are not empty, and images can be read."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(kind, str):
+        raise BadRequest(f"{where}: must be an object with a type")
+    if kind == "image":
+        check_image(block, where)
+    elif kind == "text" and not block.get("text"):
+        raise BadRequest(f"{where}: text blocks must not be empty")
+    return kind
+
+
+def _check_pairing(index: int, calls: list[str], results: list[str]) -> None:
+    if calls == results:
+        return
+    if lacking := [call for call in calls if call not in results]:
+        raise BadRequest(f"messages.{index - 1}: tool_use without tool_result right after it: {', '.join(lacking)}")
+    if strays := [result for result in results if result not in calls]:
+        raise BadRequest(f"messages.{index}: tool_result without tool_use right before it: {', '.join(strays)}")
+    if len(results) > len(calls):
+        raise BadRequest(f"messages.{index}: more than one tool_result for one tool_use")
+
+
+def _blocks_of(message: Mapping[str, Any], kind: str) -> Sequence[dict[str, Any]]:
+    content = message["content"]
+    return () if isinstance(content, str) else [block for block in content if block.get("type") == kind]
+
+
+def _text(content: Any) -> str:
+    """The text of a string, of blocks, or of tool results in blocks, one part a line."""
+    return content if isinstance(content, str) else "\n".join(_texts(content))
+
+
+def _texts(blocks: Any) -> Iterator[str]:
+    for block in filter(is_object, blocks if isinstance(blocks, list) else ()):
+        if block.get("type") == "text":
+            yield str(block.get("text", ""))
+        elif block.get("type") == "tool_result":
+            yield _text(block.get("content", ""))
+
+
+# Thinking comes back as it was sent, which the real endpoint asks for beside tool calls. The gateway remembers nothing:
+# the ids of the calls carry a mark, made of the model and of the thinking before them.
+
+_KINDS = ("thinking", "redacted_thinking")
+
+
+def _check_thinking(messages: Sequence[Any], model: str) -> None:
+    """Each call whose id has a mark of `model` must stand behind the blocks that it stood behind. Another model reads
+    none of them. Raises BadRequest."""
+    for index, message in enumerate(messages):
+        calls = _blocks_of(message, "tool_use") if message["role"] == "assistant" else ()
+        marked = next((block["id"] for block in calls if has_mark_of(block.get("id"), model)), None)
+        if marked is None:
+            continue
+        content = message["content"]
+        places = [place for place, block in enumerate(content[: content.index(calls[0])]) if block["type"] in _KINDS]
+        if not places:
+            raise BadRequest(
+                f"messages.{index}.content.0.type: Expected `thinking` or `redacted_thinking`, but found "
+                f"`{content[0]['type']}`. When `thinking` is enabled, a final `assistant` message must start with a "
+                "thinking block (preceding the lastmost set of `tool_use` and `tool_result` blocks)"
+            )
+        if not marked.endswith(mark_of(model, [content[place] for place in places])):
+            raise BadRequest(
+                f"messages.{index}.content.{places[0]}: `thinking` or `redacted_thinking` blocks in the latest "
+                "assistant message cannot be modified. These blocks must remain as they were in the original response"
+            )
+
+
+# Image blocks of a request, checked as the real endpoint does: kind, encoding, size.
+
+_MAX_BASE64_BYTES = 5 * 1024 * 1024
+_BEGINNINGS = {
+    "image/png": (b"\x89PNG\r\n\x1a\n",),
+    "image/jpeg": (b"\xff\xd8\xff",),
+    "image/gif": (b"GIF87a", b"GIF89a"),
+    "image/webp": (b"RIFF",),
+}
+
+
+def check_image(block: Mapping[str, Any], where: str) -> None:
+    """Raises BadRequest for an image block that would be refused; `where` is its place in the request."""
+    source = block.get("source")
+    if not isinstance(source, dict) or source.get("type") != "base64":
+        raise BadRequest(f"{where}.source: must be an object of type base64")
+    kind, data = source.get("media_type"), source.get("data")
+    if kind not in _BEGINNINGS:
+        raise BadRequest(f"{where}.source.base64.media_type: must be one of {', '.join(_BEGINNINGS)}")
+    if not isinstance(data, str) or not data:
+        raise BadRequest(f"{where}.source.base64.data: field required")
+    if len(data) > _MAX_BASE64_BYTES:
+        raise BadRequest(
+            f"{where}.source.base64: image exceeds 5 MB maximum: {len(data)} bytes > {_MAX_BASE64_BYTES} bytes"
+        )
+    try:
+        decoded = binascii.a2b_base64(data, strict_mode=True)
+    except ValueError as error:
+        raise BadRequest(f"{where}.source.base64.data: is not base64") from error
+    if not decoded.startswith(_BEGINNINGS[kind]):
+        raise BadRequest(f"{where}.source.base64.data: the image does not appear to be {kind}")
+
+
+def images_in(content: Any) -> Iterator[str]:
+    """The media types of the images in a message's content, those in tool results included."""
+    for block in filter(is_object, content if isinstance(content, list) else ()):
+        if block.get("type") == "image":
+            yield str(block["source"]["media_type"])
+        elif block.get("type") == "tool_result":
+            yield from images_in(block.get("content"))
+
+
+ANTHROPIC = MockDialect(
+    path="/v1/messages",
+    has_cache_marks=True,
+    closing_events=2,
+    read=read_request,
+    pieces=pieces_of,
+    stream_events=_stream_events,
+    error_event=lambda error, _: named_event("error", {"error": _error_body(500, error)["error"]}),
+    message=_message,
+    error=lambda status, error: orjson.dumps(_error_body(status, error)),
+)
+"""`POST /v1/messages`, streaming and not."""

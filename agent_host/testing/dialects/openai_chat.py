@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import re
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.testing.dialects import BadRequest, blocks_of, has_mark_of, mark_of, progress, tool_id
-from agent_host.testing.dialects.anthropic import check_image
+from agent_host.testing.dialects import (
+    BadRequest,
+    MockDialect,
+    blocks_of,
+    check_image,
+    has_mark_of,
+    mark_of,
+    progress,
+    put_between,
+    session_of,
+    tool_id,
+)
 from agent_host.testing.script import RequestView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent_host.testing.dialects import CachePiece
     from agent_host.testing.script import ErrorBody, Turn
 
 ERROR_TYPES: Mapping[int, tuple[str, str | None]] = {
@@ -40,58 +48,35 @@ _STOP_REASONS: Mapping[str, str] = {
     "model_context_window_exceeded": "length",
 }
 _CREATED = 1767225600
+COMMENT = b": ping\n\n"
 
 
-class ChatCompletions:
-    """`POST /v1/chat/completions`, streaming and not."""
+def _stream_events(turn: Turn, view: RequestView) -> list[bytes]:
+    head = _head(view, "chat.completion.chunk")
+    deltas = [{"role": "assistant", "content": ""}, *_deltas(turn, view)]
+    chunks = [_chunk(head, delta, None, view) for delta in deltas]
+    chunks.append(_chunk(head, {}, _finish_reason(turn), view))
+    if view.wants_usage:
+        chunks.append({**head, "choices": [], "usage": _usage(turn)})
+    events = [b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks]
+    return put_between([*events, b"data: [DONE]\n\n"], COMMENT, turn.pings)
 
-    path = "/v1/chat/completions"
-    has_cache_marks = False
-    closing_events = 3
 
-    def read(self, payload: Any, headers: Mapping[str, str]) -> RequestView:
-        """See `Dialect.read`."""
-        return read_request(payload, headers)
+def _message(turn: Turn, view: RequestView) -> bytes:
+    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, **_reasoning(turn)}
+    if turn.text:
+        message[_text_field(turn)] = turn.text
+    if turn.tool_calls:
+        message["tool_calls"] = list(_calls(turn, view))
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(turn)}
+    return orjson.dumps({**_head(view, "chat.completion"), "choices": [choice], "usage": _usage(turn)})
 
-    def pieces(self, payload: Any) -> list[CachePiece]:
-        """See `Dialect.pieces`."""
-        parts = (*(payload.get("tools") or ()), *payload["messages"])
-        return [piece for part in parts for piece in blocks_of(orjson.dumps(part))]
 
-    def stream_events(self, turn: Turn, view: RequestView) -> list[bytes]:
-        """See `Dialect.stream_events`."""
-        head = _head(view, "chat.completion.chunk")
-        deltas = [{"role": "assistant", "content": ""}, *_deltas(turn, view)]
-        chunks = [_chunk(head, delta, None, view) for delta in deltas]
-        chunks.append(_chunk(head, {}, _finish_reason(turn), view))
-        if view.wants_usage:
-            chunks.append({**head, "choices": [], "usage": _usage(turn)})
-        events = [b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks]
-        return add_comments([*events, b"data: [DONE]\n\n"], turn.pings)
-
-    def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
-        """See `Dialect.error_event`."""
-        del view
-        return b"data: %b\n\n" % self.error(500, error)
-
-    def failed_message(self, error: ErrorBody, view: RequestView) -> None:
-        """See `Dialect.failed_message`."""
-
-    def message(self, turn: Turn, view: RequestView) -> bytes:
-        """See `Dialect.message`."""
-        message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, **_reasoning(turn)}
-        if turn.text:
-            message[_text_field(turn)] = turn.text
-        if turn.tool_calls:
-            message["tool_calls"] = list(_calls(turn, view))
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(turn)}
-        return orjson.dumps({**_head(view, "chat.completion"), "choices": [choice], "usage": _usage(turn)})
-
-    def error(self, status: int, error: ErrorBody) -> bytes:
-        """See `Dialect.error`."""
-        usual = ERROR_TYPES.get(status) or ERROR_TYPES[400 if status < 500 else 500]
-        kind, code = (error.type, error.type) if error.type else usual
-        return orjson.dumps({"error": {"message": error.message, "type": kind, "param": None, "code": code}})
+def encode_error(status: int, error: ErrorBody) -> bytes:
+    """The body of an HTTP error, the same in both dialects of OpenAI."""
+    usual = ERROR_TYPES.get(status) or ERROR_TYPES[400 if status < 500 else 500]
+    kind, code = (error.type, error.type) if error.type else usual
+    return orjson.dumps({"error": {"message": error.message, "type": kind, "param": None, "code": code}})
 
 
 def _head(view: RequestView, kind: str) -> dict[str, Any]:
@@ -172,14 +157,6 @@ def _pieces(text: str, turn: Turn) -> Iterator[str]:
         yield text[start : start + turn.chunk_chars]
 
 
-def add_comments(events: list[bytes], pings: int) -> list[bytes]:
-    """One comment after each of the first `pings` events, the rest of them before the last event."""
-    ping = b": ping\n\n"
-    spread = min(pings, len(events) - 1)
-    head = [part for event in events[:spread] for part in (event, ping)]
-    return [*head, *events[spread:-1], *[ping] * (pings - spread), events[-1]]
-
-
 # Reading requests in the Chat Completions dialect, as strictly as the real endpoints where clients go wrong.
 #
 # Scripts are the same on every wire. So the results of one turn's calls, with the pictures behind them, count as one
@@ -202,11 +179,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
     Raises:
         BadRequest: the body is not one that can be answered.
     """
-    if not isinstance(payload, dict):
-        raise BadRequest("We could not parse the JSON body of your request: it must be an object")
-    model = payload.get("model")
-    if not isinstance(model, str) or not model:
-        raise BadRequest("you must provide a model parameter")
+    model = model_of(payload, "you must provide a model parameter")
     messages = payload.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadRequest("messages: must be an array, and not empty")
@@ -224,7 +197,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
     )
     system = (message for message in messages if message["role"] in ("system", "developer"))
     return RequestView(
-        session=headers.get("x-session-id") or _thread_key(groups),
+        session=session_of(headers, _text(groups[0][0].get("content"))),
         model=model,
         system="\n".join(_text(message.get("content")) for message in system),
         max_tokens=_max_tokens(payload),
@@ -281,6 +254,33 @@ def check_name(name: Any, where: str) -> str:
     return name
 
 
+def check_arguments(text: Any, where: str) -> None:
+    """Check the arguments of a call, which are the text of a JSON object. Raises BadRequest."""
+    try:
+        arguments = orjson.loads(text) if isinstance(text, str) else None
+    except orjson.JSONDecodeError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise BadRequest(f"{where}: must be the text of a JSON object")
+
+
+def check_id(call_id: Any, where: str, most: int) -> str:
+    """The id of a call, of at most so many characters. Raises BadRequest."""
+    if not isinstance(call_id, str) or not 0 < len(call_id) <= most:
+        raise BadRequest(f"Invalid '{where}': expected a string with 1 to {most} characters.")
+    return call_id
+
+
+def model_of(payload: Any, missing: str) -> str:
+    """The model that a request names; else BadRequest with the words `missing`."""
+    if not isinstance(payload, dict):
+        raise BadRequest("We could not parse the JSON body of your request: it must be an object")
+    model = payload.get("model")
+    if not isinstance(model, str) or not model:
+        raise BadRequest(missing)
+    return model
+
+
 def _check_messages(messages: Sequence[Any]) -> None:
     """Roles, contents and the pairing of tool calls with results, in one pass: threads may hold thousands."""
     open_calls: list[str] = []
@@ -334,17 +334,8 @@ def _check_call(call: Any, where: str) -> str:
     if not isinstance(function, dict):
         raise BadRequest(f"{where}: must be of type function")
     check_name(function.get("name"), f"{where}.function.name")
-    text = function.get("arguments")
-    try:
-        arguments = orjson.loads(text) if isinstance(text, str) else None
-    except orjson.JSONDecodeError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise BadRequest(f"{where}.function.arguments: must be the text of a JSON object")
-    call_id = call.get("id")
-    if not isinstance(call_id, str) or not 0 < len(call_id) <= _MAX_ID_CHARS:
-        raise BadRequest(f"Invalid '{where}.id': expected a string with 1 to {_MAX_ID_CHARS} characters.")
-    return call_id
+    check_arguments(function.get("arguments"), f"{where}.function.arguments")
+    return check_id(call.get("id"), f"{where}.id", _MAX_ID_CHARS)
 
 
 def _check_content(index: int, message: Mapping[str, Any]) -> None:
@@ -422,6 +413,14 @@ def _text(content: Any) -> str:
     return content or ""
 
 
-def _thread_key(groups: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-    """A key for conversations that do not say their session: it stays the same as long as the first message does."""
-    return sha256(_text(groups[0][0].get("content")).encode()).hexdigest()[:16]
+CHAT_COMPLETIONS = MockDialect(
+    path="/v1/chat/completions",
+    closing_events=3,
+    read=read_request,
+    pieces=lambda payload: blocks_of(*(payload.get("tools") or ()), *payload["messages"]),
+    stream_events=_stream_events,
+    error_event=lambda error, _: b"data: %b\n\n" % encode_error(500, error),
+    message=_message,
+    error=encode_error,
+)
+"""`POST /v1/chat/completions`, streaming and not."""

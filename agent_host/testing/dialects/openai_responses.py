@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agent_host.testing.dialects import BadRequest, blocks_of, has_mark_of, mark_of, progress, tool_id
+from agent_host.testing.dialects import (
+    BadRequest,
+    MockDialect,
+    blocks_of,
+    has_mark_of,
+    is_object,
+    mark_of,
+    named_event,
+    progress,
+    put_between,
+    session_of,
+    tool_id,
+)
 from agent_host.testing.dialects.openai_chat import (
+    COMMENT,
     DATA_URL,
     ERROR_MARK,
     ERROR_TYPES,
-    add_comments,
+    check_arguments,
+    check_id,
     check_name,
     check_picture,
+    encode_error,
+    model_of,
 )
 from agent_host.testing.script import RequestView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent_host.testing.dialects import CachePiece
     from agent_host.testing.script import ErrorBody, Turn
 
 # Words that scripts have of the Messages dialect, and what a response is incomplete for; None: it is complete.
@@ -39,58 +53,23 @@ _INCOMPLETE: Mapping[str, str | None] = {
 _CREATED = 1767225600
 
 
-class Responses:
-    """`POST /v1/responses`, streaming and not."""
-
-    path = "/v1/responses"
-    has_cache_marks = False
-    closing_events = 1
-
-    def read(self, payload: Any, headers: Mapping[str, str]) -> RequestView:
-        """See `Dialect.read`."""
-        return read_request(payload, headers)
-
-    def pieces(self, payload: Any) -> list[CachePiece]:
-        """See `Dialect.pieces`."""
-        parts = (*(payload.get("tools") or ()), *payload["input"])
-        return [piece for part in parts for piece in blocks_of(orjson.dumps(part))]
-
-    def stream_events(self, turn: Turn, view: RequestView) -> list[bytes]:
-        """See `Dialect.stream_events`."""
-        head = _response(view, "in_progress")
-        told: list[tuple[str, dict[str, Any]]] = [("response.created", {"response": head})]
-        told.append(("response.in_progress", {"response": head}))
-        for index, item in enumerate(_items(turn, view)):
-            told += _item_events(index, item, turn)
-        ended = _end(turn, view)
-        told.append((f"response.{ended['status']}", {"response": {**ended, "output": list(_items(turn, view))}}))
-        events = [_event(kind, {**fields, "sequence_number": number}) for number, (kind, fields) in enumerate(told)]
-        return add_comments(events, turn.pings)
-
-    def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
-        """See `Dialect.error_event`."""
-        if error.failed:
-            return _event("response.failed", {"response": _failure(error, view), "sequence_number": 0})
-        code = error.type or ERROR_TYPES[500][1] or "server_error"
-        return _event("error", {"code": code, "message": error.message, "param": None, "sequence_number": 0})
-
-    def failed_message(self, error: ErrorBody, view: RequestView) -> bytes | None:
-        """See `Dialect.failed_message`."""
-        return orjson.dumps(_failure(error, view)) if error.failed else None
-
-    def message(self, turn: Turn, view: RequestView) -> bytes:
-        """See `Dialect.message`."""
-        return orjson.dumps({**_end(turn, view), "output": list(_items(turn, view))})
-
-    def error(self, status: int, error: ErrorBody) -> bytes:
-        """See `Dialect.error`."""
-        usual = ERROR_TYPES.get(status) or ERROR_TYPES[400 if status < 500 else 500]
-        kind, code = (error.type, error.type) if error.type else usual
-        return orjson.dumps({"error": {"message": error.message, "type": kind, "param": None, "code": code}})
+def _stream_events(turn: Turn, view: RequestView) -> list[bytes]:
+    head = _response(view, "in_progress")
+    told: list[tuple[str, dict[str, Any]]] = [("response.created", {"response": head})]
+    told.append(("response.in_progress", {"response": head}))
+    for index, item in enumerate(_items(turn, view)):
+        told += _item_events(index, item, turn)
+    ended = _end(turn, view)
+    told.append((f"response.{ended['status']}", {"response": {**ended, "output": list(_items(turn, view))}}))
+    events = [named_event(kind, {**fields, "sequence_number": number}) for number, (kind, fields) in enumerate(told)]
+    return put_between(events, COMMENT, turn.pings)
 
 
-def _event(kind: str, fields: Mapping[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **fields}))
+def _error_event(error: ErrorBody, view: RequestView) -> bytes:
+    if error.failed:
+        return named_event("response.failed", {"response": _failure(error, view), "sequence_number": 0})
+    code = error.type or ERROR_TYPES[500][1] or "server_error"
+    return named_event("error", {"code": code, "message": error.message, "param": None, "sequence_number": 0})
 
 
 def _response(view: RequestView, status: str) -> dict[str, Any]:
@@ -258,11 +237,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
     Raises:
         BadRequest: the body is not one that can be answered.
     """
-    if not isinstance(payload, dict):
-        raise BadRequest("We could not parse the JSON body of your request: it must be an object")
-    model = payload.get("model")
-    if not isinstance(model, str) or not model:
-        raise BadRequest("Missing required parameter: 'model'.")
+    model = model_of(payload, "Missing required parameter: 'model'.")
     items = payload.get("input")
     if isinstance(items, str) and items:
         items = [{"role": "user", "content": items}]
@@ -282,7 +257,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
     )
     system = [_text(item.get("content")) for item in items if item.get("role") in ("system", "developer")]
     return RequestView(
-        session=headers.get("x-session-id") or _thread_key(groups),
+        session=session_of(headers, _text(groups[0][0].get("content"))),
         model=model,
         system="\n".join([*filter(None, [payload.get("instructions")]), *system]),
         max_tokens=_max_tokens(payload),
@@ -356,24 +331,12 @@ def _check_parts(where: str, parts: Sequence[Any], texts: Sequence[str], *, pict
 
 def _check_call(where: str, item: Mapping[str, Any]) -> None:
     check_name(item.get("name"), f"{where}.name")
-    _check_id(where, item)
-    text = item.get("arguments")
-    try:
-        arguments = orjson.loads(text) if isinstance(text, str) else None
-    except orjson.JSONDecodeError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise BadRequest(f"{where}.arguments: must be the text of a JSON object")
-
-
-def _check_id(where: str, item: Mapping[str, Any]) -> None:
-    call_id = item.get("call_id")
-    if not isinstance(call_id, str) or not 0 < len(call_id) <= _MAX_ID_CHARS:
-        raise BadRequest(f"Invalid '{where}.call_id': expected a string with 1 to {_MAX_ID_CHARS} characters.")
+    check_id(item.get("call_id"), f"{where}.call_id", _MAX_ID_CHARS)
+    check_arguments(item.get("arguments"), f"{where}.arguments")
 
 
 def _check_output(where: str, item: Mapping[str, Any]) -> None:
-    _check_id(where, item)
+    check_id(item.get("call_id"), f"{where}.call_id", _MAX_ID_CHARS)
     output = item.get("output")
     if isinstance(output, list) and output:
         _check_parts(f"{where}.output", output, ("input_text",), pictures=True)
@@ -457,13 +420,9 @@ def _last_text(group: Sequence[Mapping[str, Any]]) -> str:
 def _images(item: Mapping[str, Any]) -> Iterator[str]:
     """The media types of the pictures in an item."""
     for parts in (item.get("content"), item.get("output")):
-        for part in filter(_is_object, parts if isinstance(parts, list) else ()):
+        for part in filter(is_object, parts if isinstance(parts, list) else ()):
             if part.get("type") == "input_image" and (found := DATA_URL.fullmatch(part["image_url"])):
                 yield found[1]
-
-
-def _is_object(part: Any) -> bool:
-    return isinstance(part, dict)
 
 
 def _text(content: Any) -> str:
@@ -474,6 +433,15 @@ def _text(content: Any) -> str:
     return content or ""
 
 
-def _thread_key(groups: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-    """A key for conversations that do not say their session: it stays the same as long as the first message does."""
-    return sha256(_text(groups[0][0].get("content")).encode()).hexdigest()[:16]
+RESPONSES = MockDialect(
+    path="/v1/responses",
+    closing_events=1,
+    read=read_request,
+    pieces=lambda payload: blocks_of(*(payload.get("tools") or ()), *payload["input"]),
+    stream_events=_stream_events,
+    error_event=_error_event,
+    failed_message=lambda error, view: orjson.dumps(_failure(error, view)) if error.failed else None,
+    message=lambda turn, view: orjson.dumps({**_end(turn, view), "output": list(_items(turn, view))}),
+    error=encode_error,
+)
+"""`POST /v1/responses`, streaming and not."""

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from agent_host.llm.dialects.openai_chat import ChatAssembler
-from agent_host.testing.dialects.openai_chat import ChatCompletions
+from agent_host.testing.dialects.openai_chat import CHAT_COMPLETIONS
 from agent_host.testing.script import Script
 from tests.unit.llm.helpers import VIEW
 
@@ -52,7 +52,7 @@ def assemble(
 
 def stream_of(turn: dict[str, Any]) -> bytes:
     """What the mock gateway sends for `turn`."""
-    return b"".join(ChatCompletions().stream_events(Script.from_turns([turn]).turns[0], VIEW))
+    return b"".join(CHAT_COMPLETIONS.stream_events(Script.from_turns([turn]).turns[0], VIEW))
 
 
 def data_of(turn: dict[str, Any]) -> list[str]:

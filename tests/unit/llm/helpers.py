@@ -12,7 +12,7 @@ from agent_host.ids import MACHINE
 from agent_host.llm.client import LlmClient
 from agent_host.llm.dialects.anthropic import AnthropicDialect
 from agent_host.llm.network import AnswerLimits, GatewayTimeouts
-from agent_host.testing.dialects.anthropic import Anthropic
+from agent_host.testing.dialects import ANTHROPIC
 from agent_host.testing.gateway import Script
 from agent_host.testing.script import RequestView
 from agent_host.thread.messages import Message
@@ -29,7 +29,7 @@ def prompt(text: str) -> Message:
 
 def events_of(turn: dict[str, Any]) -> list[tuple[str, str]]:
     """(event, data) of the answer that the mock gateway would send for `turn`."""
-    raw = Anthropic().stream_events(Script.from_turns([turn]).turns[0], VIEW)
+    raw = ANTHROPIC.stream_events(Script.from_turns([turn]).turns[0], VIEW)
     found = []
     for event in raw:
         name, data = event.decode().removesuffix("\n\n").split("\n", 1)

@@ -17,8 +17,8 @@ from agent_host.llm.dialects.anthropic import AnthropicAssembler, AnthropicDiale
 from agent_host.llm.dialects.openai_responses import ResponsesDialect
 from agent_host.llm.network import BoundedStream, decoder
 from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
-from agent_host.testing.dialects.anthropic import Anthropic
-from agent_host.testing.dialects.anthropic import read_request as read_messages
+from agent_host.testing.dialects import ANTHROPIC
+from agent_host.testing.dialects import read_request as read_messages
 from agent_host.testing.dialects.openai_responses import read_request as read_responses
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, decode, encode
@@ -148,7 +148,7 @@ async def test_where_a_stream_of_messages_is_cut_into_pieces_makes_no_difference
     answer: dict[str, Any], cuts: list[int], line_end: bytes
 ) -> None:
     turn = Script.from_turns([answer]).turns[0]
-    stream = b"".join(Anthropic().stream_events(turn, VIEW))
+    stream = b"".join(ANTHROPIC.stream_events(turn, VIEW))
     other = b"\xef\xbb\xbf" + stream.replace(b"\n", line_end)
     pieces = [other[a:b] for a, b in zip([0, *cuts], [*cuts, len(other)], strict=True)]
     assert await read(pieces) == await read([stream])

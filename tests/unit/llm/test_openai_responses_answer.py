@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent_host.llm.dialects.openai_responses import ResponsesAssembler, ResponsesDialect, ResponsesRenderer
 from agent_host.llm.network import whole_events
 from agent_host.llm.stream import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
-from agent_host.testing.dialects.openai_responses import Responses, read_request
+from agent_host.testing.dialects.openai_responses import RESPONSES, read_request
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, ToolCall
 from state.checkpoint import TokenUsage
@@ -311,7 +311,7 @@ def test_nothing_but_documented_errors_comes_of_any_events(events: list[tuple[st
 )
 def test_the_scripted_gateway_says_it_so(turn: dict[str, Any]) -> None:
     script = Script.from_turns([turn]).turns[0]
-    stream = b"".join(Responses().stream_events(script, VIEW))
+    stream = b"".join(RESPONSES.stream_events(script, VIEW))
     assembler = ResponsesAssembler()
     for name, data in whole_events(stream):
         assembler.feed(name, data)
@@ -320,4 +320,4 @@ def test_the_scripted_gateway_says_it_so(turn: dict[str, Any]) -> None:
     assert [one.name for one in got.tool_calls] == [one["name"] for one in turn.get("tool_calls", [])]
     items = [{"role": "user", "content": "go"}, *sent_back(got)]
     assert read_request({"model": "m", "input": items}, {}).turn_index == 1
-    assert orjson.loads(Responses().message(script, VIEW))["output"]
+    assert orjson.loads(RESPONSES.message(script, VIEW))["output"]

@@ -14,7 +14,7 @@ from agent_host.llm.dialects.openai_responses import ResponsesAssembler
 from agent_host.llm.errors import kind_of_event, read_value
 from agent_host.llm.network import BoundedStream, decoder
 from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
-from agent_host.testing.dialects.openai_responses import Responses, read_request
+from agent_host.testing.dialects.openai_responses import RESPONSES, read_request
 from agent_host.testing.script import Script
 from agent_host.thread.messages import ToolCall
 from tests.support.rows import each_row
@@ -47,7 +47,7 @@ SCRIPTED: list[dict[str, Any]] = [
 
 
 def stream_of(turn: dict[str, Any]) -> bytes:
-    return b"".join(Responses().stream_events(Script.from_turns([turn]).turns[0], VIEW))
+    return b"".join(RESPONSES.stream_events(Script.from_turns([turn]).turns[0], VIEW))
 
 
 ALL_STREAMS = [path.read_bytes() for path in sorted(STREAMS.glob("*.sse"))] + [stream_of(turn) for turn in SCRIPTED]

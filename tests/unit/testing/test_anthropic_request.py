@@ -7,8 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from agent_host.testing.dialects import BadRequest
-from agent_host.testing.dialects.anthropic import Anthropic, read_request
+from agent_host.testing.dialects import ANTHROPIC, BadRequest, read_request
 from agent_host.testing.gateway import Script
 from tests.support.pictures import png
 from tests.support.rows import each_row
@@ -118,7 +117,7 @@ def answered(content: list[dict[str, Any]], model: str = "m") -> dict[str, Any]:
 
 
 def scripted() -> list[dict[str, Any]]:
-    wire, turn = Anthropic(), Script.from_turns([SCRIPT]).turns[0]
+    wire, turn = ANTHROPIC, Script.from_turns([SCRIPT]).turns[0]
     content: list[dict[str, Any]] = orjson.loads(wire.message(turn, read_request(body(user("a"), model="m"), {})))[
         "content"
     ]

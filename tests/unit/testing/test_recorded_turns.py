@@ -11,9 +11,9 @@ from agent_host.host.recording import turn_of
 from agent_host.llm.dialects.anthropic import AnthropicDialect
 from agent_host.llm.dialects.openai_chat import ChatDialect
 from agent_host.llm.dialects.openai_responses import ResponsesDialect
-from agent_host.testing.dialects.anthropic import Anthropic
-from agent_host.testing.dialects.openai_chat import ChatCompletions
-from agent_host.testing.dialects.openai_responses import Responses
+from agent_host.testing.dialects import ANTHROPIC
+from agent_host.testing.dialects.openai_chat import CHAT_COMPLETIONS
+from agent_host.testing.dialects.openai_responses import RESPONSES
 from agent_host.testing.gateway import stream_body
 from agent_host.testing.script import RequestView, Script
 from tests.support.rows import each_row
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from agent_host.testing.dialects import MockDialect as Wire
 
 VIEW = RequestView("s", "m", "", 9, True, (), 1, 0, 0, "user", "hi", False, {})
-WIRES = [(AnthropicDialect(), Anthropic()), (ChatDialect(), ChatCompletions()), (ResponsesDialect(), Responses())]
+WIRES = [(AnthropicDialect(), ANTHROPIC), (ChatDialect(), CHAT_COMPLETIONS), (ResponsesDialect(), RESPONSES)]
 
 
 def stream(wire: Wire, turn: dict[str, Any]) -> bytes:
-    return b"".join(stream_body(Script.from_turns([turn]).turns[0], wire, VIEW).pieces)
+    return b"".join(stream_body(Script.from_turns([turn]).turns[0], wire, VIEW))
 
 
 @each_row(("dialect", "wire"), WIRES, ids=["anthropic", "openai", "responses"])
@@ -47,7 +47,7 @@ def test_an_error_in_the_middle_of_an_answer_is_the_same_turn_again(
 
 def test_a_response_that_failed_is_told_from_an_error_event() -> None:
     turn = {"text": "So", "stream_error": {"type": "rate_limit_exceeded", "message": "Later", "failed": True}}
-    assert turn_of(ResponsesDialect(), 200, {}, stream(Responses(), turn)) == turn
+    assert turn_of(ResponsesDialect(), 200, {}, stream(RESPONSES, turn)) == turn
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_of_the_names_of_an_error_the_one_is_kept_that_means_what_all_mean(error
     data = b'data: {"choices":[{"index":0,"delta":{"content":"So"}}]}\n\ndata: ' + json.dumps({"error": error}).encode()
     turn = turn_of(ChatDialect(), 200, {}, data + b"\n\n")
     assert turn == {"text": "So", "stream_error": {"type": name, "message": error["message"]}}
-    assert turn_of(ChatDialect(), 200, {}, stream(ChatCompletions(), turn)) == turn
+    assert turn_of(ChatDialect(), 200, {}, stream(CHAT_COMPLETIONS, turn)) == turn
 
 
 def test_an_error_by_status_keeps_its_name_and_one_behind_status_200_its_body() -> None:

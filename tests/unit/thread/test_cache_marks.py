@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import agent_host.thread as wire
 from agent_host.llm.dialects.anthropic import AnthropicDialect, AnthropicRenderer
-from agent_host.testing.dialects import Counts, PromptCache
-from agent_host.testing.dialects.anthropic import Anthropic
+from agent_host.testing.dialects import ANTHROPIC, Counts, PromptCache
 from agent_host.thread import Thread, UnitMark, WireBuffer
 from agent_host.thread.messages import Block, Message, ToolCall
 
@@ -27,7 +26,7 @@ def request(thread: Thread) -> dict[str, Any]:
 
 
 def counted(cache: PromptCache, thread: Thread) -> Counts:
-    return cache.count("m", Anthropic().pieces(request(thread)), has_marks=True)
+    return cache.count("m", ANTHROPIC.pieces(request(thread)), has_marks=True)
 
 
 def marked(thread: Thread) -> list[int]:
@@ -143,7 +142,7 @@ def test_a_request_with_five_marks_is_refused_by_the_simulated_provider() -> Non
     block = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
     payload = {"system": [block], "messages": [{"role": "user", "content": [block] * 4}]}
     with pytest.raises(ValueError, match="has 5"):
-        PromptCache().count("m", Anthropic().pieces(payload), has_marks=True)
+        PromptCache().count("m", ANTHROPIC.pieces(payload), has_marks=True)
 
 
 def test_in_front_of_thinking_that_is_verified_nothing_is_edited() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import agent_host.thread as pictures
 from agent_host.ids import MACHINE
 from agent_host.llm.dialects.anthropic import AnthropicRenderer
-from agent_host.testing.dialects.anthropic import images_in, read_request
+from agent_host.testing.dialects import images_in, read_request
 from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall, decode, encode, image_tokens
 from state.blobs import LARGE_BYTES, blobs_in, restore, sha256_hex, shorten

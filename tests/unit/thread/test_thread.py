@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm.dialects.anthropic import AnthropicRenderer
-from agent_host.testing.dialects.anthropic import read_request
+from agent_host.testing.dialects import read_request
 from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall
 
