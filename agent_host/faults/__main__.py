@@ -32,7 +32,7 @@ from agent_host.faults.faults import (
 from agent_host.faults.scenarios import SCENARIOS, Scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _COMMAND = "python -m agent_host.faults"
 RANDOM_SEEDS = range(12)
@@ -143,44 +143,14 @@ def _every_fault(scenario: str) -> Iterator[Fault]:
         yield from every_system_call()
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
-
-
-def _parse_record(text: str) -> Fault:
-    return KillAfterRecord(int(text))
-
-
-def _random(text: str) -> Fault:
-    return KillAtInstant(int(text))
-
-
-def _recovery(text: str) -> Fault:
-    first, second = _numbers(text)
-    return KillDuringRecovery(first, second)
-
-
-def _helpers(text: str) -> Fault:
-    return KillHelpers(int(text))
-
-
-def _race(text: str) -> Fault:
-    processes, record, *_ = (*_numbers(text), None)
-    return Race(processes or 0, record)
-
-
-def _crash_arguments(text: str) -> Fault:
-    return CrashArguments(tuple(shlex.split(text)))
-
-
-_OPTIONS: tuple[tuple[str, Callable[[str], Fault], str, str], ...] = (
-    ("--after-record", _parse_record, "N", "SIGKILL right after the N-th record"),
-    ("--random", _random, "SEED", "SIGKILL at three random instants"),
-    ("--recovery", _recovery, "N,M", "SIGKILL after record N, and after record M of the resume"),
-    ("--helpers", _helpers, "SEED", "SIGKILL to a helper process whenever the model is asked; with --scenario helpers"),
-    ("--race", _race, "N[,K]", "N processes start one session at once; with K, resume one killed after record K"),
-    ("--crash-arguments", _crash_arguments, "OPTIONS", "options of agent_host.faults.crash"),
-    ("--system-call", FailSystemCall.parse, "CALL:N[+][:ERROR]", "the N-th fails (+: and later ones); or SIGKILL"),
+_OPTIONS: tuple[tuple[type[Fault], str, str], ...] = (
+    (KillAfterRecord, "N", "SIGKILL right after the N-th record"),
+    (KillAtInstant, "SEED", "SIGKILL at three random instants"),
+    (KillDuringRecovery, "N,M", "SIGKILL after record N, and after record M of the resume"),
+    (KillHelpers, "SEED", "SIGKILL to a helper process whenever the model is asked; with --scenario helpers"),
+    (Race, "N[,K]", "N processes start one session at once; with K, resume one killed after record K"),
+    (CrashArguments, "OPTIONS", "options of agent_host.faults.crash"),
+    (FailSystemCall, "CALL:N[+][:ERROR]", "the N-th fails (+: and later ones); or SIGKILL"),
 )
 
 
@@ -191,8 +161,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     which = parser.add_mutually_exclusive_group(required=True)
-    for option, read, metavar, text in _OPTIONS:
-        which.add_argument(option, type=read, dest="fault", metavar=metavar, help=text)
+    for fault, metavar, text in _OPTIONS:
+        which.add_argument(fault.option, type=fault.parse, dest="fault", metavar=metavar, help=text)
     which.add_argument("--undisturbed", action="store_const", const=NoFault(), dest="fault", help="no fault at all")
     which.add_argument("--all", action="store_true", help="every run; those of system calls with --scenario brief")
     which.add_argument("--list", action="store_true", help="the commands of --all")

@@ -7,19 +7,197 @@
 For tests of what a crash leaves behind, of this project and of those who build on it. Every durable change of a session
 is a record, so the numbers from 1 upwards visit every state that a crash can leave between two of them. Calls are what
 the store asks of its disk (`state.disk.Disk`) to change something, so their numbers visit the states within a record.
+
+    disk = FailingDisk(Disk(), Faults(fail_call=7, code=errno.ENOSPC, persistently=True))
+
+is such a disk within a process. Calls are counted from 1. Only those that change something count, the letting go of a
+lock among them; the plan says whether reading counts too.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
+import os
+import signal
 import sys
+from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.cli.main import main
-from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, kill_this_process
 from state.disk import Disk
+from state.errors import WriteFailed
 from state.journal import JournalFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from state.disk import Lock
+
+CODES: Final = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EROFS", "EDQUOT") if hasattr(errno, name)}
+
+
+class PowerCut(BaseException):
+    """The machine lost its power. No `except Exception` of the program under test may live on after it."""
+
+
+class Killed(BaseException):
+    """The process was killed, like PowerCut beyond the reach of the program under test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Faults by the call at which they occur. `written` is the share of its data that a failing write leaves behind."""
+
+    fail_call: int | None = None
+    code: int = errno.EIO
+    persistently: bool = False
+    written: float = 0.5
+    cut_before: int | None = None
+    cut_after: int | None = None
+    kill_before: int | None = None
+    count_reads: bool = False
+
+
+NO_FAULTS: Final = Faults()
+
+
+@dataclass(slots=True)
+class Calls:
+    """The calls of a disk so far, counted and written down, and the plan's answer to each."""
+
+    faults: Faults = NO_FAULTS
+    kill: Callable[[], None] | None = None
+    count: int = 0
+    log: list[str] = field(default_factory=list)
+    dead: BaseException | None = None
+
+    def begin(self, text: str, *, reads: bool = False) -> OSError | None:
+        """Count one call and say with which error it is to fail, if any. Raises PowerCut or Killed where the plan has
+        it, and for every call after that."""
+        if self.dead is not None:
+            raise self.dead
+        if reads and not self.faults.count_reads:
+            return None
+        self.count += 1
+        self.log.append(f"{self.count:4} {text}")
+        plan = self.faults
+        if self.count == plan.cut_before:
+            self._die(PowerCut(f"before call {self.count}: {text}"))
+        if self.count == plan.kill_before:
+            self._die(Killed(f"before call {self.count}: {text}"))
+        return self._failure(text)
+
+    def end(self) -> None:
+        """Say that the call is over. Raises PowerCut where the plan has it."""
+        if self.count == self.faults.cut_after:
+            self._die(PowerCut(f"after call {self.log[-1].strip()}"))
+
+    def _failure(self, text: str) -> OSError | None:
+        plan = self.faults
+        if plan.fail_call is None or self.count < plan.fail_call:
+            return None
+        if self.count > plan.fail_call and not plan.persistently:
+            return None
+        self.log[-1] += f" !! {errno.errorcode[plan.code]}"
+        return OSError(plan.code, os.strerror(plan.code), text)
+
+    def _die(self, how: BaseException) -> None:
+        self.log[-1] += f" !! {type(how).__name__} before it" if "before" in str(how) else " !! PowerCut after it"
+        self.dead = how
+        if self.kill is not None:
+            self.kill()
+        raise how
+
+
+def kill_this_process() -> None:
+    """SIGKILL, with no warning. Windows has none; there, os.kill ends a process at once with any other signal."""
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+class FailingDisk(Disk):
+    """A disk around another one, of whose calls some fail. `kill_before` and the power cuts of its plan end this very
+    process: on a real disk nothing less is like it. A failing `write` leaves the share of its data that the plan names,
+    a failing `close` has closed all the same, as on Linux."""
+
+    def __init__(self, disk: Disk, faults: Faults = NO_FAULTS) -> None:
+        self._disk = disk
+        self.calls = Calls(faults, kill_this_process)
+
+    def write(self, fd: int, data: bytes) -> None:
+        """See Disk."""
+        failure = self.calls.begin(f"write({fd}, {len(data)} bytes)")
+        if failure is not None:
+            self._disk.write(fd, data[: int(len(data) * self.calls.faults.written)])
+            raise failure
+        self._disk.write(fd, data)
+        self.calls.end()
+
+    def close(self, fd: int) -> None:
+        """See Disk."""
+        failure = self.calls.begin(f"close({fd})")
+        self._disk.close(fd)
+        if failure is not None:
+            raise failure
+        self.calls.end()
+
+    def is_named(self, fd: int, path: str) -> bool:
+        """See Disk."""
+        return self._disk.is_named(fd, path)
+
+    def lock(self, path: str, session_id: str) -> Lock:
+        """See Disk. A failing one raises WriteFailed, as the real one does."""
+        failure = self.calls.begin(f"lock({path})")
+        if failure is not None:
+            raise WriteFailed(f"the lock {path} cannot be opened: {failure.strerror}") from failure
+        lock = self._disk.lock(path, session_id)
+        self.calls.end()
+        return _CountedLock(lock, self.calls, path)
+
+    def boot_id(self) -> str | None:
+        """See Disk."""
+        return self._disk.boot_id()
+
+
+def _counted(name: str, *, reads: bool) -> Callable[..., Any]:
+    """The method `name` of a FailingDisk: counted, failed where the plan says so, else passed on."""
+
+    def method(disk: FailingDisk, *arguments: Any) -> Any:
+        failure = disk.calls.begin(f"{name}({', '.join(map(str, arguments))})", reads=reads)
+        if failure is not None:
+            raise failure
+        result = getattr(disk._disk, name)(*arguments)  # noqa: SLF001  a method of its class
+        if not reads:
+            disk.calls.end()
+        return result
+
+    return method
+
+
+for _name in ("make_private_dir", "open_new", "open_append", "sync", "replace", "link", "remove", "sync_directory"):
+    setattr(FailingDisk, _name, _counted(_name, reads=False))
+for _name in ("read", "status", "names", "holder"):
+    setattr(FailingDisk, _name, _counted(_name, reads=True))
+
+
+class _CountedLock:
+    """A lock whose release is a call of its disk: killed before it, the process leaves the lock's file."""
+
+    def __init__(self, lock: Lock, calls: Calls, path: str) -> None:
+        self._lock = lock
+        self._calls = calls
+        self._path = path
+
+    def still_held(self) -> bool:
+        """See state.disk.Lock."""
+        return self._lock.still_held()
+
+    def release(self, *, remove: bool, untouched: bool = False) -> None:
+        """See state.disk.Lock. One that fails keeps the file and lets go of the lock."""
+        failure = self._calls.begin(f"release({self._path}, remove={remove})")
+        self._lock.release(remove=remove and failure is None, untouched=untouched)
+        self._calls.end()
 
 
 def kill_after_record(number: int) -> None:

@@ -12,18 +12,19 @@ sync that failed has dropped what it was to make durable: a later one succeeds w
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from agent_host.faults.disk_faults import NO_FAULTS, Calls, Faults
+from agent_host.faults.crash import NO_FAULTS, Calls, Faults
 from state.disk import Disk, FileStatus
 from state.errors import SessionLocked, WriteFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ class SimulatedDisk(Disk):
 
     def make_private_dir(self, path: str) -> None:
         """See Disk."""
-        with _DiskCall(self, f"make_private_dir({path})"):
+        with self._call(f"make_private_dir({path})"):
             missing = []
             while self._names.get(path) is None:
                 missing.append(path)
@@ -83,7 +84,7 @@ class SimulatedDisk(Disk):
 
     def open_new(self, path: str) -> int:
         """See Disk."""
-        with _DiskCall(self, f"open_new({path})"):
+        with self._call(f"open_new({path})"):
             self._check_parent(path)
             self._take_away(path)
             inode = Inode(modified=time.time())
@@ -92,46 +93,41 @@ class SimulatedDisk(Disk):
 
     def open_append(self, path: str) -> int:
         """See Disk."""
-        with _DiskCall(self, f"open_append({path})"):
+        with self._call(f"open_append({path})"):
             return self._open(_Descriptor(path, self._file(path), None))
 
     def write(self, fd: int, data: bytes) -> None:
         """See Disk. A failing one writes the share of `data` that the plan names."""
-        call = self._find_call(fd, f"write({{}}, {len(data)} bytes)")
-        call.instead = lambda: self._write(fd, data[: int(len(data) * self.calls.faults.written)])
-        with call:
+        share = int(len(data) * self.calls.faults.written)
+        with self._call_on(fd, f"write({{}}, {len(data)} bytes)", instead=lambda: self._write(fd, data[:share])):
             self._write(fd, data)
 
     def sync(self, fd: int) -> None:
         """See Disk. One that fails drops what it was to make durable, though readers still see it."""
-        call = self._find_call(fd, "sync({})")
-        call.instead = lambda: self._fail_to_sync(fd)
-        with call:
+        with self._call_on(fd, "sync({})", instead=lambda: self._fail_to_sync(fd)):
             self._descriptor(fd).inode.sync()
 
     def close(self, fd: int) -> None:
         """See Disk. One that fails has closed all the same, as on Linux."""
         path = self._descriptors[fd].path if fd in self._descriptors else fd
-        call = _DiskCall(self, f"close({path})")
-        call.instead = lambda: self._close(fd)
-        with call:
+        with self._call(f"close({path})", instead=lambda: self._close(fd)):
             self._close(fd)
 
     def is_named(self, fd: int, path: str) -> bool:
         """See Disk."""
-        with self._find_call(fd, "is_named({})", reads=True):
+        with self._call_on(fd, "is_named({})", reads=True):
             return self._names.get(path) is self._descriptor(fd).inode
 
     def read(self, path: str) -> bytes:
         """See Disk."""
-        with _DiskCall(self, f"read({path})", reads=True):
+        with self._call(f"read({path})", reads=True):
             if isinstance(self._names.get(path), Directory):
                 raise _error(errno.EINVAL, path)
             return self._file(path).now
 
     def status(self, path: str) -> FileStatus | None:
         """See Disk."""
-        with _DiskCall(self, f"status({path})", reads=True):
+        with self._call(f"status({path})", reads=True):
             entry = self._names.get(path)
             if entry is None:
                 return None
@@ -142,12 +138,12 @@ class SimulatedDisk(Disk):
 
     def names(self, path: str) -> list[str]:
         """See Disk."""
-        with _DiskCall(self, f"names({path})", reads=True):
+        with self._call(f"names({path})", reads=True):
             return self._names.inside(path)
 
     def replace(self, source: str, target: str) -> None:
         """See Disk."""
-        with _DiskCall(self, f"replace({source}, {target})"):
+        with self._call(f"replace({source}, {target})"):
             self._file(source)
             self._check_parent(target)
             if isinstance(self._names.get(target), Directory):
@@ -156,7 +152,7 @@ class SimulatedDisk(Disk):
 
     def link(self, source: str, target: str) -> None:
         """See Disk."""
-        with _DiskCall(self, f"link({source}, {target})"):
+        with self._call(f"link({source}, {target})"):
             self._check_parent(target)
             if self._names.get(target) is not None:
                 raise _error(errno.EEXIST, target)
@@ -164,12 +160,12 @@ class SimulatedDisk(Disk):
 
     def remove(self, path: str) -> None:
         """See Disk."""
-        with _DiskCall(self, f"remove({path})"):
+        with self._call(f"remove({path})"):
             self._take_away(path)
 
     def sync_directory(self, path: str) -> None:
         """See Disk."""
-        with _DiskCall(self, f"sync_directory({path})"):
+        with self._call(f"sync_directory({path})"):
             if not isinstance(self._names.get(path), Directory):
                 raise _error(errno.ENOENT, path)
             self._names.sync(path)
@@ -177,7 +173,7 @@ class SimulatedDisk(Disk):
     def lock(self, path: str, session_id: str) -> _SimulatedLock:
         """See Disk."""
         try:
-            with _DiskCall(self, f"lock({path})"):
+            with self._call(f"lock({path})"):
                 if path in self._locks:
                     raise SessionLocked(session_id, self._locks[path])
                 self._check_parent(path)
@@ -193,7 +189,7 @@ class SimulatedDisk(Disk):
 
     def holder(self, path: str) -> int | None:
         """See Disk."""
-        with _DiskCall(self, f"holder({path})", reads=True):
+        with self._call(f"holder({path})", reads=True):
             return self._locks.get(path)
 
     def boot_id(self) -> str | None:
@@ -207,12 +203,26 @@ class SimulatedDisk(Disk):
             self._take_away(path)
         self.calls.end()
 
-    def _find_call(self, fd: int, text: str, *, reads: bool = False) -> _DiskCall:
+    @contextlib.contextmanager
+    def _call(self, text: str, *, reads: bool = False, instead: Callable[[], object] | None = None) -> Iterator[None]:
+        """Count and log one call as it begins, and fail it where the plan says so, with what it does `instead` then."""
+        failure = self.calls.begin(text, reads=reads)
+        if failure is not None:
+            if instead is not None:
+                instead()
+            raise failure
+        yield
+        if not reads:
+            self.calls.end()
+
+    def _call_on(
+        self, fd: int, text: str, *, reads: bool = False, instead: Callable[[], object] | None = None
+    ) -> contextlib.AbstractContextManager[None]:
         descriptor = self._descriptors.get(fd)
         text = text.format(descriptor.path if descriptor else fd)
         if descriptor is not None and descriptor.sync_failed and not reads:
             self.misuses.append(f"{text} after its sync had failed")
-        return _DiskCall(self, text, reads=reads)
+        return self._call(text, reads=reads, instead=instead)
 
     def _open(self, descriptor: _Descriptor) -> int:
         self._next_fd += 1
@@ -278,27 +288,6 @@ class _SimulatedLock:
         disk, self._disk = self._disk, None
         if disk is not None:
             disk._release(self._path, remove=remove)  # noqa: SLF001  the other half of the disk's lock
-
-
-class _DiskCall:
-    """One call: counted and logged as it begins, failed where the plan says so, with what it does `instead` then."""
-
-    def __init__(self, disk: SimulatedDisk, text: str, *, reads: bool = False) -> None:
-        self._calls = disk.calls
-        self._text = text
-        self._reads = reads
-        self.instead: Callable[[], object] | None = None
-
-    def __enter__(self) -> None:
-        failure = self._calls.begin(self._text, reads=self._reads)
-        if failure is not None:
-            if self.instead is not None:
-                self.instead()
-            raise failure
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and not self._reads:
-            self._calls.end()
 
 
 def _error(code: int, path: str) -> OSError:

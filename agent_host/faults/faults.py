@@ -15,15 +15,16 @@ import functools
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from agent_host.faults.crash_run import KILLED, Count, CrashRun, Ended, NotReached, count, growth, idle_helpers
 from agent_host.faults.scenarios import Brief, Effects, RunOutcome, Scenario
@@ -65,17 +66,25 @@ _CALLS = (
 _QUIET = ("strace", "-f", "-qq", "-e", "signal=none")
 
 
-class Fault(Protocol):
-    """Something that happens to a running session."""
+class Fault:
+    """Something that happens to a running session. `option` of `python -m agent_host.faults` makes it happen again,
+    with the text of the fault as its value, which `parse` reads."""
+
+    option: ClassVar[str]
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """The options of `python -m agent_host.faults` that make it happen again."""
-        ...
+        return self.option, str(self)
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """From the value of the option. Raises ValueError, TypeError."""
+        return cls(*map(int, text.split(",")))
 
     def inflict(self, crash_run: CrashRun) -> None:
         """Start the session of `run` and let it happen; no process runs on return. Raises NotReached."""
-        ...
+        raise NotImplementedError
 
 
 def run_through(fault: Fault, folder: Path, scenario: Scenario | None = None, *, output: str = "text") -> list[str]:
@@ -89,7 +98,7 @@ def run_through(fault: Fault, folder: Path, scenario: Scenario | None = None, *,
 
 
 @dataclass(frozen=True, slots=True)
-class NoFault:
+class NoFault(Fault):
     """An undisturbed session, which must pass the same checks."""
 
     @property
@@ -99,21 +108,18 @@ class NoFault:
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
-        ended = crash_run.finish(crash_run.run())
-        if ended.code != crash_run.scenario.exit_code:
-            crash_run.problems.append(f"exit code {ended.code}: {ended.err.strip()}")
+        _expect_end(crash_run, crash_run.finish(crash_run.run()))
 
 
 @dataclass(frozen=True, slots=True)
-class KillAfterRecord:
+class KillAfterRecord(Fault):
     """SIGKILL right after the `number`-th record of the first process, from 1."""
 
+    option = "--after-record"
     number: int
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """See Fault."""
-        return ("--after-record", str(self.number))
+    def __str__(self) -> str:
+        return str(self.number)
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
@@ -121,16 +127,15 @@ class KillAfterRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class KillDuringRecovery:
+class KillDuringRecovery(Fault):
     """SIGKILL after record `first`, and again after record `second` of the process that resumes."""
 
+    option = "--recovery"
     first: int
     second: int
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """See Fault."""
-        return ("--recovery", f"{self.first},{self.second}")
+    def __str__(self) -> str:
+        return f"{self.first},{self.second}"
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
@@ -141,17 +146,16 @@ class KillDuringRecovery:
 
 
 @dataclass(frozen=True, slots=True)
-class KillAtInstant:
+class KillAtInstant(Fault):
     """SIGKILL `kills` times in a row, each at a random instant within `seconds` of taking hold of the session."""
 
+    option = "--random"
     seed: int
-    kills: int = 3
-    seconds: float = 0.4
+    kills: int = field(default=3, kw_only=True)
+    seconds: float = field(default=0.4, kw_only=True)
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """See Fault."""
-        return ("--random", str(self.seed))
+    def __str__(self) -> str:
+        return str(self.seed)
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault. A session that was done before the last kill is fine."""
@@ -168,17 +172,16 @@ class KillAtInstant:
 
 
 @dataclass(frozen=True, slots=True)
-class KillHelpers:
+class KillHelpers(Fault):
     """SIGKILL to a helper process of the host whenever the model is asked: the process that starts programs in
     namespaces, one that it has ready, the first of its namespace, or the watcher. The session goes on undisturbed, and
     has no more processes and descriptors later on. Linux."""
 
+    option = "--helpers"
     seed: int
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """See Fault."""
-        return ("--helpers", str(self.seed))
+    def __str__(self) -> str:
+        return str(self.seed)
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault. Raises NotReached where there was no helper."""
@@ -200,25 +203,22 @@ class KillHelpers:
                     os.kill(chance.choice(helpers), signal.SIGKILL)
                     killed += 1
         crash_run.problems += growth(counts)
-        ended = crash_run.finish(process)
-        if ended.code != crash_run.scenario.exit_code:
-            crash_run.problems.append(f"exit code {ended.code}: {ended.err.strip()}")
+        _expect_end(crash_run, crash_run.finish(process))
         if not killed:
             raise NotReached("the session had no helper process")
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
+class Race(Fault):
     """`processes` at once for one session. With `record`, they resume one that was killed after that record; without,
     they all start it under the same id. One gets it, the others get to know who has it or that it is there or over."""
 
+    option = "--race"
     processes: int
     record: int | None = None
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """See Fault."""
-        return ("--race", f"{self.processes}" + ("" if self.record is None else f",{self.record}"))
+    def __str__(self) -> str:
+        return f"{self.processes}" + ("" if self.record is None else f",{self.record}")
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
@@ -249,22 +249,31 @@ def _is_turned_away(loser: Ended, winner: Ended) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class CrashArguments:
+class CrashArguments(Fault):
     """Whatever options of agent_host.faults.crash, such as `--fail-call 12 --errno ENOSPC --persistently`: the process
     is killed by them, or finds its disk failing."""
 
+    option = "--crash-arguments"
     options: tuple[str, ...]
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
+    def __str__(self) -> str:
+        return " ".join(self.options)
+
+    @classmethod
+    def parse(cls, text: str) -> CrashArguments:
         """See Fault."""
-        return ("--crash-arguments", " ".join(self.options))
+        return cls(tuple(shlex.split(text)))
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault. Whether the fault was reached cannot be seen from here."""
         ended = crash_run.finish(crash_run.run(crash=self.options))
         if ended.code != KILLED:
             crash_run.check_paused_or_done(ended)
+
+
+def _expect_end(crash_run: CrashRun, ended: Ended) -> None:
+    if ended.code != crash_run.scenario.exit_code:
+        crash_run.problems.append(f"exit code {ended.code}: {ended.err.strip()}")
 
 
 def _options_after(record: int) -> tuple[str, ...]:
@@ -338,10 +347,11 @@ def _read_log(text: str, crash_run: CrashRun) -> Traced:
 
 
 @dataclass(frozen=True, slots=True)
-class FailSystemCall:
+class FailSystemCall(Fault):
     """The `number`-th `call` on the checkpoint's files, from 1, fails with `error` (a name such as ENOSPC), with
     `persistently` every later one too; with the error "SIGKILL" the process is killed before the call is made."""
 
+    option = "--system-call"
     call: str
     number: int
     error: str = "EIO"
@@ -356,10 +366,8 @@ class FailSystemCall:
             raise ValueError(f"{call!r} is none of {', '.join(_CALLS)}")
         return cls(call, int(number.removesuffix("+")), error or "EIO", number.endswith("+"))
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """See Fault."""
-        return ("--system-call", f"{self.call}:{self.number}{'+' if self.persistently else ''}:{self.error}")
+    def __str__(self) -> str:
+        return f"{self.call}:{self.number}{'+' if self.persistently else ''}:{self.error}"
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault. Raises RuntimeError where `why_not` has a reason."""
@@ -373,8 +381,9 @@ class FailSystemCall:
         if "(INJECTED)" not in log.read_text(encoding="utf-8", errors="replace"):
             raise NotReached(f"the session makes fewer than {self.number} of {self.call}")
         crash_run.check_paused_or_done(ended)
+        warned = any(event.get("eventType") == "checkpoint_failed" for event in crash_run.events())
         # Where nothing is left there was nothing to lose either.
-        if ended.code == crash_run.scenario.exit_code and crash_run.leftovers() and not _has_warned(crash_run):
+        if ended.code == crash_run.scenario.exit_code and crash_run.leftovers() and not warned:
             crash_run.problems.append("a call failed, and no event says so")
 
     def _command(self, crash_run: CrashRun) -> Iterator[str]:
@@ -389,10 +398,6 @@ class FailSystemCall:
             yield from ("-e", f"inject={self.call}:error={self.error}:when={when}")
         for name in trace().files:
             yield from ("-P", f"{crash_run.paths.state_dir}/{name}")
-
-
-def _has_warned(crash_run: CrashRun) -> bool:
-    return any(event.get("eventType") == "checkpoint_failed" for event in crash_run.events())
 
 
 def every_system_call(*, errors: Sequence[str] = ("ENOSPC", "EIO")) -> Iterator[FailSystemCall]:

@@ -180,14 +180,15 @@ def _write(path: Path, content: str) -> dict[str, Any]:
     return {"name": "WriteFile", "arguments": {"path": str(path), "content": content}}
 
 
-class Brief(Scenario):
+class _WithLog(Scenario):
+    def prepare(self, workspace: Path) -> None:
+        (workspace / "effects.log").write_text("")
+
+
+class Brief(_WithLog):
     """Three effects in two steps: for faults of which there are many."""
 
     answer = "All three are in the log."
-
-    def prepare(self, workspace: Path) -> None:
-        """See Scenario."""
-        (workspace / "effects.log").write_text("")
 
     def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
         """See Scenario."""
@@ -199,17 +200,13 @@ class Brief(Scenario):
         return effect_problems(outcome.workspace, EFFECTS[:3])
 
 
-class StepLimit(Scenario):
+class StepLimit(_WithLog):
     """A model that never comes to an end: however often it is killed, the task gets the steps of `--max-steps`."""
 
     steps = 3
     options = ("--policy", "ci", "--max-steps", str(steps))
     exit_code = 1
     status = "TASK_FAILED"
-
-    def prepare(self, workspace: Path) -> None:
-        """See Scenario."""
-        (workspace / "effects.log").write_text("")
 
     def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
         """See Scenario."""
@@ -227,15 +224,11 @@ class StepLimit(Scenario):
         return problems
 
 
-class CutAnswer(Scenario):
+class CutAnswer(_WithLog):
     """An answer that is cut at the output limit, once before a call and once at the end: the step is then open without
     a call, and the model is asked to go on."""
 
     answer = "Both halves are there."
-
-    def prepare(self, workspace: Path) -> None:
-        """See Scenario."""
-        (workspace / "effects.log").write_text("")
 
     def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
         """See Scenario."""
@@ -292,7 +285,7 @@ def _move(path: str, new_path: str) -> dict[str, Any]:
     return {"name": "MoveFile", "arguments": {"path": path, "newPath": new_path}}
 
 
-class BackgroundScenario(Scenario):
+class BackgroundScenario(_WithLog):
     """A command that runs on while another one has its effect: it is started once, and it is gone at the end."""
 
     answer = "The server ran, and both steps are done."
@@ -300,7 +293,7 @@ class BackgroundScenario(Scenario):
 
     def prepare(self, workspace: Path) -> None:
         """See Scenario."""
-        (workspace / "effects.log").write_text("")
+        super().prepare(workspace)
         (workspace / "pids.log").write_text("")
 
     def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
@@ -340,16 +333,12 @@ def _runs(pid: int, argument: str) -> bool:
         return not os.path.isdir("/proc")
 
 
-class Helpers(Scenario):
+class Helpers(_WithLog):
     """Twelve commands beside one that runs on, with some time before each in which a helper process may be killed."""
 
     options = ("--policy", "ci", "--sandbox", "auto")
     answer = "All twelve are in the log."
     _words = tuple(f"word{number}" for number in range(12))
-
-    def prepare(self, workspace: Path) -> None:
-        """See Scenario."""
-        (workspace / "effects.log").write_text("")
 
     def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
         """See Scenario."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.faults.disk_faults import Killed, PowerCut
+from agent_host.faults.crash import Killed, PowerCut
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.checkpoint import Checkpoint, ResumeVerdict, SessionIdentity, judge
 from state.errors import NoSuchSession, WriteFailed

@@ -15,7 +15,7 @@ import pytest
 from agent_host.events import EventType
 from agent_host.events.emitter import Event
 from agent_host.events.sinks import RunLog
-from agent_host.faults.disk_faults import FailingDisk, Faults
+from agent_host.faults.crash import FailingDisk, Faults
 from agent_host.ids import MACHINE
 from agent_host.llm.dialects.anthropic import AnthropicRenderer
 from agent_host.session import opening

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent_host.faults.crash import CODES, Faults
 from agent_host.faults.disk import EXTREMES, PickedOutcome, SimulatedDisk
-from agent_host.faults.disk_faults import CODES, Faults
 from state import checkpoint as recovery
 from state.errors import StateError
 from state.journal import JournalFile

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_host.contracts import ToolResult
+from agent_host.faults.crash import Faults, Killed, PowerCut
 from agent_host.faults.disk import EXTREMES, SimulatedDisk
-from agent_host.faults.disk_faults import Faults, Killed, PowerCut
 from tests.support.loop import Loop, sessions_on
 from tests.support.loop_parts import Person, Tools, bundle, call, calls, do, read, says, says_yes, settled, shell, write
 

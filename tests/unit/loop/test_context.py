@@ -9,8 +9,8 @@ import pytest
 
 from agent_host.errors import CheckpointWriteFailed
 from agent_host.events import EventType
+from agent_host.faults.crash import NO_FAULTS, Faults
 from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
-from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from policy.rules import TaskOptions
 from state.blobs import UNAVAILABLE
 from state.records import SessionStatusChanged

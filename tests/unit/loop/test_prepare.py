@@ -11,8 +11,8 @@ from agent_host.approval import ApprovalAnswer
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import CheckpointWriteFailed
 from agent_host.events import EventType
+from agent_host.faults.crash import Faults
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_faults import Faults
 from agent_host.judging import NO_EFFECT, PreparedCall, Refusal, Registry
 from agent_host.loop.prepare import (
     ask_after_all,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.events import EventType
+from agent_host.faults.crash import Faults
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_faults import Faults
 from tests.support.loop import Loop
 from tests.support.loop_crashes import died, killed_before, open_calls, resumed
 from tests.support.loop_parts import NO, NOW, Person, Tools, bundle, calls, read, says, says_yes, shell

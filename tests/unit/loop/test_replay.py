@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.events import EventType
+from agent_host.faults.crash import Faults
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_faults import Faults
 from agent_host.loop import Replay
 from policy.rules import TaskOptions
 from state.records import record_of

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from agent_host.events import EventType
+from agent_host.faults.crash import NO_FAULTS, Faults
 from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
-from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.loop.task import add_note, commit, reopen, report_damage, take_turn
 from agent_host.states import TaskPhase
 from agent_host.thread.messages import GO_ON, decode, message_tokens

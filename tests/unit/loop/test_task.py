@@ -18,8 +18,8 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.events import EventType
+from agent_host.faults.crash import NO_FAULTS, Faults
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.loop import ResumeNote
 from agent_host.states import TaskPhase
 from tests.support.loop import Loop

@@ -12,8 +12,8 @@ import pytest
 
 from agent_host.errors import ServiceUnavailable
 from agent_host.events import EventType
+from agent_host.faults.crash import Faults
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_faults import Faults
 from agent_host.states import TaskEnd
 from tests.support.loop_parts import NOW, Artifacts, says
 from tests.support.sessions import Opened

@@ -18,8 +18,8 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.events import EventType
+from agent_host.faults.crash import NO_FAULTS, Faults
 from agent_host.faults.disk import EXTREMES, SimulatedDisk
-from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.states import TaskEnd, TaskPhase
 from policy.rules import TaskOptions
 from state.records import record_of

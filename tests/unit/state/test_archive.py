@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from agent_host.faults.crash import Faults, Killed
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_faults import Faults, Killed
 from state.blobs import sha256_hex
 from state.checkpoint import ENDED
 from state.errors import NoSuchSession

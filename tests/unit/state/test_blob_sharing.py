@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent_host.faults.crash import Faults
 from agent_host.faults.disk import EXTREMES, SimulatedDisk
-from agent_host.faults.disk_faults import Faults
 from state.blobs import BlobFolder, sha256_hex
 from state.disk import LOCAL_DISK
 from state.errors import StorageLimit

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from agent_host.faults.crash import Faults, Killed
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_faults import Faults, Killed
 from state.disk import Disk, ThreadJob
 from state.errors import Damaged, NoSuchSession, UnknownVersion
 from state.file_session import LoadReport

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from agent_host.faults.crash import Faults
 from agent_host.faults.disk import EXTREMES, SimulatedDisk
-from agent_host.faults.disk_faults import Faults
 from state.disk import LOCAL_DISK, Disk, FileStatus
 from state.errors import Damaged, NoSuchSession, SessionExists, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore

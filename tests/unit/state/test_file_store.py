@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from agent_host.faults.crash import FailingDisk, Faults
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_faults import FailingDisk, Faults
 from state.disk import Disk, FileStatus
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed
 from state.file_session import LoadReport

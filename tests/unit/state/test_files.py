@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from agent_host.faults.crash import Faults
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_faults import Faults
 from state.disk import replace_atomically, second_name, write_new
 
 

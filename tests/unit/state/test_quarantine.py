@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from agent_host.faults.crash import Faults
 from agent_host.faults.disk import EXTREMES, PowerLossOutcome, SimulatedDisk
-from agent_host.faults.disk_faults import Faults
 from state.disk import copy_aside, is_quarantined, move_aside, write_new
 from state.locations import SessionPaths
 

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_host.faults import crash
+from agent_host.faults.crash import CODES, FailingDisk, Faults, Killed, PowerCut
 from agent_host.faults.disk import (
     EVERYTHING_SURVIVES,
     EXTREMES,
@@ -29,7 +30,6 @@ from agent_host.faults.disk import (
     SimulatedDisk,
     TornWrite,
 )
-from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, Killed, PowerCut
 from state.disk import Disk, replace_atomically, write_new
 from state.errors import SessionLocked, WriteFailed
 from tests.support.rows import each_row
@@ -398,7 +398,7 @@ def test_a_real_process_dies_before_the_call(tmp_path: Path) -> None:
     program = (
         "import sys; from agent_host.faults.crash import spoil_local_disk;"
         "from state.disk import LOCAL_DISK; from state.disk import write_new;"
-        "from agent_host.faults.disk_faults import Faults; spoil_local_disk(Faults(kill_before=3));"
+        "from agent_host.faults.crash import Faults; spoil_local_disk(Faults(kill_before=3));"
         "write_new(LOCAL_DISK, sys.argv[1], [b'written'])"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "a")])
