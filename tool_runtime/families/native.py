@@ -240,7 +240,7 @@ def _list_dir(operations: Operations, call: CallContext) -> ToolOutput:
     fields: dict[str, Any] = {} if page.stopped is None else {"stopped": page.stopped}
     count = fitting(call, fields, rows)
     if count < len(rows) or page.more:
-        fields["next_page_token"] = operations.trees.token_of(page, count)
+        fields["next_page_token"] = page.token(count)
     return answer({"entries": rows[:count], **fields})
 
 

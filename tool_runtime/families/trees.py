@@ -9,17 +9,7 @@ import stat
 from typing import TYPE_CHECKING, Any, Final
 
 from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
-from tool_runtime.files.listing import (
-    FindParams,
-    ListParams,
-    PageParams,
-    Pager,
-    find_files,
-    hidden_names,
-    list_directory,
-    list_files,
-    token_of,
-)
+from tool_runtime.files.listing import HiddenNames, Pager, find_files, list_directory, list_files
 from tool_runtime.files.read import is_near
 from tool_runtime.tool import NeedsThread, smallest
 
@@ -29,7 +19,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolRequest
     from tool_runtime.files import Scope
     from tool_runtime.files.grep import GrepOutcome, Ripgrep
-    from tool_runtime.files.listing import HiddenNames, Listing, Page
+    from tool_runtime.files.listing import Listing, Page
     from tool_runtime.tool import CallContext, RuntimeSettings
 
 _LISTED_AT_ONCE: Final = 200
@@ -49,7 +39,7 @@ class Trees:
     @functools.cached_property
     def hidden(self) -> HiddenNames:
         """The names that the settings hide."""
-        return hidden_names(self._settings.hidden_files)
+        return HiddenNames(self._settings.hidden_files)
 
     @functools.cached_property
     def _rg(self) -> Ripgrep | None:
@@ -57,36 +47,32 @@ class Trees:
 
     def list_entries(self, call: CallContext, **given: Any) -> Listing:
         """A page of a directory's entries, by default the workspace's."""
-        params = ListParams(self._path(call), self._scope(call.request), **given)
+        path = self._path(call)
         if call.at_once:
-            if params.depth > 1:
+            if given.get("depth", 1) > 1:
                 raise NeedsThread
-            _refuse_far(params.path, stat.S_ISDIR)
-            params = params._replace(max_entries=_LISTED_AT_ONCE)
-        listing = list_directory(params, call.abandoned)
+            _refuse_far(path, stat.S_ISDIR)
+            given["max_entries"] = _LISTED_AT_ONCE
+        listing = list_directory(path, self._scope(call.request), call.abandoned, **given)
         if listing.stopped is not None:
             call.need_thread()
         return listing
 
-    def page(self, call: CallContext, **given: Any) -> Page:
+    def page(self, call: CallContext, *, size: int, **given: Any) -> Page:
         """Entries behind the page before."""
-        params = PageParams(self._path(call), self._scope(call.request), **given)
-        if not params.recursive:
-            params = params._replace(max_entries=_MAX_NAMES)
+        path, is_recursive = self._path(call), given.get("recursive", False)
+        if not is_recursive:
+            given["max_entries"] = _MAX_NAMES
         if call.at_once:
-            if params.recursive or params.size > _PAGED_AT_ONCE:
+            if is_recursive or size > _PAGED_AT_ONCE:
                 raise NeedsThread
-            if not self._pager.knows(params):
-                _refuse_far(params.path, stat.S_ISDIR)
-                params = params._replace(max_entries=_PAGED_AT_ONCE)
-        page = self._pager.page(params, call.abandoned)
+            if not self._pager.knows(path):
+                _refuse_far(path, stat.S_ISDIR)
+                given["max_entries"] = _PAGED_AT_ONCE
+        page = self._pager.page(path, self._scope(call.request), call.abandoned, size=size, **given)
         if page.stopped is not None:
             call.need_thread()
         return page
-
-    def token_of(self, page: Page, count: int) -> str:
-        """The token of the page behind the first `count` entries of this one."""
-        return token_of(page.entries[count - 1][0], page.root)
 
     def list_files(self, call: CallContext, path: str, **given: Any) -> tuple[list[str], str | None]:
         """The files of a directory or tree, but for those that globs leave out; and why not all were found."""
@@ -94,7 +80,7 @@ class Trees:
 
     def find(self, call: CallContext, **given: Any) -> Listing:
         """Files by a glob."""
-        return find_files(FindParams(self._path(call), self._scope(call.request), **given), call.abandoned)
+        return find_files(self._path(call), self._scope(call.request), call.abandoned, **given)
 
     def grep(self, call: CallContext, max_bytes: int | None = None, **given: Any) -> GrepOutcome:
         """Lines that match, in files of `max_bytes` at most."""

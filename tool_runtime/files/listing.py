@@ -27,30 +27,6 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
 
 
-class ListParams(NamedTuple):
-    """`depth` 1 is the directory's own entries. `offset` counts entries from 0. After `max_entries` the walk stops.
-    What `hidden` names is passed over."""
-
-    path: str
-    scope: Scope
-    depth: int = 1
-    offset: int = 0
-    limit: int = 500
-    max_entries: int = MAX_ENTRIES
-    hidden: HiddenNames | None = None
-
-
-class FindParams(NamedTuple):
-    """`pattern` is as `globs.expression` reads it."""
-
-    path: str
-    scope: Scope
-    pattern: str
-    offset: int = 0
-    limit: int = 500
-    ignored_too: bool = False
-
-
 class ListedEntry(NamedTuple):
     """An entry by its path from the directory that was asked for; `target` is where a link leads, `size` a file's in
     bytes."""
@@ -78,26 +54,43 @@ class Listing(NamedTuple):
     hidden: int = 0
 
 
-def list_directory(params: ListParams, abandoned: Abandoned) -> Listing:
+def list_directory(
+    path: str,
+    scope: Scope,
+    abandoned: Abandoned,
+    *,
+    depth: int = 1,
+    offset: int = 0,
+    limit: int = 500,
+    max_entries: int = MAX_ENTRIES,
+    hidden: HiddenNames | None = None,
+) -> Listing:
     """A page of a directory's entries, in the order of their paths, directories before what is in them. Nothing is
-    ignored. Raises ToolFault."""
-    root, opened = open_directory(params.path, params.scope)
+    ignored; what `hidden` names is passed over. `depth` 1 is the directory's own entries. Raises ToolFault."""
+    root, opened = open_directory(path, scope)
     try:
-        wanted = WalkParams(
-            root, params.scope, params.depth, True, True, True, params.max_entries, params.hidden, opened
-        )
-        return _page(Walk(wanted, abandoned), root, params)
+        wanted = WalkParams(root, scope, depth, True, True, True, max_entries, hidden, opened)
+        return _page(Walk(wanted, abandoned), path, offset, limit)
     finally:
         if opened is not None:
             os.close(opened)
 
 
-def find_files(params: FindParams, abandoned: Abandoned) -> Listing:
+def find_files(
+    path: str,
+    scope: Scope,
+    abandoned: Abandoned,
+    pattern: str,
+    *,
+    offset: int = 0,
+    limit: int = 500,
+    ignored_too: bool = False,
+) -> Listing:
     """A page of the files, and links, whose path or name fits the pattern. Raises ToolFault."""
-    root = resolve(params.path, params.scope)
-    wanted = glob_below(params.pattern, root, params.path)
-    walk = Walk(WalkParams(root, params.scope, MAX_DEPTH, params.ignored_too, params.ignored_too), abandoned)
-    return _page(walk, root, params, wanted)
+    root = resolve(path, scope)
+    wanted = glob_below(pattern, root, path)
+    walk = Walk(WalkParams(root, scope, MAX_DEPTH, ignored_too, ignored_too), abandoned)
+    return _page(walk, path, offset, limit, wanted)
 
 
 def glob_below(glob: str, root: str, asked: str) -> Pattern:
@@ -129,12 +122,12 @@ def glob_pattern(glob: str) -> Pattern:
     return found
 
 
-def _page(walk: Walk, root: str, params: ListParams | FindParams, wanted: Pattern | None = None) -> Listing:
+def _page(walk: Walk, path: str, offset: int, limit: int, wanted: Pattern | None = None) -> Listing:
     page: list[ListedEntry] = []
-    total, end = 0, params.offset + params.limit
-    with os_faults(params.path):
+    total, end = 0, offset + limit
+    with os_faults(path):
         for folder in walk.folders():
-            shown = slice(max(0, params.offset - total), max(0, end - total))
+            shown = slice(max(0, offset - total), max(0, end - total))
             if wanted is None and not (folder.folders or folder.links or folder.others):
                 page += _files(folder, folder.files[shown])
                 total += len(folder.files)
@@ -148,7 +141,7 @@ def _page(walk: Walk, root: str, params: ListParams | FindParams, wanted: Patter
                 ]
             page += _list_entries(folder, entries[shown])
             total += len(entries)
-    return Listing(root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped, walk.hidden)
+    return Listing(walk.root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped, walk.hidden)
 
 
 def _files(folder: TreeFolder, names: Sequence[str]) -> Iterator[ListedEntry]:
@@ -160,10 +153,16 @@ def _files(folder: TreeFolder, names: Sequence[str]) -> Iterator[ListedEntry]:
 
 
 def _list_entries(folder: TreeFolder, entries: Sequence[tuple[str, Kind]]) -> Iterator[ListedEntry]:
+    def target(link: str) -> str | None:
+        try:
+            return os.readlink(link)
+        except OSError:  # gone meanwhile
+            return None
+
     above, size_of = folder.path, folder.sizes.get
     targets: Iterable[str | None] = itertools.repeat(None)
     if folder.links:
-        targets = [_target(os.path.join(folder.real, name)) if kind == "link" else None for name, kind in entries]
+        targets = [target(os.path.join(folder.real, name)) if kind == "link" else None for name, kind in entries]
     paths = [above + name for name, _ in entries] if above else [name for name, _ in entries]
     kinds, sizes = [kind for _, kind in entries], [size_of(name) for name, _ in entries]
     return map(_made, zip(paths, kinds, targets, sizes, strict=False))
@@ -172,16 +171,6 @@ def _list_entries(folder: TreeFolder, entries: Sequence[tuple[str, Kind]]) -> It
 def path_bytes(path: str) -> bytes:
     """A path for a pattern, which works on UTF-8; a name that is none keeps its bytes."""
     return path.encode("utf-8", "surrogateescape")
-
-
-def _target(link: str) -> str | None:
-    try:
-        return os.readlink(link)
-    except OSError:  # gone meanwhile
-        return None
-
-
-# The files of a tree without those that a list of globs leaves out. Blocking: callers run it in a thread.
 
 
 class Excludes:
@@ -230,20 +219,6 @@ _SETTLED_NS: Final = 100_000_000
 """A directory that changed so lately may change again without another time of change: its names are not kept."""
 
 
-class PageParams(NamedTuple):
-    """`token` is that of the page before, None for the first page."""
-
-    path: str
-    scope: Scope
-    size: int
-    token: str | None = None
-    pattern: str | None = None
-    recursive: bool = False
-    files: bool = True
-    folders: bool = True
-    max_entries: int = MAX_ENTRIES
-
-
 class Page(NamedTuple):
     """`entries` are paths from the directory at the real path `root`, with their kinds. `more`: others follow.
     `stopped` says why the search ended before it was through."""
@@ -253,6 +228,10 @@ class Page(NamedTuple):
     more: bool
     stopped: str | None
 
+    def token(self, count: int) -> str:
+        """The token of the page behind the first `count` entries of this one."""
+        return token_of(self.entries[count - 1][0], self.root)
+
 
 class Pager:
     """Gives pages, and keeps the names of the directory that it read last. For one thread at a time or several: what is
@@ -261,29 +240,43 @@ class Pager:
     def __init__(self) -> None:
         self._kept: tuple[tuple[str, int, int, int, int], Names] | None = None
 
-    def page(self, params: PageParams, abandoned: Abandoned) -> Page:
-        """One page. Raises ToolFault."""
-        wanted = None if params.pattern is None else glob_pattern(params.pattern)
-        root = resolve(params.path, params.scope)
-        after = "" if params.token is None else path_of(params.token, root)
-        depth, most = MAX_DEPTH if params.recursive else 1, params.max_entries
-        walk = Walk(WalkParams(root, params.scope, depth, ignored_too=True, git_too=True, max_entries=most), abandoned)
+    def page(
+        self,
+        path: str,
+        scope: Scope,
+        abandoned: Abandoned,
+        *,
+        size: int,
+        token: str | None = None,
+        pattern: str | None = None,
+        recursive: bool = False,
+        files: bool = True,
+        folders: bool = True,
+        max_entries: int = MAX_ENTRIES,
+    ) -> Page:
+        """One page, behind that of the `token`. Raises ToolFault."""
+        wanted = None if pattern is None else glob_pattern(pattern)
+        root = resolve(path, scope)
+        after = "" if token is None else path_of(token, root)
+        depth = MAX_DEPTH if recursive else 1
+        walk = Walk(WalkParams(root, scope, depth, ignored_too=True, git_too=True, max_entries=max_entries), abandoned)
         found: list[tuple[str, Kind]] = []
-        with os_faults(params.path):
-            entries = _entries_after(walk, after) if params.recursive else self._inside(walk, root, after, params.size)
-            for path, kind in entries:
-                if not _is_wanted(path, kind, params, wanted):
+        with os_faults(path):
+            for entry, kind in _entries_after(walk, after) if recursive else self._inside(walk, root, after, size):
+                if not (folders if kind == "directory" else files):
                     continue
-                if len(found) == params.size:
+                if wanted is not None and wanted.search(path_bytes(entry)) is None:
+                    continue
+                if len(found) == size:
                     return Page(root, found, more=True, stopped=None)
-                found.append((path, kind))
+                found.append((entry, kind))
         return Page(root, found, more=False, stopped=walk.stopped)
 
-    def knows(self, params: PageParams) -> bool:
+    def knows(self, directory: str) -> bool:
         """True if the names of the directory are kept, so that a page costs no look at all of it."""
         kept = self._kept
         try:
-            return kept is not None and kept[0] == _key(params.path)
+            return kept is not None and kept[0] == _key(directory)
         except (OSError, ValueError):  # the call itself says what is wrong
             return False
 
@@ -339,12 +332,6 @@ def _entries_after(walk: Walk, after: str) -> Iterator[tuple[str, Kind]]:
                 yield folder.path + entry, kind
 
 
-def _is_wanted(path: str, kind: Kind, params: PageParams, wanted: Pattern | None) -> bool:
-    if not (params.folders if kind == "directory" else params.files):
-        return False
-    return wanted is None or wanted.search(path_bytes(path)) is not None
-
-
 def token_of(path: str, root: str) -> str:
     """The token of the page behind an entry of the directory at `root`: its name, with what JSON cannot hold, and `%`,
     as `%XX`, and a check by which a token of another directory, or of none, is known."""
@@ -375,7 +362,6 @@ def _check(path: str, root: str) -> str:
 
 # Patterns of file names, as models write them, as expressions of RE2.
 
-
 _MAX_ALTERNATIVES: Final = 1000
 _CLASS: Final = re.compile(r"\[(!|\^)?(\]?[^\]/]*)\]")
 _RANGE: Final = re.compile(r"(?s)(.)-(.)")
@@ -389,9 +375,8 @@ class BadGlob(ValueError):
 
 def expression(pattern: str) -> str:
     """Return the expression that matches a whole relative path with slashes. `*` and `?` stay within a name, `**` goes
-    across directories, `[...]` is one character, `{a,b}` is either. A pattern without a slash means a name at any
-    depth. A part between slashes matches the name that is equal to it as well, such as a directory `[locale]`. Raises
-    BadGlob."""
+    across directories, `[...]` is one character, `{a,b}` is either. Without a slash it means a name at any depth. A
+    part between slashes also matches the name that is equal to it, such as a directory `[locale]`. Raises BadGlob."""
     anywhere = "/" not in pattern.strip("/")
     inside = pattern.removeprefix("./").strip("/")
     if not inside:
@@ -471,15 +456,13 @@ def _class(negated: str | None, members: str) -> str:
     return f"[^/{inner}]" if negated else f"[{inner}]"
 
 
-# Names that listings and searches pass over, since what has such a name tends to hold secrets (SK 5.2).
-
-
 class HiddenNames:
-    """Globs of paths from where a walk begins; one without a slash means a name at any depth. The case of letters does
-    not count. Raises BadGlob for one that means nothing."""
+    """Names that listings and searches pass over, since what has such a name tends to hold secrets (SK 5.2): globs of
+    paths from where a walk begins; one without a slash means a name at any depth. Case does not count. Raises
+    BadGlob."""
 
     def __init__(self, globs: Sequence[str]) -> None:
-        self._patterns = tuple(_compile(globs))
+        self._patterns = _compile(tuple(globs))
 
     def hides(self, path: str) -> bool:
         """True if the entry at a relative path is passed over, with all that is below it."""
@@ -488,22 +471,16 @@ class HiddenNames:
 
 
 @functools.lru_cache(maxsize=4)
-def hidden_names(globs: tuple[str, ...]) -> HiddenNames:
-    """The same for the same globs. Raises BadGlob."""
-    return HiddenNames(globs)
-
-
-def _compile(globs: Sequence[str]) -> Iterator[Pattern]:
+def _compile(globs: tuple[str, ...]) -> tuple[Pattern, ...]:
     """Few patterns for many globs: each entry of a walk is held against all of them."""
-    together: list[str] = []
+    together: list[list[str]] = [[]]
     for glob in globs:
         written = f"(?:{expression(glob)})"
-        if together and sum(map(len, together)) + len(together) + len(written) > MAX_CHARACTERS - 10:
-            yield _pattern(together)
-            together = []
-        together.append(written)
-    if together:
-        yield _pattern(together)
+        last = together[-1]
+        if last and sum(map(len, last)) + len(last) + len(written) > MAX_CHARACTERS - 10:
+            together.append([])
+        together[-1].append(written)
+    return tuple(_pattern(alternatives) for alternatives in together if alternatives)
 
 
 def _pattern(alternatives: list[str]) -> Pattern:

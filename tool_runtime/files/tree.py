@@ -135,6 +135,7 @@ class Walk:
     the tree was walked."""
 
     def __init__(self, params: WalkParams, abandoned: Abandoned) -> None:
+        self.root = params.root
         self._params = params
         self._abandoned = abandoned
         self._rule = _rule_of(params.scope)

@@ -19,7 +19,7 @@ from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_native_files import answered
 from tool_runtime.files import Scope
-from tool_runtime.files.listing import Excludes, PageParams, Pager, path_of, token_of
+from tool_runtime.files.listing import Excludes, Pager, path_of, token_of
 from tool_runtime.tool import Abandoned
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def pages(pager: Pager, root: Path, size: int, *, recursive: bool, between: Call
     token: str | None = None
     count = 0
     while True:
-        page = pager.page(PageParams(str(root), Scope(), size, token, recursive=recursive), Abandoned())
+        page = pager.page(str(root), Scope(), Abandoned(), size=size, token=token, recursive=recursive)
         found += [path for path, _ in page.entries]
         if not page.more:
             return found
@@ -148,10 +148,10 @@ async def test_a_directory_that_changes_is_read_again(workspace: Path) -> None:
     """Also where its names are kept from the page before."""
     put(workspace, {"a", "b", "c"})
     os.utime(workspace, (1, 1))
-    pager, params = Pager(), PageParams(str(workspace), Scope(), 2)
-    assert [path for path, _ in pager.page(params, Abandoned()).entries] == ["a", "b"]
+    pager, place = Pager(), (str(workspace), Scope(), Abandoned())
+    assert [path for path, _ in pager.page(*place, size=2).entries] == ["a", "b"]
     (workspace / "b2").touch()
-    later = pager.page(params._replace(token=token_of("b", str(workspace))), Abandoned())
+    later = pager.page(*place, size=2, token=token_of("b", str(workspace)))
     assert [path for path, _ in later.entries] == ["b2", "c"]
 
 

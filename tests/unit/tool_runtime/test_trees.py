@@ -18,7 +18,7 @@ from tests.support.tools import TOOLS
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tool_runtime.files import Scope
 from tool_runtime.files import tree as trees
-from tool_runtime.files.listing import BadGlob, FindParams, expression, find_files, glob_pattern
+from tool_runtime.files.listing import BadGlob, expression, find_files, glob_pattern
 from tool_runtime.tool import Abandoned, ToolFault
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ def test_git_agrees_on_what_is_ignored(
         (root / "a" / ".gitignore").write_text("\n".join(below))
     listed = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard", "-z"]
     expected = subprocess.run(listed, check=True, capture_output=True).stdout.decode().split("\0")[:-1]
-    found = find_files(FindParams(str(root), Scope(), "**", limit=1000), Abandoned())
+    found = find_files(str(root), Scope(), Abandoned(), "**", limit=1000)
     assert sorted(one.path for one in found.page) == sorted(expected)
     shutil.rmtree(root)
 
