@@ -58,8 +58,7 @@ _INSIDE: Final = (
 )  # fmt: skip
 _INSIDE_BY_NAME: Final = ("properties", "patternProperties")
 _KEPT_BY_NAME: Final = ("$defs", "definitions")
-_BOUNDS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
-"""Flags beside these until draft 4."""
+_BOUNDS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}  # flags beside these until draft 4
 _OLD_DRAFTS: Final = r"json-schema\.org/(draft-0[34]/)?schema"
 _Kind = jsonschema_rs.ValidationErrorKind
 _PYTHON_TYPES: Final[Mapping[str, tuple[type, ...]]] = {

@@ -226,7 +226,6 @@ class LocalToolRouter:
         return Family(rows, lambda: self._operations(settings))
 
     def _other_families(self, scripts: SkillScripts | None) -> Iterator[Family]:
-        """Those that are chosen beside the desktop family; of any other nothing is imported."""
         if NATIVE in self._settings.families:
             from tool_runtime.families import native
 
@@ -252,7 +251,6 @@ class LocalToolRouter:
         return None
 
     def _problem(self, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-        """The problem with a call's arguments by the schema, then by the tool itself."""
         wrong = self._judge(tool.spec)(arguments)
         return tool.check(arguments) if wrong is None and tool.check is not None else wrong
 
@@ -279,7 +277,6 @@ class LocalToolRouter:
 
 
 def _add_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> ToolFault:
-    """The fault of a name that is not there, with the nearest ones that are."""
     if fault.kind is not FaultKind.NOT_FOUND:
         return fault
     from tool_runtime.families.operations import scope_of

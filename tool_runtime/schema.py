@@ -43,8 +43,7 @@ from config.shapes import (
 Judge = Callable[[Mapping[str, Any]], str | None]
 """From the arguments of a call to what is wrong with them, in one line; None when nothing is."""
 
-MAX_LISTED = 5
-"""Maximum problems of a call that its message lists."""
+MAX_LISTED = 5  # maximum problems of a call that its message lists
 _ROOT = "$"
 _MAX_READ_CHARS = 100_000
 _MAX_SHOWN_CHARS = 300

@@ -110,8 +110,7 @@ def given(call: CallContext, *names: str, **fields: str) -> dict[str, Any]:
 # Answers that are a JSON object each, within the output limit of the call.
 
 
-_MARGIN_BYTES: Final = 128
-"""For fields that say what was left out."""
+_MARGIN_BYTES: Final = 128  # for fields that say what was left out
 _MAX_LINE_CHARS: Final = 500
 
 

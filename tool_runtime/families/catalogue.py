@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 DESKTOP: Final = "desktop"
 NATIVE: Final = "native"
 SKILLS: Final = "skills"
-SLIM: Final = "slim"
-"""Six of the desktop tools in short definitions; nothing beside the desktop family itself."""
+SLIM: Final = "slim"  # six of the desktop tools in short definitions; nothing beside the desktop family itself
 ROWS: Final = {row.spec.name: row for row in desktop.ROWS}
 SPECS: Final = tuple(spec for spec in (row.spec for row in desktop.ROWS) if spec is not UPLOAD_ARTIFACT)
 """The desktop family, in the order in which the model is shown it."""

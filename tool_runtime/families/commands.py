@@ -1,8 +1,5 @@
-"""Programs that tools start, over `processes`: commands, those that run on in the background, and their output.
-
-A command that ends with a non-zero exit code has `succeeded` as a call: the tool did its work, and the model reads the
-exit code in the text (TR 4.4).
-"""
+"""Programs that tools start, over `processes`: commands, those that run on in the background, and their output. A
+command that ends with a non-zero exit code has `succeeded` as a call: the model reads the code in the text (TR 4.4)."""
 
 from __future__ import annotations
 
@@ -36,15 +33,14 @@ if TYPE_CHECKING:
 
     RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
     """See LocalToolRouter.run_program."""
-    Directory = Callable[[CallContext, str | None], str]
 
 _TOLD_BYTES: Final = 4096
 _CUT: Final = {"stdout": "stdout_truncated", "stderr": "stderr_truncated"}
 
 
 class Commands:
-    """The programs of one session, of all its families and of other providers. `run` is what families call that answer
-    in JSON; `run_command`, `read_output` and `stop` are the desktop family's own."""
+    """The programs of one session, of all its families and of other providers. Families that answer in JSON call `run`;
+    `run_command`, `read_output` and `stop` are the desktop family's own."""
 
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool, start: StartCommand) -> None:
         self._settings = settings
@@ -96,10 +92,10 @@ class Commands:
         return left
 
     def _state(self, one: BackgroundCommand) -> str:
-        if one.end is None:
-            took_s = self._settings.outside.monotonic() - one.began
-            return f"{one.command_id}: running, for {took_s:.0f} seconds so far"
-        return f"{one.command_id}: {one.end.note()}"
+        if one.end is not None:
+            return f"{one.command_id}: {one.end.note()}"
+        took_s = self._settings.outside.monotonic() - one.began
+        return f"{one.command_id}: running, for {took_s:.0f} seconds so far"
 
     def _sandbox_for(self, params: CommandParams | ServerParams) -> Sandbox | None:
         """The sandbox of a command at its level, made with the first that has a scope. Raises ToolFault where a level
@@ -118,28 +114,23 @@ class Commands:
     async def run(
         self, call: CallContext, argv: list[str], cwd: str, env: Mapping[str, str], *, timeout_s: float, most_bytes: int
     ) -> FinishedProgram:
-        """Run a program by its absolute path, and keep `most_bytes` of each stream. Raises ToolFault where it cannot be
-        started."""
+        """Run a program by its absolute path, and keep `most_bytes` of each stream. Raises ToolFault."""
         resolve(argv[0], Scope())  # absolute, or it is refused
-        params = command_params(
-            call.request, self._settings, argv, cwd, env, timeout_s=timeout_s, max_output_bytes=most_bytes
-        )
+        limits = {"timeout_s": timeout_s, "max_output_bytes": most_bytes}
         began = self._settings.outside.monotonic()
-        outcome = await self.run_program(params)
+        outcome = await self.run_program(command_params(call.request, self._settings, argv, cwd, env, **limits))
         return FinishedProgram(call, outcome, self._settings.outside.ms_since(began), timeout_s)
 
-    async def run_command(self, call: CallContext, directory: Directory) -> ToolOutput:
+    async def run_command(self, call: CallContext, directory: Callable[[CallContext, str | None], str]) -> ToolOutput:
         """Run a line of the shell, or have it run on; `directory` is as in Operations. Raises ToolFault."""
-        params = self._command(call, directory)
+        params = self._command(call, directory(call, call.request.arguments.get("cwd")))
         if call.request.arguments.get("background"):
             return self._start(call, params)
         outcome = await self.run_program(params)
         output = command_output(call, outcome)
-        timeout_s = call.request.arguments.get("timeout", self._settings.default_command_s)
-        _refuse_late(outcome, output, f"Command timed out after {timeout_s:g} seconds")
-        return output
+        return _in_time(outcome, output, f"Command timed out after {params.timeout_s:g} seconds")
 
-    def _command(self, call: CallContext, directory: Directory) -> CommandParams:
+    def _command(self, call: CallContext, cwd: str) -> CommandParams:
         settings, arguments = self._settings, call.request.arguments
         command: str = arguments["command"]
         if not command.strip() or "\0" in command:
@@ -148,7 +139,6 @@ class Commands:
         timeout_s = arguments.get("timeout", settings.default_command_s)
         if timeout_s > settings.command_timeout_max_s:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.timeout: at most {settings.command_timeout_max_s}")
-        cwd = directory(call, arguments.get("cwd"))
         return command_params(
             call.request,
             settings,
@@ -161,8 +151,8 @@ class Commands:
         )
 
     def _start(self, call: CallContext, params: CommandParams) -> ToolOutput:
-        """Have a command run on. Raises ToolFault where it cannot be started, or too many run."""
-        asked = (call.request.arguments.get("timeout"), self._settings.background_lifetime_s)
+        request, observer = call.request, self._settings.commands
+        asked = (request.arguments.get("timeout"), self._settings.background_lifetime_s)
         lifetime_s = min((one for one in asked if one is not None), default=None)
         # Head and tail have to meet what is spooled: of a smaller artifact the rest would be nowhere.
         shown = min(params.max_output_bytes, params.artifact_max_bytes)
@@ -170,21 +160,21 @@ class Commands:
             params._replace(timeout_s=lifetime_s, max_output_bytes=shown, on_output=None, one_stream=True),
             self._sandbox_for(params),
         )
-        observer = self._settings.commands
+
+        def report_end(end: CommandEnd) -> None:
+            if observer is not None:
+                observer.ended(request, end)
+            self._background.forget_old()
+
         if observer is not None:
-            observer.started(call.request, started.command_id)
-        started.follow(functools.partial(self._report_end, call.request))
+            observer.started(request, started.command_id)
+        started.follow(report_end)
         until = "the session ends" if lifetime_s is None else f"{lifetime_s:g} seconds have passed, or the session ends"
         text = (
             f"Started in the background as {started.command_id}. CommandOutput reads what it prints, StopCommand ends "
             f"it. It runs until {until}; you are told when it is over."
         )
         return ToolOutput(text, command_id=started.command_id)
-
-    def _report_end(self, request: ToolRequest, end: CommandEnd) -> None:
-        if self._settings.commands is not None:
-            self._settings.commands.ended(request, end)
-        self._background.forget_old()
 
     async def read_output(self, call: CallContext) -> ToolOutput:
         """Read what a command in the background printed. Raises ToolFault."""
@@ -194,7 +184,7 @@ class Commands:
         piece = found.read(arguments.get("offset", found.seen), limit)
         found.seen = max(found.seen, piece.end)
         text = f"{self._state(found)}\n{_render(piece)}"
-        return ToolOutput(text, capped=True, coloured=_colours_of("output", piece.data))
+        return ToolOutput(text, capped=True, coloured=_coloured("output", piece.data))
 
     async def stop(self, call: CallContext) -> ToolOutput:
         """End a command in the background. Raises ToolFault."""
@@ -215,9 +205,10 @@ class FinishedProgram(NamedTuple):
     timeout_s: float
 
     def text(self, name: str, limit_bytes: int) -> tuple[str, bool]:
-        """stdout or stderr as a terminal would show it, the middle of more than `limit_bytes` left out; and whether it
+        """stdout or stderr as a terminal would show it, the middle of more than `limit_bytes` left out; True if it
         is."""
-        return _render_stream(self.streams[name], limit_bytes)
+        ends = self.streams[name].rendered()
+        return _show(ends, limit_bytes), ends.total > limit_bytes
 
     @property
     def streams(self) -> Mapping[str, Captured]:
@@ -237,16 +228,19 @@ class FinishedProgram(NamedTuple):
                 kept.append(artifact._replace(**stored[name]))  # type: ignore[arg-type]
             else:
                 captured.spill.close()
-        output = fit_texts(call, fields, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
-        output = output._replace(artifacts=tuple(kept), stderr=_head_for_observers(outcome.stderr))
-        _refuse_late(outcome, output, f"timed out after {self.timeout_s:g} seconds")
-        return output
+        more: dict[str, Any] = {
+            "exit_code": outcome.exit_code,
+            "denials": outcome.denials,
+            "stderr": _begin(outcome.stderr),
+        }
+        output = fit_texts(call, fields, cut=_CUT, **more)._replace(artifacts=tuple(kept))
+        return _in_time(outcome, output, f"timed out after {self.timeout_s:g} seconds")
 
 
-def _refuse_late(outcome: CommandOutcome, output: ToolOutput, why: str) -> None:
+def _in_time(outcome: CommandOutcome, output: ToolOutput, why: str) -> ToolOutput:
     if outcome.timed_out:
-        said = "; ".join(filter(None, (why, outcome.left.note())))
-        raise ToolFault(FaultKind.TIMED_OUT, said, partial=output)
+        raise ToolFault(FaultKind.TIMED_OUT, "; ".join(filter(None, (why, outcome.left.note()))), partial=output)
+    return output
 
 
 def command_params(
@@ -282,20 +276,19 @@ def environment_under(settings: RuntimeSettings) -> dict[str, str]:
     )
 
 
-# What output looks like to the model, and what is kept as an artifact.
+def _show(ends: HeadTail, limit_bytes: int) -> str:
+    """A stream as a terminal would show it, its middle left out if it has more than `limit_bytes`."""
+    return decode_output(strip_controls(ends.render(limit_bytes)), crlf=current.CRLF)
 
 
-def _render_stream(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
-    """Render a stream as a terminal would show it, its middle left out if it has more than `limit_bytes`; and whether
-    it has."""
-    ends = captured.rendered()
-    return decode_output(strip_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
+def _begin(captured: Captured) -> str:
+    """How a stream begins, for observers: longer than what they are shown, so that a secret is still whole in it."""
+    return _show(captured.rendered(), _TOLD_BYTES)
 
 
-def _head_for_observers(captured: Captured) -> str:
-    """The beginning of a stream, for observers: longer than what they are shown, so that a secret is still whole in
-    it."""
-    return _render_stream(captured, _TOLD_BYTES)[0]
+def _coloured(name: str, data: bytes) -> dict[str, str]:
+    kept = keep_colours(data)
+    return {} if kept is None else {name: decode_output(kept, crlf=current.CRLF)}
 
 
 def _render(piece: OutputPiece) -> str:
@@ -312,47 +305,35 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
     """TR 4.4; the output limit is shared, and what one stream does not need the other may have."""
     out, err, limit = outcome.stdout.rendered(), outcome.stderr.rendered(), call.max_output_bytes
     err_limit = min(err.total, max(limit // 2, limit - out.total))
-    text = (
-        f"Exit code: {outcome.exit_code}\n"
-        f"--- stdout ---\n{_render_output(out, limit - err_limit)}"
-        f"--- stderr ---\n{_render_output(err, err_limit)}"
-    )
+    text = f"Exit code: {outcome.exit_code}\n"
+    for name, ends, most in (("stdout", out, limit - err_limit), ("stderr", err, err_limit)):
+        shown = _show(ends, most)
+        text += f"--- {name} ---\n{shown}" + ("" if not shown or shown.endswith("\n") else "\n")
     kept: list[Artifact] = []
     coloured: dict[str, str] = {}
     for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
-        if captured.spill.problem is not None:
-            text += f"[Of {name} only a part is kept, for the rest could not be written: {captured.spill.problem}]\n"
+        spill, total = captured.spill, captured.ends.total
+        if spill.problem is not None:
+            text += f"[Of {name} only a part is kept, for the rest could not be written: {spill.problem}]\n"
         rewritten, is_all = captured.rewritten()
         if rewritten:
             count = rewritten if is_all else f"{rewritten} or more"
             text += f"[Characters of {name} that were drawn over, and are not shown: {count}]\n"
-        if captured.ends.total > call.settings.artifact_threshold_bytes:
-            kept_bytes, total = captured.spill.kept_bytes, captured.ends.total
-            if kept_bytes < total and captured.spill.problem is None:
-                text += f"[Of the {total} bytes of {name} the first {kept_bytes} are stored, and the end]\n"
-            content = captured.spill.content(captured.ends)
-            kept.append(artifacts.tool_output(call.request, content, part=name))
+        if total > call.settings.artifact_threshold_bytes:
+            if spill.kept_bytes < total and spill.problem is None:
+                text += f"[Of the {total} bytes of {name} the first {spill.kept_bytes} are stored, and the end]\n"
+            kept.append(artifacts.tool_output(call.request, spill.content(captured.ends), part=name))
         else:
             with contextlib.suppress(OSError):
-                if captured.spill.kept_bytes == captured.ends.total:
-                    coloured |= _colours_of(name, captured.spill.read(0, captured.ends.total))
-            captured.spill.close()
+                if spill.kept_bytes == total:
+                    coloured |= _coloured(name, spill.read(0, total))
+            spill.close()
     return ToolOutput(
         text + outcome.refused,
         tuple(kept),
         capped=True,
         exit_code=outcome.exit_code,
-        stderr=_head_for_observers(outcome.stderr),
+        stderr=_begin(outcome.stderr),
         denials=outcome.denials,
         coloured=coloured,
     )
-
-
-def _colours_of(name: str, data: bytes) -> dict[str, str]:
-    kept = keep_colours(data)
-    return {} if kept is None else {name: decode_output(kept, crlf=current.CRLF)}
-
-
-def _render_output(ends: HeadTail, limit: int) -> str:
-    text = decode_output(strip_controls(ends.render(limit)), crlf=current.CRLF)
-    return text if not text or text.endswith("\n") else text + "\n"

@@ -429,7 +429,6 @@ FIND_FILES: Final = ToolSpec(
 
 
 def _find(operations: Operations, call: CallContext) -> ToolOutput:
-    """A path a line."""
     fields = given(call, "pattern", "offset", "limit", ignored_too="includeIgnored")
     listing = operations.trees.find(call, **fields)
     prefix = _prefix_of(listing.root, operations)
@@ -499,7 +498,6 @@ def _entry(listed: ListedEntry) -> str:
 
 
 def _notes(listing: Listing, call: CallContext) -> Iterator[str]:
-    """Lines on what a page does not show, and why."""
     offset = call.request.arguments.get("offset", 0)
     end = offset + len(listing.page)
     if listing.total > end:

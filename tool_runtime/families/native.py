@@ -82,8 +82,6 @@ _EXECUTES: Final[Act] = {**RUNS, "subject": Subject("program", "command")}
 _DIRECTORY: Final = "Path of the directory, absolute or relative to the workspace"
 _SUCCESS: Final = parameters(["success"], success=flag("Always true: what fails is an error"))
 _CUT: Final = flag("True where there is more than a result may hold")
-_MODE_PATTERN: Final = "^0?[0-7]{3}$"
-_SUCCEEDED: Final = {"success": True}
 READ_FILE: Final = ToolSpec(
     "cp__read_file",
     f"Read a text file of at most {MAX_FILE_BYTES} bytes",
@@ -131,7 +129,7 @@ WRITE_FILE: Final = ToolSpec(
         path=text("Path of the file, absolute or relative to the workspace, with no symbolic link in it", minLength=1),
         content=text("Text to write"),
         append=flag("Write behind what is in the file. Default: false"),
-        mode=text("Permissions of the file in octal, such as 0644. Default: as they are", pattern=_MODE_PATTERN),
+        mode=text("Permissions of the file in octal, such as 0644. Default: as they are", pattern="^0?[0-7]{3}$"),
     ),
     **WRITES,
     content="content",
@@ -145,7 +143,7 @@ def _write(operations: Operations, call: CallContext) -> ToolOutput:
     _, output = operations.write(
         call, MAX_FILE_BYTES, mode=None if mode is None else int(mode, 8), through_links=False, **given(call, "append")
     )
-    return answer(_SUCCEEDED, **output)
+    return answer({"success": True}, **output)
 
 
 DELETE_FILE: Final = ToolSpec(
@@ -163,7 +161,7 @@ DELETE_FILE: Final = ToolSpec(
 
 def _delete(operations: Operations, call: CallContext) -> ToolOutput:
     operations.delete(call, tree=call.request.arguments.get("recursive", False), through_links=False)
-    return answer(_SUCCEEDED)
+    return answer({"success": True})
 
 
 LIST_FILES: Final = ToolSpec(
@@ -352,7 +350,10 @@ async def _exec(operations: Operations, call: CallContext) -> ToolOutput:
     arguments = call.request.arguments
     argv = [arguments["command"], *arguments.get("args", ())]
     variables: Mapping[str, str] = arguments.get("env", {})
-    if any("\0" in word or not _is_text(word) for word in (*argv, *variables, *variables.values())):
+    if any(
+        "\0" in word or word != word.encode("utf-8", "replace").decode()
+        for word in (*argv, *variables, *variables.values())
+    ):
         raise ToolFault(FaultKind.INVALID_ARGUMENT, "$: a word holds a NUL character or a lone surrogate")
     if any("=" in name or not name for name in variables):
         raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.env: a name is empty or holds =")
@@ -375,10 +376,6 @@ async def _exec(operations: Operations, call: CallContext) -> ToolOutput:
     }
     least = operations.settings.artifact_threshold_bytes  # what is longer is not in the answer alone
     return done.answer(fields, {name: {} for name, one in done.streams.items() if one.ends.total > least})
-
-
-def _is_text(word: str) -> bool:
-    return word == word.encode("utf-8", "replace").decode()
 
 
 FETCH: Final = ToolSpec(
@@ -448,8 +445,7 @@ ROWS: Final = name_errors(
     ToolRow(EXEC, run=_exec),
     ToolRow(FETCH, run=_fetch),
 )
-SPECS: Final = tuple(row.spec for row in ROWS)
-"""The family, in the order in which the model is shown it."""
+SPECS: Final = tuple(row.spec for row in ROWS)  # the family, in the order in which the model is shown it
 
 
 def family_under(settings: RuntimeSettings, make: MakeOperations) -> Family:

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_STORED_LINES: Final = 1000
-"""Lines of a stored output that ReadFile gives to a call that asks for no number."""
+_STORED_LINES: Final = 1000  # lines of a stored output that ReadFile gives to a call that asks for no number
 _FOUND_LINES: Final = 200
 
 
@@ -253,7 +252,6 @@ class Operations:
         return smallest(settings.http_max_download_bytes, settings.max_file_size_bytes, of_policy) or 0
 
     async def _on_disk(self, call: CallContext, path: str, work: Callable[[], T]) -> T:
-        """`work` on a file in a thread, within the time that files have."""
         timeout_s = self.settings.file_timeout_s
         try:
             async with asyncio.timeout(timeout_s):

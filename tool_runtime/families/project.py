@@ -45,7 +45,7 @@ _SHOWN_BYTES: Final = 8 * 1024
 
 class ProjectTools:
     """A Provider of the tools that the manifests of `settings.workspace` describe, as they are with each task. `run`
-    runs a program as commands are run. `unusable` says what is wrong with the other manifests."""
+    runs a program as commands are run; `unusable` says what is wrong with the other manifests."""
 
     def __init__(self, settings: RuntimeSettings, run: RunProgram) -> None:
         self._settings = settings
@@ -77,11 +77,11 @@ class ProjectTools:
         return environment_under(self._settings)
 
     async def _run(self, tool: _ProjectTool, call: CallContext) -> ToolOutput:
-        name, workspace, settings = tool.spec.name, self._settings.workspace, self._settings
+        name, settings = tool.spec.name, self._settings
+        workspace, timeout_s = settings.workspace, settings.default_command_s
         now = await self._pool.run(lambda: _project_tool(workspace, name))
         if now.spec.identity != tool.spec.identity:
             raise ToolFault(FaultKind.ACCESS_DENIED, f"the files of the tool {name} have changed since it was judged")
-        timeout_s = settings.default_command_s
         if tool.timeout_s is not None:
             timeout_s = min(tool.timeout_s, settings.command_timeout_max_s)
         params = command_params(
@@ -153,9 +153,9 @@ def _program_problem(workspace: str, argv: Sequence[str], search_path: str) -> s
     return None if os.access(path, os.X_OK) else f"its program {argv[0]} may not be run: chmod +x {path}"
 
 
-# Manifests of a project's own tools, `.agent/tools/NAME.toml`, and what a tool consists of (NT, interface section
-# 1). A manifest is the workspace's, and hostile like its other files: it is read with bounds, cannot take the name
-# of another tool, and its tool runs only where policy lists it and a person has approved what it consists of.
+# A manifest, `.agent/tools/NAME.toml` (NT, interface section 1), is the workspace's, and hostile like its other files:
+# it is read with bounds, cannot take the name of another tool, and its tool runs only where policy lists it and a
+# person has approved what it consists of.
 
 FOLDER: Final = os.path.join(".agent", "tools")
 _SUFFIX: Final = ".toml"
@@ -174,8 +174,8 @@ _SHAPE: Final = Record(
 
 class _ProjectTool(NamedTuple):
     """A tool. `timeout_s` None leaves it to the settings; `output` is the schema of what it prints, None promises
-    nothing. The identity in its record is the SHA-256 of all that it consists of: the manifest, and each element of its
-    argv that is a file of the workspace, by its real path and its content."""
+    nothing. The identity in its record is the SHA-256 of the manifest and of each element of its argv that is a file of
+    the workspace, by its real path and its content."""
 
     spec: ToolSpec
     argv: tuple[str, ...]
@@ -184,8 +184,6 @@ class _ProjectTool(NamedTuple):
 
 
 class _UnusableManifest(ToolFault):
-    """A manifest with these problems."""
-
     def __init__(self, *problems: str) -> None:
         super().__init__(FaultKind.INVALID_ARGUMENT, "; ".join(problems))
         self.problems = problems
@@ -196,18 +194,18 @@ def _tools_in(workspace: str) -> tuple[dict[str, _ProjectTool], dict[str, tuple[
     usable: dict[str, _ProjectTool] = {}
     unusable: dict[str, tuple[str, ...]] = {}
     for name in _names(os.path.join(workspace, FOLDER)):
-        field = "input"
         try:
             tool = _project_tool(workspace, name)
+        except ToolFault as fault:
+            unusable[name] = fault.problems if isinstance(fault, _UnusableManifest) else (str(fault),)
+            continue
+        field = "input"
+        try:
             judge_of(tool.spec.input_schema, foreign=True)
             field = "output"
             if tool.output is not None:
                 judge_of(tool.output, foreign=True)
             usable[name] = tool
-        except _UnusableManifest as fault:
-            unusable[name] = fault.problems
-        except ToolFault as fault:
-            unusable[name] = (str(fault),)
         except UnusableSchema as error:
             unusable[name] = (f"$.{field}: {error}",)
     return usable, unusable
@@ -219,13 +217,12 @@ def _project_tool(workspace: str, name: str) -> _ProjectTool:
     raw = whole_file(os.path.join(workspace, FOLDER, name + _SUFFIX), scope, _MAX_MANIFEST_BYTES, nobody).data
     tool = _read_manifest(name, raw)
     digest = hashlib.sha256(b"manifest\0" + hashlib.sha256(raw).digest())
-    for number_, element in enumerate(tool.argv):
+    for place, element in enumerate(tool.argv):
         spelled = os.path.normpath(os.path.join(workspace, element))
-        if not _is_file_of(workspace, spelled):
-            continue
-        content = whole_file(spelled, Scope(None), _MAX_PROGRAM_BYTES, nobody).data
-        real = os.fsencode(os.path.realpath(spelled))
-        digest.update(b"%d\0%s\0%s" % (number_, real, hashlib.sha256(content).digest()))
+        if _is_file_of(workspace, spelled):
+            content = whole_file(spelled, Scope(None), _MAX_PROGRAM_BYTES, nobody).data
+            real = os.fsencode(os.path.realpath(spelled))
+            digest.update(b"%d\0%s\0%s" % (place, real, hashlib.sha256(content).digest()))
     return tool._replace(spec=tool.spec._replace(identity=digest.hexdigest()))
 
 
@@ -293,8 +290,6 @@ def _read_manifest(name: str, raw: bytes) -> _ProjectTool:
 
 def _is_json(value: Any) -> bool:
     """TOML has dates, and JSON Schema has not."""
-    if isinstance(value, dict):
-        return all(map(_is_json, value.values()))
-    if isinstance(value, list):
-        return all(map(_is_json, value))
+    if isinstance(value, dict | list):
+        return all(map(_is_json, value.values() if isinstance(value, dict) else value))
     return isinstance(value, str | int | float)

@@ -27,19 +27,16 @@ if TYPE_CHECKING:
 
     from tool_runtime.tool import RuntimeSettings
 
-NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,63}"
-"""Valid names of a tool."""
+NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,63}"  # valid names of a tool
 TIMEOUT_S: Final = 60.0
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class PythonTool:
-    """A function as a tool. A call of it is a plain call of the function, without a session.
-
-    The model reads `name` and `description`; `timeout_s` limits a call. `side_effects` False says that running a call
-    twice changes nothing, so after a crash it is run again. Raises TypeError for a function that cannot be called by
-    the names of its parameters or has one without an annotation.
-    """
+    """A function as a tool. A call of it is a plain call of the function, without a session. The model reads `name` and
+    `description`; `timeout_s` limits a call. `side_effects` False says that running a call twice changes nothing, so
+    after a crash it is run again. Raises TypeError for a function that cannot be called by the names of its parameters
+    or has one without an annotation."""
 
     def __init__(
         self, function: Callable[..., Any], *, name: str, description: str, side_effects: bool, timeout_s: float
@@ -50,7 +47,13 @@ class PythonTool:
         self.side_effects = side_effects
         self.timeout_s = timeout_s
         self._function = function
-        _refuse_unusable(function, name)
+        if not re.fullmatch(NAME, name):
+            raise TypeError(f"{name!r} is no name of a tool: a letter, and up to 63 letters, digits, _ or -")
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind not in _BY_NAME:
+                raise TypeError(f"the tool {name}: the parameter {parameter} cannot be given by its name")
+            if parameter.annotation is parameter.empty:
+                raise TypeError(f"the tool {name}: the parameter {parameter.name} has no annotation")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
@@ -115,8 +118,11 @@ class Signature(NamedTuple):
         try:
             read = self.arguments.model_validate(dict(arguments))
         except ValidationError as error:
-            wrong = "; ".join(f"{_place(one['loc'])}: {one['msg']}" for one in error.errors(include_url=False)[:5])
-            raise ToolFault(FaultKind.INVALID_ARGUMENT, wrong) from error
+            wrong = []
+            for one in error.errors(include_url=False)[:5]:
+                steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in one["loc"])
+                wrong.append(f"${''.join(steps)}: {one['msg']}")
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, "; ".join(wrong)) from error
         return {name: getattr(read, field) for name, field in self.names.items()}
 
     def text(self, result: Any) -> str:
@@ -180,20 +186,4 @@ class PythonTools(Provider):
         except asyncio.CancelledError:
             raise
         except Exception as error:  # the function is another program's: all that it raises is an answer to the model
-            said = str(error)
-            kind = type(error).__name__
-            raise ToolFault(FaultKind.SYSTEM, f"{kind}: {said}" if said else kind) from error
-
-
-def _refuse_unusable(function: Callable[..., Any], name: str) -> None:
-    if not re.fullmatch(NAME, name):
-        raise TypeError(f"{name!r} is no name of a tool: a letter, and up to 63 letters, digits, _ or -")
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind not in _BY_NAME:
-            raise TypeError(f"the tool {name}: the parameter {parameter} cannot be given by its name")
-        if parameter.annotation is parameter.empty:
-            raise TypeError(f"the tool {name}: the parameter {parameter.name} has no annotation")
-
-
-def _place(loc: Sequence[int | str]) -> str:
-    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in loc)
+            raise ToolFault(FaultKind.SYSTEM, ": ".join(filter(None, (type(error).__name__, str(error))))) from error

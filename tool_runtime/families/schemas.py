@@ -197,7 +197,6 @@ def _types(value: Any) -> Any:
 
 
 def _grant(grant: Any) -> Any:
-    """The grant that a call asks for beyond its sandbox, None if it asks for nothing."""
     if not isinstance(grant, dict):
         return None if _is_left(grant) else grant
     asked = {name: one for name, one in grant.items() if not _is_left(one)}

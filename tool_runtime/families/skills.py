@@ -81,8 +81,7 @@ OUTPUT_CHARS: Final = 10_000
 ARGUMENTS: Final = 100
 ARGUMENT_CHARS: Final = 4096
 SCRIPT_TIMEOUT_S: Final = 30
-BODY_BYTES: Final = 2 * 1024 * 1024
-"""Of the answer to a request."""
+BODY_BYTES: Final = 2 * 1024 * 1024  # of the answer to a request
 
 # The skills family's names of errors (SK 8): by the host's codes, and by kinds of faults where a code has two.
 
@@ -491,8 +490,7 @@ ROWS: Final = name_errors(
     ToolRow(DELETE_FILE, work=_delete),
     ToolRow(NETWORK_REQUEST, run=_request),
 )
-SPECS: Final = tuple(row.spec for row in ROWS)
-"""The family, in the order in which the model is shown it."""
+SPECS: Final = tuple(row.spec for row in ROWS)  # the family, in the order in which the model is shown it
 
 
 def family_under(settings: RuntimeSettings, make: MakeOperations, scripts: SkillScripts | None) -> Family:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 _LISTED_AT_ONCE: Final = 200
 _PAGED_AT_ONCE: Final = 500
-_MAX_NAMES: Final = 2_000_000
-"""Entries of one directory that pages are made of."""
+_MAX_NAMES: Final = 2_000_000  # entries of one directory that pages are made of
 
 
 class Trees:

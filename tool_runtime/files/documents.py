@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from tool_runtime.files.read import ReadParams
     from tool_runtime.tool import Abandoned
 
-MAX_BYTES: Final = 32 * 1024 * 1024
-"""A larger notebook is shown as text: it has to be in memory as a whole."""
+MAX_BYTES: Final = 32 * 1024 * 1024  # a larger notebook is shown as text: it has to be in memory as a whole
 MAX_PICTURES: Final = 8
 _MAX_PICTURES_BYTES: Final = 8 * 1024 * 1024
 _PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -268,7 +267,6 @@ class _PdfReading:
             self.problem = f"{what} at page {at + 1}"
 
     def close(self) -> None:
-        """End it, whatever it does."""
         self._timer.cancel()
         self._end()
         if self._process.stdout is not None:

@@ -137,8 +137,6 @@ _DECODER: Final = json.JSONDecoder()
 
 
 class _CellSource(NamedTuple):
-    """The source of a cell, and where its value begins and ends in the file's text."""
-
     text: str
     begin: int
     end: int
@@ -182,7 +180,6 @@ def _edit_in_cells(before: bytes, text: str, sources: Sequence[_CellSource], edi
 
 
 def _edit_cells(now: list[str], edit: Edit, number: int) -> int:
-    """Make one edit in the sources `now`; how many places it changed."""
     old, new, cells = edit.old, edit.new, range(len(now))
     head = _HEAD.match(old)
     if head is not None and new.startswith(head[0]) and 0 < int(head[1]) <= len(now):
@@ -313,7 +310,6 @@ def nearest_lines(text: str, old: str) -> str:
 
 
 def _places(text: str, old: str) -> str:
-    """The lines of `text` in which the text `old` begins."""
     found: dict[int, None] = {}
     start = text.find(old)
     if start < 0:  # found with other line ends

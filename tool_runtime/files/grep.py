@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
 
 Mode = Literal["content", "files", "counts"]
-MANY_FILES: Final = 500
-"""From here on `rg` is worth a process."""
-MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-"""Larger files are not searched, and counted."""
+MANY_FILES: Final = 500  # from here on `rg` is worth a process
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024  # larger files are not searched, and counted
 _LONGEST_MARK: Final = 4
 _WIDE: Final = ("utf-16-le", "utf-16-be")  # the ones that `rg` knows by their marks, too
 _NAMES_RETURN: Final = re.compile(r"\r|\\(?:r|x0[dD]|x\{0*[dD]\}|0?15)|cntrl")
@@ -159,8 +157,6 @@ def quote(text: str) -> str:
 
 
 class _Search:
-    """One search: what is looked for, and what was counted on the way."""
-
     def __init__(self, params: GrepParams, wanted: Pattern, abandoned: Abandoned) -> None:
         self._params = params
         self._wanted = wanted

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 5 * 1024 * 1024 * 3 // 4
 """Of a picture's file. Providers take 5 MiB of base64, which is four thirds of it."""
-MAX_SIDE: Final = 8000
-"""Pixels of a side that providers take."""
+MAX_SIDE: Final = 8000  # pixels of a side that providers take
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _STANDALONE: Final = frozenset((0x01, *range(0xD0, 0xD8)))  # JPEG markers without a length

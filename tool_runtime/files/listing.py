@@ -305,13 +305,11 @@ class Pager:
 
 
 def _key(directory: str) -> tuple[str, int, int, int, int]:
-    """A key that changes with the names in a directory."""
     status = os.stat(directory)
     return directory, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _part(names: Names, after: str, count: int) -> list[tuple[str, Kind]]:
-    """The next `count` names behind `after`, at most, of all kinds together."""
     parts = []
     for kind, of_kind in names:
         begin = bisect_right(of_kind, after) if after else 0
@@ -389,7 +387,6 @@ def expression(pattern: str) -> str:
 
 
 def _parts(pattern: str) -> list[str]:
-    """The parts between slashes; a slash in braces parts nothing."""
     parts, depth, at = [""], 0, 0
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)

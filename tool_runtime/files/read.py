@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
 
 _CHUNK_BYTES: Final = 256 * 1024
-_MAX_COUNTED_BYTES: Final = 64 * 1024 * 1024
-"""A larger file is not read to its end only to count its lines."""
+_MAX_COUNTED_BYTES: Final = 64 * 1024 * 1024  # a larger file is not read to its end only to count its lines
 AT_ONCE_BYTES: Final = 64 * 1024
 """The size of a file, or of a directory's own list, up to which it is read on the event loop."""
 _PDF: Final = b"%PDF-"
@@ -93,7 +92,6 @@ def read_file(params: ReadParams, abandoned: Abandoned, *, near_only: bool = Fal
 
 
 def _rest(window: LineWindow, file: FileIO, params: ReadParams, abandoned: Abandoned) -> str:
-    """Describe what the window leaves out and the next step, in lines for the model."""
     notes = []
     if window.cut_line is not None:
         line = window.cut_line
@@ -233,8 +231,7 @@ class FileStamp(NamedTuple):
 # A window of lines out of text that comes in pieces, in bounded memory: what ReadFile and ReadOutput show (TR 4.1).
 
 
-MAX_LINE_CHARS: Final = 2_000
-"""Longer lines are cut to this length."""
+MAX_LINE_CHARS: Final = 2_000  # longer lines are cut to this length
 
 
 class LineWindow:
@@ -339,7 +336,6 @@ class _Shortened:
 
 
 def _skip_lines(text: str, start: int, lines: int) -> int | None:
-    """Index behind `lines` line ends from `start`, None when there are fewer."""
     if lines > 0 and text.count("\n", start) < lines:
         return None
     for _ in range(lines):
@@ -350,8 +346,7 @@ def _skip_lines(text: str, start: int, lines: int) -> int | None:
 # A part of what an earlier call left: lines by number, or those that match. Blocking: callers run it in a thread.
 
 _STORED_CHUNK_BYTES: Final = 256 * 1024
-_MAX_LINE_BYTES: Final = 1024 * 1024
-"""A longer line is read in parts, which count as lines."""
+_MAX_LINE_BYTES: Final = 1024 * 1024  # a longer line is read in parts, which count as lines
 
 
 def read_stored(
@@ -379,7 +374,6 @@ def read_stored(
 
 
 def _lines(file: BinaryIO, abandoned: Abandoned) -> Iterator[bytes]:
-    """The lines without their ends, as they are shown in the thread."""
     reducer, begun = Reducer(), b""
     while chunk := file.read(_STORED_CHUNK_BYTES):
         abandoned.refuse()

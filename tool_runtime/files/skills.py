@@ -35,8 +35,7 @@ MAX_BODY_CHARS: Final = 40_000
 MAX_RESOURCE_BYTES: Final = 2_000_000
 MAX_EXCERPT_CHARS: Final = 12_000
 _MAX_FILE_BYTES: Final = 1024 * 1024
-_MAX_FIELDS_BYTES: Final = 64 * 1024
-"""Limit for reading the fields of a skill's file."""
+_MAX_FIELDS_BYTES: Final = 64 * 1024  # limit for reading the fields of a skill's file
 _MAX_SKILLS: Final = 1000
 _MAX_RESOURCES: Final = 200
 _FIELDS: Final = ("name", "description", "allowed-tools")
@@ -138,7 +137,6 @@ class SkillIndex:
 
 
 def _misnamed(folder: str) -> str | None:
-    """Describe the problem of a folder whose file is misnamed; None if there is no such file."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -149,7 +147,6 @@ def _misnamed(folder: str) -> str | None:
 
 @contextmanager
 def _enter(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None, str]]:
-    """Open the folder of the skill: one step from the folder of all, if that is open."""
     if at is None:
         with open_parent(os.path.join(folder, FILE)) as found:
             yield found
@@ -248,7 +245,6 @@ def _read(raw: bytes) -> Document:
 
 
 def _resources(folder: str) -> Iterator[str]:
-    """The other files of a skill, by their paths in it; links are passed over."""
     count = 0
     for at, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
 
 Kind = Literal["file", "directory", "link", "other"]
-Names = tuple[tuple["Kind", list[str]], ...]
-"""The names of a directory, by kind, sorted."""
-MAX_ENTRIES: Final = 200_000
-"""Entries that one walk looks at; then it stops and says so."""
+Names = tuple[tuple["Kind", list[str]], ...]  # the names of a directory, by kind, sorted
+MAX_ENTRIES: Final = 200_000  # entries that one walk looks at; then it stops and says so
 MAX_DEPTH: Final = 100
 GIT: Final = ".git"
 
@@ -259,7 +257,6 @@ def _rule_of(scope: Scope) -> TreeRule:
 
 
 def _own_names(names: Sequence[str]) -> list[str]:
-    """Those of the sorted names that are files of the host's own, which it has not yet given their names."""
     at = bisect.bisect_left(names, OWN_PREFIX)
     there = itertools.takewhile(lambda name: name.startswith(OWN_PREFIX), itertools.islice(names, at, None))
     return [name for name in there if is_own_name(name)]
@@ -299,7 +296,6 @@ def _lines(directory: str, name: str, rule: TreeRule) -> list[str]:
 
 @contextmanager
 def _scan(real: str) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """The entries of a directory, reached without following a link where the system can do that."""
     if not BY_DESCRIPTOR or os.scandir not in os.supports_fd:
         with os.scandir(real) as entries:
             yield entries

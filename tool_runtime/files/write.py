@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from tool_runtime.files.writer import OpenDirectory
     from tool_runtime.tool import Abandoned
 
-BEFORE_MAX_BYTES: Final = 4 * 1024 * 1024
-"""Earlier contents up to this size are kept for the diff."""
-EDIT_MAX_BYTES: Final = 64 * 1024 * 1024
-"""A larger file is not edited, since all of it is held in memory."""
+BEFORE_MAX_BYTES: Final = 4 * 1024 * 1024  # earlier contents up to this size are kept for the diff
+EDIT_MAX_BYTES: Final = 64 * 1024 * 1024  # a larger file is not edited, since all of it is held in memory
 
 
 class Expected(NamedTuple):
@@ -329,8 +327,7 @@ def take_back_half_move(params: MoveParams) -> bool:
 # Deleting a directory with all that is in it. Everything below is looked at first: where policy keeps one entry from
 # being deleted, nothing is. Then it goes by descriptor from the root on, links themselves and never what they lead to.
 
-MAX_ENTRIES: Final = 100_000
-"""A larger tree is not deleted in one call."""
+MAX_ENTRIES: Final = 100_000  # a larger tree is not deleted in one call
 
 
 def delete_tree(path: str, scope: Scope, abandoned: Abandoned) -> int:
@@ -382,8 +379,7 @@ MAX_IN_PLACE_BYTES: Final = 256 * 1024 * 1024
 """A larger file is not written in place, since what it holds is kept first."""
 _MAX_LOOKED_THROUGH: Final = 300_000
 _BLOCK: Final = 4096
-_WRITES: Final = threading.Lock()
-"""Two names of one file are written one after the other."""
+_WRITES: Final = threading.Lock()  # two names of one file are written one after the other
 
 State = Literal["done", "not_done", "put_back", "changed"]
 

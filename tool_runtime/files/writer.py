@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import FileIO
 
-PERMISSIONS: Final = 0o777
-"""The bits of a mode that a file gets from the host."""
-NEW_DIRECTORY: Final = 0o777
-"""The mode of a directory that is made for somebody, before their umask."""
+PERMISSIONS: Final = 0o777  # the bits of a mode that a file gets from the host
+NEW_DIRECTORY: Final = 0o777  # the mode of a directory that is made for somebody, before their umask
 PRIVATE_DIRECTORY: Final = 0o700
 _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
 _PIECE_BYTES: Final = 1024 * 1024

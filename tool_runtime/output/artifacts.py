@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 PLAIN: Final = "text/plain; charset=utf-8"
 DIFF: Final = "text/x-diff; charset=utf-8"
-BUFFER_BYTES: Final = 256 * 1024
-"""Memory limit for a stream, unless the settings say otherwise."""
-PIECE_BYTES: Final = 1024 * 1024
-"""Bytes of a file per read."""
+BUFFER_BYTES: Final = 256 * 1024  # memory limit for a stream, unless the settings say otherwise
+PIECE_BYTES: Final = 1024 * 1024  # bytes of a file per read
 _LONGEST_CHARACTER: Final = 4
 
 
@@ -169,7 +167,6 @@ class SpooledFile:
 
 
 def _write(file: IO[bytes], data: bytes) -> Iterator[int]:
-    """Writes `data`; yields how many bytes went at a time. Raises OSError."""
     rest = memoryview(data)
     while rest:
         count = file.write(rest)

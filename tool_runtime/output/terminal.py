@@ -14,8 +14,7 @@ from typing import Final
 
 from tool_runtime.output import HeadTail, whole_end, whole_start
 
-MAX_ROWS: Final = 64
-"""Lines that can be drawn over, the one that is being drawn among them."""
+MAX_ROWS: Final = 64  # lines that can be drawn over, the one that is being drawn among them
 MAX_ROW_CHARS: Final = 4096
 """Of a longer line that much is given out as it is; what goes back to its start then begins behind it."""
 MAX_PADDED: Final = 200
@@ -128,7 +127,6 @@ class Reducer:
         return b"".join([part if isinstance(part, bytes) else part.encode("utf-8", "surrogateescape") for part in out])
 
     def _append(self, data: bytes) -> None:
-        """Text without anything to act on."""
         if self._is_at_the_end() and data.count(b"\n", -_LAST_BYTES) >= MAX_ROWS:
             self._out.append(self._later or "\n".join(self._rows))
             self._rows, self._row, self._column = [""], 0, 0
@@ -177,13 +175,11 @@ class Reducer:
             self._rows[0] = last[cut:]
 
     def _give_out(self, rows: int) -> None:
-        """The first rows, each with its line feed."""
         if rows:
             self._out.append("\n".join(self._rows[:rows]) + "\n")
             del self._rows[:rows]
 
     def _draw(self, text: str) -> None:
-        """Text with something to act on."""
         self._look()
         *lines, last = text.split("\n")
         for line in lines:
@@ -244,7 +240,6 @@ class Reducer:
         return True
 
     def _put(self, text: str) -> None:
-        """Text at the cursor."""
         self._returned = False
         row, column = self._rows[self._row], self._column
         if column == len(row) and column + len(text) <= MAX_ROW_CHARS:
@@ -333,7 +328,6 @@ class Reducer:
 
 @lru_cache(maxsize=256)
 def _parse(sequence: str) -> tuple[str, int | None]:
-    """The effect of a sequence, and its number if it has one."""
     parameters = sequence[2:-1]
     return sequence[-1], int(parameters) if parameters.isdigit() and len(parameters) < 6 else None
 
@@ -410,10 +404,8 @@ def _count_text(line: str, returns: int) -> int | None:
 # Drawing what was printed costs some seconds a gigabyte, and minutes where pictures are drawn again line by line. Of
 # a long stream only the ends are read: what lies between is counted.
 
-FIRST_BYTES: Final = 16 * 1024 * 1024
-"""Maximum part of a stream that is rendered as it comes."""
-LAST_BYTES: Final = 1024 * 1024
-"""Size of the rendered end of a longer stream."""
+FIRST_BYTES: Final = 16 * 1024 * 1024  # maximum part of a stream that is rendered as it comes
+LAST_BYTES: Final = 1024 * 1024  # size of the rendered end of a longer stream
 
 
 class ShownEnds:
@@ -478,7 +470,6 @@ class _Last:
         self._ring = bytearray(size)
 
     def add(self, chunk: bytes) -> None:
-        """The next bytes."""
         view = memoryview(chunk)[-self._size :]
         at = (self.total + len(chunk) - len(view)) % self._size
         first = min(len(view), self._size - at)
@@ -487,7 +478,6 @@ class _Last:
         self.total += len(chunk)
 
     def content(self) -> bytes:
-        """They, in order."""
         at = self.total % self._size
         return bytes(self._ring[:at]) if self.total < self._size else bytes(self._ring[at:] + self._ring[:at])
 

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 MAX_TOOLS: Final = 500
 MAX_DESCRIPTION_CHARS: Final = 4096
 MAX_NAME_CHARS: Final = 200
-_MAX_SHOWN: Final = 20
-"""Of the tools that are left out, so many stand in a message with the reason."""
+_MAX_SHOWN: Final = 20  # of the tools that are left out, so many stand in a message with the reason
 _NAME: Final = r"[A-Za-z0-9_.:/@+-]+"
 _HIDDEN_CHARACTERS: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
@@ -277,7 +276,6 @@ class RemoteTools(Provider):
         return known
 
     def _report_away(self, why: str) -> None:
-        """Say that the source does not answer, each reason once."""
         if why not in self._told_away:
             self._told_away.add(why)
             self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {why}"))

@@ -149,8 +149,7 @@ class _Taken(Exception):
     """An earlier call of the session, in another step, had this id: the service has its answer, and ran nothing."""
 
 
-NAME: Final = "backend"
-"""The name of the source in records and messages."""
+NAME: Final = "backend"  # the name of the source in records and messages
 
 
 class BackendSource(Source):
@@ -357,7 +356,6 @@ def _own(request: ToolRequest, body: bytes) -> bytes:
 
 
 def _advise(error: ServiceError) -> str:
-    """Describe an error, with advice if nothing answers."""
     if not isinstance(error, ServiceUnreachable):
         return str(error)
     return f"{error}; check BACKEND_TOOL_SERVICE_URL, and that the service runs"

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 _BUFFER: Final = 64 * 1024
 _HEAD_S: Final = 30.0
 _PAUSE_S: Final = 0.05
-_MAX_CONNECTIONS: Final = 128
-"""So many at once for one command: others wait. Each takes two of the host's descriptors."""
+_MAX_CONNECTIONS: Final = 128  # so many at once for one command: others wait. Each takes two of the host's descriptors
 _CONNECT_S: Final = 30.0
 _RULES: Final = {FaultKind.OUT_OF_SCOPE: "domains", FaultKind.ADDRESS_REFUSED: "addresses"}
 
@@ -197,7 +196,6 @@ async def _open(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.Str
 async def _both_ways(
     one: tuple[asyncio.StreamReader, asyncio.StreamWriter], other: tuple[asyncio.StreamReader, asyncio.StreamWriter]
 ) -> None:
-    """Until both ends have nothing more to send, or one of them is gone."""
     async with asyncio.TaskGroup() as group:
         group.create_task(_pass_on(one[0], other[1]))
         group.create_task(_pass_on(other[0], one[1]))

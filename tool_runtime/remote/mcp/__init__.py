@@ -30,10 +30,8 @@ class Asking(NamedTuple):
     paused: Callable[[], AbstractContextManager[None]]
 
 
-MAX_ANSWER_BYTES: Final = 10 * 1024 * 1024
-"""Of one answer: a body, an event, a line (TR 9.3)."""
-MAX_PAGES: Final = 50
-"""Of one list of tools."""
+MAX_ANSWER_BYTES: Final = 10 * 1024 * 1024  # of one answer: a body, an event, a line (TR 9.3)
+MAX_PAGES: Final = 50  # of one list of tools
 
 
 class Http(NamedTuple):

@@ -66,8 +66,7 @@ _FAULTS: Final = (
 """Exceptions that the SDK and the layers below it may raise."""
 _MAX_SAID: Final = 500
 _GOODBYE_S: Final = 2.0
-_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
-"""As OpenSSL says that a certificate is nobody's who is trusted."""
+_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"  # as OpenSSL says that a certificate is nobody's who is trusted
 _TERMINATED: Final = "Session terminated"
 _BAD_HEADERS: Final = "its x-mcp-header is not one that a call can carry"
 
@@ -319,7 +318,6 @@ class ServerConnection:
         return ToolFault(FaultKind.INTERRUPTED, f"{lost}: {self._why(_line(error))}")
 
     def _why(self, otherwise: str = "the connection was closed") -> str:
-        """Why there is no connection, in one line."""
         error = self._error
         if isinstance(error, ToolFault):
             return str(error)
@@ -358,7 +356,6 @@ class _HeadersDiffer(Exception):
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    """The first fault in a group of groups."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -373,10 +370,8 @@ def _line(error: Exception) -> str:
 
 _EVENTS = "text/event-stream"
 _EVENT_END = re.compile(rb"\r\n\r?\n|\n\r?\n|\r\r")
-MAX_MENDED_BYTES = 3 * MAX_ANSWER_BYTES
-"""Of an event once it is mended: an answer in it stands there as a text."""
-_PASSING = (408, 425, 429)
-"""Of the errors of a client, those that pass."""
+MAX_MENDED_BYTES = 3 * MAX_ANSWER_BYTES  # of an event once it is mended: an answer in it stands there as a text
+_PASSING = (408, 425, 429)  # of the errors of a client, those that pass
 
 
 class ServerAnswerTooLarge(httpx2.StreamError):
@@ -486,8 +481,6 @@ class _Counted(_Wrapped):
 
 
 class _MendedBody(_Wrapped):
-    """A whole body, mended."""
-
     def __init__(self, inner: httpx2.AsyncByteStream, mend: Callable[[bytes], dict[str, Any]]) -> None:
         super().__init__(inner)
         self._mend = mend

@@ -40,8 +40,7 @@ class Browser(NamedTuple):
 
 
 CALLBACK: Final = "http://127.0.0.1:{}/callback"
-DEFAULT_PORT: Final = 43119
-"""Of the address that the browser is sent back to, which is registered with the server."""
+DEFAULT_PORT: Final = 43119  # of the address that the browser is sent back to, which is registered with the server
 
 
 class _Kept(BaseModel):

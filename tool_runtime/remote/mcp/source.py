@@ -42,8 +42,7 @@ _TRIES: Final = 3
 _PAUSE_S: Final = 0.25
 _MAX_PARTS: Final = 200
 _MAX_LINE: Final = 500
-_MAX_SHOWN_CHARS: Final = 4_000
-"""Of a part of a kind that is not known: it may hold a file."""
+_MAX_SHOWN_CHARS: Final = 4_000  # of a part of a kind that is not known: it may hold a file
 _UNKNOWN_BYTES: Final = "application/octet-stream"
 _NO: Final = ("", "0", "false", "no", "null", "none")
 _BESIDE: Final = frozenset({"content", "structuredContent", "isError", "_meta", "resultType", "ttlMs", "cacheScope"})
@@ -126,7 +125,6 @@ class McpSource(Source):
         raise AssertionError("one of the two ways out was taken")
 
     def _asking(self, call: CallContext) -> Asking | None:
-        """The server's means to ask during the call; None if it may not."""
         put = self._ask_person
         return None if put is None else Asking(lambda asked: put(call.request, asked), call.clock.paused)
 
@@ -139,7 +137,6 @@ class McpSource(Source):
             await self._connection.aclose()
 
     async def _connect(self) -> ServerConnection:
-        """An open connection: the one that there is, or a new one, tried for a few times. Raises ToolFault."""
         async with self._opening:
             if self._connection is not None and self._connection.is_open:
                 return self._connection
@@ -339,7 +336,6 @@ class _ResultParts:
             self._unknown(block, kind)
 
     def add_structured(self, value: Any) -> None:
-        """The structured content, unless a text says the same."""
         if value is not None and not _say(self._texts, value):
             self.lines.append(value if isinstance(value, str) else _json(value))
 
@@ -402,7 +398,6 @@ class _ResultParts:
         return content
 
     def keep(self, part: str, media_type: str, content: bytes) -> None:
-        """Have a part stored."""
         plain = media_type if media_type.isascii() and media_type.isprintable() else _UNKNOWN_BYTES
         suffix = mimetypes.guess_extension(plain.partition(";")[0]) or ".bin"
         tool = self._request.tool_name.replace("/", "_")

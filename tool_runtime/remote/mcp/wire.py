@@ -47,8 +47,7 @@ _TOO_DEEP: Final = b'"[nested too deep]"'
 _MAX_LEVELS: Final = json_text.MAX_DEPTH // 2
 """Of a message that nests too deep, so many levels are kept: more than any schema may have (`foreign_schema`)."""
 _MAX_STARTS: Final = 8
-_MAX_REPAIRED_BYTES: Final = 1024 * 1024
-"""Of a message that is read in Python's own time, while nothing else runs."""
+_MAX_REPAIRED_BYTES: Final = 1024 * 1024  # of a message that is read in Python's own time, while nothing else runs
 _MAX_NOISE_CHARS: Final = 500
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
 _START: Final = re.compile(r'(?:\[\s*)?\{\s*"(?:jsonrpc|id|method|params|result|error)"\s*:')
@@ -167,7 +166,6 @@ def _key(value: Any) -> Id | None:
 
 
 def _server_message(message: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """A request or notification of the server."""
     mended: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     own_id = message.get("id")
     if isinstance(own_id, (int, str)) and not isinstance(own_id, bool):
@@ -244,7 +242,6 @@ def _handshake(method: str, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _values(raw: bytes) -> Iterator[Any]:
-    """The JSON values in a text that may be messages."""
     value: Any = None
     try:
         value = json_text.loads(raw)
@@ -296,7 +293,6 @@ def _make_writable(value: Any) -> Any:
 
 
 def _is_unfinished(raw: bytes) -> bool:
-    """True if more brackets are opened in a text than closed."""
     brackets = [found[0] for found in _TOKEN.finditer(raw)]
     return sum((one in (b"[", b"{")) - (one in (b"]", b"}")) for one in brackets) > 0
 
@@ -324,8 +320,7 @@ def _drop_depths(raw: bytes) -> bytes:
 # answer, and so does one that asks too often. The host's model and its directories are not for servers.
 
 
-MAX_QUESTIONS: Final = 10
-"""Of one call."""
+MAX_QUESTIONS: Final = 10  # of one call
 _PAUSE_S: Final = 0.05
 _MAX_MESSAGE_CHARS: Final = 65_536
 _NOT_HERE: Final = "questions are answered in the middle of a call only"
@@ -333,8 +328,6 @@ _TOO_MANY: Final = f"more than {MAX_QUESTIONS} questions in one call"
 
 
 class _AskingCall:
-    """A call under way, whose questions go to `asking`."""
-
     def __init__(self, asking: Asking) -> None:
         self.asking = asking
         self.asked = 0
