@@ -176,9 +176,6 @@ class NeedsThread(Exception):
     """A call is more than the event loop should wait for."""
 
 
-# What every tool gets, as small functions from a handler to a handler.
-
-
 def run_in_thread(work: Work, pool: DaemonPool, timeout_s: float) -> Handler:
     """Runs `work` in a thread of the pool for `timeout_s` at most, its text within the limit."""
     return cap(add_timeout(lambda call: pool.run(lambda: work(call)), timeout_s))
@@ -227,9 +224,6 @@ def cap_output(output: ToolOutput, call: CallContext) -> ToolOutput:
     if output.capped:
         return output
     return output._replace(text=truncate_text(output.text, call.max_output_bytes), capped=True)
-
-
-# Everything that can go wrong inside a tool: one enum, one exception, and the one place that reads an OSError.
 
 
 class FaultKind(Enum):
@@ -317,9 +311,6 @@ def os_faults(subject: str) -> Iterator[None]:
         raise fault_of(error, subject) from error
 
 
-# Frozen settings of the runtime; units stand in the names.
-
-
 StreamName = Literal["stdout", "stderr"]
 
 MIB = 1024 * 1024
@@ -341,30 +332,27 @@ class SandboxSettings(NamedTuple):
 
 
 class RuntimeSettings(NamedTuple):
-    """Settings of one `LocalToolRouter`; a request's own constraints can only make it tighter.
-
-    `outside` is the clock and chance of the session (decision 0110). `workspace` is an absolute real path and
-    RunCommand's default directory. `shell` is a program path, None for the platform's choice (TR 6.2). `secret_env`
-    names variables that no child process gets, beside those whose name looks like a secret; `env_passthrough` names the
-    exceptions. `env_allowed` are the only variables that they get besides these and those that every program needs,
-    None for all. `open_output` opens what a call of the session stored under a reference, and gives None for any other.
+    """Settings of one `LocalToolRouter`; a request's own constraints can only make it tighter. Units stand in the
+    names. `outside` is the clock and chance of the session (decision 0110), `workspace` an absolute real path and
+    RunCommand's default directory; `shell` is a program path, None for the platform's choice (TR 6.2). No child process
+    gets the variables of `secret_env` and those whose name looks like a secret, but for `env_passthrough`;
+    `env_allowed` are the only ones that they get besides these and those that every program needs, None for all.
+    `open_output` opens what a call of the session stored under a reference, and gives None for any other.
     `address_allowed` says whether HttpRequest may connect to an IP address, whatever its host is called; None means
     `policy.addresses.address_is_public`, and no local names. `http_proxy` and `https_proxy` are the URLs of the proxies
-    for requests of that scheme, None for none. `temporary` is where child processes put temporary files, None for the
-    host's own place; a stream of a command's output that is longer than `output_buffer_bytes` is spooled there.
-    `on_output` is called on the event loop with every chunk a command prints and must not block. `guard_processes`:
-    what commands start ends with this process, also where it is killed; it adopts orphans then, and has a watcher
-    process (`processes.guard`). Of the children that the rest of this process starts it leaves alone those in its own
-    process group; others it takes for a command's, so one runtime of a process may ask for it. `max_background`
-    commands run in the background at once, each for `background_lifetime_s` at most, None for as long as the session;
-    `commands_before` is how many the session has had, so that ids do not come twice, and `commands` is told of each.
-    `families` are those whose tools are offered. `native_roots` are real paths, the only places of the native family's
-    tools; empty for the workspace. Without `native_tls_checks` its requests take any certificate; `native_shadowed` are
-    its tools that others take the place of. A script of a skill runs for `script_timeout_s` at most; `hidden_files` are
-    globs of names that the skills family passes over. `elsewhere` are capabilities whose tools do not run here, but for
-    those of sources elsewhere. `sandbox` says how commands are held to their scope, None for not at all. `kept` is a
-    directory of the session for what a file holds before it is written in place, None to keep that in memory alone.
-    """
+    for that scheme. `temporary` is where child processes put temporary files, None for the host's own place; output of
+    a command longer than `output_buffer_bytes` is spooled there. `on_output` is called on the event loop with every
+    chunk a command prints and must not block. `guard_processes`: what commands start ends with this process, also where
+    it is killed; it adopts orphans, and has a watcher process (`processes.guard`). Of the children that the rest of
+    this process starts it leaves alone those in its own process group, so one runtime of a process may ask for it.
+    `max_background` commands run in the background at once, each for `background_lifetime_s` at most, None for as long
+    as the session; the session has had `commands_before` before, so that ids do not come twice, and `commands` is told
+    of each. `native_roots` are real paths, the only places of the native family's tools; empty for the workspace.
+    Without `native_tls_checks` its requests take any certificate; `native_shadowed` are its tools that others take the
+    place of. The skills family passes over names that the globs `hidden_files` fit. Tools of the capabilities
+    `elsewhere` do not run here, but for those of sources elsewhere. `sandbox` None holds commands to no scope. `kept`
+    is a directory of the session for what a file holds before it is written in place, None to keep that in memory
+    alone."""
 
     workspace: str
     outside: Outside

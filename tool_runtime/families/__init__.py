@@ -107,9 +107,6 @@ def given(call: CallContext, *names: str, **fields: str) -> dict[str, Any]:
     return {field: arguments[name] for field, name in wanted.items() if name in arguments}
 
 
-# Answers that are a JSON object each, within the output limit of the call.
-
-
 _MARGIN_BYTES: Final = 128  # for fields that say what was left out
 _MAX_LINE_CHARS: Final = 500
 
@@ -189,8 +186,6 @@ def body_text(outcome: HttpOutcome) -> str:
     text = decode_body(body, charset_of(outcome.headers.get("content-type", "")))
     return f"[{len(outcome.body)} bytes that are no text]" if text is None else text
 
-
-# Each family's words for a fault: one table a family.
 
 DESKTOP: Final[Mapping[FaultKind, str]] = {
     FaultKind.UNKNOWN_TOOL: ErrorCode.TOOL_NOT_FOUND,

@@ -357,9 +357,6 @@ def _render(outcome: ReadOutcome, offset: int) -> ToolOutput:
     return ToolOutput(text or "", capped=True, seen=str(outcome.seen), images=images)
 
 
-# What is shown of notebooks and of PDFs (TR 4.1), over `files.notebooks` and `files.pdf`.
-
-
 def _notebook(call: CallContext, params: ReadParams) -> ToolOutput | str:
     """The cells of a notebook, or why the file cannot be shown as that. Raises ToolFault."""
     limit = params.max_file_size_bytes

@@ -69,8 +69,6 @@ if TYPE_CHECKING:
     from tool_runtime.processes.scripts import SkillScripts
     from tool_runtime.tool import CallContext, RuntimeSettings
 
-# Limits of the skills family (SK 5, 6).
-
 EXCERPT_CHARS: Final = MAX_EXCERPT_CHARS
 FILE_BYTES: Final = MAX_RESOURCE_BYTES
 ENTRIES: Final = 200
@@ -501,11 +499,6 @@ def family_under(settings: RuntimeSettings, make: MakeOperations, scripts: Skill
     return Family(rows, lambda: make(limited, scripts=scripts), FAULT_NAMES)
 
 
-# `load_skill`, which is there in every family: the model sees what skills there are, and reads the one that it needs.
-#
-# Which skills there are is looked up with each task.
-
-
 _MAX_LISTED_CHARS: Final = 32_000
 _DESCRIPTION: Final = (
     "Read a skill before doing what it is for: instructions for one kind of task. It holds until the task ends, and "
@@ -528,7 +521,8 @@ LOAD_SKILL: Final = ToolSpec(
 
 
 class SkillLoading(Provider):
-    """The provider of `load_skill`, over the skills of the index; of nothing where there are none."""
+    """The provider of `load_skill`, which is there in every family, over the skills of the index as they are with each
+    task; of nothing where there are none."""
 
     def __init__(self, index: SkillIndex, settings: RuntimeSettings) -> None:
         self._index = index

@@ -265,9 +265,6 @@ def refuse_irregular(status: os.stat_result | None, name: str) -> None:
         raise ToolFault(FaultKind.NOT_REGULAR, f"is not a regular file: {name}")
 
 
-# The places that a family keeps its tools to, whatever else policy allows: the two together as one scope. Pure.
-
-
 @functools.lru_cache(maxsize=64)
 def narrow_scope(scope: Scope, roots: tuple[str, ...]) -> Scope:
     """The part of the scope under one of the roots, which are absolute real paths."""

@@ -1,7 +1,5 @@
-"""A Jupyter notebook as cells (TR 4.1): source, outputs as text, pictures. Pure.
-
-The file is somebody's: every part of it may be missing, of another type, or huge.
-"""
+"""Notebooks as cells (TR 4.1): source, outputs as text, pictures; and the text of PDFs by page, where the extra `pdf`
+is installed, which blocks. The file is somebody's: every part of it may be missing, of another type, or huge."""
 
 from __future__ import annotations
 
@@ -46,18 +44,12 @@ class NotANotebook(Exception):
     """It cannot be shown as cells; the message says why."""
 
 
-class OutputPicture(NamedTuple):
-    """A picture of an output, and the line that stands for it in the text."""
-
-    line: str
-    file: ImageFile
-
-
 class Notebook(NamedTuple):
-    """A notebook as it is shown. `pictures` are those that a model may get."""
+    """A notebook as it is shown. `pictures` are those that a model may get, each with the line that stands for it in
+    the text."""
 
     text: str
-    pictures: tuple[OutputPicture, ...]
+    pictures: tuple[tuple[str, ImageFile], ...]
 
 
 def render(data: bytes) -> Notebook:
@@ -80,7 +72,7 @@ def render(data: bytes) -> Notebook:
 class _CellWriter:
     def __init__(self) -> None:
         self.parts: list[str] = []
-        self.pictures: list[OutputPicture] = []
+        self.pictures: list[tuple[str, ImageFile]] = []
         self._numbers = 0
         self._bytes = 0
 
@@ -135,17 +127,16 @@ class _CellWriter:
             return f"[picture {self._numbers}: {kind}, {len(data)} bytes, not shown: it does not begin like a picture]"
         header = found.header
         line = f"[picture {self._numbers}: {header.media_type}, {header.width}x{header.height}, {len(data)} bytes"
-        problem = found.problem or self._no_room(len(data))
+        problem = found.problem
+        if not problem and len(self.pictures) == MAX_PICTURES:
+            problem = f"{MAX_PICTURES} pictures of a notebook are shown at a time"
+        elif not problem and self._bytes + len(data) > _MAX_PICTURES_BYTES:
+            problem = "the pictures before it are large"
         if problem:
             return f"{line}, not shown: {problem}]"
         self._bytes += len(data)
-        self.pictures.append(OutputPicture(f"{line}]", found))
+        self.pictures.append((f"{line}]", found))
         return f"{line}]"
-
-    def _no_room(self, size: int) -> str:
-        if len(self.pictures) == MAX_PICTURES:
-            return f"{MAX_PICTURES} pictures of a notebook are shown at a time"
-        return "the pictures before it are large" if self._bytes + size > _MAX_PICTURES_BYTES else ""
 
 
 def _text(value: object) -> str:
@@ -170,11 +161,8 @@ def _language(value: Mapping[str, Any]) -> str:
     return "" if name is None else f"{_word(name)}, "
 
 
-# The text of a PDF by page (TR 4.1), where the extra `pdf` is installed. Blocking: callers run it in a thread.
-#
-# A process of its own reads the file, with bounds on its memory and its time: a PDF of some kilobytes can stand for
+# A PDF is read by a process of its own, with bounds on its memory and its time: one of some kilobytes can stand for
 # gigabytes, or never come to an end.
-
 
 HOW_TO_INSTALL: Final = "its text is shown where the extra is installed: pip install 'agent-host[pdf]'"
 _SCRIPT: Final = os.path.join(os.path.dirname(__file__), "pdf_pages.py")

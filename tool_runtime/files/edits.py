@@ -285,8 +285,6 @@ def _skip(text: str, at: int) -> int:
     return at if found is None else found.end()
 
 
-# Near matches of a text that was not found in a file, or its places there, in words for the model.
-
 _MAX_LINES: Final = 20_000
 _MAX_LINE_CHARS: Final = 200
 _MAX_SHOWN: Final = 5

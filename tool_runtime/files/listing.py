@@ -358,8 +358,6 @@ def _check(path: str, root: str) -> str:
     return hashlib.sha256(os.fsencode(f"{root}\0{path}")).hexdigest()[:8]
 
 
-# Patterns of file names, as models write them, as expressions of RE2.
-
 _MAX_ALTERNATIVES: Final = 1000
 _CLASS: Final = re.compile(r"\[(!|\^)?(\]?[^\]/]*)\]")
 _RANGE: Final = re.compile(r"(?s)(.)-(.)")

@@ -202,9 +202,6 @@ def _chunks(
         yield chunk
 
 
-# What a call saw of a file, so that a later call can tell whether the file has changed since.
-
-
 class FileStamp(NamedTuple):
     """A file as it was seen. `stamp` is its size, time of change and number on the disk; `sha256` that of its content,
     empty where not all of it was read."""
@@ -226,9 +223,6 @@ class FileStamp(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.stamp} {self.sha256}" if self.sha256 else self.stamp
-
-
-# A window of lines out of text that comes in pieces, in bounded memory: what ReadFile and ReadOutput show (TR 4.1).
 
 
 MAX_LINE_CHARS: Final = 2_000  # longer lines are cut to this length
@@ -342,8 +336,6 @@ def _skip_lines(text: str, start: int, lines: int) -> int | None:
         start = text.index("\n", start) + 1
     return start
 
-
-# A part of what an earlier call left: lines by number, or those that match. Blocking: callers run it in a thread.
 
 _STORED_CHUNK_BYTES: Final = 256 * 1024
 _MAX_LINE_BYTES: Final = 1024 * 1024  # a longer line is read in parts, which count as lines

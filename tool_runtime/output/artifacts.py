@@ -195,9 +195,6 @@ def file_diff(request: ToolRequest, data: bytes) -> Artifact:
     return Artifact("file_diff", f"{request.tool_name}-{request.tool_call_id}.diff", DIFF, data)
 
 
-# The diff artifact of a write (TR 4.2).
-
-
 def make_diff(before: bytes | None, after: bytes, path: str) -> bytes:
     """The diff that turns `before` (None: no file) into `after`; empty when they are the same."""
     if before == after:

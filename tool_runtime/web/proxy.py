@@ -223,8 +223,6 @@ async def _close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-# What a program asks of a proxy: `CONNECT host:port`, or a request for an absolute URL of http.
-
 MAX_HEAD_BYTES: Final = 32 * 1024
 _OF_THE_HOP: Final = frozenset({b"proxy-connection", b"proxy-authorization", b"connection", b"keep-alive"})
 

@@ -366,8 +366,6 @@ def _line(error: Exception) -> str:
     return (str(error).partition("\n")[0] or type(error).__name__)[:_MAX_SAID]
 
 
-# The HTTP side of a connection: TLS, credentials for one origin, and what counts and mends the bytes below the SDK.
-
 _EVENTS = "text/event-stream"
 _EVENT_END = re.compile(rb"\r\n\r?\n|\n\r?\n|\r\r")
 MAX_MENDED_BYTES = 3 * MAX_ANSWER_BYTES  # of an event once it is mended: an answer in it stands there as a text
@@ -520,9 +518,6 @@ class _MendedEvents(_Wrapped):
         if not messages:  # what it says of the stream itself still counts
             return others + b"data:\n\n"
         return b"".join(others + b"data: " + orjson.dumps(message) + b"\n\n" for message in messages)
-
-
-# A transport of the SDK over a program's standard streams, with the house's own process below it.
 
 
 @asynccontextmanager

@@ -238,9 +238,6 @@ def _handshake(method: str, result: dict[str, Any]) -> dict[str, Any]:
     return {**mended, "supportedVersions": [one for one in versions if isinstance(one, str)]}
 
 
-# Reading what is nearly JSON
-
-
 def _values(raw: bytes) -> Iterator[Any]:
     value: Any = None
     try:
