@@ -24,7 +24,7 @@ from tool_runtime.platform.directories import BY_DESCRIPTOR, MAY_BE_LINK, PASS_F
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from policy.facts import OsFamily
     from policy.paths import Roots, Width
@@ -81,11 +81,10 @@ def open_directory(path: str, scope: Scope) -> tuple[str, int | None]:
 def resolve(
     path: str, scope: Scope, *, to_change: bool = False, through_links: bool = True, own_name: bool = False
 ) -> str:
-    """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
-    a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover.
-    `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`. Without
-    `through_links` a path that leads through a symbolic link is out of scope as well. `own_name`: a link at its end is
-    not followed."""
+    """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for one
+    that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover; with
+    `to_change` also for what says which programs git runs, where no allowed path names its `.git`; without
+    `through_links` for one that leads through a symbolic link. `own_name`: a link at its end is not followed."""
     spelled = _spell(path)
     if to_change:
         _refuse_slash(path, own_name=own_name)
@@ -110,12 +109,12 @@ def _refuse_slash(path: str, *, own_name: bool = False) -> None:
 
 
 def _is_real(spelled: str) -> bool:
-    """True if the system says at once that no link is in the way, which costs less than a look at each component. False
-    says nothing."""
+    """True if the system says at once that no link is in the way, which costs less than a look at each component."""
     fd = open_there(spelled, O_PATH)
-    if fd is not None:
-        os.close(fd)
-    return fd is not None
+    if fd is None:
+        return False
+    os.close(fd)
+    return True
 
 
 def home_directory() -> str:
@@ -161,13 +160,11 @@ def _out_of_scope(spelled: str, real: str, scope: Scope) -> str:
         for path in dict.fromkeys((place, normalize(spelled, OS_FAMILY))):
             if covering(path, blocked, OS_FAMILY, "wide") is not None:
                 return "policy blocks this path"
-    if scope.allowed is not None and not _covers(scope.allowed, place):
-        return "the path is outside the allowed directories"
-    return ""
-
-
-def _covers(allowed: tuple[str, ...], place: str) -> bool:
-    return is_absolute(place, OS_FAMILY) and covering(place, _table(allowed, "narrow"), OS_FAMILY, "narrow") is not None
+    if scope.allowed is None:
+        return ""
+    allowed = _table(scope.allowed, "narrow")
+    is_covered = is_absolute(place, OS_FAMILY) and covering(place, allowed, OS_FAMILY, "narrow") is not None
+    return "" if is_covered else "the path is outside the allowed directories"
 
 
 @functools.lru_cache(maxsize=64)
@@ -185,8 +182,7 @@ def root_of(real: str, scope: Scope) -> str:
 @contextmanager
 def open_parent(real: str) -> Iterator[tuple[int | None, str]]:
     """Directory descriptor and name under which to read `real`; (None, real) where there are no such descriptors.
-    Raises ToolFault(PATH_CHANGED) when a component is a link by now, and OSError as the system says it.
-    """
+    Raises ToolFault(PATH_CHANGED) when a component is a link by now, and OSError."""
     parent, name = os.path.split(real)
     if not name:
         raise ToolFault(FaultKind.IS_DIRECTORY, f"is a directory: {real}")
@@ -234,10 +230,8 @@ def _change_fault(name: str) -> ToolFault:
 
 
 def open_regular(fd: int | None, name: str) -> tuple[int, os.stat_result]:
-    """Open an existing regular file to read it, and nothing else: a FIFO or a device neither hangs nor answers.
-
-    Raises ToolFault with IS_DIRECTORY, NOT_REGULAR or PATH_CHANGED, and OSError as the system says it.
-    """
+    """Open an existing regular file to read it: a FIFO or a device neither hangs nor answers. Raises ToolFault with
+    IS_DIRECTORY, NOT_REGULAR or PATH_CHANGED, and OSError."""
     try:
         opened = os.open(name, os.O_RDONLY | SAFE_FLAGS, dir_fd=fd)
     except OSError as error:
@@ -267,13 +261,13 @@ def refuse_irregular(status: os.stat_result | None, name: str) -> None:
 
 @functools.lru_cache(maxsize=64)
 def narrow_scope(scope: Scope, roots: tuple[str, ...]) -> Scope:
-    """The part of the scope under one of the roots, which are absolute real paths."""
+    """The part of the scope under one of the roots, absolute real paths that a family keeps its tools to."""
     if scope.allowed is None:
         return scope._replace(allowed=roots)
-    both = [place for place in scope.allowed if _is_in(place, roots)]
-    both += [root for root in roots if _is_in(root, scope.allowed)]
+
+    def is_in(place: str, others: tuple[str, ...]) -> bool:
+        return any(is_under(normalize(place, OS_FAMILY), normalize(one, OS_FAMILY), OS_FAMILY) for one in others)
+
+    both = [place for place in scope.allowed if is_in(place, roots)]
+    both += [root for root in roots if is_in(root, scope.allowed)]
     return scope._replace(allowed=tuple(dict.fromkeys(both)))
-
-
-def _is_in(place: str, others: Sequence[str]) -> bool:
-    return any(is_under(normalize(place, OS_FAMILY), normalize(one, OS_FAMILY), OS_FAMILY) for one in others)

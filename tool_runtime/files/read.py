@@ -1,8 +1,5 @@
-"""Reading one file (TR 4.1). Blocking: callers run these in a thread, or at once what is small and near.
-
-Parameters and outcomes are frozen; what goes wrong is a ToolFault. Paths go through `paths`, so links that move after
-the check are refused and only regular files are ever touched.
-"""
+"""Reading one file (TR 4.1), and windows of lines. Blocking: callers run these in a thread, or at once what is small
+and near. Links that move after the check of a path are refused, and only regular files are ever touched."""
 
 from __future__ import annotations
 
@@ -46,9 +43,9 @@ class ReadParams(NamedTuple):
 
 
 class ReadOutcome(NamedTuple):
-    """`text` is None for a binary file. `past_end` says that the file has fewer lines than `offset`. `seen` is the file
-    as it was. `is_pdf`: it begins like one, and no text of it was read. `rest` says what of the lines is not in the
-    text, and how it is read; "" where nothing was left out."""
+    """`text` is None for a binary file. `past_end`: the file has fewer lines than `offset`. `seen` is the file as it
+    was. `is_pdf`: it begins like one, and no text of it was read. `rest` says what of the lines is left out, and how it
+    is read."""
 
     text: str | None
     size_bytes: int
@@ -107,8 +104,7 @@ def _rest(window: LineWindow, file: FileIO, params: ReadParams, abandoned: Aband
 
 
 def _count_lines(file: FileIO, abandoned: Abandoned) -> int | None:
-    """The lines of an open file; None for one too large to be read for it, and where bytes do not say where a line
-    ends."""
+    """The lines of an open file; None for one that is too large, and where bytes do not say where a line ends."""
     file.seek(0)
     count = size = 0
     ends = b"\n"
@@ -131,8 +127,8 @@ def _head_bytes(status: os.stat_result) -> int:
 
 
 def _image(file: FileIO, head: bytes, params: ReadParams, abandoned: Abandoned) -> ImageFile | None:
-    """The picture in an open file, of which `head` has been read; None for another kind of file. Of one that is too
-    large no more is read than shows that."""
+    """The picture in an open file, of which `head` has been read; None for another kind of file. Reads no more than
+    shows that it is too large."""
     if header_of(head) is None:
         return None
     data = bytearray(head)
@@ -203,8 +199,8 @@ def _chunks(
 
 
 class FileStamp(NamedTuple):
-    """A file as it was seen. `stamp` is its size, time of change and number on the disk; `sha256` that of its content,
-    empty where not all of it was read."""
+    """A file as a call saw it. `stamp` is its size, time of change and number on the disk; `sha256` that of its
+    content, empty where not all of it was read."""
 
     stamp: str
     sha256: str = ""
@@ -230,8 +226,7 @@ MAX_LINE_CHARS: Final = 2_000  # longer lines are cut to this length
 
 class LineWindow:
     """Picks `limit` lines, None for all, from the line `offset` on, which counts from 1; only their head and tail of
-    `max_output_bytes` are kept. Line ends stay as they are. A line that is asked for alone is shown without the bound
-    on lines."""
+    `max_output_bytes` are kept. Line ends stay. A line that is asked for alone is shown without the bound on lines."""
 
     def __init__(self, offset: int, limit: int | None, max_output_bytes: int) -> None:
         self.done = False
@@ -250,8 +245,7 @@ class LineWindow:
 
     @property
     def cut_line(self) -> int | None:
-        """The number of the line from which on the middle of the window is left out; None where it is whole, and for a
-        line that was asked for alone."""
+        """The number of the line from which on the middle is left out; None where it is whole, and for a line alone."""
         before = self._kept.lines_before_cut
         return None if before is None or self._limit == 1 else self._offset + before
 
@@ -345,9 +339,8 @@ def read_stored(
     file: BinaryIO, offset: int, limit: int, pattern: Pattern | None, max_bytes: int, abandoned: Abandoned
 ) -> tuple[list[tuple[int, str]], bool, int]:
     """`limit` lines with their numbers, at most some `max_bytes` of them, from the line `offset` on, or those that
-    match, from the match `offset` on, both from 1; whether there are more; and how many lines were read. In bounded
-    memory. Lines are as a terminal would show them in the end. Raises OSError, and ToolFault for a call that has been
-    given up."""
+    match, from the match `offset` on; True if there are more; the number of lines read. Lines are as a terminal would
+    show them in the end. Raises OSError, and ToolFault for a call that has been given up."""
     found: list[tuple[int, str]] = []
     number = matched = size = 0
     for line in _lines(file, abandoned):
@@ -359,7 +352,9 @@ def read_stored(
             continue
         if len(found) == limit or size > max_bytes:
             return found, True, number
-        text = _cut(line.decode("utf-8", "replace"))
+        text = line.decode("utf-8", "replace")
+        if len(text) > MAX_LINE_CHARS:
+            text = f"{text[:MAX_LINE_CHARS]}… [{len(text)} characters]"
         size += len(text)
         found.append((number, text))
     return found, False, number
@@ -380,7 +375,3 @@ def _lines(file: BinaryIO, abandoned: Abandoned) -> Iterator[bytes]:
 
 def _plain(line: bytes) -> bytes:
     return strip_controls(line).rstrip(b"\r")
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}… [{len(line)} characters]"

@@ -40,9 +40,9 @@ GIT: Final = ".git"
 
 
 class WalkParams(NamedTuple):
-    """`root` is a real path in the scope. `depth`: 1 is the root's own entries. `ignored_too`: what .gitignore names is
-    walked as well, `git_too`: so are directories called .git. `with_sizes`: files have theirs. What `hidden` names is
-    passed over. `opened` is a descriptor of the root to read its entries by, where the caller has one."""
+    """`root` is a real path in the scope; `depth` 1 is its own entries. `ignored_too`: what .gitignore names is walked
+    as well, `git_too`: so are directories called .git. `with_sizes`: files have theirs. What `hidden` names is passed
+    over. `opened` is a descriptor of the root to read its entries by, if the caller has one."""
 
     root: str
     scope: Scope
@@ -56,10 +56,10 @@ class WalkParams(NamedTuple):
 
 
 class TreeFolder:
-    """A directory of a walk. `path` is from the root, empty for it, else with a slash at its end; `real` is absolute.
-    Names are sorted. `files` are regular ones, `others` are neither those nor directories nor links. `sizes` has that
-    of each file in bytes, where it was asked for. `complete`: no file of it was left out. `to_walk` are its directories
-    that are named, and those that only lead to what may be seen."""
+    """A directory of a walk. `path` is from the root, empty or with a slash at its end; `real` is absolute. Names are
+    sorted; `others` are neither regular files nor directories nor links. `sizes` has that of each file in bytes, where
+    it was asked for. `complete`: no file was left out. `to_walk` are directories that are named, or lead to what may be
+    seen."""
 
     def __init__(self, path: str, real: str) -> None:
         self.path = path
@@ -128,15 +128,14 @@ class TreeFolder:
 
 
 class Walk:
-    """One walk. `left_out` counts entries that policy does not let anybody see, `ignored` those that .gitignore names,
-    `hidden` those of hidden names, `unreadable` directories that the system did not open. `stopped` says why not all of
-    the tree was walked."""
+    """One walk. `left_out` counts entries that policy lets nobody see, `ignored` those that .gitignore names, `hidden`
+    those of hidden names, `unreadable` directories that did not open. `stopped` says why not all was walked."""
 
     def __init__(self, params: WalkParams, abandoned: Abandoned) -> None:
         self.root = params.root
         self._params = params
         self._abandoned = abandoned
-        self._rule = _rule_of(params.scope)
+        self._rule = _tree_rule(params.scope.allowed, params.scope.blocked)
         self._left = params.max_entries
         self.left_out = self.ignored = self.hidden = self.unreadable = 0
         self.stopped: str | None = None
@@ -159,9 +158,8 @@ class Walk:
         return [entry for entry in entries if entry[0] in kept]
 
     def folders(self, behind: str = "") -> Iterator[TreeFolder]:
-        """The directories, each before those in it, in the order of their names; with `behind` those that may hold an
-        entry which comes after this path. Raises OSError where the root cannot be opened, ToolFault for a call that has
-        been given up."""
+        """The directories, each before those in it, by name; with `behind` those that may hold an entry which comes
+        after this path. Raises OSError where the root cannot be opened, ToolFault for a call that has been given up."""
         passed = behind.split("/")[:-1] if behind else []
         params = self._params
         known = IgnorePatterns() if params.ignored_too else _inherited_patterns(params.root, self._rule)
@@ -218,7 +216,12 @@ class Walk:
         """Take out what policy keeps from being named, links that lead to such a place included."""
         found.to_walk = found.folders
         if found.links:
-            kept = [name for name in found.links if self._admits_link(os.path.join(found.real, name))]
+            admits, above = self._rule.admits, found.real
+            kept = [
+                name
+                for name in found.links
+                if admits(inside := os.path.join(above, name)) and admits(os.path.realpath(inside))
+            ]
             self.left_out += len(found.links) - len(kept)
             found.links = kept
         if below == "all":
@@ -241,9 +244,6 @@ class Walk:
         found.folders, found.to_walk = admitted, leading
         self.left_out += found.keep(is_admitted)
 
-    def _admits_link(self, inside: str) -> bool:
-        return self._rule.admits(inside) and self._rule.admits(os.path.realpath(inside))
-
     def _judge_below(self, inside: str, below: Below, name: str) -> Below:
         if below == "all" or (below == "named" and not self._rule.is_named(name)):
             return below
@@ -251,9 +251,9 @@ class Walk:
 
 
 @functools.lru_cache(maxsize=16)
-def _rule_of(scope: Scope) -> TreeRule:
+def _tree_rule(allowed: tuple[str, ...] | None, blocked: tuple[str, ...] | None) -> TreeRule:
     """The rule of a scope, which is the same in every call of a session."""
-    return TreeRule(scope.allowed, scope.blocked, OS_FAMILY)
+    return TreeRule(allowed, blocked, OS_FAMILY)
 
 
 def _own_names(names: Sequence[str]) -> list[str]:
@@ -392,8 +392,8 @@ class IgnorePatterns:
 
 
 def read_patterns(directory: str, name: str = NAME) -> list[str]:
-    """The lines of the file of patterns in a directory, a real path; none where there is no regular file. Reads 256 KiB
-    at most."""
+    """The lines of the file of patterns in a directory, a real path; none where there is no regular file. 256 KiB at
+    most."""
     try:
         with open_parent(os.path.join(directory, name)) as (parent, entry):
             opened, _ = open_regular(parent, entry)

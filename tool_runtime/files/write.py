@@ -1,9 +1,7 @@
-"""Writing, editing, deleting and moving one file (TR 4.2, 4.3). Blocking: callers run these in a thread.
-
-A file is replaced in one step: readers see the old content or the new, never a part. One that no new file can take the
-place of is written in place. Paths go through `files` and the one writer (`files.writer`), so links that
-move after the check are refused and only regular files are ever touched.
-"""
+"""Writing, editing, deleting and moving one file (TR 4.2, 4.3). Blocking: callers run these in a thread. A file is
+replaced in one step: readers see the old content or the new, never a part. One that no new file can take the place of
+is written in place. Paths go through `files` and the one writer (`files.writer`), so links that move after the check
+are refused and only regular files are ever touched."""
 
 from __future__ import annotations
 
@@ -40,8 +38,8 @@ EDIT_MAX_BYTES: Final = 64 * 1024 * 1024  # a larger file is not edited, since a
 
 
 class Expected(NamedTuple):
-    """The state that the caller takes a file to be in: `sha256` is what it must be, `seen` what a call saw of it last.
-    None: it may be anything. `readable`: the caller may read the file, and so may be given its hash, which tells of its
+    """The state that the caller takes a file to be in: `sha256` is what it must be, `seen` what a call saw of it last;
+    None for anything. Only a caller who may read the file (`readable`) is given its hash, which tells of its
     content."""
 
     sha256: str | None = None
@@ -51,9 +49,9 @@ class Expected(NamedTuple):
 
 class WriteParams(NamedTuple):
     """`data` replaces the whole file, or with `append` comes behind what is in it. `mark` is unique to the call, and
-    the same for a process that asks after a crash what is left of it. `mode` are the permissions that the file gets,
-    None for those that it has. Without `through_links` a path that leads through a symbolic link is refused. `kept` is
-    where the content from before is kept while the file is written in place."""
+    the same for a process that asks after a crash what is left of it. The file gets the permissions `mode`, None for
+    those that it has. Without `through_links` a path through a symbolic link is refused. `kept` is for the content from
+    before while the file is written in place."""
 
     path: str
     scope: Scope
@@ -83,9 +81,6 @@ class EditParams(NamedTuple):
     mode: None = None
 
 
-_Params = WriteParams | EditParams
-
-
 class WriteOutcome(NamedTuple):
     """`before` is the earlier content, None when there was no file or it was over BEFORE_MAX_BYTES. `seen` is the file
     as it is now. An edit replaced `places` places. `also` are other names of the file, which have changed with it;
@@ -101,9 +96,11 @@ class WriteOutcome(NamedTuple):
     settle: Callable[[], None] | None = None
 
 
+_Params = WriteParams | EditParams
+
+
 class _Found(NamedTuple):
-    """The file as it is before a write; `content` is None where it is too large to keep. Without a status there is
-    none."""
+    """The file as it is before a write, without a status if there is none; `content` is None where it is too large."""
 
     status: os.stat_result | None = None
     content: bytes | None = None
@@ -210,7 +207,8 @@ def _replace(
         attributes = None if status is None else name
         new = directory.write_new(temporary, data, mode=params.mode, like=status, attributes=attributes)
         abandoned.refuse()
-        _refuse_other(directory.status(name), status, name)
+        if _stamp(directory.status(name)) != _stamp(status):
+            raise ToolFault(FaultKind.CHANGED, f"the file changed while it was written; nothing was replaced: {name}")
         directory.replace(temporary, name)
     except BaseException as error:
         with suppress(OSError):
@@ -236,9 +234,8 @@ def _replace_in_place(
     return done._replace(seen=FileStamp.make(written, done.after), also=tuple(also), settle=settling)
 
 
-def _refuse_other(now: os.stat_result | None, found: os.stat_result | None, name: str) -> None:
-    if (None if now is None else FileStamp.make(now)) != (None if found is None else FileStamp.make(found)):
-        raise ToolFault(FaultKind.CHANGED, f"the file changed while it was written; nothing was replaced: {name}")
+def _stamp(status: os.stat_result | None) -> FileStamp | None:
+    return None if status is None else FileStamp.make(status)
 
 
 def _temporary(real: str, mark: str) -> str:
@@ -307,8 +304,7 @@ def _refuse_other_kinds(status: os.stat_result | None, path: str) -> None:
 
 
 def take_back_half_move(params: MoveParams) -> bool:
-    """Take away the second name of a move by two names that was cut in its middle; True if there was one. Raises
-    ToolFault."""
+    """Take away the second name of a move that was cut in its middle; True if there was one. Raises ToolFault."""
     real, new_real = _ends(params)
     if real == new_real:
         return False
@@ -360,10 +356,8 @@ def _look_at(directory: OpenDirectory, name: str, scope: Scope, abandoned: Aband
     return count
 
 
-# Writing a file in place, where a new file cannot take its place: it has several names, is a mount point, or lies in a
-# directory that cannot be written. Blocking: callers run it in a thread.
-#
-# A new file and a rename leave the old content or the new. A write in place can be cut in its middle, so that
+# A file is written in place where a new file cannot take its place: it has several names, is a mount point, or lies in
+# a directory that cannot be written. Such a write can be cut in its middle, so that
 #
 # - what the file holds and what it is to hold are synced first to a private file of the session (`kept`);
 # - a write that fails puts back what was there;
@@ -373,7 +367,6 @@ def _look_at(directory: OpenDirectory, name: str, scope: Scope, abandoned: Aband
 #
 # Policy has judged one name of the file, and a write in place changes all of them. They are looked for, and where one
 # is not found in what the call may write, nothing is written: a command could make a link of a protected file.
-
 
 MAX_IN_PLACE_BYTES: Final = 256 * 1024 * 1024
 """A larger file is not written in place, since what it holds is kept first."""
@@ -410,9 +403,8 @@ def other_names(real: str, status: os.stat_result, scope: Scope) -> list[str]:
     for path in _same_file(roots, status):
         check_scope(path, path, scope)
         if repository_place(path, scope.allowed, OS_FAMILY) is not None:
-            raise ToolFault(
-                FaultKind.OUT_OF_SCOPE, f"another name of the file is {path}, which policy protects: {real}"
-            )
+            message = f"another name of the file is {path}, which policy protects: {real}"
+            raise ToolFault(FaultKind.OUT_OF_SCOPE, message)
         found.add(path)
         if len(found) == status.st_nlink:
             break

@@ -47,10 +47,8 @@ _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_FLAGS
 
 
 class OpenDirectory:
-    """A directory that is held open. Names are those of entries in it, one component each; all methods raise OSError.
-
-    `fd` is None where the system has no calls relative to a descriptor.
-    """
+    """A directory that is held open; `fd` is None where the system has no calls relative to a descriptor. Names are
+    those of entries in it, one component each; all methods raise OSError."""
 
     def __init__(self, path: str, fd: int | None) -> None:
         self.path = path
@@ -83,7 +81,7 @@ class OpenDirectory:
 
     def open_existing(self, name: str) -> FileIO:
         """The regular file `name`, to be read and written in place, and closed by the caller; no link is followed, and
-        no pipe waited for. Raises OSError."""
+        no pipe waited for."""
         fd = os.open(self.path_of(name), os.O_RDWR | SAFE_FLAGS, dir_fd=self.fd)
         file = open(fd, "r+b", buffering=0)  # noqa: SIM115  the caller closes it
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -102,9 +100,9 @@ class OpenDirectory:
         durable: bool = True,
     ) -> os.stat_result:
         """Make the file `name` with `data`, on the disk when this returns if it is `durable`; its status. It gets the
-        owner and the permissions of `like`, or those of `mode`; with neither those of a new file. Access lists and
-        extended attributes are those of the entry `attributes`, where it is given; PermissionError where they cannot be
-        given. An entry of the name, which a dead process has left, goes first."""
+        owner and the permissions of `like`, or those of `mode`, else those of a new file, and the access lists and
+        extended attributes of the entry `attributes`; PermissionError where they cannot be given. An entry of the name,
+        which a dead process has left, goes first."""
         made_with = 0o666 if mode is None and like is None else 0o600
         try:
             fd = os.open(self.path_of(name), _NEW_FILE, made_with, dir_fd=self.fd)
@@ -169,8 +167,8 @@ class OpenDirectory:
         return OpenDirectory(os.path.join(self.path, name), directories.step(self.fd, self.path_of(name)))
 
     def set_permissions(self, name: str, mode: int) -> None:
-        """Change the permissions of a file or a directory, and of no link. A directory keeps what it has of other
-        bits, a file loses them."""
+        """Change the permissions of a file or a directory, and of no link. A directory keeps other bits, a file loses
+        them."""
         found = os.stat(self.path_of(name), dir_fd=self.fd, follow_symlinks=False).st_mode
         other = found & stat.S_ISGID if stat.S_ISDIR(found) else 0
         directories.set_mode(self.fd, self.path_of(name), mode & (0o1000 | PERMISSIONS) | other)
