@@ -25,7 +25,7 @@ from config.shapes import Problem, display, hint_at, list_problems, member_path
 from tool_runtime.schema import MAX_LISTED, UnusableSchema, advice_on, target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tool_runtime.schema import Judge
 
@@ -109,8 +109,11 @@ def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
     if not isinstance(schema, dict | bool | None) or schema is False:
         raise UnusableSchema("is not an object")
     read: dict[str, Any] = schema if isinstance(schema, dict) else {}
-    if of_object and read.get("type") != "object":
-        read = _object_schema(read)
+    kind = read.get("type")
+    if of_object and kind != "object":
+        if kind is not None and not (isinstance(kind, list) and "object" in kind):
+            raise UnusableSchema('is not of an object: "type": "object"')
+        read = {**read, "type": "object"}
     try:
         foreign_judge(read)
     except UnusableSchema as error:
@@ -123,13 +126,6 @@ def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
             raise error from None
         return mended
     return read
-
-
-def _object_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    kind = schema.get("type")
-    if kind is not None and not (isinstance(kind, list) and "object" in kind):
-        raise UnusableSchema('is not of an object: "type": "object"')
-    return {**schema, "type": "object"}
 
 
 def _mend(schema: Any) -> Any:
@@ -311,9 +307,10 @@ def _more(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) -> st
     if isinstance(kind, _Kind.Required):
         return ""
     value = error.instance
-    return (
-        f"; it is {display(value)}{advice_on(value, _type_check(kind.types)) if isinstance(kind, _Kind.Type) else ''}"
-    )
+    if not isinstance(kind, _Kind.Type):
+        return f"; it is {display(value)}"
+    types = {one for name in kind.types for one in _PYTHON_TYPES.get(name, ())}
+    return f"; it is {display(value)}{advice_on(value, lambda meant: type(meant) in types)}"
 
 
 def _properties_at(schema: Mapping[str, Any], steps: Sequence[str | int]) -> list[str]:
@@ -326,11 +323,6 @@ def _properties_at(schema: Mapping[str, Any], steps: Sequence[str | int]) -> lis
             place = place.get(step) if isinstance(place, dict) else None
     known = place.get("properties") if isinstance(place, dict) else None
     return list(known) if isinstance(known, dict) else []
-
-
-def _type_check(types: Sequence[str]) -> Callable[[Any], bool]:
-    kinds = {kind for name in types for kind in _PYTHON_TYPES.get(name, ())}
-    return lambda value: type(value) in kinds
 
 
 def _first_line(error: Exception) -> str:

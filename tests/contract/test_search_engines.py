@@ -21,7 +21,6 @@ from tool_runtime.files.grep import (
     GrepParams,
     Ripgrep,
     Search,
-    SearchQuestion,
     find_ripgrep,
     grep,
     translate_pattern,
@@ -128,7 +127,7 @@ def test_rg_is_given_no_pattern_that_it_refuses_and_re2_takes(pattern: str) -> N
     if written is None or compile_pattern(pattern) is None:
         return
     assert RG is not None
-    search = Search(SearchQuestion(RG, os.path.dirname(__file__), written, False, 1), 1)
+    search = Search(RG, os.path.dirname(__file__), written, 1, 1, ignore_case=False)
     search.add("", ["none"], complete=False)
     assert search.answer(Abandoned()) == {}
 

@@ -286,10 +286,13 @@ class Operations:
 
     def _make_client(self) -> HttpClient:
         from tool_runtime.web import network_under
-        from tool_runtime.web.http import HttpClient, HttpLimits
+        from tool_runtime.web.http import HttpClient
 
-        settings, network = self.settings, network_under(self.settings, tls_checks=self._tls_checks)
-        return HttpClient(self.pool, HttpLimits(settings.http_max_body_bytes, settings.http_max_redirects), network)
+        limits = {
+            "max_body_bytes": self.settings.http_max_body_bytes,
+            "max_redirects": self.settings.http_max_redirects,
+        }
+        return HttpClient(self.pool, network_under(self.settings, tls_checks=self._tls_checks), **limits)
 
     def _ends(self, request: ToolRequest) -> writing.MoveParams:
         return writing.MoveParams(

@@ -235,7 +235,7 @@ def _sources(text: str) -> Iterator[_CellSource]:
     cells = next((begin for name, begin, _ in _members(text, 0) if name == "cells"), None)
     if cells is None or text[cells] != "[":
         raise ValueError("no list of cells")
-    for begin in _items(text, cells):
+    for begin, _, _ in _parts(text, cells, "[]"):
         for name, at, end in _members(text, begin):
             if name == "source":
                 value = json.loads(text[at:end])
@@ -256,10 +256,6 @@ def _members(text: str, begin: int) -> Iterator[tuple[str, int, int]]:
             raise ValueError("no object")
         start = _skip(text, colon + 1)
         yield name, start, _DECODER.raw_decode(text, start)[1]
-
-
-def _items(text: str, begin: int) -> Iterator[int]:
-    return (at for at, _, _ in _parts(text, begin, "[]"))
 
 
 def _parts(text: str, begin: int, ends: str) -> Iterator[tuple[int, Any, int]]:
@@ -347,10 +343,7 @@ def _pieces(line: str) -> set[str]:
 
 
 def _render(lines: list[str], numbers: list[int]) -> str:
-    shown = [f"{number}: {_cut(lines[number - 1])}" for number in numbers[:_MAX_SHOWN]]
-    return " | ".join(shown)
-
-
-def _cut(line: str) -> str:
-    line = line.rstrip("\r")
-    return line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…"
+    shown = [(number, lines[number - 1].rstrip("\r")) for number in numbers[:_MAX_SHOWN]]
+    return " | ".join(
+        f"{number}: {line if len(line) <= _MAX_LINE_CHARS else f'{line[:_MAX_LINE_CHARS]}…'}" for number, line in shown
+    )

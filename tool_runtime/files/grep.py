@@ -45,8 +45,8 @@ _LINE_BREAK: Final = re.compile(r"\n|(?<!\\)(?:\\\\)*\\n")
 
 class GrepParams(NamedTuple):
     """`glob` limits the files by name, `before` and `after` are lines of context. `limit` counts matching lines in
-    content, else files, and so many of `offset` are passed over. `literal`: the pattern is a text. `rg`: to be used.
-    What `hidden` names is passed over. `depth`: 1 is the directory's own files; after `max_files` the search ends.
+    content, else files, and `offset` of them are passed over. `literal`: the pattern is a text. `rg` is to be used.
+    What `hidden` names is passed over. `depth` 1 is the directory's own files; after `max_files` the search ends.
     `printable_only`: files of which more than 30% cannot be printed are binary, too (NT)."""
 
     path: str
@@ -124,18 +124,9 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
         walk = Walk(wanted_files._replace(with_sizes=params.max_file_size_bytes is not None), abandoned)
         candidates, with_match = search.candidates(root, walk)
         hits = search.search_all(candidates, with_match)
-    return GrepOutcome(
-        root,
-        hits,
-        sum(len(files.names) for files in candidates),
-        search.more,
-        search.large,
-        search.unreadable + walk.unreadable,
-        walk.left_out,
-        walk.ignored,
-        search.stopped or walk.stopped,
-        walk.hidden,
-    )
+    files, unreadable = sum(len(files.names) for files in candidates), search.unreadable + walk.unreadable
+    counts = search.more, search.large, unreadable, walk.left_out, walk.ignored
+    return GrepOutcome(root, hits, files, *counts, search.stopped or walk.stopped, walk.hidden)
 
 
 def _pattern(params: GrepParams) -> Pattern:
@@ -174,7 +165,12 @@ class _Search:
         pattern, None where it is not asked, or does not take the question."""
         params = self._params
         glob = None if params.glob is None else glob_below(params.glob, root, params.path)
-        rg = self._ripgrep(root)
+        rg: Search | None = None
+        if params.rg is not None:
+            pattern = quote(params.pattern) if params.literal else params.pattern
+            written = translate_pattern(pattern, with_returns=self._with_returns)
+            if written is not None:
+                rg = Search(params.rg, root, written, MANY_FILES, self._most, ignore_case=params.ignore_case)
         found: list[_Files] = []
         left = params.max_files
         try:
@@ -194,16 +190,6 @@ class _Search:
         finally:
             if rg is not None:
                 rg.close()
-
-    def _ripgrep(self, root: str) -> Search | None:
-        params = self._params
-        if params.rg is None:
-            return None
-        pattern = quote(params.pattern) if params.literal else params.pattern
-        written = translate_pattern(pattern, with_returns=self._with_returns)
-        if written is None:
-            return None
-        return Search(SearchQuestion(params.rg, root, written, params.ignore_case, self._most), MANY_FILES)
 
     def _names_to_search(self, folder: TreeFolder, glob: Pattern | None) -> list[str]:
         names = folder.files
@@ -414,27 +400,17 @@ class Ripgrep(NamedTuple):
     environment: dict[str, str]
 
 
-class SearchQuestion(NamedTuple):
-    """The question of one search for all files: `pattern` is in the words of `translate_pattern`."""
-
-    rg: Ripgrep
-    root: str
-    pattern: str
-    ignore_case: bool
-    max_file_size_bytes: int
-
-    @property
-    def argv(self) -> list[str]:
-        """The command line up to the paths."""
-        options = [*_OPTIONS, f"--max-filesize={self.max_file_size_bytes}", f"--regexp={self.pattern}"]
-        return [self.rg.program, *options, *(["--ignore-case"] if self.ignore_case else []), "--"]
-
-
 class Search:
-    """One question, asked of files while they are found, by a process for some thousands of them."""
+    """One question, asked of files while they are found, by a process for some thousands of them. `pattern` is in the
+    words of `translate_pattern`; of fewer than `least_files` nothing is asked."""
 
-    def __init__(self, question: SearchQuestion, least_files: int) -> None:
-        self._question = question
+    def __init__(
+        self, rg: Ripgrep, root: str, pattern: str, least_files: int, max_file_bytes: int, *, ignore_case: bool
+    ) -> None:
+        options = [*_OPTIONS, f"--max-filesize={max_file_bytes}", f"--regexp={pattern}"]
+        self._argv = [rg.program, *options, *(["--ignore-case"] if ignore_case else []), "--"]
+        self._environment = rg.environment
+        self._root = root
         self._least_files = least_files
         self._waiting: list[str] = []
         self._waiting_bytes = self._waiting_files = self._files = 0
@@ -492,9 +468,9 @@ class Search:
             return
         said = tempfile.TemporaryFile()  # noqa: SIM115  closed with its process
         process = subprocess.Popen(
-            [*self._question.argv, *self._waiting],
-            cwd=self._question.root,
-            env=self._question.rg.environment,
+            [*self._argv, *self._waiting],
+            cwd=self._root,
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.PIPE,

@@ -36,17 +36,16 @@ class SpillRoom:
 
 class Spill:
     """The first bytes of a stream, as far as there is `room` for them, and, when there was more, the end of it.
-
-    `buffer_bytes` of it are held in memory. What is longer lies in a file in `directory`, None for the host's own
-    place for temporary files. `problem` says why that file could not be written: what there was until then is kept.
-    """
+    `kept_bytes` are kept, of which `buffer_bytes` are held in memory; what is longer lies in a file in `directory`,
+    None for the host's own place for temporary files. `problem` says why that file could not be written: what there was
+    until then is kept."""
 
     def __init__(self, room: SpillRoom, buffer_bytes: int, directory: str | None) -> None:
         self.problem: str | None = None
         self._room = room
         self._buffer_bytes = buffer_bytes
         self._directory = directory
-        self._kept = 0
+        self.kept_bytes = 0
         self._buffer = BytesIO()
         self._file: IO[bytes] | None = None
 
@@ -58,25 +57,20 @@ class Spill:
             return
         piece = chunk[: room.left]
         room.left -= len(piece)
-        if self._file is None and self._kept + len(piece) <= self._buffer_bytes:
+        if self._file is None and self.kept_bytes + len(piece) <= self._buffer_bytes:
             self._buffer.write(piece)
-            self._kept += len(piece)
+            self.kept_bytes += len(piece)
             return
         try:
             file = self._file or self._spool()
             for written in _write(file, piece):
-                self._kept += written
+                self.kept_bytes += written
         except OSError as error:
             self.problem = error.strerror or str(error)
 
-    @property
-    def kept_bytes(self) -> int:
-        """The number of bytes, from the first on, that are kept."""
-        return self._kept
-
     def read(self, start: int, size: int) -> bytes:
         """Up to `size` of the bytes that are kept, from byte `start` on. Raises OSError."""
-        size = min(size, self._kept - start)
+        size = min(size, self.kept_bytes - start)
         if size <= 0:
             return b""
         if self._file is None:
@@ -84,7 +78,7 @@ class Spill:
                 return held[start : start + size].tobytes()
         self._file.seek(start)
         data = self._file.read(size)
-        self._file.seek(self._kept)  # `add` goes on there
+        self._file.seek(self.kept_bytes)  # `add` goes on there
         if len(data) < size:
             raise OSError("the file is shorter than what was written to it")
         return data
@@ -92,14 +86,14 @@ class Spill:
     def content(self, ends: HeadTail) -> bytes | Spooled:
         """Everything, or what was kept, a marker and the tail that `ends` has of the same stream. A file is its
         owner's to close from here on."""
-        missing = ends.total - self._kept
+        missing = ends.total - self.kept_bytes
         if self._file is None:
             kept = self._buffer.getvalue()
             return join_ends(kept, ends.tail(missing), ends.total) if missing > 0 else kept
         file, self._file = self._file, None
         if missing <= 0:
-            return SpooledFile(file, self._kept)
-        whole = self._kept - _cut_at_end(file, self._kept)
+            return SpooledFile(file, self.kept_bytes)
+        whole = self.kept_bytes - _cut_at_end(file, self.kept_bytes)
         return SpooledFile(file, whole, mark_tail(whole, ends.tail(missing), ends.total))
 
     def close(self) -> None:
@@ -126,20 +120,16 @@ class Spill:
 
 
 class SpooledFile:
-    """The first `size` bytes of a file, and an `ending` behind them. It owns the file."""
+    """See Spooled: the first `size` bytes of a file, and an `ending` behind them. It owns the file."""
 
     def __init__(self, file: IO[bytes], size: int, ending: bytes = b"") -> None:
         self._file = file
         self._bytes = size
+        self.size = size + len(ending)
         self._ending = ending
         # A reader in a thread may go on after its caller was cancelled and has closed this: its number may be another
         # file's by then.
         self._guard = threading.Lock()
-
-    @property
-    def size(self) -> int:
-        """See Spooled."""
-        return self._bytes + len(self._ending)
 
     def pieces(self) -> Iterator[bytes]:
         """See Spooled."""

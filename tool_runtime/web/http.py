@@ -45,13 +45,6 @@ _HARMLESS: Final = frozenset({"accept", "accept-language", "content-type", "user
 _MAX_POOLS: Final = 32
 
 
-class HttpLimits(NamedTuple):
-    """For all requests of a client."""
-
-    max_body_bytes: int
-    max_redirects: int
-
-
 class HttpParams(NamedTuple):
     """One request. `timeout_s` covers the whole exchange, redirects included. `max_saved_bytes` is the limit of the
     body of a 2xx response, None for that of the client. Of a body longer than `cut_body_bytes` so much is taken, and it
@@ -80,11 +73,18 @@ class HttpOutcome(NamedTuple):
 
 
 class HttpClient:
-    """Pooled connections; made on a running loop, closed on the same."""
+    """Pooled connections under the rules of `network`; made on a running loop, closed on the same. Answers have
+    `max_body_bytes` at most, unless a request says otherwise."""
 
-    def __init__(self, pool: DaemonPool, limits: HttpLimits, network: Network) -> None:
-        self._limits = limits
-        self._connections = ConnectionPools(pool, network)
+    def __init__(self, pool: DaemonPool, network: Network, *, max_body_bytes: int, max_redirects: int) -> None:
+        self._threads = pool
+        self._network = network
+        self._max_body_bytes = max_body_bytes
+        self._max_redirects = max_redirects
+        # The user's SSL_CERT_FILE counts here: networks with a certificate authority of their own need it.
+        self._tls = httpx.create_ssl_context(verify=network.tls_checks, trust_env=True)
+        self._gates: dict[DomainScope, Gate] = {}
+        self._pools: dict[tuple[DomainScope, str | None], httpcore.AsyncConnectionPool] = {}
 
     async def fetch(self, params: HttpParams) -> HttpOutcome:
         """Raises ToolFault: INVALID_ARGUMENT, ADDRESS_REFUSED, OUT_OF_SCOPE, NETWORK, RESPONSE_TOO_LARGE, TIMED_OUT."""
@@ -98,21 +98,25 @@ class HttpClient:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._connections.aclose()
+        for pool in self._pools.values():
+            await pool.aclose()
 
     async def _follow(self, params: HttpParams) -> HttpOutcome:
         check_headers(params.headers)
-        for _ in range(self._limits.max_redirects + 1):
+        if params.domains not in self._gates:
+            self._gates[params.domains] = Gate(params.domains, self._network)
+        gate = self._gates[params.domains]
+        for _ in range(self._max_redirects + 1):
             url = parse_url(params.url)
-            self._connections.gate(params.domains).check_url(params.url)
-            outcome = await self._exchange(params, url)
+            gate.check_url(params.url)
+            outcome = await self._exchange(params, url, gate)
             location = outcome.headers.get("location")
             if outcome.status not in _REDIRECTS or location is None:
                 return outcome
             params = follow_redirect(params, url, location, outcome.status)
-        raise ToolFault(FaultKind.NETWORK, f"more than {self._limits.max_redirects} redirects: {params.url}")
+        raise ToolFault(FaultKind.NETWORK, f"more than {self._max_redirects} redirects: {params.url}")
 
-    async def _exchange(self, params: HttpParams, url: httpx.URL) -> HttpOutcome:
+    async def _exchange(self, params: HttpParams, url: httpx.URL, gate: Gate) -> HttpOutcome:
         request = httpcore.Request(
             params.method,
             httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
@@ -120,12 +124,13 @@ class HttpClient:
             content=params.body,
             extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), params.timeout_s)},
         )
-        response = await self._connections.pool_for(params.url, params.domains).handle_async_request(request)
+        response = await self._pool_for(params, gate).handle_async_request(request)
         try:
             headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-            limit = params.cut_body_bytes
+            limit, cut = params.cut_body_bytes, False
             if limit is None:
-                body, cut = await _body(response.aiter_stream(), headers, self._limit(params, response.status)), False
+                saved = params.max_saved_bytes if 200 <= response.status < 300 else None
+                body = await _body(response.aiter_stream(), headers, self._max_body_bytes if saved is None else saved)
             else:
                 body, cut = await _beginning(response.aiter_stream(), headers, limit)
         finally:
@@ -133,15 +138,24 @@ class HttpClient:
         reason = response.extensions.get("reason_phrase", b"").decode("latin-1")
         return HttpOutcome(str(url), response.status, reason, headers, body, cut)
 
-    def _limit(self, params: HttpParams, status: int) -> int:
-        if params.max_saved_bytes is not None and is_success(status):
-            return params.max_saved_bytes
-        return self._limits.max_body_bytes
-
-
-def is_success(status: int) -> bool:
-    """True if an HTTP status says that the request succeeded."""
-    return 200 <= status < 300
+    def _pool_for(self, params: HttpParams, gate: Gate) -> httpcore.AsyncConnectionPool:
+        """The pool for a URL that the gate has let through. Local hosts are asked without a proxy, whose own network
+        they are not in."""
+        scheme = params.url.partition(":")[0].lower()
+        proxy = None if gate.is_local(target_of(params.url)[0]) else self._network.proxies.get(scheme)
+        key = (params.domains, proxy)
+        if key not in self._pools:
+            if len(self._pools) >= _MAX_POOLS:
+                raise ToolFault(FaultKind.SYSTEM, "requests were made under too many policies in one process")
+            self._pools[key] = httpcore.AsyncConnectionPool(
+                ssl_context=self._tls,
+                proxy=None if proxy is None else _proxy(proxy, self._tls),
+                max_connections=32,
+                max_keepalive_connections=8,
+                keepalive_expiry=15.0,
+                network_backend=_CheckedBackend(self._threads, gate if proxy is None else None),
+            )
+        return self._pools[key]
 
 
 def parse_url(text: str) -> httpx.URL:
@@ -195,11 +209,12 @@ def _headers(params: HttpParams, url: httpx.URL) -> list[tuple[bytes, bytes]]:
 
 async def _body(stream: AsyncIterator[bytes], headers: Mapping[str, str], limit: int) -> bytes:
     """The whole body. Unpacking stops at the limit too: a small answer may unpack to gigabytes."""
-    if headers.get("content-length", "").isdigit() and int(headers["content-length"]) > limit:
-        raise _too_large(limit)
-    body, is_longer = await _beginning(stream, headers, limit)
+    declared = headers.get("content-length", "")
+    is_longer = declared.isdigit() and int(declared) > limit
+    if not is_longer:
+        body, is_longer = await _beginning(stream, headers, limit)
     if is_longer:
-        raise _too_large(limit)
+        raise ToolFault(FaultKind.RESPONSE_TOO_LARGE, f"the response body is larger than {limit} bytes")
     return body
 
 
@@ -213,10 +228,6 @@ async def _beginning(stream: AsyncIterator[bytes], headers: Mapping[str, str], l
         if len(body) > limit:
             return bytes(body[:limit]), True
     return bytes(body), False
-
-
-def _too_large(limit: int) -> ToolFault:
-    return ToolFault(FaultKind.RESPONSE_TOO_LARGE, f"the response body is larger than {limit} bytes")
 
 
 class _Inflate:
@@ -235,51 +246,6 @@ class _Inflate:
             self._fresh = False
         self._engine = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers mean raw deflate by "deflate"
         return self.take(chunk, room)
-
-
-class ConnectionPools:
-    """Pools of connections; made on a running loop, closed on the same."""
-
-    def __init__(self, pool: DaemonPool, network: Network) -> None:
-        self._threads = pool
-        self._network = network
-        # The user's SSL_CERT_FILE counts here: networks with a certificate authority of their own need it.
-        self._tls = httpx.create_ssl_context(verify=network.tls_checks, trust_env=True)
-        self._gates: dict[DomainScope, Gate] = {}
-        self._pools: dict[tuple[DomainScope, str | None], httpcore.AsyncConnectionPool] = {}
-
-    def gate(self, scope: DomainScope) -> Gate:
-        """The gate of `scope`."""
-        if scope not in self._gates:
-            self._gates[scope] = Gate(scope, self._network)
-        return self._gates[scope]
-
-    def pool_for(self, url: str, scope: DomainScope) -> httpcore.AsyncConnectionPool:
-        """The pool for a URL that the gate of `scope` has let through. Local hosts are asked without a proxy, whose own
-        network they are not in."""
-        scheme, gate = url.partition(":")[0].lower(), self.gate(scope)
-        proxy = None if gate.is_local(target_of(url)[0]) else self._network.proxies.get(scheme)
-        key = (scope, proxy)
-        if key not in self._pools:
-            if len(self._pools) >= _MAX_POOLS:
-                raise ToolFault(FaultKind.SYSTEM, "requests were made under too many policies in one process")
-            self._pools[key] = self._new(gate, proxy)
-        return self._pools[key]
-
-    def _new(self, gate: Gate, proxy: str | None) -> httpcore.AsyncConnectionPool:
-        return httpcore.AsyncConnectionPool(
-            ssl_context=self._tls,
-            proxy=None if proxy is None else _proxy(proxy, self._tls),
-            max_connections=32,
-            max_keepalive_connections=8,
-            keepalive_expiry=15.0,
-            network_backend=_CheckedBackend(self._threads, gate if proxy is None else None),
-        )
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        for pool in self._pools.values():
-            await pool.aclose()
 
 
 def _proxy(url: str, tls: SSLContext) -> httpcore.Proxy:

@@ -120,11 +120,8 @@ class DomainProxy:
                 continue
             task = asyncio.create_task(self._handle(connection), name="sandbox-proxy-connection")
             self._running.add(task)
-            task.add_done_callback(self._over)
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self._places.release()
+            task.add_done_callback(self._running.discard)
+            task.add_done_callback(lambda _: self._places.release())
 
     async def _handle(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection, limit=_BUFFER)
@@ -156,13 +153,15 @@ class DomainProxy:
             await _refuse(writer, "502 Bad Gateway", f"{wanted.label}: {error or 'no answer in time'}")
             return
         try:
-            if wanted.is_tunnel and not self._upstream(wanted):
+            upstream = self._upstream(wanted)
+            if wanted.is_tunnel and upstream is None:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             else:
-                upstream = self._upstream(wanted)
                 more = () if upstream is None or upstream.authorization is None else (upstream.authorization,)
                 server_writer.write(wanted.head(for_proxy=upstream is not None, more=more))
-            await _both_ways((reader, writer), (server_reader, server_writer))
+            async with asyncio.TaskGroup() as group:  # until both ends have nothing more to send, or one is gone
+                group.create_task(_pass_on(reader, server_writer))
+                group.create_task(_pass_on(server_reader, writer))
         finally:
             await _close(server_writer)
 
@@ -191,14 +190,6 @@ class DomainProxy:
 
 async def _open(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection(host, port, limit=_BUFFER)
-
-
-async def _both_ways(
-    one: tuple[asyncio.StreamReader, asyncio.StreamWriter], other: tuple[asyncio.StreamReader, asyncio.StreamWriter]
-) -> None:
-    async with asyncio.TaskGroup() as group:
-        group.create_task(_pass_on(one[0], other[1]))
-        group.create_task(_pass_on(other[0], one[1]))
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -256,9 +247,8 @@ class ProxyRequest(NamedTuple):
         request a connection: what follows on this one might be meant for another host."""
         method, target, version = self.line.split(b" ")
         # What was judged, spelled as it was judged: two readers may take one spelling for two hosts.
-        host = f"[{self.host}]" if ":" in self.host else self.host
         if self.is_tunnel:
-            target = f"{host}:{self.port}".encode()
+            target = self.url[len("https://") : -1].encode()
         else:
             path = _path_of(target)
             target = f"{self.url[:-1]}".encode() + path if for_proxy else path
