@@ -33,10 +33,12 @@ _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KE
 
 
 class PythonTool:
-    """A function as a tool. A call of it is a plain call of the function, without a session. The model reads `name` and
-    `description`; `timeout_s` limits a call. `side_effects` False says that running a call twice changes nothing, so
-    after a crash it is run again. Raises TypeError for a function that cannot be called by the names of its parameters
-    or has one without an annotation."""
+    """A function as a tool. A call of it is a plain call of the function, without a session.
+
+    The model reads `name` and `description`; `timeout_s` limits a call. `side_effects` False says that running a call
+    twice changes nothing, so after a crash it is run again. Raises TypeError for a function that cannot be called by
+    the names of its parameters or has one without an annotation.
+    """
 
     def __init__(
         self, function: Callable[..., Any], *, name: str, description: str, side_effects: bool, timeout_s: float
