@@ -16,6 +16,7 @@ from tool_runtime.platform import landlock, linux_calls, mounts, seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Sequence
     from typing import Final
 
@@ -71,6 +72,19 @@ def restrict_this_thread(wanted: Restriction, *, is_bounded: bool = False) -> in
         hold_files(wanted)
     wanted_filter = seccomp.Filter(linux_calls.machine(), wanted.network, wanted.with_listener)
     return seccomp.install(seccomp.program(wanted_filter), with_listener=wanted.with_listener)
+
+
+def launch_by_this_thread(
+    wanted: Restriction, launch: Callable[[], subprocess.Popen[bytes]]
+) -> tuple[subprocess.Popen[bytes], int | None]:
+    """Hold the calling thread and start a program by `launch`; the program and the descriptor. Raises OSError."""
+    listener = restrict_this_thread(wanted)
+    try:
+        return launch(), listener
+    except BaseException:
+        if listener is not None:
+            os.close(listener)
+        raise
 
 
 def hold_files(wanted: Restriction) -> None:

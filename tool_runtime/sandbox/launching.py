@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import marshal
 import os
 import signal
@@ -364,22 +365,12 @@ def _try_thread(directory: str, abi: int, *, with_listener: bool) -> TrialProble
     restriction = linux_sandbox.Restriction(rules, abi, network, with_listener)
     try:
         with _scratch(directory) as (kept, _):
-            argv = [_SHELL, "-c", _TRY, "sh", kept]
-            process, listener = run_in_fresh_thread(lambda: _start(restriction, argv))
+            argv, pipe = [_SHELL, "-c", _TRY, "sh", kept], subprocess.PIPE
+            start = functools.partial(subprocess.Popen[bytes], argv, stdin=pipe, stdout=pipe, stderr=pipe, env={})
+            process, listener = run_in_fresh_thread(lambda: linux_sandbox.launch_by_this_thread(restriction, start))
             return _await_end(process, listener)
     except OSError as error:
         return _problem(error, _NO_LISTENER if with_listener else _NONE_HERE)
-
-
-def _start(restriction: Restriction, argv: list[str]) -> tuple[subprocess.Popen[bytes], int | None]:
-    listener = linux_sandbox.restrict_this_thread(restriction)
-    pipe = subprocess.PIPE
-    try:
-        return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env={}), listener
-    except OSError:
-        if listener is not None:
-            os.close(listener)
-        raise
 
 
 def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> TrialProblem | None:

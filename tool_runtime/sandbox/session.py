@@ -44,7 +44,7 @@ from tool_runtime.sandbox import directory_of, find
 from tool_runtime.sandbox.denials import Disk, denials_in, filter_denials
 from tool_runtime.sandbox.launching import LaunchedPopen, Launcher
 from tool_runtime.sandbox.protected_paths import Guarded
-from tool_runtime.sandbox.sockets import HeldSockets, SocketRules
+from tool_runtime.sandbox.sockets import SocketRules
 from tool_runtime.sandbox.supervisor import OwnSockets, SocketSupervisor
 from tool_runtime.sandbox.workspace_places import writable_roots
 from tool_runtime.threads import run_in_fresh_thread
@@ -120,7 +120,9 @@ class HeldCommand:
             restriction = self._sandbox.restriction(self.scope)
             if self.is_looked_at:
                 self._look()
-            self._sandbox.began(self)
+            self._sandbox.running.add(self)
+            if self._sandbox.found.is_supervised:
+                self._sandbox.with_programs.add(self)
             process, listener = self._sandbox.launch(self.scope, restriction, launch)
         except OSError:
             self.over()
@@ -174,7 +176,7 @@ class HeldCommand:
         told = {denial.what for denial in seen}
 
         def closed() -> Sequence[str]:
-            return self._sandbox.rules(self.scope).closed
+            return self._sandbox.kept.rules(self.scope).closed
 
         found = [
             denial
@@ -185,24 +187,12 @@ class HeldCommand:
 
     def gone(self) -> None:
         """None of its programs is left. Safe from any thread."""
-        if self._is_over and self._sandbox.may_have_left(self):  # what has outlived it may have written since
+        if self._is_over and self in self._sandbox.with_programs:  # what has outlived it may have written since
             with suppress(OSError):  # the next command's look sees what is left
                 self._sandbox.late += self._sandbox.guarded.check(self.scope.unchangeable, {}, self.scope)
         self._sandbox.on_last_end(self)
         if self.proxy is not None:
             self._sandbox.end_proxy(self.proxy)
-
-
-def _launch(
-    restriction: Restriction, launch: Callable[[Opened], subprocess.Popen[bytes]]
-) -> tuple[subprocess.Popen[bytes], int | None]:
-    listener = linux_sandbox.restrict_this_thread(restriction)
-    try:
-        return launch(subprocess.Popen), listener
-    except BaseException:
-        if listener is not None:
-            os.close(listener)
-        raise
 
 
 class Sandbox:
@@ -217,18 +207,19 @@ class Sandbox:
         self._supervisor: SocketSupervisor | None = None
         self._launcher: Launcher | None = None
         self._own: dict[CommandScope, OwnSockets] = {}
-        self._running: set[HeldCommand] = set()
+        self.running: set[HeldCommand] = set()
         self._has_looked = False
         self.late: list[Denial] = []
         """Changes by programs that outlived their command, for the next result."""
-        self._with_programs: set[HeldCommand] = set()
+        self.with_programs: set[HeldCommand] = set()
+        """Commands of which programs were left when anybody looked last."""
         self._agents = _agent_sockets(os.environ)
         self._proxies: set[DomainProxy] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         in_view = self.found.level == "namespace"
         make = landlock.rules_in_view if in_view else landlock.rules_for
-        self._kept = KeptRules(make, self._restriction, in_view=in_view)
+        self.kept = KeptRules(make, self._restriction, in_view=in_view)
         self._forgetting: asyncio.TimerHandle | None = None
         self._reaping: asyncio.TimerHandle | None = None
 
@@ -245,20 +236,14 @@ class Sandbox:
         `mark` is the same for a process that asks after a crash what the command has changed."""
         return HeldCommand(self, scope, cwd, on_denial, mark)
 
-    def began(self, command: HeldCommand) -> None:
-        """A command is about to run."""
-        self._running.add(command)
-        if self.found.is_supervised:
-            self._with_programs.add(command)
-
     def on_end(self, command: HeldCommand) -> None:
         """A command is over; programs of it may be left."""
-        self._running.discard(command)
+        self.running.discard(command)
         self._reap_soon()
 
     def on_last_end(self, command: HeldCommand) -> None:
         """No program of a command is left."""
-        self._with_programs.discard(command)
+        self.with_programs.discard(command)
         self._reap_soon()
 
     def _reap_soon(self) -> None:
@@ -278,17 +263,13 @@ class Sandbox:
             if 2 * after_s <= _REAPED_S[1]:
                 self._reap_later(2 * after_s)
 
-    def may_have_left(self, command: HeldCommand) -> bool:
-        """True if programs of a command were there when anybody looked last."""
-        return command in self._with_programs
-
     def has_programs(self, listener: int | None) -> bool:
         """True if a program is left of the command that the supervisor asks about by this descriptor."""
         return listener is not None and self._supervisor is not None and self._supervisor.has_programs(listener)
 
     def is_quiet(self) -> bool:
         """True if no command runs, and nothing that one has left running, that may write in the workspace."""
-        return not any(one.is_looked_at for one in (*self._running, *self._with_programs))
+        return not any(one.is_looked_at for one in (*self.running, *self.with_programs))
 
     def may_write_here(self, scope: CommandScope) -> bool:
         """True if a command under `scope` may write in the workspace."""
@@ -308,21 +289,16 @@ class Sandbox:
         """Of one that reaches no host, over the others."""
         return offline_variables(self._settings.caches)
 
-    def rules(self, scope: CommandScope) -> Rules:
-        """The Landlock rules of the last command under `scope`."""
-        return self._kept.rules(scope)
-
     def restriction(self, scope: CommandScope) -> Restriction:
         """The restriction of the thread that starts a command under `scope`, as the disk is now. Raises OSError."""
         if self._forgetting is not None:
             self._forgetting.cancel()
-        self._forgetting = self._loop.call_later(_KEPT_S, self._kept.forget)
-        return self._kept.get(scope).restriction
+        self._forgetting = self._loop.call_later(_KEPT_S, self.kept.forget)
+        return self.kept.get(scope).restriction
 
     def _restriction(self, scope: CommandScope, rules: Rules) -> Restriction:
-        is_open = _is_open(scope)
         supervised = self.found.is_supervised
-        network: Network = "open" if is_open else "supervised" if supervised else "closed"
+        network: Network = "open" if _is_open(scope) else "supervised" if supervised else "closed"
         return linux_sandbox.Restriction(rules.rules, self.found.abi, network, supervised)
 
     def launch(
@@ -330,7 +306,8 @@ class Sandbox:
     ) -> tuple[subprocess.Popen[bytes], int | None]:
         """Start a program by `launch`: the process, and the descriptor that asks about its sockets. Raises OSError."""
         if self.found.level != "namespace":
-            return run_in_fresh_thread(lambda: _launch(restriction, launch))
+            held = functools.partial(launch, subprocess.Popen)
+            return run_in_fresh_thread(lambda: linux_sandbox.launch_by_this_thread(restriction, held))
         if self._launcher is None:
             self._launcher = Launcher(self.found.namespaces)
         launcher = self._launcher
@@ -360,10 +337,10 @@ class Sandbox:
             is_open=restriction.network == "open",
             private=(landlock.SHARED_MEMORY,) if self.found.level == "namespace" else (),
             address_allowed=self._runtime.address_allowed or _is_public,
-            opens_here=_nowhere if command.proxy is None else command.proxy.opens_here,
+            opens_here=(lambda *_: False) if command.proxy is None else command.proxy.opens_here,
             report=command.report,
         )
-        self._supervisor.watch(listener, HeldSockets(held), command.gone)
+        self._supervisor.watch(listener, held, command.gone)
 
     def proxy_for(self, scope: CommandScope, report: Callable[[Denial], None]) -> DomainProxy | None:
         """A proxy for one command under `scope`; None where it has no network, or needs none. Without a supervisor
@@ -393,7 +370,7 @@ class Sandbox:
         for timer in (self._forgetting, self._reaping):
             if timer is not None:
                 timer.cancel()
-        self._kept.forget()
+        self.kept.forget()
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             await self._pool.run(supervisor.close)
@@ -406,10 +383,6 @@ class Sandbox:
             self._end_proxy(proxy)
         if self._ending:
             await asyncio.wait(self._ending)
-
-
-def _nowhere(_address: str, _port: int) -> bool:
-    return False
 
 
 def _is_public(address: str) -> bool:

@@ -44,12 +44,30 @@ _USUAL_FIRST_PORT: Final = 1024
 _TYPES: Final = {1: "stream", 2: "datagram", 3: "raw"}
 
 
+_INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
+_DOMAIN: Final = 53
+_RESOLVERS: Final = "/etc/resolv.conf"
+_MAX_BYTES: Final = 65_535
+_MAX_PIECES: Final = 1024
+_MAX_MESSAGES: Final = 32
+_MAX_CONTROL: Final = 1024
+_MESSAGE: Final = struct.Struct("=QI4xQQQQi4x")  # struct msghdr: name, its length, pieces, how many, control, its size
+_PIECE: Final = struct.Struct("=QQ")
+_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL | socket.MSG_DONTROUTE | socket.MSG_CONFIRM | socket.MSG_MORE
+"""Not MSG_ZEROCOPY: the kernel would send from the memory of this process after it has been used for something else."""
+_CONTROL: Final = struct.Struct("=QiI")
+_LENGTH_AT: Final = 56
+_EACH: Final = 64  # struct mmsghdr
+# What may go along: the size of pieces, the sender's address, class and time to live. Nothing that leads elsewhere.
+_ALONG: Final = frozenset({(17, 103), (0, 1), (0, 2), (0, 8), (41, 50), (41, 52), (41, 67)})
+
+
 class SocketRules(NamedTuple):
-    """The rules for a command's sockets. `proxy_port` is that of the host's proxy for the command, None for none.
-    `private` are places of which programs have their own. `is_open`: any public address may be reached, and
-    `address_allowed` says which is; `opens_here` which address and port of the loopback may be reached though somebody
-    else listens there. `agents` are the places of agents' sockets that may be used. `report` is called with each
-    refusal."""
+    """The rules for a command's sockets, asked in the supervisor's thread. `proxy_port` is that of the host's proxy for
+    the command, None for none. `private` are places of which programs have their own. `is_open`: any public address may
+    be reached, and `address_allowed` says which is; `opens_here` which address and port of the loopback may be reached
+    though somebody else listens there. `agents` are the places of agents' sockets that may be used. `report` is called
+    with each refusal."""
 
     scope: CommandScope
     restriction: Restriction
@@ -63,20 +81,17 @@ class SocketRules(NamedTuple):
     opens_here: Callable[[str, int], bool]
     report: Callable[[Denial], None]
 
-
-class HeldSockets:
-    """For one command, in the supervisor's thread."""
-
-    def __init__(self, held: SocketRules) -> None:
-        self._held = held
-
     def decide(self, listener: int, notice: WaitingSyscall) -> int | Connect | Done:
         """The number of the error by which the call ends, 0 for one that was done; or what was done, or a connection
         that may be made. Raises OSError where the program cannot be looked into."""
         if notice.call in ("socket", "socketpair"):
             return self._socket(notice)
         if notice.call.startswith("send"):
-            return self._send(listener, notice)
+            copy = linux_calls.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
+            try:
+                return self._send(listener, notice, copy)
+            finally:
+                os.close(copy)
         size = 0 if notice.call == "listen" else min(notice.arguments[2] & 0xFFFFFFFF, _MAX_ADDRESS)
         raw = read_memory(notice.thread, notice.arguments[1], size) if size else b""
         copy = linux_calls.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
@@ -95,15 +110,8 @@ class HeldSockets:
             if isinstance(answer, int):
                 os.close(copy)
 
-    def _send(self, listener: int, notice: WaitingSyscall) -> int | Done:
-        copy = linux_calls.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
-        try:
-            return send(self._held, listener, notice, copy)
-        finally:
-            os.close(copy)
-
     def _refuse(self, denial: Denial, code: int = errno.EACCES) -> int:
-        self._held.report(denial)
+        self.report(denial)
         return code
 
     def _socket(self, notice: WaitingSyscall) -> int:
@@ -113,7 +121,7 @@ class HeldSockets:
             and family in (socket.AF_INET, socket.AF_INET6)
             and notice.arguments[1] & _NONBLOCK
         ):
-            rule = "network" if self._held.proxy_port is None else "proxy"
+            rule = "network" if self.proxy_port is None else "proxy"
             return self._refuse(Denial("socket", "UDP", rule, "look up names by"))
         named = f"{_FAMILIES.get(family, f'family {family}')} {_TYPES.get(kind, f'type {kind}')} socket"
         return self._refuse(Denial("socket", named, "network", "use"))
@@ -129,26 +137,26 @@ class HeldSockets:
         place = place_of(raw)
         if place is None:
             return errno.EAFNOSUPPORT
-        if self._held.is_open and is_datagram(copy):
-            return place_error(self._held, copy, place) or Connect(copy, raw)
+        if self.is_open and is_datagram(copy):
+            return self.place_error(copy, place) or Connect(copy, raw)
         if not place.is_loopback:
-            if self._held.is_open and self._held.address_allowed(place.text):
+            if self.is_open and self.address_allowed(place.text):
                 return Connect(copy, raw)
-            rule = "addresses" if self._held.is_open else "network" if self._held.scope.domains == () else "domains"
+            rule = "addresses" if self.is_open else "network" if self.scope.domains == () else "domains"
             return self._refuse(Denial("host", place.label, rule, "connect"))
-        if place.port == self._held.proxy_port and place.address == b"\x7f\0\0\1":
+        if place.port == self.proxy_port and place.address == b"\x7f\0\0\1":
             return Connect(copy, place.raw)
-        ours, foreign = self._held.own.reach(place)
+        ours, foreign = self.own.reach(place)
         if ours is not None:
             return Connect(copy, ours.raw)
-        if foreign and self._held.opens_here(place.text, place.port):
+        if foreign and self.opens_here(place.text, place.port):
             return Connect(copy, place.raw)
         return self._refuse(Denial("host", place.label, "own", "connect")) if foreign else errno.ECONNREFUSED
 
     def _connect_unix(self, notice: WaitingSyscall, copy: int, raw: bytes) -> int | Connect:
         name = raw[2:]
         if not name or name.startswith(b"\0"):
-            if self._held.own.has_unix(name):
+            if self.own.has_unix(name):
                 return Connect(copy, raw)
             return self._refuse(Denial("socket", f"@{_text(name[1:])}", "own", "connect"))
         path = name.partition(b"\0")[0]
@@ -163,9 +171,9 @@ class HeldSockets:
         found, real = os.fstat(place), os.readlink(f"/proc/self/fd/{place}")
         if not stat.S_ISSOCK(found.st_mode):
             return errno.ECONNREFUSED
-        if real in self._held.agents or self._held.own.has_unix((found.st_dev, found.st_ino)):
+        if real in self.agents or self.own.has_unix((found.st_dev, found.st_ino)):
             return None
-        rule = "agents" if real in self._held.all_agents else "own"
+        rule = "agents" if real in self.all_agents else "own"
         return self._refuse(Denial("socket", real, rule, "connect"))
 
     # Ports and places to listen at
@@ -179,7 +187,7 @@ class HeldSockets:
         place = place_of(raw)
         if place is None:
             return errno.EAFNOSUPPORT
-        if self._held.is_open and is_datagram(copy) and place.is_any and not place.port:
+        if self.is_open and is_datagram(copy) and place.is_any and not place.port:
             return self._bind_at(copy, place)  # to send from, to any place
         if place.is_any:
             place = loopback_for(place, only_6=_is_6_only(copy, place.family))
@@ -192,7 +200,7 @@ class HeldSockets:
             return self._refuse(Denial("port", place.label, "ports", "listen"))
         code = socket_call("bind", copy, place.raw, len(place.raw))
         if code == 0:
-            self._held.own.add_internet(os.fstat(copy).st_ino)
+            self.own.add_internet(os.fstat(copy).st_ino)
         return code
 
     def _listen(self, copy: int, backlog: int) -> int:
@@ -210,7 +218,7 @@ class HeldSockets:
         if not name or name.startswith(b"\0"):
             code = socket_call("bind", copy, raw, len(raw))
             if code == 0 and name:
-                self._held.own.add_unix(name)
+                self.own.add_unix(name)
             return code
         path = name.partition(b"\0")[0]
         there = os.open(f"/proc/{notice.thread}/cwd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -221,24 +229,95 @@ class HeldSockets:
 
     def _bind_path(self, copy: int, raw: bytes, path: bytes, there: int) -> int:
         parent = _real_directory(path, there)
-        rule: str | None = refusal(
-            self._held.scope, os.path.join(parent, _text(os.path.basename(path))), "posix", write=True
-        )
-        if rule is None and any(parent == one or parent.startswith(f"{one}/") for one in self._held.private):
+        rule: str | None = refusal(self.scope, os.path.join(parent, _text(os.path.basename(path))), "posix", write=True)
+        if rule is None and any(parent == one or parent.startswith(f"{one}/") for one in self.private):
             rule = "private"  # the host would make it in its own
         if rule is not None:
             return self._refuse(Denial("socket", _text(path), rule, "listen"))
-        code = _run_in_sandboxed_thread(self._held.restriction, there, lambda: _bound(copy, raw))
+        code = _run_in_sandboxed_thread(self.restriction, there, lambda: socket_call("bind", copy, raw, len(raw)))
         if code == 0:
             found = os.stat(path, dir_fd=there, follow_symlinks=False)
             # What lies there by now may be another's, by a link in its path: then it is not among the writable places.
-            if refusal(self._held.scope, _real_directory(path, there), "posix", write=True) is None:
-                self._held.own.add_unix((found.st_dev, found.st_ino))
+            if refusal(self.scope, _real_directory(path, there), "posix", write=True) is None:
+                self.own.add_unix((found.st_dev, found.st_ino))
         return code
 
+    # Datagrams, where the network is open: the host sends in the program's place, on a copy of its descriptor, what it
+    # has read once. A message on any other socket is left to the kernel: its place is where that is connected to.
 
-def _bound(copy: int, raw: bytes) -> int:
-    return socket_call("bind", copy, raw, len(raw))
+    def place_error(self, copy: int, place: SocketAddress) -> int:
+        """The number of the error by which datagrams for a place are refused, 0 where they may go there. The socket is
+        remembered: what it sends to may answer."""
+        self.own.add_internet(os.fstat(copy).st_ino)
+        if place.port == _DOMAIN and place.text in _resolvers():
+            return 0
+        if place.is_loopback:
+            if self.own.takes_datagrams(place, _port(copy)):
+                return 0
+            rule = "own"
+        elif self.address_allowed(place.text):
+            return 0
+        else:
+            rule = "addresses"
+        # Programs look by a connection which address they would have, and send nothing.
+        self.report(Denial("socket", f"UDP to {place.label}", rule, "use"))
+        return errno.EACCES
+
+    def _send(self, listener: int, notice: WaitingSyscall, copy: int) -> int | Done:
+        """The answer to `sendto` with an address, `sendmsg` and `sendmmsg`. Nobody waits for a socket whose buffer is
+        full: its call ends with ENOBUFS where the program would have waited. Raises OSError."""
+        thread, arguments = notice.thread, notice.arguments
+        if notice.call == "sendto" and is_of_routes(copy):
+            return _ask_routes(listener, notice, copy)
+        if not is_datagram(copy):
+            return errno.EISCONN if notice.call == "sendto" else Done(None)
+        if notice.call == "sendto":
+            name = _read(thread, arguments[4], min(arguments[5] & 0xFFFFFFFF, _MAX_ADDRESS))
+            if arguments[2] > _MAX_BYTES:
+                return errno.EMSGSIZE
+            messages, flags = [_Message(name, _read(thread, arguments[1], arguments[2]), [])], arguments[3]
+        elif notice.call == "sendmsg":
+            messages, flags = [_message(thread, arguments[1])], arguments[2]
+        else:
+            count = min(arguments[2] & 0xFFFFFFFF, _MAX_MESSAGES)
+            messages = [_message(thread, arguments[1] + _EACH * number) for number in range(count)]
+            flags = arguments[3]
+        if not is_waiting(listener, notice.notice_id):
+            return errno.ESRCH
+        sent, code = self._send_all(copy, messages, flags & _FLAGS)
+        if notice.call != "sendmmsg":
+            return code or Done(sent[0])
+        with suppress(OSError):  # they have been sent, whatever the program has given for their sizes
+            for number, size in enumerate(sent):
+                at = arguments[1] + _EACH * number + _LENGTH_AT
+                write_memory(listener, notice, at, struct.pack("=I", size))
+        return Done(len(sent)) if sent or not code else code
+
+    def _send_all(self, copy: int, messages: list[_Message], flags: int) -> tuple[list[int], int]:
+        """The sizes of what was sent, in order, and the number of the error that ended it."""
+        sizes: list[int] = []
+        with socket.socket(fileno=os.dup(copy)) as one:
+            for message in messages:
+                try:
+                    sizes.append(self._send_one(copy, one, message, flags))
+                except BlockingIOError as error:
+                    waits = not (flags & socket.MSG_DONTWAIT or fcntl.fcntl(copy, fcntl.F_GETFL) & os.O_NONBLOCK)
+                    return sizes, errno.ENOBUFS if waits else error.errno or errno.EAGAIN
+                except OSError as error:
+                    return sizes, error.errno or errno.EACCES
+        return sizes, 0
+
+    def _send_one(self, copy: int, one: socket.socket, message: _Message, flags: int) -> int:
+        flags |= socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+        if not message.name:
+            return one.sendmsg([message.data], message.along, flags)
+        place = place_of(message.name)
+        if place is None:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        code = self.place_error(copy, place)
+        if code:
+            raise OSError(code, os.strerror(code))
+        return one.sendmsg([message.data], message.along, flags, _address(place, one.family))
 
 
 def _run_in_sandboxed_thread(restriction: Restriction, there: int, work: Callable[[], int]) -> int:
@@ -293,29 +372,6 @@ def _is_6_only(copy: int, family: int) -> bool:
         return bool(one.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
 
 
-# Where the datagrams of one command go, judged one by one (see `supervisor`), where its network is open.
-#
-# The host sends in the program's place, on a copy of its descriptor, what it has read once. A message on any other
-# socket is left to the kernel: its place is where that socket is connected to.
-
-_INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
-_DOMAIN: Final = 53
-_RESOLVERS: Final = "/etc/resolv.conf"
-_MAX_BYTES: Final = 65_535
-_MAX_PIECES: Final = 1024
-_MAX_MESSAGES: Final = 32
-_MAX_CONTROL: Final = 1024
-_MESSAGE: Final = struct.Struct("=QI4xQQQQi4x")  # struct msghdr: name, its length, pieces, how many, control, its size
-_PIECE: Final = struct.Struct("=QQ")
-_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL | socket.MSG_DONTROUTE | socket.MSG_CONFIRM | socket.MSG_MORE
-"""Not MSG_ZEROCOPY: the kernel would send from the memory of this process after it has been used for something else."""
-_CONTROL: Final = struct.Struct("=QiI")
-_LENGTH_AT: Final = 56
-_EACH: Final = 64  # struct mmsghdr
-# What may go along: the size of pieces, the sender's address, class and time to live. Nothing that leads elsewhere.
-_ALONG: Final = frozenset({(17, 103), (0, 1), (0, 2), (0, 8), (41, 50), (41, 52), (41, 67)})
-
-
 class _Message(NamedTuple):
     """A message to be sent; an empty `name` if the socket is connected."""
 
@@ -330,61 +386,11 @@ def is_datagram(copy: int) -> bool:
         return one.family in _INTERNET and one.type == socket.SOCK_DGRAM
 
 
-def place_error(held: SocketRules, copy: int, place: SocketAddress) -> int:
-    """The number of the error by which datagrams for a place are refused, 0 where they may go there. The socket is
-    remembered: what it sends to may answer."""
-    held.own.add_internet(os.fstat(copy).st_ino)
-    if place.port == _DOMAIN and place.text in _resolvers():
-        return 0
-    if place.is_loopback:
-        if held.own.takes_datagrams(place, _port(copy)):
-            return 0
-        rule = "own"
-    elif held.address_allowed(place.text):
-        return 0
-    else:
-        rule = "addresses"
-    # Programs look by a connection which address they would have, and send nothing.
-    held.report(Denial("socket", f"UDP to {place.label}", rule, "use"))
-    return errno.EACCES
-
-
 def is_of_routes(copy: int) -> bool:
     """True if a descriptor is a socket by which the kernel says which interfaces and routes there are. To change one
     takes a capability of whoever made the socket, which no command has, whoever sends on it."""
     with socket.socket(fileno=os.dup(copy)) as one:
         return one.family == socket.AF_NETLINK and one.proto == socket.NETLINK_ROUTE
-
-
-def send(held: SocketRules, listener: int, notice: WaitingSyscall, copy: int) -> int | Done:
-    """The answer to `sendto` with an address, `sendmsg` and `sendmmsg`. Nobody waits for a socket whose buffer is full:
-    its call ends with ENOBUFS where the program would have waited. Raises OSError."""
-    thread, arguments = notice.thread, notice.arguments
-    if notice.call == "sendto" and is_of_routes(copy):
-        return _ask_routes(listener, notice, copy)
-    if not is_datagram(copy):
-        return errno.EISCONN if notice.call == "sendto" else Done(None)
-    if notice.call == "sendto":
-        name = _read(thread, arguments[4], min(arguments[5] & 0xFFFFFFFF, _MAX_ADDRESS))
-        if arguments[2] > _MAX_BYTES:
-            return errno.EMSGSIZE
-        messages, flags = [_Message(name, _read(thread, arguments[1], arguments[2]), [])], arguments[3]
-    elif notice.call == "sendmsg":
-        messages, flags = [_message(thread, arguments[1])], arguments[2]
-    else:
-        count = min(arguments[2] & 0xFFFFFFFF, _MAX_MESSAGES)
-        messages = [_message(thread, arguments[1] + _EACH * number) for number in range(count)]
-        flags = arguments[3]
-    if not is_waiting(listener, notice.notice_id):
-        return errno.ESRCH
-    sent, code = _send_all(held, copy, messages, flags & _FLAGS)
-    if notice.call != "sendmmsg":
-        return code or Done(sent[0])
-    with suppress(OSError):  # they have been sent, whatever the program has given for their sizes
-        for number, size in enumerate(sent):
-            at = arguments[1] + _EACH * number + _LENGTH_AT
-            write_memory(listener, notice, at, struct.pack("=I", size))
-    return Done(len(sent)) if sent or not code else code
 
 
 def _ask_routes(listener: int, notice: WaitingSyscall, copy: int) -> int | Done:
@@ -399,34 +405,6 @@ def _ask_routes(listener: int, notice: WaitingSyscall, copy: int) -> int | Done:
             return Done(one.send(data, notice.arguments[3] & _FLAGS))
         except OSError as error:
             return error.errno or errno.EACCES
-
-
-def _send_all(held: SocketRules, copy: int, messages: list[_Message], flags: int) -> tuple[list[int], int]:
-    """The sizes of what was sent, in order, and the number of the error that ended it."""
-    sizes: list[int] = []
-    with socket.socket(fileno=os.dup(copy)) as one:
-        for message in messages:
-            try:
-                sizes.append(_send_one(held, copy, one, message, flags))
-            except BlockingIOError as error:
-                waits = not (flags & socket.MSG_DONTWAIT or fcntl.fcntl(copy, fcntl.F_GETFL) & os.O_NONBLOCK)
-                return sizes, errno.ENOBUFS if waits else error.errno or errno.EAGAIN
-            except OSError as error:
-                return sizes, error.errno or errno.EACCES
-    return sizes, 0
-
-
-def _send_one(held: SocketRules, copy: int, one: socket.socket, message: _Message, flags: int) -> int:
-    flags |= socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-    if not message.name:
-        return one.sendmsg([message.data], message.along, flags)
-    place = place_of(message.name)
-    if place is None:
-        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
-    code = place_error(held, copy, place)
-    if code:
-        raise OSError(code, os.strerror(code))
-    return one.sendmsg([message.data], message.along, flags, _address(place, one.family))
 
 
 def _address(place: SocketAddress, family: int) -> Any:

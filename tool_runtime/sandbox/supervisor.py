@@ -24,7 +24,7 @@ from tool_runtime.platform import linux_calls, seccomp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tool_runtime.sandbox.sockets import HeldSockets
+    from tool_runtime.sandbox.sockets import SocketRules
 
 K = TypeVar("K")
 
@@ -75,7 +75,7 @@ class SocketSupervisor:
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._wake, select.EPOLLIN)
-        self._held: dict[int, tuple[HeldSockets, Callable[[], None]]] = {}
+        self._held: dict[int, tuple[SocketRules, Callable[[], None]]] = {}
         self._closing_one = threading.Lock()
         self._connecting: dict[int, _PendingConnection] = {}
         self._again: list[_PendingConnection] = []
@@ -83,7 +83,7 @@ class SocketSupervisor:
         self._thread = threading.Thread(target=self._run, name="sandbox-supervisor", daemon=True)
         self._thread.start()
 
-    def watch(self, listener: int, held: HeldSockets, gone: Callable[[], None]) -> None:
+    def watch(self, listener: int, held: SocketRules, gone: Callable[[], None]) -> None:
         """Answer for the programs of one command, by what `held` says, until none is left; then the descriptor is
         closed and `gone` called, in the supervisor's thread."""
         self._held[listener] = held, gone
@@ -331,8 +331,7 @@ class SocketAddress(NamedTuple):
     @property
     def text(self) -> str:
         """The address in its usual spelling."""
-        family = socket.AF_INET if len(self.address) == 4 else socket.AF_INET6
-        return socket.inet_ntop(family, self.address)
+        return socket.inet_ntop(_family(self.address), self.address)
 
     @property
     def label(self) -> str:
@@ -450,7 +449,7 @@ class Listeners:
         try:
             self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
             self._netlink.settimeout(1.0)
-            self._ask(self._netlink, socket.AF_INET, b"\x7f\0\0\1", 1, None)
+            self._ask(self._netlink, socket.AF_INET, _LOOPBACK_4, 1, None)
         except OSError:  # a kernel without it
             self.close()
 
@@ -465,9 +464,7 @@ class Listeners:
             found = _find_in_table(table.read(), address, port, state)
         if found is None and family == socket.AF_INET:  # a socket of version 6 may take both
             with open(f"/proc/net/{name}6", encoding="utf-8") as table:
-                text = table.read()
-            mapped = bytes(10) + b"\xff\xff" + address
-            found = _find_in_table(text, mapped, port, state)
+                found = _find_in_table(table.read(), _MAPPED + address, port, state)
         return found
 
     def close(self) -> None:

@@ -68,10 +68,10 @@ class Sender:
         )
 
     def to(self, address: str, port: int) -> int:
-        return sockets.place_error(self.held, self.socket.fileno(), place(address, port))
+        return self.held.place_error(self.socket.fileno(), place(address, port))
 
     def send(self, messages: list[sockets._Message], flags: int = 0) -> tuple[list[int], int]:
-        return sockets._send_all(self.held, self.socket.fileno(), messages, flags)
+        return self.held._send_all(self.socket.fileno(), messages, flags)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_a_full_buffer_keeps_nobody_waiting(sender: Sender, *, blocking: bool, f
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with here, there:
         here.setblocking(blocking)
-        sizes, error = sockets._send_all(sender.held, here.fileno(), [message(None, b"x")] * 10_000, flags)
+        sizes, error = sender.held._send_all(here.fileno(), [message(None, b"x")] * 10_000, flags)
     assert error == code
     assert set(sizes) == {1}
 
