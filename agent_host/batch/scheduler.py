@@ -49,8 +49,7 @@ _FEWEST_ATTEMPTS: Final = 5
 
 
 class Waiting(NamedTuple):
-    """A task that is to be tried: how often it was in this run, how often its session was another process's, and the
-    moment before which it waits."""
+    """A task to try: how often it was tried, or found held by another process, and the moment before which it waits."""
 
     task: BatchTask
     tries: int = 0
@@ -59,9 +58,8 @@ class Waiting(NamedTuple):
 
 
 class Budget:
-    """A limit of what sessions cost together, in the currency of the prices; None for no limit. A session holds what it
-    was granted until its attempt ends, and what it has cost after that; `spent` is what they have cost before, by
-    id."""
+    """A limit of what sessions cost together; None for no limit. A session holds its grant until its attempt ends, and
+    after that what it has cost; `spent` is what they have cost before, by id."""
 
     def __init__(self, limit: float | None, jobs: int, spent: Mapping[str, float]) -> None:
         self._limit = limit
@@ -78,8 +76,7 @@ class Budget:
         return 0.0 if self._limit is None else self._limit - sum(self._held.values())
 
     def grant(self, task: BatchTask) -> float | None:
-        """Grant the task's session a slice; what it may have cost by its end. None if nothing is left for it, or
-        without a limit."""
+        """Grant the task's session a slice; what it may have cost by its end. None without a slice or a limit."""
         spent = self._before[task.id] = self._held.get(task.id, 0.0)
         if self._limit is None:
             return task.max_cost
@@ -175,8 +172,7 @@ class Scheduler:
         self._news.set()
 
     async def run(self) -> Stop:
-        """Run until each task has ended, or the batch stops early. Raises an unexpected error of an attempt,
-        once those beside it have been left."""
+        """Run until each task has ended, or the batch stops early. Raises an unexpected error of an attempt."""
         try:
             while (self._waiting or self._running) and not self._stop and self._fault is None:
                 self._news.clear()
@@ -338,8 +334,7 @@ _OF_RESULT: Final = (
 
 
 class ProcessEnd(NamedTuple):
-    """The end of a process: its exit code, negative for a signal, what it wrote to standard output, and the end of what
-    it wrote to standard error."""
+    """The end of a process: exit code (negative for a signal), standard output, the end of standard error."""
 
     exit_code: int
     output: bytes
@@ -350,9 +345,8 @@ class Engine(Protocol):
     """A place in which processes of a batch run."""
 
     async def run(self, name: str, arguments: Sequence[str], *, directory: str, parcel: Parcel) -> ProcessEnd:
-        """Run `agent-host` with these arguments to its end; `name` is what people see it under, `parcel` what the
-        process needs where it shares no directory with this one. Cancelling ends its input, and waits until it has
-        finished its step. Raises EngineFailed."""
+        """Run `agent-host` with these arguments to its end, under `name`; `parcel` is what it needs on another disk.
+        Cancelling ends its input, and waits until it has finished its step. Raises EngineFailed."""
         ...
 
     async def aclose(self) -> None:
@@ -416,8 +410,8 @@ class Attempts:
         os.makedirs(ledger.at("work"), exist_ok=True)
 
     async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Attempted:
-        """Begin the task's session, or continue it, until it ends; `number` counts attempts from 1, `max_cost` is what
-        the session may have cost by its end."""
+        """Begin or continue the task's session until it ends; `number` counts attempts from 1, `max_cost` is its
+        limit."""
         began = MACHINE.monotonic()
         fields: Row = {}
         try:

@@ -299,9 +299,8 @@ def _raw_setting(git_directory: str, name: str) -> str:
 
 
 def unpack(path: str, target: str, *, is_own: bool = False) -> None:
-    """Unpack an archive. Raises TarError for what leaves the directory, is special, or is too much, and what its
-    compression raises for damage. One of our `own` may have links that lead elsewhere, and as much as was packed; it
-    adds to what is there, and keeps modes."""
+    """Unpack an archive. Raises TarError for what leaves the directory, is special, or is too much, and errors of its
+    compression. One of our `own` has no such limits, adds to what is there, and keeps modes."""
     files = size = 0
     os.makedirs(target, exist_ok=is_own)
 
@@ -372,8 +371,7 @@ class Parcel(NamedTuple):
 
 
 class Depot:
-    """The places of parcels on a machine: the batch's `directory`, and the state directory, which on a node is a part
-    of the first. Used from any thread."""
+    """The places of parcels in `directory` and in the state directory, on a node a part of it. Used from any thread."""
 
     def __init__(self, directory: str, state_dir: str | None = None) -> None:
         self.directory = directory
@@ -455,8 +453,8 @@ class Depot:
         return os.path.join(self.directory, "work", f"{key}.{name}")
 
     def _put_in_place(self, came: str) -> None:
-        """Can be done again after a crash at any moment: what is in `names` and no longer in `came` was moved whole.
-        It is beside its place or in it."""
+        """Can be done again after a crash: what is in `names` and not in `came` was moved whole, to its place or
+        beside."""
         with open(os.path.join(came, _NAMES), encoding="ascii") as file:
             told = json.load(file)
         for name, place in self._came_places(came, Parcel(*told["parcel"])).items():
@@ -504,8 +502,7 @@ class Depot:
 
 
 class LostCosts:
-    """The possible costs of processes whose parcels were lost, by the keys of tasks. No session has them on record, so
-    the batch's directory has."""
+    """The possible costs of processes whose parcels were lost, by task key: no session has them on record."""
 
     def __init__(self, directory: str) -> None:
         self._directory = os.path.join(directory, "work")
@@ -576,8 +573,7 @@ def _add(archive: tarfile.TarFile, place: str, name: str) -> None:
 
 
 def _check(came: str, names: Iterable[str]) -> None:
-    """Raises TarError for links and the like in place of a session's files and directories, or of its workspace. Within
-    a workspace there may be any."""
+    """Raises TarError for links and the like in place of a session's files, or of its workspace as a whole."""
     for name in names:
         top = os.path.join(came, name)
         parts = [top]

@@ -221,8 +221,7 @@ class HostRefused(Exception):
 
 
 class Records:
-    """The sessions of `owner` under `state_dir`; None: of whoever they are, until the first session of this server says
-    who its user is."""
+    """The sessions of `owner` under `state_dir`; None until the first session of this server says who its user is."""
 
     def __init__(self, state_dir: str, owner: Owner | None) -> None:
         self._state_dir = state_dir
@@ -241,9 +240,8 @@ class Records:
         stored_sessions(self._state_dir).record(session_id, self.owner)
 
     def report(self, session_id: str, task_id: str | None = None) -> dict[str, Any]:
-        """Report the state of a task of the session, by default the last one, and once it is over all that is known of
-        it; of a session without a task its row in lists. Raises SessionNotFound, UsageError for a task that it does not
-        know, CheckpointUnreadable."""
+        """Report the state of a task of the session, by default the last one; of a session without a task its row in
+        lists. Raises SessionNotFound, UsageError for an unknown task, CheckpointUnreadable."""
         record = stored_sessions(self._state_dir).record(session_id, self.owner)
         ids = record.task_ids
         if task_id is None and not ids:

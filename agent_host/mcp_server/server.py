@@ -175,8 +175,8 @@ class TaskServer:
             raise
 
     async def _await_report(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
-        """The report once the task is over or `wait_s` are. Who can approve is asked on the way, as long as there is
-        time; where nobody can, it is denied."""
+        """The report once the task or `wait_s` are over. Who can approve is asked on the way; without anybody it is
+        denied."""
         now = asyncio.get_running_loop().time
         ends = None if wait_s is None else now() + wait_s
         while True:
@@ -195,8 +195,7 @@ class TaskServer:
             return await session.report()
 
     async def _wait(self, context: Context, session: HostedSession, wait_s: float | None) -> bool:
-        """Wait until the task is over, or has a question; False where `wait_s` are over before. The client reads on the
-        way what the task does."""
+        """Wait, with progress, until the task is over or has a question; False where `wait_s` are over before."""
         shown = -1
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
@@ -317,8 +316,7 @@ class TaskServer:
         raise MCPError(types.INVALID_PARAMS, "there is no such task")
 
     def _session(self, context: Context, task_id: str) -> HostedSession | None:
-        """The session whose present task it is, None where none has a process here. Raises MCPError for a client that
-        has not said that it has the extension."""
+        """The session whose present task it is, if it has a process here. Raises MCPError without the extension."""
         if not self._wants_tasks(context):
             needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
             message = f"tasks are for clients with the extension {EXTENSION}"
@@ -590,8 +588,8 @@ async def serve(
 
 
 class _Lines(anyio.AsyncFile[str]):
-    """Standard input in lines of at most 32 MiB. Its end closes the sessions, before what waits for them is cancelled:
-    a client that has gone has cancelled no task."""
+    """Standard input in lines of at most 32 MiB. A client that has gone has cancelled no task: its end closes
+    sessions."""
 
     def __init__(self, file: TextIO, sessions: Sessions) -> None:
         super().__init__(file)

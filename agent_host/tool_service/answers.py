@@ -54,8 +54,7 @@ class Answers(Protocol):
     long as it is not known; no call is taken then."""
 
     async def claim(self, place: IdempotencyScope, fingerprint: str, *, repeatable: bool) -> Known:
-        """Claim the key for a call of these arguments; the first to ask has it as `new`. A `repeatable` call that is
-        lost is `new` again."""
+        """Claim the key for a call; the first to ask has it as `new`, and so has a `repeatable` one that is lost."""
 
     async def release(self, place: IdempotencyScope) -> None:
         """Forget a key that was claimed and whose call has not begun."""
@@ -193,8 +192,7 @@ _HANDED_ON_S: Final = 1.0
 
 
 class Slot(NamedTuple):
-    """The right of one call to run: the `number` of a slot of the tenant, taken by the clock at `since`. `holder` says
-    what holds it in the database."""
+    """The right of one call to run: a slot's `number`, taken at `since`; `holder` is its connection to a database."""
 
     tenant: str
     number: int

@@ -300,8 +300,7 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 
 
 class Metrics:
-    """Numbers for Prometheus. Labels hold names of tenants and tools that the configuration has, so that there are only
-    so many."""
+    """Numbers for Prometheus. Labels are names of the configuration, so that there are only so many."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -345,8 +344,8 @@ class CallEvent(Event):
 
 
 def _audit_record(event: Event) -> bytes | None:
-    """The record of one call (SK 7). Ids of calls are unique within a session only, so no call's record is made with
-    what is remembered of others."""
+    """The record of one call (SK 7), with nothing that is remembered of others: ids are unique within a session
+    only."""
     records = AuditRecords()
     if not isinstance(event, CallEvent) or event.requested is None:
         return None

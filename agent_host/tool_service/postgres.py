@@ -123,8 +123,7 @@ class PostgresAnswers:
 
     @classmethod
     async def opening(cls, url: str) -> PostgresAnswers:
-        """As `open`, for a service that was started with this database: while it cannot be used that is tried again,
-        and `epoch` is empty."""
+        """As `open`, but tried again while the database cannot be used; `epoch` is empty until then."""
         answers = cls(url)
         answers._trying = asyncio.create_task(answers._connect_at_last())
         await asyncio.wait([answers._trying], timeout=_FIRST_TRY_S)
@@ -191,9 +190,8 @@ class PostgresAnswers:
             await connection.execute(_RELEASE, self._values(place))
 
     async def answer(self, place: IdempotencyScope, body: bytes) -> None:
-        """See Answers. The claim is on disk; an answer that a crash of the database loses makes the call lost, and is
-        not waited for. Where the database takes no answer, all calls of this worker become lost: none stays under
-        way."""
+        """See Answers. An answer that a crash of the database loses makes the call lost; it is not waited for. If the
+        database takes none, all calls of this worker become lost: none stays under way."""
         try:
             async with self._connection() as connection:
                 await connection.execute(_ANSWER, {**self._values(place), "body": body})

@@ -158,9 +158,8 @@ def _readable(text: str) -> Statement:
 
 
 async def _prepare(connection: BoundedConnection, statement: Statement, parameters: Sequence[Any]) -> list[_Column]:
-    """Names and types of what the statement gives, from the server, which reads it here as it stands and runs nothing:
-    text that is no statement by itself, such as one that closes a parenthesis of ours, gets no further. Raises
-    psycopg.Error."""
+    """Names and types of what the statement gives, from the server, which reads it as it stands and runs nothing: what
+    closes a parenthesis of ours gets no further. Raises psycopg.Error."""
     given = Transformer(connection)
     given.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
     async with connection.lock:
@@ -239,8 +238,7 @@ async def _reset(connection: BoundedConnection) -> None:
 
 
 def _fault(error: psycopg.Error) -> ToolFault:
-    """The fault for the server's error about the query. Errors without a state are of the connection, and their text
-    names its host."""
+    """The fault for an error of the server. Errors without a state are of the connection; their text names its host."""
     code, said = ErrorCode.TOOL_EXECUTION_FAILED, error.diag.message_primary
     if isinstance(error, RowsTooLarge):
         message = "the database's answer is too large: a plan or an error holds a huge value"

@@ -114,8 +114,7 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
 
 @dataclass
 class _WorkerLife:
-    """The life of a worker: whether it has come to serve, how often a start failed in its place before, and when
-    another one takes its place."""
+    """The life of a worker: whether it has served, failed starts before it, and when another takes its place."""
 
     served: bool = False
     failures: int = 0
@@ -169,8 +168,7 @@ class _WorkerServer(uvicorn.Server):
 
 
 def worker() -> Starlette:
-    """The ASGI application of one worker, from the options in its environment. Raises UsageError, or ends the process
-    where that is a worker's."""
+    """The ASGI application of one worker by its environment. Raises UsageError, or ends a worker's own process."""
     _bound_log()
     options = ServiceOptions(*orjson.loads(os.environ[_OPTIONS]))
     try:
@@ -189,8 +187,7 @@ def _bound_log() -> None:
 
 
 class _BoundedLog(logging.StreamHandler[Any]):
-    """Writes so many records of one place in the code within a minute, and with the next how many it left out: clients
-    must not fill a disk."""
+    """Writes so many records of one place in the code a minute, and counts the others: clients must not fill a disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -257,8 +254,8 @@ class _Parts:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[tuple[Answers, Invoker]]:
-        """The store of answers and the invoker. At the end the services are told what they do not know yet, and
-        everything is released."""
+        """The store of answers and the invoker. At the end services get their last events, and everything is
+        released."""
         answers, slots = await _answers_and_slots(self._configuration)
         for tenant in self.tenants.all.values():
             tenant.open(slots)
@@ -323,8 +320,7 @@ _NEEDED: Final = ("name", "description", "input_schema", "shape", "high_risk", "
 
 
 def all_tools() -> dict[str, BackendTool]:
-    """Every kind of tool, by name. Raises UsageError for an entry point that cannot be loaded, or brings a name
-    again."""
+    """Every kind of tool, by name. Raises UsageError for an entry point that cannot be used."""
     shipped: tuple[BackendTool, ...] = (CloudDbQueryTool(), VaultReadTool(), ObjectReadTool())
     found = {tool.name: tool for tool in shipped}
     for entry in entry_points(group=ENTRY_POINTS):

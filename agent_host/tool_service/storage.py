@@ -94,8 +94,7 @@ def _write(folder: str, name: str, artifact: Artifact) -> None:
 
 
 def _file_name(name: str) -> str:
-    """A name that is one part of a path: other characters than letters, digits, dot, minus and underscore stand as
-    _."""
+    """A name that is one part of a path: all but letters, digits, dot, minus and underscore become _."""
     safe = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in name)
     return safe.lstrip(".")[:120] or "_"
 

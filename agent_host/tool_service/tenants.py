@@ -1,5 +1,4 @@
-"""The tenants of a running service: who sends a request, and the tools, limits and storage that are that tenant's
-own."""
+"""The tenants of a running service: who sends a request, and the tenant's own tools, limits and storage."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ class Tenants:
         self._digests = [(_digest(one.token), self.all[one.name]) for one in configuration.tenants.values()]
 
     def find(self, authorization: str | None) -> ServedTenant:
-        """The tenant whose token stands in an Authorization header. Every token is compared, each in constant time.
-        Raises Refusal 401."""
+        """The tenant whose token an Authorization header has, each compared in constant time. Raises Refusal 401."""
         found: ServedTenant | None = None
         if authorization is not None and authorization[: len(_BEARER)].lower() == _BEARER:
             sent = _digest(authorization[len(_BEARER) :].strip())

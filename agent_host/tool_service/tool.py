@@ -48,8 +48,8 @@ ENTRY_POINTS = "agent_host.backend_tools"
 
 
 class ToolFault(Exception):
-    """The call has failed; the model reads `message`, and `code` is one of `agent_host.errors.ErrorCode`. The message
-    quotes nothing of the tenant's configuration."""
+    """The call has failed; the model reads `message`, which quotes nothing of the configuration. `code`: an
+    ErrorCode."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -58,8 +58,7 @@ class ToolFault(Exception):
 
 
 class Call(NamedTuple):
-    """One invocation, checked: the arguments fit the tool's schema, and the grant of its session names the tool.
-    `timeout_s` is how long it may take in all."""
+    """One invocation, checked: arguments fit the tool's schema, the grant names the tool. It may take `timeout_s`."""
 
     tenant: str
     session_id: str
@@ -92,9 +91,8 @@ class RunningTool(Protocol):
 
 
 class TenantServices(NamedTuple):
-    """The means of a tenant's tool besides its own configuration. `secret` gives the value that stands behind a name of
-    the tenant's vault, `opened` that behind a handle, with the secret's name; both raise ToolFault. `sealed` makes the
-    handle of a version of a secret."""
+    """The means of a tenant's tool besides its own configuration: `secret` gives a value of the vault by name, `opened`
+    one by its handle, with the name; both raise ToolFault. `sealed` makes a handle of a version of a secret."""
 
     tenant: str
     secret: Callable[[str], Awaitable[str]]
@@ -133,8 +131,8 @@ class BackendTool(Protocol):
     def repeatable(self) -> bool: ...  # noqa: D102  see the class
 
     def build(self, configuration: Mapping[str, Any], services: TenantServices) -> RunningTool:
-        """The tool of one tenant. Connects to nothing. Raises ValueError for a configuration that cannot be used; its
-        text holds no value of it."""
+        """The tool of one tenant. Connects to nothing. Raises ValueError, with no value of the configuration in its
+        text."""
 
 
 # Errors before a tool runs, with the error body of all services: {code, message, retryable, details?}.
@@ -206,8 +204,7 @@ class Table:
         return True
 
     def output(self, secrets: Mapping[str, str]) -> Output:
-        """{columns, rows, rowCount, truncated} as JSON. `secrets` are values that the query was given, by what stands
-        in the place of each."""
+        """{columns, rows, rowCount, truncated} as JSON; `secrets` are values that were given, by what replaces each."""
         value = {"columns": self.columns, "rows": self.rows, "rowCount": len(self.rows), "truncated": self.truncated}
         if secrets:
             value = replace_secrets(value, secrets)

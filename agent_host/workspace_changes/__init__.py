@@ -251,8 +251,7 @@ def _size(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _offset(data: bytes, at: int) -> tuple[int, int]:
-    """A number as git writes offsets, and where it ends. One beyond any file is cut, and so is larger than all that its
-    reader compares it with."""
+    """A number as git writes offsets, and where it ends. One beyond any file is cut, and still larger than any."""
     byte = data[at]
     value = byte & 0x7F
     while byte & 0x80 and value < _BEYOND:
@@ -563,8 +562,7 @@ def object_format(config: bytes) -> str | None:
 
 
 def last_value(config: bytes, section: str, key: str, default: str) -> str | None:
-    """The last value of `section.key`, both in small letters, and `default` for none; None where git would not read the
-    configuration."""
+    """The last value of `section.key`, in small letters; `default` for none, None if git would not read this."""
     found = settings_of(config)
     if found is None:
         return None

@@ -74,8 +74,7 @@ class WatchWindow:
         self.objects = objects
         self.problems = problems
         self.same_as_index: frozenset[str] = frozenset()
-        """Files that hold what the index says, though that may have changed without a trace on the disk, or though they
-        were written again."""
+        """Files that hold what the index says, though they may have changed without a trace, or were written again."""
 
     def saw(self, path: str) -> bool:
         """True if the look says of the file that it is there, or that it is not."""
@@ -289,8 +288,8 @@ def _only_mode(then: Stamp, there: Stamp) -> bool:
 
 
 def _other_mode(then: Stamp | None, there: Stamp | None) -> str | None:
-    """The mode that a file had, as git has it, where it has another one now, or is gone and was no plain file; of a
-    link always."""
+    """The mode that a file had, as git has it, if it is another now, or the file is gone and was not plain; or a
+    link."""
     if then is None:
         return None
     before = git_mode(then.mode)
@@ -371,8 +370,7 @@ class Look(NamedTuple):
 
 
 class PlainIgnores(NamedTuple):
-    """The part of a .gitignore that is read: the plain names of folders and files, those of them that mean the top
-    alone, and endings."""
+    """The part of a .gitignore that is read: plain names, those that mean the top alone, and endings."""
 
     names: frozenset[str] = frozenset()
     at_top: frozenset[str] = frozenset()

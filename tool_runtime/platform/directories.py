@@ -54,8 +54,8 @@ def open_at_once(path: str, directory: int | None = None) -> int | None:
 
 
 def step(directory: int, name: str, flags: int = PASS_FLAGS, *, create: int | None = None) -> int:
-    """Descriptor of the directory `name` in another; where nothing is, it is made with the mode `create`, if that is
-    given. Raises OSError, ELOOP for a link."""
+    """Descriptor of the directory `name` in another, made with the mode `create` if given. Raises OSError, ELOOP for a
+    link."""
     try:
         return os.open(name, flags, dir_fd=directory)
     except OSError as error:
@@ -69,8 +69,7 @@ def step(directory: int, name: str, flags: int = PASS_FLAGS, *, create: int | No
 
 
 def walk(names: Sequence[str], start: int, *, create: int | None = None, last_flags: int = PASS_FLAGS) -> int:
-    """Descriptor of the directory that `names` lead to from the descriptor `start` on, which is closed. Raises OSError
-    as `step` does."""
+    """Descriptor of the directory that `names` lead to from `start`, which is closed. Raises OSError as `step` does."""
     fd = start
     try:
         for number, name in enumerate(names, 1):
@@ -122,9 +121,8 @@ def set_mode(directory: int | None, name: str, mode: int) -> None:
 
 
 def copy_attributes(directory: int | None, name: str, target: int) -> None:
-    """Give the open file `target` the access list and the extended attributes of the file `name`, and no others: a new
-    file may have inherited some. Those by which a program gains rights stay behind. Raises PermissionError where what
-    people have set cannot be given."""
+    """Give the open file `target` the access list and the extended attributes of the file `name`, and no others. Those
+    by which a program gains rights stay behind. Raises PermissionError for what cannot be given."""
     if sys.platform == "win32":
         return
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
@@ -223,8 +221,7 @@ def is_local(device: int) -> bool:
 
 
 def kind_of(device: str, table: str) -> str | None:
-    """The type of the file system with the number `device` (`8:1`) in the text of a mountinfo; None where it is not in
-    there."""
+    """The type of the file system with the number `device` (`8:1`) in a mountinfo; None if it is not in there."""
     for line in table.splitlines():
         place, _, rest = line.partition(" - ")
         if place.split(" ")[2:3] == [device]:

@@ -98,8 +98,7 @@ def rules_for(scope: CommandScope) -> Rules:
 
 
 def rules_in_view(scope: CommandScope) -> Rules:
-    """Make the rules for a program whose view of the disk covers what is hidden, and which has shared memory and
-    terminals of its own."""
+    """Make the rules for a program whose view hides the rest, and has its own shared memory and terminals."""
     granting = _Granting()
     granting.name(_TERMINALS, _DEVICE)
     granting.grant_all(scope, ())
@@ -248,8 +247,7 @@ def file_rights(version: int) -> int:
 
 
 def ruleset_attributes(version: int, *, hold_tcp: bool) -> bytes:
-    """A `struct landlock_ruleset_attr`, as long as `version` knows it. With `hold_tcp` no TCP port may be bound or
-    connected to."""
+    """A `struct landlock_ruleset_attr` of `version`. `hold_tcp`: no TCP port may be bound or connected to."""
     fields = (file_rights(version), _EVERY_TCP if hold_tcp else 0, _EVERY_SCOPE)
     known = 3 if version >= WHOLE_ABI else 2 if version >= 4 else 1
     return struct.pack(f"={known}Q", *fields[:known])
@@ -263,8 +261,8 @@ class Ruleset(NamedTuple):
 
 
 def make_ruleset(rules: Iterable[PathRule], version: int, *, hold_tcp: bool) -> Ruleset:
-    """A ruleset that grants `rules` and holds all else that `version` can. A place that is gone, or that has become a
-    link, is granted nothing. Raises OSError."""
+    """A ruleset that grants `rules` and holds all else; a place that is gone, or a link, gets nothing. Raises
+    OSError."""
     attributes = ruleset_attributes(version, hold_tcp=hold_tcp)
     descriptor = linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     granted: dict[str, FileKey] = {}

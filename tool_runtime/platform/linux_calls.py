@@ -37,8 +37,7 @@ _CLONE_FS: Final = 0x200
 
 
 class Numbers(NamedTuple):
-    """Numbers that differ between architectures: the one by which the kernel names one to a filter, and system
-    calls."""
+    """Numbers that differ between architectures: that of the architecture in a filter, and system calls."""
 
     audit: int
     seccomp: int

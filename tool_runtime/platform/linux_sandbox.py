@@ -60,9 +60,8 @@ class Restriction(NamedTuple):
 
 
 def restrict_this_thread(wanted: Restriction, *, is_bounded: bool = False) -> int | None:
-    """Hold the calling thread for good; the descriptor that asks about connections, where one is wanted. Raises
-    OSError, and then the thread may be held in part, so that nothing is to be started by it. `is_bounded`: its programs
-    get no more capabilities as it is."""
+    """Hold the calling thread for good; the descriptor that asks, where one is wanted. Raises OSError, and then nothing
+    is to be started by it. `is_bounded`: its programs get no more capabilities as it is."""
     known = linux_calls.numbers()
     if known is None:
         raise linux_calls.unknown_machine()

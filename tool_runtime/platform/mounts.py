@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 class Namespaces(NamedTuple):
-    """The namespaces that a program gets besides that of mounts: of users, without which only root can give it any, and
-    of processes."""
+    """Namespaces besides that of mounts: of users, without which only root can give any, and of processes."""
 
     users: bool
     processes: bool
@@ -103,15 +102,13 @@ def _status(place: str) -> os.stat_result | None:
 
 
 def is_settled(changed_ns: int, now_ns: int) -> bool:
-    """True if another change from now on shows another time: the clock of files stands still for some milliseconds, and
-    on some disks for seconds."""
+    """True if another change would show another time: the clock of files stands still for milliseconds, or seconds."""
     return changed_ns < now_ns - (50_000_000 if changed_ns % 1_000_000_000 else 2_500_000_000)
 
 
 def make(view: DiskView, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
-    """Give this process, which has a mount namespace of its own, the view; it needs the right to mount there. Places
-    that are not there are passed over. Which files the writable places and the folders of guarded ones are that were
-    mounted. Raises OSError."""
+    """Give this process, which has a mount namespace of its own, the view, without places that are not there: which
+    files are mounted as writable places and folders of guarded ones. Raises OSError."""
     _attributes(b"/", propagation=_PRIVATE)
     uncovered = _copy_trees([place for place in _writable(view) if any(_is_below(place, one) for one in view.hidden)])
     is_open = "/" in view.writes  # nothing can be mounted over the root that programs have

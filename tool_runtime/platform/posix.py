@@ -75,8 +75,8 @@ def limit_argv(argv: Sequence[str], memory_bytes: int, cpu_s: float) -> list[str
 def start_limited(
     argv: Sequence[str], *, memory_bytes: int, cpu_s: float, stdin: IO[bytes], cwd: str
 ) -> tuple[subprocess.Popen[bytes], Callable[[], None]]:
-    """A process that reads `stdin` and prints to a pipe, with an empty environment and bounds on what it takes; and
-    what ends it. Raises OSError."""
+    """A process that reads `stdin` and prints to a pipe, within bounds and without variables; and its end. Raises
+    OSError."""
     process = subprocess.Popen(
         limit_argv(argv, memory_bytes, cpu_s),
         stdin=stdin,
@@ -123,8 +123,7 @@ def tree_members(
 
 
 def descendants(pid: int) -> dict[int, ProcessEntry]:
-    """The children of `pid`, theirs, and so on, zombies included. One look may miss a process that lost its parent
-    meanwhile."""
+    """The children of `pid`, theirs, and so on, with zombies. One look may miss one that just lost its parent."""
     if children_are_listed():
         return _descendants_listed(pid)
     table = {entry.pid: entry for entry in _processes()}
@@ -220,8 +219,7 @@ def youngest_first(pids: list[int], loadavg: bytes) -> list[int]:
 
 
 def look_up() -> Callable[[int], ProcessEntry | None]:
-    """A function that gives the row of a process, None where there is none; of a table that is read once, where that is
-    all the system has."""
+    """A function that gives the row of a process, or None; of a table read once, where that is all the system has."""
     if _LINUX:
         return entry_of
     return {entry.pid: entry for entry in _processes()}.get

@@ -30,8 +30,7 @@ def give_back_large_memory() -> None:
 
 
 def default_shell(environ: Mapping[str, str], outside: Sequence[str] = ()) -> str:
-    """cmd.exe (TR 6.2), the system's own if the one that is named is relative or lies in a place `outside`, which are
-    those that commands write to."""
+    """cmd.exe (TR 6.2); the system's own if the one named is relative or in a place `outside`, where commands write."""
     named = environ.get("COMSPEC", "")
     inside = [ntpath.normcase(ntpath.normpath(one)).rstrip("\\") + "\\" for one in outside]
     is_inside = ntpath.normcase(ntpath.normpath(named)).startswith(tuple(inside))
@@ -39,8 +38,7 @@ def default_shell(environ: Mapping[str, str], outside: Sequence[str] = ()) -> st
 
 
 def system_program(name: str, environ: Mapping[str, str]) -> str:
-    """The absolute path of a program of Windows itself: by its bare name it would be looked for in the current
-    directory first."""
+    """The path of a program of Windows; by its bare name the current directory would come first."""
     return ntpath.join(environ.get("SYSTEMROOT") or "C:\\Windows", "System32", name)
 
 

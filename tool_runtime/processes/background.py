@@ -152,9 +152,8 @@ def _read_kept(output: Captured, start: int, limit: int) -> tuple[bytes, int]:
 
 
 class BackgroundCommands:
-    """The background commands of one session's process, by id: those that run, `most` at once, and of those that have
-    ended the last ones, as many again. `launch` starts one, `before` is how many the session has had in other
-    processes."""
+    """The background commands of one session's process, by id: those that run, `most` at once, and as many that have
+    ended last. `before` is how many the session has had in other processes."""
 
     def __init__(
         self,
@@ -206,8 +205,7 @@ class BackgroundCommands:
             self._drop(one)
 
     async def end_all(self) -> Leftovers:
-        """End those that run, and count what else they have left running, which is ended too; a guard sees to that
-        where there is one."""
+        """End those that run, and what else they have left, which is counted; a guard sees to that if there is one."""
         running = [one for one in self._all.values() if one.end is None]
         for one in running:
             one.ask_to_end("session_ended")

@@ -41,8 +41,7 @@ _LEFT = "(setsid env -i sh -c 'echo $$; exec sleep 60' &) ; sleep 60"
 
 
 class ProcessGuard:
-    """For one host process; made with it, started with the first command. Safe to use from its event loop. One at a
-    time in a process: it takes every descendant for its own."""
+    """For one host process, whose every descendant it takes for its own. Safe to use from its event loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,8 +59,7 @@ class ProcessGuard:
         self._job: windows.JobObject | None = None
 
     def start(self, start: Callable[[], subprocess.Popen[bytes]], mark: str) -> subprocess.Popen[bytes]:
-        """The process that `start` starts, under guard. `mark` (`NAME=value`) is in its environment. Raises what
-        `start` raises."""
+        """The process that `start` starts, under guard, with `mark` (`NAME=value`) in its environment."""
         if WINDOWS:
             self._job = self._job or windows.JobObject()
             process = start()
@@ -120,8 +118,7 @@ class ProcessGuard:
     # In the thread
 
     def _run(self) -> None:
-        """A look costs milliseconds, so there is one a tick, whatever is started meanwhile. What ends within a tick
-        costs nothing, the watcher's start included."""
+        """A look costs milliseconds, so there is one a tick; what ends within a tick costs nothing."""
         busy = False
         while True:
             if not busy:

@@ -77,9 +77,8 @@ def strangers(known: dict[int, int], groups: set[int]) -> set[int]:
 
 
 def belonging(known: dict[int, int], groups: set[int], marks: list[bytes]) -> dict[int, int]:
-    """Live processes with their start times: those known, and those in one of the groups or sessions or carries a
-    mark, and all their descendants. All but the descendants are killed on sight: in a chain that forks and ends each
-    lives for milliseconds."""
+    """Live processes with their start times: those known, in the groups or sessions or with a mark, and all their
+    descendants. All but these are killed on sight: in a chain that forks each lives for milliseconds."""
     rows = {}
     members = set()
     for pid, row in table():

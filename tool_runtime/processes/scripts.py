@@ -36,9 +36,8 @@ _CODES: Final = {
 
 
 class SkillScripts:
-    """The scripts of the skills in an index. Their interpreters are found in PATH `path`, and in no place `outside`: a
-    file of the workspace runs no script. In `sandbox` each run has a directory of its own; `max_runs` are as many as
-    run in a task."""
+    """The scripts of the skills in an index, with interpreters of PATH `path` that lie in no place `outside`. Each run
+    has a directory of its own in `sandbox`; `max_runs` run in a task."""
 
     def __init__(
         self, index: SkillIndex, path: str, sandbox: str, max_runs: int, outside: tuple[str, ...] = ()
@@ -57,8 +56,7 @@ class SkillScripts:
             return ToolError(_CODES.get(fault.kind, ErrorCode.FILE_NOT_FOUND), str(fault))
 
     def find(self, skill: str, relative_path: str) -> ScriptFacts:
-        """A script. One that really lies elsewhere than in the skill's folder of scripts is not read, and has no
-        program. Raises ToolFault."""
+        """A script. One that really lies elsewhere than in the skill's folder is not read. Raises ToolFault."""
         used = self._index.find(skill)
         folder, allowed = used.folder, used.allowed_tools
         if "\0" in relative_path or len(relative_path) > _MAX_PATH_CHARS:

@@ -31,8 +31,7 @@ _known: Final[dict[Level, LevelFinding]] = {}
 
 
 def look(level: Level, directory: str = "/tmp") -> LevelFinding:  # noqa: S108  the names of its files are random
-    """Try whether `level` works here, by files in `directory`; from any thread. Once in a process, but for a trial that
-    failed for a reason of its own."""
+    """Try whether `level` works here; from any thread. Once in a process, unless the trial failed by itself."""
     with _looking:
         return _look(level, directory)
 

@@ -22,8 +22,8 @@ _REFUSED: Final = re.compile(
     r"|device or resource busy|\bebusy\b|os error 16\b|errno 16\b",
     re.IGNORECASE,
 )
-"""EACCES by Landlock, EROFS by namespaces and EBUSY for a place that they hold itself, EXDEV where a name would leave
-its place."""
+"""EACCES by Landlock, EROFS by namespaces, EBUSY for a place held itself, EXDEV for a name that would leave its
+place."""
 _BUSY: Final = re.compile(r"resource busy|\bebusy\b|error 16\b|errno 16\b", re.IGNORECASE)
 _CROSS_DEVICE: Final = re.compile(r"cross-device link|\bexdev\b|error 18\b|errno 18\b", re.IGNORECASE)
 _REMOTE: Final = re.compile(

@@ -39,8 +39,7 @@ CLONE_PARENT = 0x8000
 NEW_MOUNTS, NEW_QUEUES, NEW_USERS, NEW_PROCESSES = 0x20000, 0x8000000, 0x10000000, 0x20000000
 FAILED = 127
 TAKEN, OUTDATED, AGAIN = b"t", b"o", b"a"
-"""Replies of a ready process: it has taken a request and becomes its program; the mounts have changed; it has taken a
-request and asks for it to be made again."""
+"""Replies of a ready process: it becomes its program; the mounts have changed; the request is to be made again."""
 INTEGER = struct.Struct("i")
 DESCRIPTORS = 5  # the reply, the three standard streams, the request
 HIGHEST = 256  # this process has fewer descriptors
@@ -275,8 +274,7 @@ def keep_only(*kept: int) -> None:
 
 
 def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
-    """Wait for a request, and become its program; does not return. `own` gives this process's number as the host sees
-    it, `write` takes the one that the first process sees."""
+    """Become the program of a request; does not return. `own` gives the number of this process, `write` takes one."""
     try:
         number = os.read(own, INTEGER.size)
         if write >= 0:
@@ -309,8 +307,7 @@ def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
 def take(
     work: Work, number: int, ready: Ready, listener: int | None, message: tuple[dict[str, Any], list[int]]
 ) -> None:
-    """Become the program of a request, unless it would be held by something else now. `listener` is of the filter that
-    this process has, if it is held."""
+    """Become the program of a request, unless it would be held otherwise. `listener`: of this process's filter."""
     request, (answer, *streams) = message
     reply = socket.socket(fileno=answer)
     held = ProgramSandbox(*request["held"])
@@ -338,8 +335,7 @@ def hold_view(work: Work, held: ProgramSandbox) -> dict[str, tuple[int, int]]:
 
 
 def hold(held: ProgramSandbox) -> tuple[int | None, dict[str, tuple[int, int]]]:
-    """Have this process give up its rights: the descriptor that asks about its sockets, if there is one, and which
-    shared files were granted. Raises OSError."""
+    """Give up this process's rights: the descriptor that asks, and which shared files were granted. Raises OSError."""
     restriction = held.make_restriction()
     ruleset = linux_sandbox.ruleset_of(restriction)
     listener = linux_sandbox.restrict_this_thread(restriction._replace(ruleset=ruleset), is_bounded=True)
@@ -348,8 +344,7 @@ def hold(held: ProgramSandbox) -> tuple[int | None, dict[str, tuple[int, int]]]:
 
 
 def rehearse(work: Work) -> None:
-    """Give up what no program gets, whatever its scope, and use what a start uses, so that this process has its own
-    copy of that memory before it is waited for."""
+    """Give up what no program gets, and use what a start uses, to have that memory copied before it is waited for."""
     linux_calls.bound_capabilities(work.known, linux_calls.capabilities_to_keep(changes_modes=True))
     one = PathRule("/", landlock.READ)
     try:  # noqa: SIM105  as in `tell`
@@ -409,8 +404,7 @@ def execute(argv: list[str], env: dict[str, str]) -> None:
 
 
 def hand_over(reply: socket.socket, listener: int, *, by_message: bool) -> None:
-    """Give the host the descriptor that asks. Where messages are asked about themselves, the host takes a copy of it,
-    before this process becomes the program. Raises OSError."""
+    """Give the host the descriptor that asks, or have it copied where messages are asked about. Raises OSError."""
     if by_message:
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, INTEGER.pack(listener))
         reply.sendmsg([marshal.dumps({})], [rights])

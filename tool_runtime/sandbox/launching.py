@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import marshal
 import os
 import signal
@@ -140,8 +139,7 @@ class Launcher:
             return self._await_start(ours, program, restriction)
 
     def _await_start(self, reply: socket.socket, program: str, restriction: Restriction) -> StartedProgram | None:
-        """Wait for the outcome of a request: the program runs or has failed once the other ends of the reply are
-        closed."""
+        """Wait for the outcome of a request: it is known once the other ends of the reply are closed."""
         replies: dict[str, Any] = {}
         listener: int | None = None
         try:
@@ -302,8 +300,7 @@ class _NoScratch(OSError):
 
 @contextmanager
 def _scratch(directory: str) -> Iterator[tuple[str, str]]:
-    """The paths of two files below `directory`, which go at the end; `tempfile` takes longer to import than all of
-    this. Raises _NoScratch."""
+    """The paths of two files below `directory`, without the slow `tempfile`; they go at the end. Raises _NoScratch."""
     above, name = os.path.realpath(directory), f"agent-host-~probe-{os.urandom(8).hex()}"
     with ExitStack() as stack:
         try:
@@ -366,7 +363,10 @@ def _try_thread(directory: str, abi: int, *, with_listener: bool) -> TrialProble
     try:
         with _scratch(directory) as (kept, _):
             argv, pipe = [_SHELL, "-c", _TRY, "sh", kept], subprocess.PIPE
-            start = functools.partial(subprocess.Popen[bytes], argv, stdin=pipe, stdout=pipe, stderr=pipe, env={})
+
+            def start() -> subprocess.Popen[bytes]:
+                return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env={})
+
             process, listener = run_in_fresh_thread(lambda: linux_sandbox.launch_by_this_thread(restriction, start))
             return _await_end(process, listener)
     except OSError as error:
@@ -390,8 +390,7 @@ def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> TrialP
 
 
 def namespace_level(directory: str, below: Callable[[], LevelFinding]) -> LevelFinding:
-    """Try by files in `directory` whether programs can be given a view of the machine of their own, held as Landlock's
-    level holds them: `below` finds that one."""
+    """Try by files in `directory` whether programs get a view of their own, held as Landlock's level (`below`) does."""
     kinds = [
         Namespaces(users, processes)
         for users in ((False, True) if os.geteuid() == 0 else (True,))

@@ -111,9 +111,8 @@ class Guarded:
         folders: Iterable[str] = (),
         quiet: bool = True,
     ) -> Look:
-        """A look before a command, on record under its `mark` until `end`, with the contents. `folders` are those that
-        places lie in and that the command may exchange. `quiet`: no other command can have written since the last look,
-        so what is there now is the user's. Raises OSError."""
+        """A look before a command, on record under its `mark` until `end`. `folders` are those around places that it
+        may exchange. `quiet`: nobody else can have written since the last look. Raises OSError."""
         with self._lock:
             self._see_between(folders, quiet=quiet)
             looks = self._looks(places, scope, list(self._find_exchanged()))
@@ -179,8 +178,7 @@ class Guarded:
                     self._between.setdefault(folder, Entry(stat.S_IFDIR, 0, 0, 0, status.st_ino, _FOLDER))
 
     def _find_exchanged(self) -> Look:
-        """Folders of guarded places in whose place something else is: the outermost, since it may lead to the
-        others."""
+        """Folders of guarded places that something else is in place of: the outermost, which may lead to the others."""
         found: Look = {}
         for folder in sorted(self._between):
             if not folder.startswith(tuple(f"{one}/" for one in found)):
@@ -191,8 +189,8 @@ class Guarded:
         return found
 
     def _looks(self, places: Sequence[str], scope: CommandScope | None, closed: Sequence[str]) -> dict[str, Look]:
-        """Look at each place; a file that has not changed since the last look is not read again. Below what is in the
-        place of a folder nothing is: it may lead anywhere."""
+        """Look at each place, at new contents only. Nothing is below what is in place of a folder: it may lead
+        anywhere."""
         self._room, self._in_part = MAX_LOOK_BYTES, set()
         leads = tuple(f"{one}/" for one in closed)
         found = self._found
@@ -463,8 +461,8 @@ class Guarded:
         return target
 
     def _set_aside(self, place: str, base: Look, check: _Check) -> bool:
-        """Give a place another name, where more lies in it than one look takes: whether it has one. It is not one in a
-        git directory, where it would be judged."""
+        """Rename a place that one look cannot take, outside of git directories, where it would be judged; if it could
+        be."""
         above = os.path.dirname(place)
         while self._found is not None and (of := self._found.repository_of(above)) is not None:
             above = os.path.dirname(of)

@@ -114,8 +114,7 @@ class HeldCommand:
         }
 
     def start(self, launch: Callable[[Opened], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Start a program by `launch`, sandboxed, by calling what it is given as it would call Popen. Raises what it
-        raises, and OSError where it cannot be held."""
+        """Start a program sandboxed by `launch`, which is given a Popen. Raises what it raises, and OSError."""
         try:
             restriction = self._sandbox.restriction(self.scope)
             if self.is_looked_at:
@@ -196,8 +195,7 @@ class HeldCommand:
 
 
 class Sandbox:
-    """For the commands of one session. Raises ToolFault where the level that is asked for is required and does not
-    work."""
+    """For the commands of one session. Raises ToolFault if the required level does not work."""
 
     def __init__(self, settings: SandboxSettings, runtime: RuntimeSettings, pool: DaemonPool) -> None:
         self.found = find(settings, directory_of(runtime))
@@ -343,8 +341,7 @@ class Sandbox:
         self._supervisor.watch(listener, held, command.gone)
 
     def proxy_for(self, scope: CommandScope, report: Callable[[Denial], None]) -> DomainProxy | None:
-        """A proxy for one command under `scope`; None where it has no network, or needs none. Without a supervisor
-        nothing could reach it."""
+        """A proxy for one command under `scope`; None if it needs none, or nothing could reach it."""
         if scope.domains == () or _is_open(scope) or not self.found.is_supervised:
             return None
         from tool_runtime.web.proxy import proxy_of  # few commands are given hosts
@@ -454,8 +451,8 @@ def _fill(place: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> N
 
 
 def _session_variables(directory: str | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """Of every held command of a session whose caches are below `directory`; None for no caches. As root tar would give
-    the files that it makes to others, which no command can."""
+    """Of every held command; `directory` is for caches. As root tar would give files to others, which no command
+    can."""
     found: dict[str, str] = {}
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         found["TAR_OPTIONS"] = " ".join(filter(None, (environ.get("TAR_OPTIONS"), "--no-same-owner")))
@@ -467,9 +464,8 @@ def _session_variables(directory: str | None, environ: Mapping[str, str]) -> dic
 
 
 def offline_variables(directory: str | None) -> dict[str, str]:
-    """Of a command that reaches no host, over those of the session. Package managers do not try again: npm would for a
-    minute and more. cargo reads what it has downloaded for the user, unless a command of the session has downloaded
-    something itself."""
+    """Of a command that reaches no host, over those of the session: package managers do not try again, and cargo reads
+    what it has for the user, unless a command of the session has downloaded something itself."""
     found = dict.fromkeys(("npm_config_fetch_retries", "PIP_RETRIES", "CARGO_NET_RETRY", "UV_HTTP_RETRIES"), "0")
     if directory is not None and not os.path.isdir(os.path.join(directory, _CACHES["CARGO_HOME"], "registry")):
         found["CARGO_HOME"] = os.path.join(directory, _CARGO_OFFLINE)

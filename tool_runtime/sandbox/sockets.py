@@ -246,8 +246,7 @@ class SocketRules(NamedTuple):
     # has read once. A message on any other socket is left to the kernel: its place is where that is connected to.
 
     def place_error(self, copy: int, place: SocketAddress) -> int:
-        """The number of the error by which datagrams for a place are refused, 0 where they may go there. The socket is
-        remembered: what it sends to may answer."""
+        """The error by which datagrams for a place are refused, 0 for none; what the socket sends to may answer."""
         self.own.add_internet(os.fstat(copy).st_ino)
         if place.port == _DOMAIN and place.text in _resolvers():
             return 0

@@ -38,8 +38,8 @@ _HUNG_UP: Final = select.EPOLLHUP | select.EPOLLERR
 
 
 class Connect(NamedTuple):
-    """A connection that may be made: by which copy of the program's descriptor, to where. `place` is a descriptor that
-    the address names, -1 for none. The receiver closes both."""
+    """A connection to make by a copy of the program's descriptor; `place` (or -1) is what the address names. Both are
+    closed."""
 
     copy: int
     address: bytes
@@ -84,8 +84,7 @@ class SocketSupervisor:
         self._thread.start()
 
     def watch(self, listener: int, held: SocketRules, gone: Callable[[], None]) -> None:
-        """Answer for the programs of one command, by what `held` says, until none is left; then the descriptor is
-        closed and `gone` called, in the supervisor's thread."""
+        """Answer for one command's programs by `held` until none is left; then close the descriptor and call `gone`."""
         self._held[listener] = held, gone
         self._poll.register(listener, select.EPOLLIN)
 
@@ -234,9 +233,8 @@ def receive(listener: int) -> WaitingSyscall | None:
 
 
 def answer(listener: int, notice_id: int, code: int, value: int | None = 0) -> None:
-    """Have the call end with the error `code`, 0 for success, and then with the result `value`; None has the kernel do
-    the call itself: for calls about which nothing is judged that its process could change. Harmless where its thread is
-    gone."""
+    """End a call with the error `code`, or 0 and the result `value`; None has the kernel do it, for calls about which
+    nothing is judged that its process could change. Harmless where its thread is gone."""
     response = struct.pack("=QqiI", notice_id, value or 0, -abs(code), _CONTINUE if value is None else 0)
     try:
         fcntl.ioctl(listener, _SEND, response)
@@ -246,8 +244,7 @@ def answer(listener: int, notice_id: int, code: int, value: int | None = 0) -> N
 
 
 def is_waiting(listener: int, notice_id: int) -> bool:
-    """True if the thread still waits: only then what was read of it was its own, and not that of a later process with
-    its number."""
+    """True if the thread still waits: only then what was read was its own, not a later process's with its number."""
     try:
         fcntl.ioctl(listener, _ID_VALID, struct.pack("=Q", notice_id))
     except OSError:
@@ -283,8 +280,7 @@ def write_memory(listener: int, notice: WaitingSyscall, address: int, data: byte
 
 
 def socket_call(name: str, descriptor: int, *arguments: int | bytes) -> int:
-    """Do `connect`, `bind` or `listen` ourselves, with an address as it is in memory; the number of the error, 0 for
-    none."""
+    """Do `connect`, `bind` or `listen` ourselves; the number of the error, 0 for none."""
     try:
         linux_calls.call(_NUMBER_OF[name], descriptor, *arguments)
     except OSError as error:
@@ -320,8 +316,7 @@ _NO_COOKIE: Final = 0xFFFFFFFF
 
 
 class SocketAddress(NamedTuple):
-    """An internet address as a program gave it: `raw` is a `struct sockaddr`, `address` packed (an IPv4 address that is
-    mapped into IPv6 is packed as IPv4)."""
+    """An internet address: `raw` is a `struct sockaddr`, `address` packed (as IPv4 if it is mapped into IPv6)."""
 
     family: int
     address: bytes
@@ -349,8 +344,8 @@ class SocketAddress(NamedTuple):
         return self.is_any or self.address == _LOOPBACK_6 or (len(self.address) == 4 and self.address[0] == 127)
 
     def move_to(self, address: bytes) -> SocketAddress:
-        """The same port at another address, in a form that a socket of this family takes. Raises ValueError for an IPv6
-        address and a socket of IPv4."""
+        """The same port at another address, for a socket of this family. Raises ValueError for IPv6 and a socket of
+        IPv4."""
         port = struct.pack(">H", self.port)
         if self.family == socket.AF_INET:
             if len(address) != 4:
@@ -398,8 +393,8 @@ class OwnSockets:
         return identity in self._unix
 
     def reach(self, wanted: SocketAddress) -> tuple[SocketAddress | None, bool]:
-        """The address at which a socket of ours answers at the port of `wanted`, None for nowhere; and whether a socket
-        of somebody else listens there. Raises OSError."""
+        """The address at which a socket of ours has the port of `wanted`, and whether somebody else's has. Raises
+        OSError."""
         foreign = False
         for address in _candidates(wanted):
             inode = self._listeners.inode(_family(address), address, wanted.port)
@@ -497,8 +492,7 @@ class Listeners:
 
 
 def _find_in_table(text: str, address: bytes, port: int, state: int = _LISTEN) -> int | None:
-    """The inode of what is in this state at `address` (packed) or at all addresses, by the text of /proc/net/tcp and
-    its like."""
+    """The inode of what is in this state at `address` (packed) or at all addresses, by a table like /proc/net/tcp."""
     # The kernel writes an address as numbers of four bytes in the machine's own order.
     shown = "".join(f"{word:08X}" for word in struct.unpack(f"={len(address) // 4}I", address))
     wanted = {f"{shown}:{port:04X}", f"{'0' * len(shown)}:{port:04X}"}

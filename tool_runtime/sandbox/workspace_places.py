@@ -79,8 +79,7 @@ _GIT: Final = ".git"
 
 
 def writable_roots(scope: CommandScope, workspace: str) -> tuple[str, ...]:
-    """Return the parts of the workspace that a command may write, outermost: real directories. The root of the file
-    system is none."""
+    """Return the parts of the workspace that a command may write, outermost: real directories, without the root."""
     if workspace == "/":
         found = [one for one in scope.writes if one != "/" and not one.startswith("/dev/") and os.path.isdir(one)]
     elif any(is_under(workspace, one, "posix") for one in scope.writes):
@@ -164,8 +163,7 @@ class WorkspacePlaces:
         self._trees = dict.fromkeys(self._trees)
 
     def directories_to_judge(self, scope: CommandScope) -> list[GitDirectory]:
-        """Return the git directories that a command under `scope` may write, but for those of the user that the bundle
-        gives whole."""
+        """Return the git directories that `scope` lets a command write, without the user's that are given whole."""
         for path in list(self.repositories):
             if not (os.path.lexists(path) if _is_named_git(path) else is_laid_out(_list(path))):
                 del self.repositories[path]
@@ -307,8 +305,7 @@ class WorkspacePlaces:
         return self._inner.setdefault(path, GitDirectory(path, role))
 
     def _irregular(self, top: str, is_shallow: bool) -> Iterator[str]:
-        """Links, devices and the like in a folder whose files are free. A folder is listed again only when it has
-        changed."""
+        """Links, devices and the like in a folder whose files are free; listed again only after a change."""
         waiting, looked = [top], 0
         while waiting and looked < _MAX_FOLDERS:
             folder, looked = waiting.pop(), looked + 1
