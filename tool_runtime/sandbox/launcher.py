@@ -68,6 +68,10 @@ class ProgramSandbox(NamedTuple):
         """Look at its places."""
         return mounts.look_at(mounts.DiskView(*self.view), (path for path, _ in self.restriction[0]))
 
+    def make_view(self, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
+        """Give this process its view: which files were mounted. Raises OSError."""
+        return mounts.make(mounts.DiskView(*self.view), known)
+
     def make_restriction(self) -> linux_sandbox.Restriction:
         """For this process, which sees nothing outside that it could change."""
         rules, abi, network, with_listener = self.restriction
@@ -283,7 +287,7 @@ def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
         rehearse(work)
         listener = None
         if ready.held is not None and ready.seen is not None:
-            if hold_view(work, ready.held) != ready.seen.trees:
+            if ready.held.make_view(work.known) != ready.seen.trees:
                 return
             listener, granted = hold(ready.held)
             if granted != ready.seen.granted:
@@ -320,18 +324,13 @@ def take(
     step = "view"
     try:
         if not is_held:
-            hold_view(work, held)
+            held.make_view(work.known)
         step = "program"
         if not is_held:
             listener, _ = hold(held)
         start(request, streams, reply, listener, ready.taken)
     except OSError as error:
         tell(reply, {"errno": error.errno, "step": step, "file": error.filename})
-
-
-def hold_view(work: Work, held: ProgramSandbox) -> dict[str, tuple[int, int]]:
-    """Give this process its view: which files were mounted. Raises OSError."""
-    return mounts.make(mounts.DiskView(*held.view), work.known)
 
 
 def hold(held: ProgramSandbox) -> tuple[int | None, dict[str, tuple[int, int]]]:

@@ -155,13 +155,13 @@ class Launcher:
                         listener = _take_listener(reply, replies["program"], replies.pop("listener"))
         except OSError as error:  # such as a time-out: what began may still become the program
             self._abandon(replies, listener)
-            if isinstance(error, TimeoutError):  # somebody stopped it
-                self._process.kill()
-                self._process.wait()
-                if "program" not in replies:
-                    return None
-                raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), _NAME) from error
-            raise
+            if not isinstance(error, TimeoutError):
+                raise
+            self._process.kill()  # somebody stopped it
+            self._process.wait()
+            if "program" not in replies:
+                return None
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), _NAME) from error
         if "errno" in replies:
             self._abandon(replies, listener)
             code = replies["errno"]
@@ -275,8 +275,6 @@ _TRY: Final = 'read -r line; if true 2>/dev/null >"$1"; then exit 3; fi; exit 0'
 _TRY_VIEW: Final = 'if true 2>/dev/null >"$1"; then exit 3; fi; if read -r line < "$2"; then exit 4; fi; exit 0'
 _FILES: Final = ("kept", "hidden")
 _TRIAL_S: Final = 10.0
-
-
 _SHELL: Final = "/bin/sh"
 _NONE_HERE: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
 """Errors of landlock, seccomp, unshare and mount if the level does not exist or this process may not use it. Any other
@@ -326,33 +324,27 @@ def _remove(directory: OpenDirectory, name: str) -> None:
 
 def landlock_level(directory: str) -> LevelFinding:
     """Try by files in `directory` whether threads can hold programs by Landlock."""
+    none = LevelFinding("landlock", works=False)
     if linux_calls.numbers() is None:
-        return LevelFinding("landlock", works=False, problem=f"it is not known for {linux_calls.machine()}")
+        return none._replace(problem=f"it is not known for {linux_calls.machine()}")
     try:
         abi = landlock.abi()
     except OSError as error:
-        return LevelFinding("landlock", works=False, problem=_problem(error, _NONE_HERE).text, is_passing=True)
+        return none._replace(problem=_problem(error, _NONE_HERE).text, is_passing=True)
     if abi < landlock.LEAST_ABI:
         has = f"version {abi} of Landlock" if abi else "no Landlock, or it is switched off"
-        return LevelFinding(
-            "landlock", works=False, problem=f"the kernel has {has}; version {landlock.LEAST_ABI} is needed"
-        )
+        return none._replace(problem=f"the kernel has {has}; version {landlock.LEAST_ABI} is needed")
     problem = _try_thread(directory, abi, with_listener=True)
-    unheld = linux_sandbox.not_held(abi, is_supervised=problem is None)
+    works = LevelFinding("landlock", works=True, abi=abi, is_supervised=problem is None)
+    works = works._replace(unheld=linux_sandbox.not_held(abi, is_supervised=works.is_supervised))
     if problem is None:
-        return LevelFinding("landlock", works=True, abi=abi, is_supervised=True, unheld=unheld)
+        return works
     without = _try_thread(directory, abi, with_listener=False)
     if without is None:
         # Then every connection is refused: nothing is held less, and less works.
-        return LevelFinding(
-            "landlock",
-            works=True,
-            problem=f"no supervisor, so that no connection is made: {problem.text}",
-            abi=abi,
-            unheld=unheld,
-            is_passing=problem.is_passing,
-        )
-    return LevelFinding("landlock", works=False, problem=without.text, abi=abi, is_passing=without.is_passing)
+        text = f"no supervisor, so that no connection is made: {problem.text}"
+        return works._replace(problem=text, is_passing=problem.is_passing)
+    return none._replace(problem=without.text, abi=abi, is_passing=without.is_passing)
 
 
 def _try_thread(directory: str, abi: int, *, with_listener: bool) -> TrialProblem | None:

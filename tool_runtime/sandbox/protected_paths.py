@@ -50,8 +50,6 @@ _AS_LEFT: Final = "it is as the command left it"
 _PUT_BACK: Final = "it was put back"
 _UNWATCHED: Final = "{} of its directories are not watched; a git repository that a command makes there is not judged"
 _NEW: Final = "it is new and was left there; it starts programs when the folder that it is in is opened"
-
-
 _FOLDER: Final = "/"
 """The content of a folder that is no guarded place itself."""
 
@@ -68,11 +66,8 @@ class _Check:
 
     def denials(self) -> list[Denial]:
         """The denials to report: what nobody could see for a while may be as it was."""
-        is_over = (
-            path for path, one in self.told.items() if one.done.startswith(_AS_LEFT) and path not in self.refused
-        )
-        gone = set(is_over)
-        return [one for path, one in self.told.items() if path not in gone]
+        told = self.told.items()
+        return [one for path, one in told if path in self.refused or not one.done.startswith(_AS_LEFT)]
 
 
 class Guarded:
@@ -81,7 +76,8 @@ class Guarded:
 
     def __init__(self, directory: str | None, workspace: str | None = None) -> None:
         self._folder = None if directory is None else os.path.realpath(directory)
-        self._found = None if workspace is None else WorkspacePlaces(workspace)
+        # Without a workspace nothing is found.
+        self._found = WorkspacePlaces.restore("/", ()) if workspace is None else WorkspacePlaces(workspace)
         self._workspace = workspace
         self._known: dict[str, Entry] = {}
         self._recent: dict[str, bytes] = {}
@@ -99,8 +95,7 @@ class Guarded:
     def find(self, scope: CommandScope) -> None:
         """Find what starts programs in the workspace: a walk with the first command, which may take a moment."""
         with self._lock:
-            if self._found is not None:
-                self._found.refresh(scope)
+            self._found.refresh(scope)
 
     def begin(
         self,
@@ -118,17 +113,17 @@ class Guarded:
             looks = self._looks(places, scope, list(self._find_exchanged()))
             for place, found in looks.items():
                 if quiet or place not in self._base:
-                    is_made = not quiet and self._found is not None and place in self._found.repositories
+                    is_made = not quiet and place in self._found.repositories
                     self._base[place] = {} if is_made else found
-            if quiet and self._found is not None:
-                self._trust(self._found)
+            if quiet:
+                self._trust()
             before = {path: entry for place in looks for path, entry in self._base[place].items()}
             self._record(mark, places, before, scope)
             return before
 
     def places_at_top(self, scope: CommandScope) -> tuple[str, ...]:
         """Return the places directly in the workspace that are guarded by a name with a star."""
-        return () if self._found is None or not scope.nested else tuple(self._found.at_top)
+        return tuple(self._found.at_top) if scope.nested else ()
 
     def end(
         self, mark: str, places: Sequence[str], before: Look, scope: CommandScope | None = None, *, alone: bool
@@ -162,8 +157,7 @@ class Guarded:
     def close(self) -> None:
         """Let go of what tells of new names."""
         with self._lock:
-            if self._found is not None:
-                self._found.close()
+            self._found.close()
 
     # Looking
 
@@ -194,7 +188,7 @@ class Guarded:
         self._room, self._in_part = MAX_LOOK_BYTES, set()
         leads = tuple(f"{one}/" for one in closed)
         found = self._found
-        if found is None or scope is None:
+        if scope is None:
             return {place: self._look(place, leads) for place in places}
         found.refresh(scope)
         apart = frozenset(places)
@@ -232,15 +226,12 @@ class Guarded:
                 data = _content(path)
                 self._room -= len(data)
                 content = hashlib.sha256(data).hexdigest() if len(data) <= MAX_FILE_BYTES else None
-                self._remember(content, data)
+                if content is not None and len(data) <= _RECENT_BYTES:
+                    if len(self._recent) >= _MAX_RECENT:
+                        self._recent.clear()
+                    self._recent[content] = data
         self._known[path] = entry = Entry(*plain, content)
         return entry
-
-    def _remember(self, digest: str | None, data: bytes) -> None:
-        if digest is not None and len(data) <= _RECENT_BYTES:
-            if len(self._recent) >= _MAX_RECENT:
-                self._recent.clear()
-            self._recent[digest] = data
 
     def _data(self, path: str, digest: str | None) -> bytes | None:
         """The content with this hash, which the file has or had; None where nobody has it any more."""
@@ -272,12 +263,12 @@ class Guarded:
                 continue
             if base is None:
                 base = _look_of_place(place, before, places)
-                if not base and after and self._is_nested(place):
+                if not base and after and place in self._found.nested:
                     check.told[place] = Denial("path", place, "guarded", "change", _NEW)
                     base = after
             self._compare_place(place, base, after, scope, check)
-        known = () if self._found is None else self._found.repositories
-        for root, count in {} if self._found is None else self._found.count_watched_unwatched().items():
+        known = self._found.repositories
+        for root, count in self._found.count_watched_unwatched().items():
             check.told[root] = Denial("path", root, "guarded", "change", _UNWATCHED.format(count))
         self._as_repositories.update(one for one in looks if one in known)
         for place in [one for one in self._base if one not in looks]:
@@ -285,8 +276,8 @@ class Guarded:
                 del self._base[place]
 
     def _compare_place(self, place: str, base: Look, after: Look, scope: CommandScope | None, check: _Check) -> None:
-        is_repository = self._found is not None and place in self._found.repositories
-        is_judged = is_repository or (self._found is not None and place in self._found.git_files)
+        is_repository = place in self._found.repositories
+        is_judged = is_repository or place in self._found.git_files
         may_undo = self._folder is not None and (check.alone or is_repository)
         if may_undo and not is_judged and len(after) >= MAX_ENTRIES > len(base) and self._set_aside(place, base, check):
             self._base[place] = base
@@ -294,7 +285,7 @@ class Guarded:
         left = dict(after)
         if is_judged and place in self._in_part:  # what nobody can see now is judged when it shows
             left = {**{path: entry for path, entry in base.items() if path not in after}, **after}
-        is_gone = self._is_nested(place) and not after and not os.path.lexists(os.path.dirname(place))
+        is_gone = place in self._found.nested and not after and not os.path.lexists(os.path.dirname(place))
         found = {path: self._problem(path, place, base, left, scope) for path in changes(base, left) if not is_gone}
         refused = {path: why for path, why in found.items() if why is not None}
         if refused and not base and is_repository and os.path.basename(place) != ".git":
@@ -317,9 +308,6 @@ class Guarded:
             with suppress(OSError):
                 self._keep(self._folder, left)
 
-    def _is_nested(self, place: str) -> bool:
-        return self._found is not None and place in self._found.nested
-
     def _unmake(self, place: str, after: Look, refused: dict[str, str]) -> dict[str, str]:
         """The parts to take away of a directory that has become a git directory: `HEAD` alone, since what else is in it
         may have been there before, and be a project's `hooks` or `config`."""
@@ -335,7 +323,7 @@ class Guarded:
     def _problem(self, path: str, place: str, base: Look, after: Look, scope: CommandScope | None) -> str | None:
         """Why a change may not stay, empty where the place is not a command's at all; None where it may."""
         found = self._found
-        if found is None or scope is None or not (place in found.repositories or place in found.git_files):
+        if scope is None or not (place in found.repositories or place in found.git_files):
             return ""
         if place in found.repositories and not base:
             found.made.add(place)
@@ -350,10 +338,10 @@ class Guarded:
         kind: Kind = "file" if stat.S_ISREG(entry.mode) else "directory" if stat.S_ISDIR(entry.mode) else "other"
         return LeftEntry(kind, self._data(path, entry.content) if kind == "file" else None)
 
-    def _trust(self, found: WorkspacePlaces) -> None:
+    def _trust(self) -> None:
         """Remember what the user's repositories have, so that they can be copied and moved with their hooks."""
-        found.trust()
-        for place in found.repositories:
+        self._found.trust()
+        for place in self._found.repositories:
             for path, entry in self._base.get(place, {}).items():
                 if stat.S_ISREG(entry.mode) and os.path.basename(path) not in ("commondir", "gitdir"):
                     self._trusted.add((path[len(place) :], entry.mode, entry.content))
@@ -381,7 +369,7 @@ class Guarded:
             "folders": {path: list(entry) for path, entry in self._between.items()},
             "look": {path: list(entry) for path, entry in before.items()},
         }
-        if self._found is not None and scope is not None:
+        if self._workspace is not None and scope is not None:
             record["repositories"] = [[one.path, one.is_strict] for one in self._found.directories_to_judge(scope)]
             record["scope"] = [list(scope.writes), list(scope.given)]
             record["workspace"] = self._workspace
@@ -464,7 +452,7 @@ class Guarded:
         """Rename a place that one look cannot take, outside of git directories, where it would be judged; if it could
         be."""
         above = os.path.dirname(place)
-        while self._found is not None and (of := self._found.repository_of(above)) is not None:
+        while (of := self._found.repository_of(above)) is not None:
             above = os.path.dirname(of)
         left = f".agent-host-left-{os.urandom(8).hex()}"
         try:
@@ -510,13 +498,13 @@ class Guarded:
                 directory.set_permissions(name, entry.mode)
         elif stat.S_ISLNK(entry.mode):
             directory.put_link(name, entry.content or "")
-        elif (
-            stat.S_ISREG(entry.mode)
-            and (data := self._data(os.path.join(directory.path, name), entry.content)) is not None
-        ):
-            directory.put(name, data, stat.S_IMODE(entry.mode))
         else:
-            return False
+            data = None
+            if stat.S_ISREG(entry.mode):
+                data = self._data(os.path.join(directory.path, name), entry.content)
+            if data is None:
+                return False
+            directory.put(name, data, stat.S_IMODE(entry.mode))
         return True
 
 
