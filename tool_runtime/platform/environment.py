@@ -146,7 +146,9 @@ def find_program(name: str, search_path: str, outside: Places) -> str | None:
     for directory in _absolute(search_path):
         for path in (os.path.join(directory, one) for one in names):
             # The cheap question comes first: nearly every entry has no such file.
-            if os.access(path, os.X_OK) and os.path.isfile(path) and not _is_untrusted(directory, path, outside):
+            if not (os.access(path, os.X_OK) and os.path.isfile(path)):
+                continue
+            if not (is_within(directory, outside) or is_within(path, outside)):
                 return path
     return None
 
@@ -159,7 +161,3 @@ def spellings(name: str, pathext: str) -> tuple[str, ...]:
 
 def _absolute(search_path: str) -> Iterator[str]:
     return (one for one in search_path.split(os.pathsep) if os.path.isabs(one))
-
-
-def _is_untrusted(directory: str, path: str, outside: Places) -> bool:
-    return is_within(directory, outside) or is_within(path, outside)

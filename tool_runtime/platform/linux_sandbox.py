@@ -160,7 +160,7 @@ class KeptRules:
 
     def get(self, scope: CommandScope) -> Kept:
         """Return the ruleset of a command under `scope`, as the disk is now. Raises OSError."""
-        if self._has_mounted():
+        if self._mounted >= 0 and self._mounts.poll(0):  # something was mounted
             self.forget()
         kept = self._kept.pop(scope, None)
         if kept is not None and not _is_current(kept, scope):
@@ -200,9 +200,6 @@ class KeptRules:
             mounts.is_settled(max(changed, modified), began) for _, _, modified, changed in rules.listed.values()
         )
         return Kept(rules, restriction, is_sure, is_there, terminals)
-
-    def _has_mounted(self) -> bool:
-        return self._mounted >= 0 and bool(self._mounts.poll(0))
 
 
 def _is_current(kept: Kept, scope: CommandScope) -> bool:

@@ -117,7 +117,10 @@ def make(view: DiskView, known: linux_calls.Numbers) -> dict[str, tuple[int, int
     _attributes(b"/", set_=_NO_SET_USER_ID if is_open else _READ_ONLY)
     if view.has_processes:
         _mount(known, b"proc", b"/proc", b"proc", _REMOUNTED_FLAGS | _READ_ONLY, b"")
-    _private_devices(known)
+    if os.path.isdir(_SHARED_MEMORY):
+        _mount(known, b"tmpfs", _SHARED_MEMORY.encode(), b"tmpfs", _REMOUNTED_FLAGS, b"mode=1777")
+    if os.path.isdir(_TERMINALS):
+        _mount(known, b"devpts", _TERMINALS.encode(), b"devpts", 0x0A, b"newinstance,ptmxmode=0666,mode=620")
     for place, tree in writes:
         _attributes(b"", tree, set_=_NO_SET_USER_ID)
         _move(tree, place)
@@ -156,14 +159,6 @@ def folders_between(writes: Sequence[str], guarded: Sequence[str]) -> set[str]:
                 found.add(folder)
                 folder = os.path.dirname(folder)
     return found
-
-
-def _private_devices(known: linux_calls.Numbers) -> None:
-    """Shared memory and terminals of its own."""
-    if os.path.isdir(_SHARED_MEMORY):
-        _mount(known, b"tmpfs", _SHARED_MEMORY.encode(), b"tmpfs", _REMOUNTED_FLAGS, b"mode=1777")
-    if os.path.isdir(_TERMINALS):
-        _mount(known, b"devpts", _TERMINALS.encode(), b"devpts", 0x0A, b"newinstance,ptmxmode=0666,mode=620")
 
 
 def _cover(known: linux_calls.Numbers, hidden: Sequence[str], uncovered: Sequence[tuple[str, int]]) -> None:

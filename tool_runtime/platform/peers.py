@@ -47,7 +47,12 @@ class Peer:
     def lineage(self) -> list[ProcessEntry]:
         """The process and those that it descends from, itself first. Raises PeerUnreadable, also once it has ended."""
         chain = lineage(self.pid, current.look_up())
-        if chain[0].started != self._started or (self._pidfd is not None and _has_ended(self._pidfd)):
+        has_ended = chain[0].started != self._started
+        if self._pidfd is not None:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            has_ended = has_ended or bool(poll.poll(0))
+        if has_ended:
             raise PeerUnreadable(f"process {self.pid} has ended")
         return chain
 
@@ -129,9 +134,3 @@ def _pidfd(connection: Any) -> int | None:
         if error.errno == errno.ENOPROTOOPT:
             return None
         raise PeerUnreadable(f"the process that connected has ended: {error.strerror}") from error
-
-
-def _has_ended(pidfd: int) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))

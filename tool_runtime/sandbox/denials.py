@@ -35,6 +35,7 @@ _REMOTE: Final = re.compile(
 _QUOTED: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`'\n]+)[`']|‘([^’\n]+)’|“([^”\n]+)”|\((/[^()\s]+)\)")
 _LOOSE: Final = re.compile(r"(?<![\w:/.@~-])((?:~|\.{1,2})?/[^\s'\"`:,;()\[\]{}<>|]+|/)")
 _PROGRAM: Final = re.compile(r"^\S+: (?:line \d+: |\d+: )?(.*)$")
+_CHAINED: Final = re.compile(r"caused by|error|fail|could ?n[o']t|cannot|unable", re.IGNORECASE)
 _VERB: Final = re.compile(
     r"^(?:cannot (?:create|open|access|touch|remove)|could not (?:write|lock) config file|open|create|mkdir) "
 )
@@ -103,18 +104,12 @@ def denials_in(
         # Where an error is told in a chain, its path stands some lines above it.
         while not paths and back > max(0, number - _MAX_BEFORE):
             back -= 1
-            paths = list(_paths(lines[back], cwd)) if _is_chained(lines[back : number + 1]) else []
+            paths = list(_paths(lines[back], cwd)) if any(map(_CHAINED.search, lines[back:number])) else []
         for denial in _claim(line, paths, exit_code, scope, disk, closed):
             found[denial] = None
         if len(found) >= _MAX_FOUND:
             break
     return list(found)
-
-
-def _is_chained(lines: list[str]) -> bool:
-    return any(
-        re.search(r"caused by|error|fail|could ?n[o']t|cannot|unable", line, re.IGNORECASE) for line in lines[:-1]
-    )
 
 
 def _paths(line: str, cwd: str) -> Iterator[str]:
@@ -219,25 +214,17 @@ def filter_denials(
     """The refusals that count for a command that failed and printed `text`: of sockets those that it tells of, with the
     host that was looked for; all others. `is_allowed`: whether a host might have been asked for by the proxy. Of a
     command that `was_ended` look-ups count as well: it may still have been retrying, and printed no error yet."""
-    counted = (
-        denial
-        for denial in denials
-        if denial.kind != "socket" or _shows(denial, text) or (was_ended and denial.action == LOOK_UP)
-    )
-    return [_name_host(denial, text, is_allowed) for denial in counted]
-
-
-def _shows(denial: Denial, text: str) -> bool:
-    """True if a refused socket was missed: many programs try one and go on without."""
-    if denial.action == LOOK_UP:
-        return _NO_NAME.search(text) is not None
-    return denial.action != "use" or _NO_SOCKET.search(text) is not None
-
-
-def _name_host(denial: Denial, text: str, is_allowed: Callable[[str], bool]) -> Denial:
-    """A refused look-up with the host that was looked for, where the output has it."""
-    host = _HOST.search(text) if denial.action == LOOK_UP else None
-    if host is None:
-        return denial
-    rule = "domains" if denial.rule == "proxy" and not is_allowed(host[1]) else denial.rule
-    return Denial("host", host[1], rule, "connect")
+    found = []
+    for denial in denials:
+        is_look_up = denial.action == LOOK_UP
+        # Many programs try a socket and go on without.
+        is_missed = (_NO_NAME if is_look_up else _NO_SOCKET).search(text) or denial.action not in ("use", LOOK_UP)
+        if denial.kind == "socket" and not is_missed and not (was_ended and is_look_up):
+            continue
+        host = _HOST.search(text) if is_look_up else None
+        if host is None:
+            found.append(denial)
+        else:
+            rule = "domains" if denial.rule == "proxy" and not is_allowed(host[1]) else denial.rule
+            found.append(Denial("host", host[1], rule, "connect"))
+    return found

@@ -143,7 +143,9 @@ class Guarded:
             check = _Check(alone=alone)
             last: dict[str, Look] | None = None
             for _ in range(_MAX_LOOKS):
-                looks = self._looks(places, scope, closed := self._folders_back(check))
+                for folder, now in self._find_exchanged().items():  # put folders back that were exchanged
+                    self._report_change(folder, self._between[folder], now, "", check, can_undo=alone)
+                looks = self._looks(places, scope, closed := list(self._find_exchanged()))
                 if looks == last:  # nothing more can be put back
                     break
                 last, check.refused, check.is_changing = looks, set(closed), False
@@ -247,12 +249,6 @@ class Guarded:
 
     # Judging
 
-    def _folders_back(self, check: _Check) -> list[str]:
-        """Put folders back that were exchanged; those that could not be."""
-        for folder, now in self._find_exchanged().items():
-            self._report_change(folder, self._between[folder], now, "", check, can_undo=check.alone)
-        return list(self._find_exchanged())
-
     def _compare(
         self, looks: dict[str, Look], places: Sequence[str], before: Look, scope: CommandScope | None, check: _Check
     ) -> None:
@@ -262,7 +258,10 @@ class Guarded:
             if base == after:
                 continue
             if base is None:
-                base = _look_of_place(place, before, places)
+                # The part of the earlier look, without places that are guarded by themselves in it.
+                apart = [one for one in places if one != place and _lies_in(one, place)]
+                mine = {path: entry for path, entry in before.items() if _lies_in(path, place)}
+                base = {path: one for path, one in mine.items() if not any(_lies_in(path, each) for each in apart)}
                 if not base and after and place in self._found.nested:
                     check.told[place] = Denial("path", place, "guarded", "change", _NEW)
                     base = after
@@ -552,13 +551,6 @@ def _walk(place: str, found: Look, entry_of: Callable[[str, os.stat_result], Ent
 
 def _lies_in(path: str, place: str) -> bool:
     return path == place or path.startswith(f"{place}/")
-
-
-def _look_of_place(place: str, before: Look, places: Sequence[str]) -> Look:
-    """The part of an earlier look at this place, without places that are guarded by themselves in it."""
-    apart = [one for one in places if one != place and _lies_in(one, place)]
-    mine = {path: entry for path, entry in before.items() if _lies_in(path, place)}
-    return {path: entry for path, entry in mine.items() if not any(_lies_in(path, one) for one in apart)}
 
 
 def changes(before: Look, after: Look) -> list[str]:

@@ -159,8 +159,8 @@ class SocketRules(NamedTuple):
             if self.own.has_unix(name):
                 return Connect(copy, raw)
             return self._refuse(Denial("socket", f"@{_text(name[1:])}", "own", "connect"))
-        path = name.partition(b"\0")[0]
-        place = os.open(_read_as(notice.thread, path), os.O_PATH | os.O_CLOEXEC)
+        path, there = name.partition(b"\0")[0], b"/proc/%d/cwd/" % notice.thread
+        place = os.open(path if path.startswith(b"/") else there + path, os.O_PATH | os.O_CLOEXEC)
         refused = self._unix_refusal(place)
         if refused is None:
             return Connect(copy, struct.pack("=H", socket.AF_UNIX) + b"/proc/self/fd/%d\0" % place, place)
@@ -251,7 +251,9 @@ class SocketRules(NamedTuple):
         if place.port == _DOMAIN and place.text in _resolvers():
             return 0
         if place.is_loopback:
-            if self.own.takes_datagrams(place, _port(copy)):
+            with socket.socket(fileno=os.dup(copy)) as one:
+                sender = int(one.getsockname()[1])
+            if self.own.takes_datagrams(place, sender):
                 return 0
             rule = "own"
         elif self.address_allowed(place.text):
@@ -345,10 +347,6 @@ def _real_directory(path: bytes, there: int) -> str:
         return os.readlink(f"/proc/self/fd/{directory}")
     finally:
         os.close(directory)
-
-
-def _read_as(thread: int, path: bytes) -> bytes:
-    return path if path.startswith(b"/") else b"/proc/%d/cwd/%b" % (thread, path)
 
 
 def _text(name: bytes) -> str:
@@ -451,11 +449,6 @@ def _read(thread: int, address: int, size: int) -> bytes:
     if len(found) != size:
         raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
     return found
-
-
-def _port(copy: int) -> int:
-    with socket.socket(fileno=os.dup(copy)) as one:
-        return int(one.getsockname()[1])
 
 
 def _resolvers() -> frozenset[str]:

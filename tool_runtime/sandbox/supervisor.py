@@ -127,7 +127,10 @@ class SocketSupervisor:
             elif events & _HUNG_UP:
                 self._let_go(descriptor)
         elif descriptor in self._connecting:
-            self._on_connection(self._connecting.pop(descriptor))
+            waiting = self._connecting.pop(descriptor)
+            with suppress(OSError):
+                self._poll.unregister(waiting.wanted.copy)
+            self._answer(waiting, socket_error(waiting.wanted.copy))
 
     def _let_go(self, listener: int) -> None:
         with self._closing_one:
@@ -174,11 +177,6 @@ class SocketSupervisor:
             self._again.append(waiting)
         else:
             self._answer(waiting, code)
-
-    def _on_connection(self, waiting: _PendingConnection) -> None:
-        with suppress(OSError):
-            self._poll.unregister(waiting.wanted.copy)
-        self._answer(waiting, socket_error(waiting.wanted.copy))
 
     def _try_again(self) -> None:
         again, self._again = self._again, []

@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policy.paths import covering, is_under, key, roots
@@ -98,7 +99,6 @@ class WorkspacePlaces:
         self._elsewhere: list[str] = []
         self._trees: dict[str, TreeWatch | None] = {}
         self._nested: Roots | None = None
-        self._entries: tuple[str, ...] = ()
         self._names: frozenset[str] = frozenset()
         self._endings: tuple[str, ...] = ()
         self._of: dict[str, GitDirectory] = {}
@@ -123,8 +123,13 @@ class WorkspacePlaces:
     def refresh(self, scope: CommandScope) -> None:
         """Find what is new since the last time below the places that `scope` lets a command write."""
         if scope is not self._scope:
+            if self._scope is None or self._scope.nested != scope.nested:
+                entries = scope.nested
+                self._nested = roots(entries, "posix", "wide") if entries else None
+                names = [key(one.rpartition("/")[2], "posix", "wide") for one in entries]
+                self._names = frozenset(one for one in names if not one.startswith("*"))
+                self._endings = tuple(one[1:] for one in names if one.startswith("*"))
             self._scope = scope
-            self._take_names(scope.nested)
             self._watch(scope)
         for tree in self._trees.values():
             if tree is not None:
@@ -170,7 +175,12 @@ class WorkspacePlaces:
                 for tree in self._trees.values():
                     if tree is not None:
                         tree.walk_again(path)
-        return [one for path, one in self.repositories.items() if self._is_judged(path, scope)]
+        return [
+            one
+            for path, one in self.repositories.items()
+            if any(is_under(path, place, "posix") for place in scope.writes)
+            and not (path in self._users and gives_whole(path, scope.given, "posix"))
+        ]
 
     def repository_of(self, path: str) -> str | None:
         """Return the git directory in the workspace that `path` is or lies in; None where that is the workspace."""
@@ -184,20 +194,7 @@ class WorkspacePlaces:
         """Take the git directories that are there for the user's own."""
         self._users.update(self.repositories)
 
-    def _is_judged(self, path: str, scope: CommandScope) -> bool:
-        is_writable = any(is_under(path, one, "posix") for one in scope.writes)
-        return is_writable and not (path in self._users and gives_whole(path, scope.given, "posix"))
-
     # Finding
-
-    def _take_names(self, entries: tuple[str, ...]) -> None:
-        if entries == self._entries:
-            return
-        self._entries = entries
-        self._nested = roots(entries, "posix", "wide") if entries else None
-        names = [key(one.rpartition("/")[2], "posix", "wide") for one in entries]
-        self._names = frozenset(one for one in names if not one.startswith("*"))
-        self._endings = tuple(one[1:] for one in names if one.startswith("*"))
 
     def _is_passed_over(self, path: str) -> bool:
         """True for a folder that `entries` looks into: no command leaves what is not judged in another one, since a
@@ -335,7 +332,7 @@ class WorkspacePlaces:
         `known` is what was looked at before: a git directory that is not in it is the command's own."""
         if path in self.git_files:
             paths = [*self.repositories, *(one.path for one in self._inner.values())]
-            return None if left is None else git_file_problem(_leading(left, os.path.dirname(path)), paths)
+            return None if left is None else git_file_problem(_leading(left, os.path.dirname(path), target_of), paths)
         of = self._home(path)
         if of is None or (left is None and not os.path.lexists(of.path)):
             return None
@@ -343,7 +340,7 @@ class WorkspacePlaces:
             self.made.add(of.path)
         inside = path[len(of.path) + 1 :].split("/")
         if left is not None:
-            left = _add_tree(left, of.path) if inside[0].lower() in CONFIGS else _leading(left, of.path)
+            left = _leading(left, of.path, tree_of if inside[0].lower() in CONFIGS else target_of)
         is_new = any(is_under(of.path, one, "posix") for one in self.made)
         # Working trees may be made in the temporary directory too; git only ever writes one name there.
         trees = scope.writes if inside[0] == "gitdir" else writable_roots(scope, self._workspace)
@@ -367,16 +364,10 @@ def _is_named_git(path: str) -> bool:
     return os.path.basename(path).lower() == _GIT
 
 
-def _leading(left: LeftEntry, directory: str) -> LeftEntry:
-    """With the real path of what a file names by its content."""
-    target = target_of(left.content, directory) if left.kind == "file" else None
+def _leading(left: LeftEntry, directory: str, named_by: Callable[[bytes, str], str | None]) -> LeftEntry:
+    """With the real path of what a file names by its content: another file, or the working tree of a configuration."""
+    target = named_by(left.content, directory) if left.kind == "file" and left.content is not None else None
     return left if target is None else left._replace(target=os.path.realpath(target))
-
-
-def _add_tree(left: LeftEntry, directory: str) -> LeftEntry:
-    """With the real path of the working tree that a configuration names."""
-    tree = tree_of(left.content, directory) if left.kind == "file" and left.content is not None else None
-    return left if tree is None else left._replace(target=os.path.realpath(tree))
 
 
 def _list(directory: str) -> list[str]:
@@ -438,7 +429,10 @@ class TreeWatch:
         folders: dict[str, None] = {}
         while self._read(new, folders):
             pass
-        at = _identity(self._root)
+        at = None
+        with suppress(OSError):
+            found = os.stat(self._root)
+            at = found.st_dev, found.st_ino
         if at is not None and at != self._at:  # another directory has taken its place
             self._at, folders = at, {self._root: None}
         for directory, names in new.items():
@@ -510,11 +504,3 @@ class TreeWatch:
             self._paths[descriptor] = directory
         elif ctypes.get_errno() not in (errno.ENOENT, errno.EACCES, errno.ENOTDIR):
             self.unwatched += 1
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
