@@ -90,7 +90,7 @@ def session_under(
     if found.result is None:
         return Unfinished(found.session_id)
     records = SessionPaths(state_dir, found.session_id).records
-    return result_of(found.result, message=found.result["reason"], records=records, unfinished=False, resumable=False)
+    return result_of(found.result, found.result["reason"], records)
 
 
 def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
@@ -270,7 +270,7 @@ class Result:
 
 
 def result_of(
-    details: Mapping[str, Any], *, message: str | None, records: str, unfinished: bool, resumable: bool
+    details: Mapping[str, Any], message: str | None, records: str, *, unfinished: bool = False, resumable: bool = False
 ) -> Result:
     """The result out of the result object `details` of a session."""
     return Result(
@@ -282,7 +282,7 @@ def result_of(
         details["stepCount"],
         resumable,
         details,
-        message=message,
-        unfinished=unfinished,
-        records=records,
+        message,
+        unfinished,
+        records,
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import inspect
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval import ApprovalAnswer, ApprovalRequest
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from agent_host.host.environment import Surroundings
     from agent_host.host.remote_tools import RecordedToolService
     from agent_host.session.lifecycle import LiveSession
-    from agent_host.session.lifecycle import LiveSession as OpenSession
     from agent_host.session.opening import ResolvedOptions
     from agent_host.session.patches import WholePatch
     from agent_host.session.transcript import Item
@@ -59,7 +58,7 @@ class Closing(NamedTuple):
 class Session:
     """An open session, for one task after the other. Made by `open_session` and `resume_session`."""
 
-    def __init__(self, session: OpenSession, resolved: ResolvedOptions, events: _Events | None = None) -> None:
+    def __init__(self, session: LiveSession, resolved: ResolvedOptions, events: _Events | None = None) -> None:
         self._session = session
         self._resolved = resolved
         self._events = events
@@ -167,7 +166,7 @@ class Session:
 
     def cut_off(self) -> Result:
         """Return the result of the running task for a process that is ended by force."""
-        return self._result(self._session.cut_off())
+        return _result(self._session, self._session.cut_off())
 
     def patch(self, task_id: str | None = None) -> str:
         """Return the changes of the session in its workspace so far, or of one of its tasks, as a unified diff."""
@@ -189,16 +188,7 @@ class Session:
         except asyncio.CancelledError:
             self._session.interrupt()
             raise
-        return self._result(end)
-
-    def _result(self, end: TaskEnd) -> Result:
-        return result_of(
-            self._session.result(end),
-            message=end.message,
-            records=self._session.paths.records,
-            unfinished=end.resumable,
-            resumable=end.resumable,
-        )
+        return _result(self._session, end)
 
 
 @contextlib.asynccontextmanager
@@ -218,7 +208,7 @@ async def open_recorded(
     """As `open_session`, with `recorded` in place of the Backend Tool Service."""
     resolved, events = LayeredOptions(options).new(), _Events(on_event)
     opener = _opener(resolved, options, approve, events, recorded)
-    opened = await opener.create(new_session(resolved, "desktop"))
+    opened = await opener.create(new_session(resolved))
     opened.session.announce("desktop")
     async with _hold(opened.session, resolved, events) as session:
         yield session
@@ -272,7 +262,7 @@ def _opener(
 
 
 @contextlib.asynccontextmanager
-async def _hold(session: OpenSession, resolved: ResolvedOptions, events: _Events) -> AsyncIterator[Session]:
+async def _hold(session: LiveSession, resolved: ResolvedOptions, events: _Events) -> AsyncIterator[Session]:
     is_clean = False
     try:
         yield Session(session, resolved, events)
@@ -324,11 +314,6 @@ def gate_of(resolved: ResolvedOptions, approve: Approve | None, on_asked: OnAske
     in_advance = InAdvance(resolved.approvals, resolved.approve_all)
     timeout_s = resolved.settings.approvals.timeout_s
     return PendingApprovals(timeout_s=timeout_s, in_advance=in_advance, prompt=prompt, on_asked=on_asked)
-
-
-def sinks_of(on_event: OnEvent | None) -> list[_Events]:
-    """The sinks of a session whose events `on_event` takes."""
-    return [] if on_event is None else [_Events(on_event)]
 
 
 class _Events:
@@ -403,7 +388,7 @@ async def run_task(
     """
     options = options or SessionOptions()
     resolved = LayeredOptions(options).new()
-    return await _run(resolved, check_prompt(prompt), options, approve, on_event, on_open, on_result)
+    return await _run(resolved, check_prompt(prompt), options, approve, on_event, on_open, on_result, resumes=False)
 
 
 async def resume_task(
@@ -439,61 +424,19 @@ async def run_to_end(
     on_asked: OnAsked | None = None,
     mode: Mapping[str, str] | None = None,
 ) -> Result:
-    """Inner; for a process that is the program's own, which takes the tokens out of its environment: `prompt` in a new
-    session, or as `resumes` has it the next task, or the open one, of the session that `resolved` names. `on_asked` as
-    PendingApprovals has it, `mode` as `run_headless`. Raises what `run_task` raises."""
-    return await _drive(
+    """Inner; `run_headless` for a process that is the program's own, which takes the tokens out of its environment.
+    `on_asked` as PendingApprovals has it."""
+    return await run_headless(
         resolved,
         prompt,
         resumes=resumes,
+        sinks=sinks,
+        on_open=lambda session: on_open(Session(session, resolved)),
+        on_end=on_result,
+        gate=gate_of(resolved, approve, on_asked),
         tokens=Tokens.take(),
         owns_process=True,
-        gate=gate_of(resolved, approve, on_asked),
-        sinks=sinks,
-        on_open=on_open,
-        on_result=on_result,
         mode=mode,
-    )
-
-
-async def _drive(
-    resolved: ResolvedOptions,
-    prompt: str | None,
-    *,
-    resumes: bool,
-    tokens: Tokens,
-    owns_process: bool,
-    gate: ApprovalGate,
-    sinks: Sequence[Sink],
-    on_open: OnOpen | None,
-    on_result: OnResult | None,
-    tools: Sequence[PythonTool] = (),
-    mode: Mapping[str, str] | None = None,
-) -> Result:
-    """`prompt` in a new session; with `resumes` in the one of `resolved`, or None for its open task."""
-
-    def on_opened(session: OpenSession) -> None:
-        if on_open is not None:
-            on_open(Session(session, resolved))
-
-    def on_ended(finished: Finished) -> None:
-        if on_result is not None:
-            on_result(_result(finished))
-
-    return _result(
-        await run_headless(
-            resolved,
-            prompt,
-            resumes=resumes,
-            sinks=sinks,
-            on_open=on_opened,
-            on_end=on_ended,
-            gate=gate,
-            tokens=tokens,
-            owns_process=owns_process,
-            tools=tools,
-            mode=mode,
-        )
     )
 
 
@@ -506,45 +449,22 @@ async def _run(
     on_open: OnOpen | None,
     on_result: OnResult | None,
     *,
-    resumes: bool = False,
+    resumes: bool,
 ) -> Result:
-    result = await _drive(
+    result = await run_headless(
         resolved,
         prompt,
         resumes=resumes,
+        sinks=[] if on_event is None else [_Events(on_event)],
+        on_open=lambda session: None if on_open is None else on_open(Session(session, resolved)),
+        on_end=on_result,
+        gate=gate_of(resolved, approve),
         tokens=tokens_of(options),
         owns_process=options.guard_processes,
         tools=tuple(options.tools),
-        gate=gate_of(resolved, approve),
-        sinks=sinks_of(on_event),
-        on_open=on_open,
-        on_result=on_result,
     )
     await asyncio.sleep(0)  # for the events of the end
     return result
-
-
-def _result(finished: Finished) -> Result:
-    unfinished = finished.end.resumable
-    return result_of(
-        finished.result,
-        message=finished.end.message,
-        records=finished.records,
-        unfinished=unfinished,
-        resumable=(unfinished or bool(finished.result["deniedApprovals"])) and os.path.isdir(finished.records),
-    )
-
-
-# `run` and `resume`: one task from start to end, as a client of the same session that `serve` offers.
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A headless run that came to an end: the result object, and where its records lie."""
-
-    end: TaskEnd
-    result: dict[str, Any]
-    records: str
 
 
 async def run_headless(
@@ -553,44 +473,44 @@ async def run_headless(
     *,
     resumes: bool | None = None,
     sinks: Sequence[Sink],
-    on_open: Callable[[LiveSession], None],
-    on_end: Callable[[Finished], None],
-    gate: ApprovalGate | None = None,
-    environment: str = "desktop",
+    on_open: Callable[[LiveSession], object] = lambda _: None,
+    on_end: OnResult | None = None,
+    gate: ApprovalGate,
     task_options: TaskOptions = AS_THE_BUNDLE_SAYS,
     tokens: Tokens | None = None,
     owns_process: bool = False,
     tools: Sequence[PythonTool] = (),
     mode: Mapping[str, str] | None = None,
     surroundings: Surroundings = THIS_MACHINE,
-) -> Finished:
+) -> Result:
     """One task: `prompt` starts a session, None resumes the one of `resolved`; with `resumes` a prompt is the next task
     of that one, whose last task has to be over. `mode` holds before the task goes on: a process that dies in between
-    leaves no task that runs without it. `gate` answers what needs an approval; without one only what was
-    approved in advance is approved. `task_options` narrow a task that starts. `tokens` are by default those of the
-    environment; `owns_process`, `tools` and `surroundings` as SessionOpener has them.
+    leaves no task that runs without it. `task_options` narrow a task that starts. `tokens` are by default those of the
+    environment; `gate`, `owns_process`, `tools` and `surroundings` as SessionOpener has them.
 
     `on_end` gets the result while the checkpoint is still there: a process that dies in between leaves a session
     whose resume reports it again. Raises AgentHostError for what keeps the session from starting; everything later is
     in the result.
     """
-    unattended = UnattendedGate(resolved.approvals, approve_all=resolved.approve_all)
     opener = SessionOpener(
         FixedOptions(resolved),
-        gate=lambda _: gate or unattended,
+        gate=lambda _: gate,
         watch=lambda _: sinks,
         tokens=tokens,
         owns_process=owns_process,
         tools=tools,
         surroundings=surroundings,
     )
+    new_id = surroundings.outside.new_id
     resumes = prompt is None if resumes is None else resumes
-    if resumes or prompt is None:
-        session = await _resume(opener, resolved)
+    if prompt is not None and not resumes:
+        task = NewTask(new_id("task"), prompt, resolved.settings.host.max_steps, task_options)
+        session = (await opener.create(new_session(resolved), task)).session
+        session.announce("desktop")
+    elif resolved.session_id is None:
+        raise UsageError("a resume needs the id of its session")
     else:
-        task = NewTask(surroundings.outside.new_id("task"), prompt, resolved.settings.host.max_steps, task_options)
-        session = (await opener.create(new_session(resolved, environment), task)).session
-        session.announce(environment)
+        session = (await opener.resume(resolved.session_id, cursor=None)).session
     end: TaskEnd | None = None
     try:
         if mode:
@@ -601,29 +521,32 @@ async def run_headless(
             session.go_on(max_steps=resolved.max_steps, replay_ids=resolved.replays | approved)
         elif resumes:
             session.announce_return()
-            session.start_task(
-                surroundings.outside.new_id("task"), prompt, max_steps=resolved.max_steps, options=task_options
-            )
+            session.start_task(new_id("task"), prompt, max_steps=resolved.max_steps, options=task_options)
         else:
             session.tasks.start_recorded()
         end = await session.tasks.await_end()
         while session.tasks.busy:  # what a client had queued follows
             end = await session.tasks.await_end()
         await session.end_uploads(end)
-        finished = Finished(end, session.result(end), session.paths.records)
-        on_end(finished)
-        return finished
+        result = _result(session, end)
+        result = dataclasses.replace(result, resumable=end.resumable or bool(result.details["deniedApprovals"]))
+        if on_end is not None:
+            on_end(_if_records_are_there(result))
     finally:
         await session.conclude(end)
+    return _if_records_are_there(result)
 
 
-async def _resume(opener: SessionOpener, resolved: ResolvedOptions) -> LiveSession:
-    if resolved.session_id is None:
-        raise UsageError("a resume needs the id of its session")
-    return (await opener.resume(resolved.session_id, cursor=None)).session
+def _if_records_are_there(result: Result) -> Result:
+    return dataclasses.replace(result, resumable=result.resumable and os.path.isdir(result.records))
 
 
-def new_session(resolved: ResolvedOptions, environment: str) -> NewSession:
+def _result(session: LiveSession, end: TaskEnd) -> Result:
+    records, is_open = session.paths.records, end.resumable
+    return result_of(session.result(end), end.message, records, unfinished=is_open, resumable=is_open)
+
+
+def new_session(resolved: ResolvedOptions) -> NewSession:
     """The request for a session of this machine's own user."""
     client = {"name": "agent-host", "version": __version__}
-    return NewSession(LOCAL, LOCAL, environment, (resolved.workspace,), client, CAPABILITIES)
+    return NewSession(LOCAL, LOCAL, "desktop", (resolved.workspace,), client, CAPABILITIES)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.events.emitter import Event
-    from agent_host.host.sessions import Finished
+    from agent_host.host.records import Result
     from agent_host.session.lifecycle import LiveSession
     from state.checkpoint import OpenCall
 
@@ -77,7 +77,7 @@ class Client:
     def flush(self) -> None:
         pass
 
-    async def task(self, url: str, prompt: str | None = "Do it.") -> Finished:
+    async def task(self, url: str, prompt: str | None = "Do it.") -> Result:
         """A task, or a resume, to its end."""
         policy = str(self.host.root / "policy.json")
         start = resolved_options(url, policy, workspace=str(self.host.workspace), state_dir=str(self.host.state))
@@ -85,7 +85,7 @@ class Client:
         def opened(session: LiveSession) -> None:
             self.session = session
 
-        def ended(_: Finished) -> None:
+        def ended(_: Result) -> None:
             if self.session is not None:
                 self.patch = self.session.patch()
 
@@ -149,8 +149,8 @@ def write(path: Path, content: str) -> dict[str, Any]:
     return call("WriteFile", path=str(path), content=content)
 
 
-def statuses(finished: Finished) -> list[tuple[str, str | None]]:
-    return [(one["status"], one.get("code")) for one in finished.result["toolCalls"]]
+def statuses(finished: Result) -> list[tuple[str, str | None]]:
+    return [(one["status"], one.get("code")) for one in finished.details["toolCalls"]]
 
 
 # What the client is told
@@ -191,7 +191,7 @@ async def test_nobody_answers_in_time(client: Client) -> None:
         (answer,) = model.results()
     assert answer.text == "APPROVAL_REQUIRED: approval timed out after 0.01 s"
     assert statuses(finished) == [("denied", "APPROVAL_REQUIRED")]
-    (denied,) = finished.result["deniedApprovals"]
+    (denied,) = finished.details["deniedApprovals"]
     assert denied == {"toolName": "RunCommand", "replay": client.asked[0]["replay"]}
     (told,) = client.payloads("approval_timeout")
     assert (told["approvalId"], told["waitedMs"] >= 10) == (client.asked[0]["approvalId"], True)
@@ -251,7 +251,7 @@ async def test_policy_and_the_tool_judge_the_edited_form(client: Client, argumen
     with gateway(use(EFFECT), say("Done.")) as model:
         finished = await client.task(model.url)
         (answer,) = model.results()
-    assert [one.get("code") for one in finished.result["toolCalls"]] == [code]
+    assert [one.get("code") for one in finished.details["toolCalls"]] == [code]
     assert answer.text.startswith("[The person who approved this call changed its arguments.")
     assert code in answer.text
     assert not client.file("effects").exists()
@@ -292,7 +292,7 @@ async def test_a_stop_leaves_the_question_open_and_lets_the_others_end(client: C
     client.stop_when(asked=1, done=1, resumable=True)
     with gateway(use(EFFECT, call("DeleteFile", path=str(note))), say("Done.")) as model:
         stopped = await client.task(model.url)
-        assert (stopped.end.status, stopped.end.resumable) == ("cancelled", True)
+        assert (stopped.status, stopped.unfinished) == ("TASK_CANCELLED", True)
         (left,) = client.open_calls
         assert (left.tool_name, answered(left), left.started) == ("RunCommand", None, False)
         assert not note.exists()
@@ -321,7 +321,7 @@ async def test_a_cancellation_for_good_answers_what_waits(client: Client) -> Non
     client.stop_when(asked=2, done=0, resumable=False)
     with gateway(use(EFFECT, EFFECT), say("Done.")) as model:
         finished = await client.task(model.url)
-    assert (finished.end.status, finished.end.resumable) == ("cancelled", False)
+    assert (finished.status, finished.unfinished) == ("TASK_CANCELLED", False)
     assert statuses(finished) == [("failed", "TOOL_INTERRUPTED")] * 2
     texts = [message["content"] for message in client.host.history(SESSION) if message["role"] == "tool"]
     assert set(texts) == {"TOOL_INTERRUPTED: not started: the task was cancelled before anybody approved it"}
@@ -350,7 +350,7 @@ async def test_a_task_that_asks_nobody(client: Client) -> None:
         (answer,) = model.results()
     assert (statuses(finished), client.asked) == ([("denied", "APPROVAL_REQUIRED")], [])
     assert answer.text == "APPROVAL_REQUIRED: it needs an approval, and this task is to ask nobody for one"
-    (denied,) = finished.result["deniedApprovals"]
+    (denied,) = finished.details["deniedApprovals"]
     assert denied["replay"]["approve"] == "ask"
 
 

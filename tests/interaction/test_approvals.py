@@ -85,7 +85,7 @@ class Desk:
     async def task(self, url: str, word: Word, prompt: str | None = "Do it.") -> tuple[dict[str, Any], Person]:
         """One task, or a resume, with a person who says `word`; the result object and what the person was asked."""
         person = Person(word)
-        return (await drive(self.resolved_options(url), prompt, person)).result, person
+        return dict((await drive(self.resolved_options(url), prompt, person)).details), person
 
     async def cut_when_asked(
         self, url: str, prompt: str | None = "Do it.", *, questions: int = 1, others: int = 0

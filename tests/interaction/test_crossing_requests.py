@@ -219,8 +219,8 @@ async def test_a_stop_for_now_that_becomes_one_for_good(client: Client) -> None:
     client.on_event = look
     with gateway(use(write, slow), say("not asked for")) as served:
         done = await client.task(served.url)
-    assert (done.end.status, done.end.resumable) == ("cancelled", False)
-    assert [row.get("code") for row in done.result["toolCalls"]] == ["TOOL_INTERRUPTED", None]
+    assert (done.status, done.unfinished) == ("TASK_CANCELLED", False)
+    assert [row.get("code") for row in done.details["toolCalls"]] == ["TOOL_INTERRUPTED", None]
     assert client.host.checkpoints() == []
 
 
@@ -279,8 +279,8 @@ async def test_a_call_whose_start_the_disk_refused_keeps_those_behind_it(
     calls = [call("WriteFile", path=path, content=content) for content in ("1", "2")]
     with gateway(use(*calls), say("Done.")) as served:
         stopped = await client.task(served.url)
-        assert (stopped.end.status, stopped.end.reason) == ("paused", "CHECKPOINT_WRITE_FAILED")
+        assert (stopped.status, stopped.reason) == ("SESSION_PAUSED", "CHECKPOINT_WRITE_FAILED")
         assert not client.file("a").exists()
         done = await client.task(served.url, None)
-    assert done.end.status == "completed"
+    assert done.status == "TASK_COMPLETED"
     assert client.file("a").read_text() == "2"

@@ -96,7 +96,7 @@ async def test_the_services_get_records_and_no_contents_from_a_real_session(host
     with gateway(use(shell(command)), use(shell(command)), say("the-words-of-a-model")) as served:
         who = resolved_options(served.url, str(asking), workspace=str(host.workspace), state_dir=str(host.state))
         finished = await drive(who, "do the-marker-of-a-user", Person("session"), [observer])
-    assert finished.result["status"] == "TASK_COMPLETED"
+    assert finished.details["status"] == "TASK_COMPLETED"
     everything = b"".join(observer.telemetry)
     for content in (b"the-marker-of-a-user", b"the-words-of-a-model", str(host.workspace).encode(), b"note.txt"):
         assert content not in everything

@@ -120,13 +120,12 @@ def run_session(folder: Path, seed: int, disk: SimulatedDisk | None = None) -> R
             start,
             "Build it." if disk is None else None,
             sinks=[person],
-            on_open=lambda _: None,
             on_end=lambda _: checkpoint.update(world.disk.contents()),
             gate=person.desk,
             tokens=Tokens(None, None),
             surroundings=world.surroundings,
         )
-        results.append(finished.result)
+        results.append(dict(finished.details))
         assert gateway.failures == []
         await gateway.aclose()
 

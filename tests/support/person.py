@@ -16,7 +16,7 @@ import orjson
 
 from agent_host.approval import ApprovalAnswer
 from agent_host.faults.crash import kill_after_record
-from agent_host.host.sessions import Finished, run_headless
+from agent_host.host.sessions import run_headless
 from agent_host.session.opening import ResolvedOptions
 from config.load import load
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from agent_host.approval import ApprovalRequest, Scope
     from agent_host.events.emitter import Sink
+    from agent_host.host.records import Result
 
 Word = Literal["silent", "no", "once", "task", "session", "edits", "late"]
 SESSION = "s"
@@ -74,15 +75,15 @@ def resolved_options(gateway: str, policy: str, *, workspace: str, state_dir: st
     return ResolvedOptions(load(flags, workspace=workspace), flags, workspace, state_dir, SESSION)
 
 
-async def drive(start: ResolvedOptions, prompt: str | None, person: Person, sinks: Sequence[Sink] = ()) -> Finished:
+async def drive(start: ResolvedOptions, prompt: str | None, person: Person, sinks: Sequence[Sink] = ()) -> Result:
     """One task to its end, or on with it."""
-    return await run_headless(start, prompt, sinks=sinks, on_open=lambda _: None, on_end=lambda _: None, gate=person)
+    return await run_headless(start, prompt, sinks=sinks, gate=person)
 
 
 async def _main(word: Word, prompt: str, gateway: str, policy: str) -> None:
     start = resolved_options(gateway, policy, workspace=os.getcwd(), state_dir=os.environ["AGENT_HOST_STATE_DIR"])
     finished = await drive(start, prompt or None, Person(word))
-    sys.stdout.buffer.write(orjson.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.write(orjson.dumps(finished.details, option=orjson.OPT_APPEND_NEWLINE))
 
 
 if __name__ == "__main__":
