@@ -25,6 +25,7 @@ from agent_host.errors import (
     SessionNotFound,
     UsageError,
 )
+from agent_host.host.opening import get_ready
 from agent_host.host.records import (
     Unfinished,
     newest_resumable,
@@ -33,7 +34,6 @@ from agent_host.host.records import (
     stored_sessions,
     weaker_sandbox,
 )
-from agent_host.host.serve import get_ready
 from config.policies import BUILT_IN
 from state.errors import InvalidSessionId
 from state.locations import check_session_id

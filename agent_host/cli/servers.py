@@ -39,7 +39,7 @@ def serve(namespace: argparse.Namespace) -> int:
     source = CommandLine(namespace).source
     if namespace.reconnect_s and namespace.socket is None:
         raise UsageError("--reconnect-s is for --socket: nobody can come back to standard input")
-    from agent_host.host.serve import look_ahead
+    from agent_host.host.sandboxing import look_ahead
 
     settings = source.own_settings()
     look_ahead(settings, source.state_dir)
@@ -50,7 +50,7 @@ def serve(namespace: argparse.Namespace) -> int:
 async def serve_session(source: LayeredOptions, socket: str | None, reconnect_s: float, begin_s: float) -> int:
     """See `serve`; `begin_s` is how long a client may take to begin a session."""
     # Imported while the levels of the sandbox are tried.
-    from agent_host.host.serve import session_host
+    from agent_host.host.opening import session_host
     from agent_host.rpc.process import Server
     from agent_host.rpc.server import Feed
 

@@ -1,4 +1,11 @@
-"""Composition of a session's loop: the runtime, the judge, the conversation."""
+"""Composition of a session: its parts, which its launch decides before anything of it is on disk, what a mode changes
+of them, and its loop, with the runtime, the judge and the conversation.
+
+A mode is the options that a client sets for a session after its launch (interface section 2, `SetMode`). It can only
+narrow. Its policy is decided beside that of the launch, and the stricter decision counts, so that bundles need no
+order. Its level of the sandbox is at or above that of the launch, and its model one that the launch bundle allows.
+`launch` in place of a value goes back to the option of the launch.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +65,7 @@ from tool_runtime.router import LocalToolRouter
 from tool_runtime.tool import RuntimeSettings, SandboxSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from agent_host.approval.gate import ApprovalGate
@@ -73,6 +80,7 @@ if TYPE_CHECKING:
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.client import LlmClient
     from agent_host.llm.dialects import CacheTtl, Dialect
+    from agent_host.loop.conversation import Conversation
     from agent_host.session.opening import ClientServer, ResolvedOptions
     from config.settings import Settings
     from policy.bundle import PolicyBundle
@@ -80,201 +88,347 @@ if TYPE_CHECKING:
     from state.checkpoint import SessionIdentity
     from state.file_session import FileSession
     from tool_runtime.families.python_tools import PythonTool
-    from tool_runtime.files.skills import SkillIndex
     from tool_runtime.processes.scripts import SkillScripts
     from tool_runtime.tool import Provider
 
 
-async def make_context(
-    resolved: ResolvedOptions,
-    parts: Parts,
-    store: FileSession,
-    gateway: Gateway,
-    secrets: Secrets,
-    gate: ApprovalGate,
-    emitter: Emitter,
-    stores: Stores,
-    surroundings: Surroundings,
-    *,
-    owns_process: bool,
-) -> LoopContext:
-    """The loop's context for the session in `store`. `owns_process`: this process is the program's own, and what
-    commands start may be tied to its life."""
-    settings, session_id = resolved.settings, store.state.identity.session_id
-    if settings.llm.max_cost:
-        refuse_uncounted(parts.models, store.state)
-    live_output = LiveOutput(emitter, VERBOSE_PIECE_BYTES if settings.host.verbose else MAX_PIECE_BYTES)
-    keeps_versions = settings.retention.keep_file_versions
-    journal = Journal(store, emitter, settings.host.max_stored_bytes, keeps_versions=keeps_versions)
-    outputs = RecordedResults(store, stores.artifacts)
-    local = _local_tools(
-        resolved, parts, store, live_output, journal, emitter, outputs, surroundings, owns_process=owns_process
-    )
-    router = local.runtime
-    phase = task_machine()
+_SHORT_TTL_S = 300
+LAUNCH: Final = "launch"
+"""In place of an option of a mode: that of the launch."""
 
-    def client() -> LlmClient:
+
+class Parts(NamedTuple):
+    """Decisions about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
+    servers. `tool_service` is the Backend Tool Service, None where there is none for the session. `answer_schema` is
+    the JSON Schema of final answers as JSON text, None for any text; `structured`: the dialect's own way to ask for
+    one is used as well. `granted`: the bundle is of the Session Service. `client_servers` are MCP servers that the
+    client names."""
+
+    machine: LocalMachine
+    bundle: PolicyBundle
+    model: str
+    count: Callable[[str], int]
+    dialect: Dialect
+    models: KnownModels
+    takes_images: bool = True
+    tools: tuple[PythonTool, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+    has_mcp: bool = True
+    tool_service: ToolService | RecordedToolService | None = None
+    scoping: Scoping | None = None
+    answer_schema: str | None = None
+    structured: bool = True
+    granted: bool = False
+    client_servers: tuple[ClientServer, ...] = ()
+
+    @classmethod
+    def make(
+        cls,
+        settings: Settings,
+        machine: LocalMachine,
+        bundle: PolicyBundle,
+        dialect: Dialect,
+        tools: tuple[PythonTool, ...] = (),
+    ) -> Parts:
+        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer and for a
+        model whose cost is to be limited and that has no price."""
+        llm, allowed, models = settings.llm, bundle.llm_policy.allowed_models, KnownModels(settings.models)
+        model = llm.model or allowed[0]
+        fallbacks = ((name, f"llm.fallback_models: {name}") for name in llm.fallback_models)
+        for name, words in ((model, f"--model {model}"), *fallbacks):
+            if name not in allowed:
+                raise PolicyDenied(f"{words} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
+        if llm.max_cost:
+            refuse_unpriced(models, model)
+        try:
+            count = counter(llm.tokenizer, models.of(model).limits.tokenizer if llm.tokenizer == AUTO else None)
+        except TokenizerUnavailable as error:
+            raise UsageError(f"llm.tokenizer: {error}") from error
+        made = cls(machine, bundle, model, count, dialect, models, dialect.takes_images and llm.images, tools)
+        return made._replace(
+            fallbacks=llm.fallback_models,
+            answer_schema=settings.host.answer_schema or None,
+            structured=llm.structured_answers != "never",
+        )
+
+    def set_cache_time(self, settings: Settings, *, attended: bool) -> Parts:
+        """The same parts, requests kept in the provider's cache as long as steps of this session may take: one hour
+        costs more to write, and pays if a step may take longer than five minutes, because a person is asked
+        (`attended`) or commands may run that long."""
+        ttl = settings.llm.cache_ttl
+        if ttl == "auto":
+            asks = attended and any(capability.requires_approval for capability in self.bundle.capabilities)
+            runs = self.bundle.capability(Name.SHELL_EXEC) is not None
+            ttl = "1h" if asks or (runs and settings.tools.command_timeout_s > _SHORT_TTL_S) else "5m"
+        return self._replace(dialect=self.dialect.kept_for(cast("CacheTtl", ttl)))
+
+
+def make_bundle(
+    settings: Settings,
+    machine: LocalMachine,
+    session_id: str,
+    state_dir: str,
+    now: datetime,
+    *,
+    held: bool,
+    granted: bytes | None = None,
+) -> PolicyBundle:
+    """The bundle of a session on this machine; see `load_bundle`. Raises PolicyError, UsageError."""
+    return load_bundle(
+        settings,
+        machine.environment,
+        session_id=session_id,
+        state_dir=state_dir,
+        now=now,
+        granted=granted,
+        temporary=machine.temporary,
+        installed=names_of_packages(settings),
+        held=held,
+    )
+
+
+class LaunchParts(NamedTuple):
+    """The options and the parts that a session has in this process without a mode; `now` gives the present moment."""
+
+    resolved: ResolvedOptions
+    identity: SessionIdentity
+    parts: Parts
+    now: Callable[[], datetime]
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The options of the launch, as a mode has them."""
+        settings = self.resolved.settings
+        own = {} if self.parts.granted else {"policy": settings.host.policy}
+        level = settings.sandbox.level if self.parts.scoping is None else self.parts.scoping.level
+        return {**own, "model": self.parts.model, "sandbox": level}
+
+    def merge(self, fields: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+        """The options of the mode with some `changes`, without those that are as at the launch."""
+        if names_file(changes.get("policy", "")):
+            changes = {**changes, "policy": anchor(changes["policy"])}
+        was = self.fields
+        return {name: value for name, value in {**fields, **changes}.items() if value not in (LAUNCH, was.get(name))}
+
+    def make_mode(self, fields: Mapping[str, str]) -> SessionMode:
+        """Make the parts of a mode with these options. Tries a level of the sandbox if need be, so it may take a while.
+        Raises UsageError for a model or a level that it may not have, PolicyBundleInvalid, PolicyExpired."""
+        parts, resolved = self.parts, self.resolved
+        if not fields:
+            return SessionMode(Mode(), parts.scoping, parts.model, redaction_of(resolved, parts.bundle))
+        own = {"host.policy": fields.get("policy"), LEVEL: fields.get("sandbox")}
+        settings = resolved.settings.over({key: value for key, value in own.items() if value is not None})
+        machine = machine_of(resolved, temporary_of(resolved.state_dir, self.identity))
+        scoping = self._scoping(settings, machine)
+        allowed = parts.bundle.llm_policy.allowed_models
+        if "policy" in fields:
+            bundle = make_bundle(
+                settings, machine, self.identity.session_id, resolved.state_dir, self.now(), held=scoping.holds
+            )
+            refuse_other_owner(self.identity, bundle)
+            # Which models there are is for the launch bundle to say.
+            policy = bundle.llm_policy._replace(allowed_models=allowed)
+            scoping.within = bundle._replace(llm_policy=policy).keep_known(bundle)
+        model = fields.get("model", parts.model)
+        if model not in allowed:
+            raise UsageError(f"model {model!r} is not in llmPolicy.allowedModels of the launch: {', '.join(allowed)}")
+        mode = Mode(scoping.within, cast("ApprovalMode | None", fields.get("approvalMode")), fields)
+        return SessionMode(mode, scoping, model, redaction_of(resolved, *filter(None, (parts.bundle, scoping.within))))
+
+    def _scoping(self, settings: Settings, machine: LocalMachine) -> Scoping:
+        """The sandbox of commands in the mode, which guards the files of both policies."""
+        resolved, was = self.resolved, self.parts.scoping
+        is_raised = settings.sandbox.level != resolved.settings.sandbox.level
+        level = level_of(settings, resolved.state_dir, machine.temporary)
+        if is_raised and level.wanted not in (level.level, "auto"):
+            raise UsageError(f"sandbox {level.wanted!r} does not work here: {level.why}")
+        if was is not None and is_weaker(level.level, was.level):
+            raise UsageError(
+                f"sandbox {level.wanted!r} is weaker than {was.level}, the level of the launch: a mode can only narrow"
+            )
+        guarded = (files_to_guard(one, resolved.workspace) for one in (resolved.settings, settings))
+        steering = tuple(dict.fromkeys((*own_files(), *(path for paths in guarded for path in paths))))
+        scoping = scoping_of(resolved, machine, level, steering=steering, granted=self.parts.granted)
+        scoping.is_of_mode = is_raised
+        scoping.scripts = None if was is None else was.scripts
+        return scoping
+
+
+class Composition(NamedTuple):
+    """All that the loop of the session in `store` is made of. `owns_process`: this process is the program's own, and
+    what commands start may be tied to its life."""
+
+    resolved: ResolvedOptions
+    parts: Parts
+    store: FileSession
+    gateway: Gateway
+    secrets: Secrets
+    gate: ApprovalGate
+    emitter: Emitter
+    stores: Stores
+    surroundings: Surroundings
+    owns_process: bool
+
+    async def make_context(self) -> LoopContext:
+        """The loop's context, with the tools of its servers and of the Backend Tool Service."""
+        settings, parts, emitter, state = self.resolved.settings, self.parts, self.emitter, self.store.state
+        if settings.llm.max_cost:
+            refuse_uncounted(parts.models, state)
+        live_output = LiveOutput(emitter, VERBOSE_PIECE_BYTES if settings.host.verbose else MAX_PIECE_BYTES)
+        keeps_versions = settings.retention.keep_file_versions
+        journal = Journal(self.store, emitter, settings.host.max_stored_bytes, keeps_versions=keeps_versions)
+        outputs = RecordedResults(self.store, self.stores.artifacts)
+        runtime = self._runtime_settings(live_output, CommandLog(journal, emitter), outputs)
+        router, scripts, approved = self._router(runtime)
+        scrubber, phase = self.secrets.scrubber, task_machine()
+        ctx = LoopContext(
+            journal=journal,
+            judge=self._judge(Registry(await router.tools()), scripts, approved, outputs),
+            conversation=make_conversation(settings, parts, state, scrubber, lambda: self._client(ctx.conversation)),
+            router=router,
+            gate=WatchedGate(self.gate, phase),
+            emitter=emitter,
+            artifacts=ArtifactPlaces(self.stores.artifacts, self.stores.uploads, self.stores.uploads_elsewhere),
+            cancellation=Cancellation(),
+            scrubber=scrubber,
+            phase=phase,
+            live_output=live_output,
+            at_once={
+                "commands": settings.tools.max_parallel_commands,
+                "files": settings.tools.max_parallel_files,
+                "requests": settings.tools.max_parallel_requests,
+                "uploads": settings.tools.max_parallel_uploads,
+            },
+            questions=ElicitationQueue(),
+            outside=self.surroundings.outside,
+            progress=Progress(settings.loop.repeat_note, settings.loop.repeat_limit, answer_form(settings)),
+            command_watch=self._command_watch(),
+        )
+        self._add_remote_tools(ctx, router, runtime)
+        ctx.conversation.renew_head(ctx.judge)
+        return ctx
+
+    def _client(self, conversation: Conversation) -> LlmClient:
+        """The client of the gateway, with the session's first request."""
+        settings, gateway, dialect = self.resolved.settings, self.gateway, self.parts.dialect
         if gateway.said:
-            emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": parts.dialect.name, "message": gateway.said})
-        report_window(emitter, ctx.conversation, gateway.server_said, families_of(settings))
-        return make_client(
-            settings, gateway, secrets.gateway_token, parts.dialect, session_id, surroundings.outside.time
+            self.emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": dialect.name, "message": gateway.said})
+        report_window(self.emitter, conversation, gateway.server_said, families_of(settings))
+        session_id, time = self.store.state.identity.session_id, self.surroundings.outside.time
+        return make_client(settings, gateway, self.secrets.gateway_token, dialect, session_id, time)
+
+    def _runtime_settings(
+        self, live_output: LiveOutput, commands: CommandLog, outputs: RecordedResults
+    ) -> RuntimeSettings:
+        parts, state_dir = self.parts, self.resolved.state_dir
+        paths = SessionPaths(state_dir, self.store.state.identity.session_id)
+        made = runtime_settings(
+            self.resolved, parts.machine, live_output, self.surroundings.outside, guards=self.owns_process
+        )
+        sandbox = None
+        if parts.scoping is not None:  # a mode may ask for a level where the launch has none
+            guarded, caches = (os.path.join(paths.records, "guarded"), os.path.join(parts.machine.temporary, "caches"))
+            sandbox = SandboxSettings(parts.scoping.level, required=True, directory=guarded, caches=caches)
+        return made._replace(
+            commands_before=self.store.state.commands_started,
+            native_shadowed=frozenset(tool.name for tool in parts.tools),
+            elsewhere=delegated_capabilities(parts.bundle),
+            commands=commands,
+            open_output=outputs.open,
+            sandbox=sandbox,
+            kept=paths.kept_folder,
         )
 
-    ctx = LoopContext(
-        journal=journal,
-        judge=_judge(resolved, parts, store, local, Registry(await router.tools()), outputs, surroundings),
-        conversation=make_conversation(settings, parts, store.state, secrets.scrubber, client),
-        router=router,
-        gate=WatchedGate(gate, phase),
-        emitter=emitter,
-        artifacts=ArtifactPlaces(stores.artifacts, stores.uploads, stores.uploads_elsewhere),
-        cancellation=Cancellation(),
-        scrubber=secrets.scrubber,
-        phase=phase,
-        live_output=live_output,
-        at_once={
-            "commands": settings.tools.max_parallel_commands,
-            "files": settings.tools.max_parallel_files,
-            "requests": settings.tools.max_parallel_requests,
-            "uploads": settings.tools.max_parallel_uploads,
-        },
-        questions=ElicitationQueue(),
-        outside=surroundings.outside,
-        progress=Progress(settings.loop.repeat_note, settings.loop.repeat_limit, answer_form(settings)),
-        command_watch=_command_watch(resolved, parts.machine),
-    )
-    if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers or parts.client_servers):
-        _add_servers(ctx, resolved, local.settings, router, session_id, parts.client_servers)
-    if parts.tool_service is not None:
-        elsewhere = _elsewhere(ctx.judge, resolved, emitter)
-        router.add_remote(parts.tool_service.provider(elsewhere, ctx.judge, store.state.identity, settings))
-    ctx.conversation.renew_head(ctx.judge)
-    return ctx
+    def _router(self, runtime: RuntimeSettings) -> tuple[LocalToolRouter, SkillScripts | None, Approved | None]:
+        """The runtime of this machine's tools, the scripts of skills, and which tools of the project a person has
+        approved."""
+        resolved, parts = self.resolved, self.parts
+        providers: list[Provider] = []
+        index, scripts = skill_index(resolved.workspace), None
+        if has_skills(resolved.settings):
+            session_id, machine = self.store.state.identity.session_id, parts.machine
+            scripts = skill_scripts(
+                resolved.settings,
+                index,
+                resolved.state_dir,
+                session_id,
+                machine.environment.workspace,
+                machine.temporary,
+            )
+        if index is not None:
+            from tool_runtime.families.skills import SkillLoading
 
-
-class _LocalTools(NamedTuple):
-    """The runtime with its settings, the scripts of skills, and which tools of the project a person has approved."""
-
-    runtime: LocalToolRouter
-    settings: RuntimeSettings
-    scripts: SkillScripts | None
-    approved: Approved | None
-
-
-def _local_tools(
-    resolved: ResolvedOptions,
-    parts: Parts,
-    store: FileSession,
-    live_output: LiveOutput,
-    journal: Journal,
-    emitter: Emitter,
-    outputs: RecordedResults,
-    surroundings: Surroundings,
-    *,
-    owns_process: bool,
-) -> _LocalTools:
-    """The runtime of this machine's tools."""
-    settings, machine, session_id = resolved.settings, parts.machine, store.state.identity.session_id
-    of_runtime = runtime_settings(resolved, machine, live_output, surroundings.outside, guards=owns_process)._replace(
-        commands_before=store.state.commands_started,
-        native_shadowed=frozenset(tool.name for tool in parts.tools),
-        elsewhere=delegated_capabilities(parts.bundle),
-        commands=CommandLog(journal, emitter),
-        open_output=outputs.open,
-        sandbox=sandbox_settings(parts, resolved.state_dir, session_id),
-        kept=SessionPaths(resolved.state_dir, session_id).kept_folder,
-    )
-    index, scripts = skill_index(resolved.workspace), None
-    if has_skills(settings):
-        scripts = skill_scripts(
-            settings, index, resolved.state_dir, session_id, machine.environment.workspace, machine.temporary
-        )
-    runtime = LocalToolRouter(of_runtime, surroundings.start_command, providers_of(parts, of_runtime, index), scripts)
-    approved: Approved | None = None
-    if project_tool_names(resolved.workspace):
+            providers.append(SkillLoading(index, runtime))
+        if parts.tools:
+            providers.append(PythonTools(parts.tools, runtime))
+        router = LocalToolRouter(runtime, self.surroundings.start_command, providers, scripts)
+        if not project_tool_names(resolved.workspace):
+            return router, scripts, None
         from state.tool_lists import ApprovedTools
         from tool_runtime.families.project import ProjectTools
 
-        runtime.add(ProjectTools(of_runtime, runtime.run_program))
-        approved = ApprovedTools(resolved.state_dir, resolved.workspace)
-    return _LocalTools(runtime, of_runtime, scripts, approved)
+        router.add(ProjectTools(runtime, router.run_program))
+        return router, scripts, ApprovedTools(resolved.state_dir, resolved.workspace)
 
+    def _judge(
+        self, tools: Registry, scripts: SkillScripts | None, approved: Approved | None, outputs: RecordedResults
+    ) -> Judge:
+        settings, scoping = self.resolved.settings, self.parts.scoping
+        if scoping is not None and scripts is not None:
+            scoping.scripts = scripts.sandbox
+        return Judge(
+            self.parts.bundle,
+            self.parts.machine.environment,
+            tools,
+            limits_of(settings) | (limits_of_family(settings) if scripts is not None else NO_LIMITS),
+            self.surroundings.outside.now,
+            outputs=outputs.maker_of,
+            approved=approved,
+            native=native_list(settings, self.resolved.workspace) if has_native(settings) else None,
+            scripts=scripts,
+            script_runs=lambda: script_runs(self.store.state),
+            scoping=scoping,
+        )
 
-def _judge(
-    resolved: ResolvedOptions,
-    parts: Parts,
-    store: FileSession,
-    local: _LocalTools,
-    tools: Registry,
-    outputs: RecordedResults,
-    surroundings: Surroundings,
-) -> Judge:
-    settings, scripts = resolved.settings, local.scripts
-    return Judge(
-        parts.bundle,
-        parts.machine.environment,
-        tools,
-        limits_of(settings) | (limits_of_family(settings) if scripts is not None else NO_LIMITS),
-        surroundings.outside.now,
-        outputs=outputs.maker_of,
-        approved=local.approved,
-        native=native_list(settings, resolved.workspace) if has_native(settings) else None,
-        scripts=scripts,
-        script_runs=lambda: script_runs(store.state),
-        scoping=_with_scripts(parts, scripts),
-    )
+    def _command_watch(self) -> CommandWatch | None:
+        """The watch of the workspace around commands, without the host's own folders; None if it is switched off."""
+        if not self.resolved.settings.tools.watch_changes:
+            return None
+        machine = self.parts.machine
+        own = map(os.path.realpath, (self.resolved.state_dir, machine.temporary))
+        return CommandWatch(machine.environment.workspace, tuple(own))
 
+    def _add_remote_tools(self, ctx: LoopContext, router: LocalToolRouter, runtime: RuntimeSettings) -> None:
+        """Tools of MCP servers and of the Backend Tool Service. They come with the first task: nothing waits for them
+        here."""
+        resolved, parts, judge = self.resolved, self.parts, ctx.judge
+        settings, state_dir, identity = resolved.settings, resolved.state_dir, self.store.state.identity
+        if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers or parts.client_servers):
+            from agent_host.host.mcp_servers import SessionServers
 
-def _with_scripts(parts: Parts, scripts: SkillScripts | None) -> Scoping | None:
-    if parts.scoping is not None and scripts is not None:
-        parts.scoping.scripts = scripts.sandbox
-    return parts.scoping
+            servers = SessionServers(
+                settings,
+                judge.bundle,
+                judge.environment,
+                state_dir,
+                ctx.outside.now(),
+                identity.session_id,
+                runtime.temporary,
+                judge.scoping,
+            )
+            elsewhere = self._elsewhere(judge)
+            asks = functools.partial(ask_person, ctx)
+            servers.add_to(router, runtime, elsewhere, asks, ctx.scrubber.add, parts.client_servers)
+        if parts.tool_service is not None:
+            router.add_remote(parts.tool_service.provider(self._elsewhere(judge), judge, identity, settings))
 
+    def _elsewhere(self, judge: Judge) -> ToolsElsewhere:
+        """Sources of tools, which the judge asks about what they have from now on."""
+        from agent_host.host.remote_tools import ToolsElsewhere
 
-def _elsewhere(judge: Judge, resolved: ResolvedOptions, emitter: Emitter) -> ToolsElsewhere:
-    """Sources of tools, which the judge asks about what they have from now on."""
-    from agent_host.host.remote_tools import ToolsElsewhere
-
-    judge.approved = elsewhere = ToolsElsewhere(resolved.state_dir, lambda: judge.bundle, emitter, judge.approved)
-    return elsewhere
-
-
-def _add_servers(
-    ctx: LoopContext,
-    resolved: ResolvedOptions,
-    of_runtime: RuntimeSettings,
-    runtime: LocalToolRouter,
-    session_id: str,
-    of_client: tuple[ClientServer, ...],
-) -> None:
-    """Their tools come with the first task: nothing waits for them here."""
-    from agent_host.host.mcp_servers import add_servers
-
-    judge = ctx.judge
-    add_servers(
-        runtime,
-        resolved.settings,
-        of_runtime,
-        judge.bundle,
-        judge.environment,
-        _elsewhere(judge, resolved, ctx.emitter),
-        state_dir=resolved.state_dir,
-        session_id=session_id,
-        now=ctx.outside.now(),
-        scoping=judge.scoping,
-        ask_person=functools.partial(ask_person, ctx),
-        on_secrets=ctx.scrubber.add,
-        of_client=of_client,
-    )
-
-
-def _command_watch(resolved: ResolvedOptions, machine: LocalMachine) -> CommandWatch | None:
-    """The watch of the workspace around commands, without the host's own folders; None if it is switched off."""
-    if not resolved.settings.tools.watch_changes:
-        return None
-    own = map(os.path.realpath, (resolved.state_dir, machine.temporary))
-    return CommandWatch(machine.environment.workspace, tuple(own))
+        state_dir, emitter = self.resolved.state_dir, self.emitter
+        judge.approved = elsewhere = ToolsElsewhere(state_dir, lambda: judge.bundle, emitter, judge.approved)
+        return elsewhere
 
 
 def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None:
@@ -285,9 +439,6 @@ def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None
     ctx.scrubber.redaction = redaction_of(resolved, parts.bundle)
     put_under_parts(ctx.conversation, parts, ctx.state, ctx.scrubber)
     ctx.conversation.renew_head(ctx.judge)
-
-
-# The runtime's settings and its tools besides those of the families, from the configuration.
 
 
 def runtime_settings(
@@ -326,221 +477,3 @@ def runtime_settings(
         max_background=settings.tools.max_background_commands,
         background_lifetime_s=settings.tools.background_lifetime_s or None,
     )
-
-
-def sandbox_settings(parts: Parts, state_dir: str, session_id: str) -> SandboxSettings | None:
-    """The sandbox settings of the runtime, at a level that has been found to work; None if nobody asks for the sandbox.
-    A mode may ask for a level where the launch has none."""
-    if parts.scoping is None:
-        return None
-    return SandboxSettings(
-        parts.scoping.level,
-        required=True,
-        directory=os.path.join(SessionPaths(state_dir, session_id).records, "guarded"),
-        caches=os.path.join(parts.machine.temporary, "caches"),
-    )
-
-
-def providers_of(parts: Parts, settings: RuntimeSettings, index: SkillIndex | None) -> Sequence[Provider]:
-    """Skills and Python tools, where the session has such."""
-    providers: list[Provider] = []
-    if index is not None:
-        from tool_runtime.families.skills import SkillLoading
-
-        providers.append(SkillLoading(index, settings))
-    if parts.tools:
-        providers.append(PythonTools(parts.tools, settings))
-    return providers
-
-
-# The parts of a session: what its launch decides before anything of it is on disk, and what a mode changes of that.
-#
-# A mode is the options that a client sets for a session after its launch (interface section 2, `SetMode`). It can only
-# narrow. Its policy is decided beside that of the launch, and the stricter decision counts, so that bundles need no
-# order. Its level of the sandbox is at or above that of the launch, and its model one that the launch bundle allows.
-# `launch` in place of a value goes back to the option of the launch.
-
-
-_SHORT_TTL_S = 300
-LAUNCH: Final = "launch"
-"""In place of an option of a mode: that of the launch."""
-_POLICY: Final = "host.policy"
-
-
-class Parts(NamedTuple):
-    """Decisions about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
-    servers. `tool_service` is the Backend Tool Service, None where there is none for the session. `answer_schema` is
-    the JSON Schema of final answers as JSON text, None for any text; `structured`: the dialect's own way to ask for
-    one is used as well. `granted`: the bundle is of the Session Service. `client_servers` are MCP servers that the
-    client names."""
-
-    machine: LocalMachine
-    bundle: PolicyBundle
-    model: str
-    count: Callable[[str], int]
-    dialect: Dialect
-    models: KnownModels
-    takes_images: bool = True
-    tools: tuple[PythonTool, ...] = ()
-    fallbacks: tuple[str, ...] = ()
-    has_mcp: bool = True
-    tool_service: ToolService | RecordedToolService | None = None
-    scoping: Scoping | None = None
-    answer_schema: str | None = None
-    structured: bool = True
-    granted: bool = False
-    client_servers: tuple[ClientServer, ...] = ()
-
-    def binds_thinking(self, model: str) -> bool:
-        """True if the provider of `model` refuses a request in which anything in front of its thinking was changed."""
-        return bool(self.models.of(model).limits.thinking_bound)
-
-    @classmethod
-    def make(
-        cls,
-        resolved: ResolvedOptions,
-        machine: LocalMachine,
-        bundle: PolicyBundle,
-        dialect: Dialect,
-        tools: tuple[PythonTool, ...] = (),
-    ) -> Parts:
-        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer and for a
-        model whose cost is to be limited and that has no price."""
-        settings = resolved.settings
-        takes_images = dialect.takes_images and settings.llm.images
-        model, fallbacks = _model(settings, bundle), _fallbacks(settings, bundle)
-        models = KnownModels(settings.models)
-        if settings.llm.max_cost:
-            refuse_unpriced(models, model)
-        count = _counter(settings, models, model)
-        made = cls(machine, bundle, model, count, dialect, models, takes_images, tools, fallbacks)
-        structured = settings.llm.structured_answers != "never"
-        return made._replace(answer_schema=settings.host.answer_schema or None, structured=structured)
-
-    def set_cache_time(self, settings: Settings, *, attended: bool) -> Parts:
-        """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`
-        says that a person answers approvals."""
-        return self._replace(dialect=self.dialect.kept_for(_cache_ttl(settings, self.bundle, attended)))
-
-
-class LaunchParts(NamedTuple):
-    """The options and the parts that a session has in this process without a mode; `now` gives the present moment."""
-
-    resolved: ResolvedOptions
-    identity: SessionIdentity
-    parts: Parts
-    now: Callable[[], datetime]
-
-    @property
-    def fields(self) -> dict[str, str]:
-        """The options of the launch, as a mode has them."""
-        settings = self.resolved.settings
-        own = {} if self.parts.granted else {"policy": settings.host.policy}
-        level = settings.sandbox.level if self.parts.scoping is None else self.parts.scoping.level
-        return {**own, "model": self.parts.model, "sandbox": level}
-
-
-def _cache_ttl(settings: Settings, bundle: PolicyBundle, attended: bool) -> CacheTtl:
-    """The time for which a request is kept in the provider's cache: one hour costs more to write, and pays if a step
-    may take longer than five minutes, because a person is asked or commands may run that long."""
-    chosen = settings.llm.cache_ttl
-    if chosen != "auto":
-        return cast("CacheTtl", chosen)
-    asks = attended and any(capability.requires_approval for capability in bundle.capabilities)
-    runs = bundle.capability(Name.SHELL_EXEC) is not None
-    return "1h" if asks or (runs and settings.tools.command_timeout_s > _SHORT_TTL_S) else "5m"
-
-
-def _model(settings: Settings, bundle: PolicyBundle) -> str:
-    allowed = bundle.llm_policy.allowed_models
-    wanted = settings.llm.model or allowed[0]
-    if wanted not in allowed:
-        raise PolicyDenied(f"--model {wanted} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
-    return wanted
-
-
-def _fallbacks(settings: Settings, bundle: PolicyBundle) -> tuple[str, ...]:
-    names, allowed = settings.llm.fallback_models, bundle.llm_policy.allowed_models
-    for name in names:
-        if name not in allowed:
-            raise PolicyDenied(f"llm.fallback_models: {name} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
-    return names
-
-
-def _counter(settings: Settings, models: KnownModels, model: str) -> Callable[[str], int]:
-    name = settings.llm.tokenizer
-    try:
-        return counter(name, models.of(model).limits.tokenizer if name == AUTO else None)
-    except TokenizerUnavailable as error:
-        raise UsageError(f"llm.tokenizer: {error}") from error
-
-
-def merge(launch: LaunchParts, fields: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """The options of the mode with some `changes`, without those that are as at the launch."""
-    if names_file(changes.get("policy", "")):
-        changes = {**changes, "policy": anchor(changes["policy"])}
-    was = launch.fields
-    return {name: value for name, value in {**fields, **changes}.items() if value not in (LAUNCH, was.get(name))}
-
-
-def make_mode(launch: LaunchParts, fields: Mapping[str, str]) -> SessionMode:
-    """Make the parts of a mode with these options. Tries a level of the sandbox if need be, so it may take a while.
-    Raises UsageError for a model or a level that it may not have, PolicyBundleInvalid, PolicyExpired."""
-    parts, resolved = launch.parts, launch.resolved
-    if not fields:
-        return SessionMode(Mode(), parts.scoping, parts.model, redaction_of(resolved, parts.bundle))
-    settings = _settings_of(resolved.settings, fields)
-    scoping = _scoping(launch, settings)
-    bundle = _bundle(launch, settings, is_held=scoping.holds) if "policy" in fields else None
-    bundles = (parts.bundle,) if bundle is None else (parts.bundle, bundle)
-    scoping.within = bundle
-    model, allowed = fields.get("model", parts.model), parts.bundle.llm_policy.allowed_models
-    if model not in allowed:
-        raise UsageError(f"model {model!r} is not in llmPolicy.allowedModels of the launch: {', '.join(allowed)}")
-    mode = Mode(bundle, cast("ApprovalMode | None", fields.get("approvalMode")), fields)
-    return SessionMode(mode, scoping, model, redaction_of(resolved, *bundles))
-
-
-def _settings_of(settings: Settings, fields: Mapping[str, str]) -> Settings:
-    own = {_POLICY: fields.get("policy"), LEVEL: fields.get("sandbox")}
-    return settings.over({key: value for key, value in own.items() if value is not None})
-
-
-def _scoping(launch: LaunchParts, settings: Settings) -> Scoping:
-    """The sandbox of commands in the mode, which guards the files of both policies."""
-    resolved, parts = launch.resolved, launch.parts
-    was = parts.scoping
-    machine = machine_of(resolved, temporary_of(resolved.state_dir, launch.identity))
-    is_raised = settings.sandbox.level != resolved.settings.sandbox.level
-    level = level_of(settings, resolved.state_dir, machine.temporary)
-    if is_raised and level.wanted not in (level.level, "auto"):
-        raise UsageError(f"sandbox {level.wanted!r} does not work here: {level.why}")
-    if was is not None and is_weaker(level.level, was.level):
-        raise UsageError(
-            f"sandbox {level.wanted!r} is weaker than {was.level}, the level of the launch: a mode can only narrow"
-        )
-    guarded = (files_to_guard(one, resolved.workspace) for one in (resolved.settings, settings))
-    steering = tuple(dict.fromkeys((*own_files(), *(path for paths in guarded for path in paths))))
-    scoping = scoping_of(resolved, machine, level, steering=steering, granted=parts.granted)
-    scoping.is_of_mode = is_raised
-    scoping.scripts = None if was is None else was.scripts
-    return scoping
-
-
-def _bundle(launch: LaunchParts, settings: Settings, *, is_held: bool) -> PolicyBundle:
-    """The bundle of the mode. Which models there are is for the launch bundle to say."""
-    resolved, identity = launch.resolved, launch.identity
-    temporary = temporary_of(resolved.state_dir, identity)
-    bundle = load_bundle(
-        settings,
-        machine_of(resolved, temporary).environment,
-        session_id=identity.session_id,
-        state_dir=resolved.state_dir,
-        now=launch.now(),
-        temporary=temporary,
-        held=is_held,
-        installed=names_of_packages(settings),
-    )
-    refuse_other_owner(identity, bundle)
-    models = launch.parts.bundle.llm_policy.allowed_models
-    return bundle._replace(llm_policy=bundle.llm_policy._replace(allowed_models=models)).keep_known(bundle)

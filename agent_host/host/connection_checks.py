@@ -15,7 +15,7 @@ from agent_host.errors import GatewayError, GatewayUnavailable, GuardrailBlocked
 from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.environment import start_here, this_environment
 from agent_host.host.gateway import Gateway, make_client
-from agent_host.host.mcp_servers import UnusedServer, servers_of_user
+from agent_host.host.mcp_servers import SessionServers, UnusedServer
 from agent_host.host.sandboxing import level_of
 from agent_host.host.secrets import Tokens, token_name
 from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, strip_html
@@ -228,15 +228,13 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
             sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
         runtime = RuntimeSettings(workspace, MACHINE, temporary=temporary, sandbox=sandbox)
         here = this_environment(workspace, temporary=temporary)
-        found = list(
-            servers_of_user(settings, here, state_dir, now, bundle=bundle, scoping=scoping, temporary=temporary)
-        )
+        found = list(SessionServers(settings, bundle, here, state_dir, now, "", temporary, scoping).servers())
         return asyncio.run(_check(found, runtime)) if found else []
 
 
 def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str], None]) -> str:
     """Have the person authorize this program at a server, in a browser; what came of it. Raises UsageError."""
-    found = list(servers_of_user(settings, this_environment(os.getcwd()), state_dir, MACHINE.now()))
+    found = list(SessionServers(settings, None, this_environment(os.getcwd()), state_dir, MACHINE.now()).servers())
     server = next((one for one in found if one.name == name), None)
     if server is None or isinstance(server, UnusedServer):
         why = f"{name}: {server.why}" if server is not None else f"there is no server {name!r} in mcp.servers"

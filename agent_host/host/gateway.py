@@ -135,7 +135,8 @@ def _marks_from(parts: Parts) -> int:
 
 
 def _thinking_from(parts: Parts, state: Checkpoint, dropped: int | None) -> int:
-    if not (state.flattened_messages or dropped) or not parts.binds_thinking(parts.model):
+    # The provider of some models refuses a request in which anything in front of its thinking was changed.
+    if not (state.flattened_messages or dropped) or not parts.models.of(parts.model).limits.thinking_bound:
         return 0
     return state.flattened_messages if dropped is None else len(state.thread) - 1
 

@@ -71,54 +71,15 @@ def secret_values(settings: Settings, of_bundle: Iterable[McpServer], state_dir:
     return [*secrets, *(token for token in tokens if isinstance(token, str)), *kept]
 
 
-def add_servers(
-    runtime: LocalToolRouter,
-    settings: Settings,
-    of_runtime: RuntimeSettings,
-    bundle: PolicyBundle,
-    environment: Environment,
-    elsewhere: ToolsElsewhere,
-    *,
-    state_dir: str,
-    session_id: str,
-    now: datetime,
-    scoping: Scoping | None = None,
-    ask_person: AskPerson | None = None,
-    on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
-    of_client: Sequence[ClientServer] = (),
-) -> None:
-    """Have the tools of the session's servers listed and run; `scoping` says how their programs are held, `ask_person`
-    puts their questions to a person, and `on_secrets` gets the tokens that are renewed. What is not used is reported.
-    Raises UsageError."""
-    place = _Place(settings, bundle, environment, state_dir, session_id, of_runtime.temporary, now, scoping)
-    on_secrets(secrets_of_client(of_client))
-    for found in (*place.incomplete(), *place.servers(), *place.servers_of_client(of_client)):
-        if isinstance(found, UnusedServer):
-            elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
-            continue
-        source = McpSource(found, of_runtime, runtime.start_program, ask_person=ask_person, on_secrets=on_secrets)
-        is_http = isinstance(found.place, Http)
-        terms = SourceTerms(
-            CapabilityName.MCP_INVOKE,
-            elsewhere=is_http,
-            timeout_s=found.timeout_s,
-            connect_timeout_s=settings.mcp.connect_timeout_s,
-            ask_after_s=_ASK_AFTER_S,
-        )
-        provider = elsewhere.provider(source, place_text(found), terms)
-        source.on_changed = provider.begin
-        runtime.add_remote(provider)
-
-
 def tools_on_record(
     settings: Settings, bundle: PolicyBundle, environment: Environment, state_dir: str, now: datetime
 ) -> tuple[ToolSpec, ...]:
     """The tools of the servers that a session would use, as they listed them last. Nothing is connected."""
     found: list[ToolSpec] = []
-    for server in _Place(settings, bundle, environment, state_dir, "", None, now).servers():
+    for server in SessionServers(settings, bundle, environment, state_dir, now).servers():
         if isinstance(server, UnusedServer):
             continue
-        kept = ToolLists(state_dir, f"mcp:{server.name} {place_text(server)}")
+        kept = ToolLists(state_dir, f"mcp:{server.name} {_place_text(server)}")
         sha256 = kept.newest()
         for shape in (None if sha256 is None else kept.read(sha256)) or ():
             is_http = isinstance(server.place, Http)
@@ -127,38 +88,24 @@ def tools_on_record(
     return tuple(found)
 
 
-def servers_of_user(
-    settings: Settings,
-    environment: Environment,
-    state_dir: str,
-    now: datetime,
-    *,
-    bundle: PolicyBundle | None = None,
-    scoping: Scoping | None = None,
-    temporary: str | None = None,
-) -> Iterator[ServerConfig | UnusedServer]:
-    """Those of the user's configuration, as a session would use them; under a `bundle`, which has none of its own,
-    programs are held as `scoping` says. Raises UsageError."""
-    return _Place(settings, bundle, environment, state_dir, "", temporary, now, scoping).servers()
-
-
-def place_text(server: ServerConfig) -> str:
+def _place_text(server: ServerConfig) -> str:
     """The text that identifies this server."""
-    if isinstance(server.place, Http):
-        return server.place.url
-    return " ".join(server.place.argv)
+    return server.place.url if isinstance(server.place, Http) else " ".join(server.place.argv)
 
 
-class _Place:
+class SessionServers:
+    """The servers of a session under a `bundle`, whose programs are held as `scoping` says; without a session those of
+    the configuration alone. Raises UsageError."""
+
     def __init__(
         self,
         settings: Settings,
         bundle: PolicyBundle | None,
         environment: Environment,
         state_dir: str,
-        session_id: str,
-        temporary: str | None,
         now: datetime,
+        session_id: str = "",
+        temporary: str | None = None,
         scoping: Scoping | None = None,
     ) -> None:
         self._settings = settings
@@ -170,6 +117,34 @@ class _Place:
         self._temporary = temporary
         self._now = now
         self._users = user_servers(settings)
+
+    def add_to(
+        self,
+        router: LocalToolRouter,
+        runtime: RuntimeSettings,
+        elsewhere: ToolsElsewhere,
+        ask_person: AskPerson,
+        on_secrets: Callable[[Iterable[str | None]], None],
+        of_client: Sequence[ClientServer],
+    ) -> None:
+        """Have the tools of the session's servers listed and run; `ask_person` puts their questions to a person, and
+        `on_secrets` gets the tokens that are renewed. What is not used is reported."""
+        on_secrets(value for one in of_client for value in one.environment.values() if len(value) >= _MIN_SECRET)
+        for found in (*self._incomplete(), *self.servers(), *self._servers_of_client(of_client)):
+            if isinstance(found, UnusedServer):
+                elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
+                continue
+            source = McpSource(found, runtime, router.start_program, ask_person=ask_person, on_secrets=on_secrets)
+            terms = SourceTerms(
+                CapabilityName.MCP_INVOKE,
+                elsewhere=isinstance(found.place, Http),
+                timeout_s=found.timeout_s,
+                connect_timeout_s=self._settings.mcp.connect_timeout_s,
+                ask_after_s=_ASK_AFTER_S,
+            )
+            provider = elsewhere.provider(source, _place_text(found), terms)
+            source.on_changed = provider.begin
+            router.add_remote(provider)
 
     def servers(self) -> Iterator[ServerConfig | UnusedServer]:
         """Those of the bundle, then those of the user that the bundle does not have, as far as they are enabled."""
@@ -186,7 +161,7 @@ class _Place:
                 if found is not None:
                     yield found
 
-    def incomplete(self) -> Iterator[UnusedServer]:
+    def _incomplete(self) -> Iterator[UnusedServer]:
         """The user's entries that say nothing of where a server is, and add to none of the bundle."""
         of_bundle = {one.name for one in (() if self._bundle is None else self._bundle.mcp_servers)}
         for place, entry in enumerate(self._users.values()):
@@ -194,7 +169,7 @@ class _Place:
                 why = f"{SETTING}[{place}] has neither command nor url, and the policy has no server of this name"
                 yield UnusedServer(entry.name, f"{why}: give it one of them")
 
-    def servers_of_client(self, servers: Sequence[ClientServer]) -> Iterator[ServerConfig | UnusedServer]:
+    def _servers_of_client(self, servers: Sequence[ClientServer]) -> Iterator[ServerConfig | UnusedServer]:
         """Those that a client names, as far as they are enabled; one that the policy or the user has goes before."""
         enabled, known = self._settings.mcp.enabled, {*self._users}
         known |= {one.name for one in (() if self._bundle is None else self._bundle.mcp_servers)}
@@ -377,11 +352,6 @@ _STEERS: Final = re.compile(
 
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
-
-
-def secrets_of_client(servers: Iterable[ClientServer]) -> list[str]:
-    """The values of their environments, none of which is shown or recorded."""
-    return [value for one in servers for value in one.environment.values() if len(value) >= _MIN_SECRET]
 
 
 def _same_origin(one: str, other: str) -> bool:

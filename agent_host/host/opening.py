@@ -11,39 +11,36 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_host import import_isolation
-from agent_host.approval.gate import PendingApprovals, UnattendedGate
+from agent_host.approval.gate import InAdvance, PendingApprovals, UnattendedGate
 from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.host.backends import Backends, serving_gateway
-from agent_host.host.compose import LaunchParts, Parts, make_context, make_mode, merge, put_under
+from agent_host.host.compose import Composition, LaunchParts, Parts, make_bundle, put_under
 from agent_host.host.environment import (
     THIS_MACHINE,
     families_of,
     machine_of,
-    names_of_packages,
     project_tool_names,
     python_tools,
     registry_with,
 )
 from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, refuse_unknown_host, settle_model
-from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
+from agent_host.host.sandboxing import level_of, look_ahead, machine_and_level, refuse_weaker, scoping_under
 from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
 from agent_host.http import TlsContext
 from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings, find_dialect
+from agent_host.llm.stream import import_client
 from agent_host.loop.background import take_up_commands
 from agent_host.loop.results import take_up_uploads
 from agent_host.services import drop_observers
 from agent_host.services.session import say_goodbye
 from agent_host.session.handshake import (
-    files_to_guard,
-    load_bundle,
-    own_files,
     policy_name,
     policy_source,
     unknown_approvals,
 )
-from agent_host.session.host import Opened
+from agent_host.session.host import Opened, SessionHost
 from agent_host.session.lifecycle import LiveSession
 from agent_host.session.opening import (
     LOCAL,
@@ -59,6 +56,7 @@ from agent_host.session.opening import (
     temporary_of,
 )
 from agent_host.session.reports import ApprovalReports
+from agent_host.session.task_runner import import_loop
 from agent_host.session.tasks import record_of_task
 from agent_host.version import __version__
 from config.policies import BUILT_IN
@@ -75,19 +73,19 @@ from tool_runtime.platform import OS_FAMILY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from agent_host.approval.gate import ApprovalGate
+    from agent_host.approval.gate import ApprovalGate, OnAsked
     from agent_host.events.emitter import Sink
     from agent_host.host.environment import LocalMachine, Surroundings
+    from agent_host.host.options import LayeredOptions
     from agent_host.host.remote_tools import RecordedToolService, ToolService
     from agent_host.host.sandboxing import Level
     from agent_host.ids import Outside
     from agent_host.judging import Registry
-    from agent_host.judging.scoping import Scoping
-    from agent_host.llm.dialects import Dialect
     from agent_host.llm.known_dialects import ChosenDialect
+    from agent_host.llm.dialects import Dialect
     from agent_host.services.session import ApprovalReporter, NewSession, SessionGrant, SessionService
-    from agent_host.session.lifecycle import SessionMode
     from agent_host.session.opening import ClientServer, OptionsSource, ResolvedOptions
+    from agent_host.session.stored import StoredSessions
     from agent_host.session.tasks import NewTask
     from config.settings import Settings
     from policy.bundle import PolicyBundle
@@ -160,33 +158,26 @@ class SessionOpener:
                     if backends.has_session_service:
                         resources.callback(keys.hold(resolved.state_dir, key).release, remove=False)
                         refuse_used_key(resolved.state_dir, key)
-            grant = await backends.sessions().create(introduce(new, resolved))
+            known = {"localAgentHostVersion": __version__, "osFamily": OS_FAMILY}
+            wanted = new._replace(session_id=key, client_info={**known, **new.client_info})
+            grant = await backends.sessions().create(wanted)
             refuse_incompatible(grant)
             backends.capability_grant = grant.capability_grant
             async with _give_back(backends.sessions(), grant.session_id):
                 with state_errors_translated():
                     check_session_id(grant.session_id)
-                machine = machine_of(resolved, session_directory(resolved.state_dir, grant.session_id, os.environ))
-                if grant.policy_bundle is not None:
-                    refuse_domains_of_a_service(resolved)
-                level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
+                own_directory = session_directory(resolved.state_dir, grant.session_id, os.environ)
+                machine, level = machine_and_level(resolved, grant, own_directory)
                 resolved, bundle = await self._ask_gateway(
                     resolved, lambda own: self._bundle_of(own, machine, grant, level), grant
                 )
-                if grant.policy_bundle is not None and new.user_id == LOCAL:  # the service knows who it is
+                if grant.brings_policy and new.user_id == LOCAL:  # the service knows who it is
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
                 # A wrong approval, tool, model or tokenizer, or a missing gateway, raises before anything is on disk.
                 tools = python_tools(resolved.settings, self._tools)
                 refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(resolved.settings)))
                 url = await resources.enter_async_context(serving_gateway(resolved))
-                parts = Parts.make(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
-                parts = parts._replace(
-                    scoping=scoping_under(resolved, machine, level, grant),
-                    granted=grant.policy_bundle is not None,
-                    has_mcp=grant.feature_flags.get("mcpEnabled", True),
-                    tool_service=self._tool_service(backends, bundle),
-                    client_servers=self._servers,
-                )
+                parts = await self._parts(resolved, backends, machine, bundle, level, grant, url, tools)
                 secrets = self._secrets(resolved, bundle, url)
                 await host_is_there
                 prepare_state_dir(resolved.state_dir, self._surroundings.disk)
@@ -219,29 +210,19 @@ class SessionOpener:
                 backends.know(store.state.identity)
                 grant = await self._renew_grant(resolved, backends, store, cursor)
                 backends.capability_grant = grant.capability_grant
-                if grant.policy_bundle is not None:
-                    refuse_domains_of_a_service(resolved)
-                machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
-                level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
+                identity = store.state.identity
+                machine, level = machine_and_level(resolved, grant, temporary_of(resolved.state_dir, identity))
                 if "sandbox" not in store.state.mode:  # else its level is found when the mode is made
                     refuse_weaker(resolved, level, store.state)
-                identity = store.state.identity
                 resolved, bundle = await self._ask_gateway(
                     resolved,
-                    lambda own: self._bundle_again(own, machine, grant, identity, level),
+                    lambda own: self._bundle_of(own, machine, grant, level, identity),
                     grant,
                     identity.options.get("started", {}),
                 )
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 tools = python_tools(resolved.settings, self._tools)
-                parts = Parts.make(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
-                parts = parts._replace(
-                    scoping=scoping_under(resolved, machine, level, grant),
-                    granted=grant.policy_bundle is not None,
-                    has_mcp=grant.feature_flags.get("mcpEnabled", True),
-                    tool_service=self._tool_service(backends, bundle),
-                    client_servers=self._servers,
-                )
+                parts = await self._parts(resolved, backends, machine, bundle, level, grant, url, tools)
                 secrets = self._secrets(resolved, parts.bundle, url)
                 make_temporary(machine.temporary, resolved.state_dir)
                 session = await self._session(resolved, parts, backends, store, url, secrets, resources)
@@ -266,17 +247,13 @@ class SessionOpener:
         backends.capability_grant = grant.capability_grant
         machine = machine_of(resolved, session.temporary)
         level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
-        bundle = self._bundle_again(resolved, machine, grant, session.identity, level)
-        parts = Parts.make(resolved, machine, bundle, chosen.dialect)
-        granted = grant.policy_bundle is not None
-        parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant), granted=granted)
+        bundle = self._bundle_of(resolved, machine, grant, level, session.identity)
+        parts = Parts.make(resolved.settings, machine, bundle, chosen.dialect)
+        parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant), granted=grant.brings_policy)
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
         launch = LaunchParts(resolved, session.identity, parts, self._outside.now)
-        made = (
-            None
-            if not session.ctx.state.mode
-            else await self._make_mode(launch, cast("dict[str, str]", session.ctx.state.mode))
-        )
+        mode = cast("dict[str, str]", session.ctx.state.mode)
+        made = await asyncio.to_thread(launch.make_mode, mode) if mode else None
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         self._launch = launch
         if made is not None:
@@ -285,17 +262,14 @@ class SessionOpener:
 
     async def set_mode(self, session: LiveSession, changes: Mapping[str, str]) -> dict[str, str]:
         """Change options of the session's mode, and return those that hold: {policy?, model, sandbox, approvalMode?}.
-        Raises what `make_mode` and `LiveSession.set_mode` raise."""
+        Raises what `LaunchParts.make_mode` and `LiveSession.set_mode` raise."""
         launch = self._launch
         if launch is None:
             raise RuntimeError("only an opened session has a mode")
-        fields = merge(launch, cast("dict[str, str]", session.ctx.state.mode), changes)
+        fields = launch.merge(cast("dict[str, str]", session.ctx.state.mode), changes)
         if fields != session.ctx.state.mode:
-            session.set_mode(await self._make_mode(launch, fields))
+            session.set_mode(await asyncio.to_thread(launch.make_mode, fields))
         return {**launch.fields, **fields}
-
-    async def _make_mode(self, launch: LaunchParts, fields: Mapping[str, str]) -> SessionMode:
-        return await asyncio.to_thread(make_mode, launch, fields)
 
     async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
         import_isolation.keep_out(resolved.workspace)  # a client names it when much is still to be imported
@@ -342,7 +316,7 @@ class SessionOpener:
     ) -> tuple[ResolvedOptions, PolicyBundle]:
         """The options with what a local server says of its model, and the bundle under them; a session that goes on
         keeps to what it had learned when it `started`. Raises what `bundle_for` raises, and UsageError."""
-        may_choose = grant.policy_bundle is None and policy_name(resolved.settings) in BUILT_IN
+        may_choose = not grant.brings_policy and policy_name(resolved.settings) in BUILT_IN
         bundle = bundle_for(resolved)
         settings = resolved.settings
         if self._recorded is None:
@@ -368,33 +342,51 @@ class SessionOpener:
         self._resolved = informed_options = resolved._replace(settings=settings)
         return informed_options, bundle_for(informed_options)
 
-    def _bundle_of(
-        self, resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant, level: Level
-    ) -> PolicyBundle:
-        """The bundle of a session on this machine. Raises PolicyError, UsageError."""
-        return load_bundle(
-            resolved.settings,
-            machine.environment,
-            session_id=grant.session_id,
-            state_dir=resolved.state_dir,
-            now=self._outside.now(),
-            granted=grant.policy_bundle,
-            temporary=machine.temporary,
-            held=level.level != "none",
-            installed=names_of_packages(resolved.settings),
+    async def _parts(
+        self,
+        resolved: ResolvedOptions,
+        backends: Backends,
+        machine: LocalMachine,
+        bundle: PolicyBundle,
+        level: Level,
+        grant: SessionGrant,
+        url: str,
+        tools: tuple[PythonTool, ...],
+    ) -> Parts:
+        """The parts of a session whose gateway is at `url`. Raises UsageError, PolicyDenied, GatewayError."""
+        parts = Parts.make(resolved.settings, machine, bundle, await self._dialect_of(resolved, url), tools)
+        service: ToolService | RecordedToolService | None = None
+        if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is not None:
+            service = backends.tool_service() if self._recorded is None else self._recorded
+        return parts._replace(
+            scoping=scoping_under(resolved, machine, level, grant),
+            granted=grant.brings_policy,
+            has_mcp=grant.feature_flags.get("mcpEnabled", True),
+            tool_service=service,
+            client_servers=self._servers,
         )
 
-    def _bundle_again(
+    def _bundle_of(
         self,
         resolved: ResolvedOptions,
         machine: LocalMachine,
         grant: SessionGrant,
-        identity: SessionIdentity,
         level: Level,
+        identity: SessionIdentity | None = None,
     ) -> PolicyBundle:
-        """The bundle under which a session that there is goes on."""
-        bundle = self._bundle_of(resolved, machine, grant, level)
-        refuse_other_owner(identity, bundle)
+        """The bundle of a session on this machine; `identity` is that of a session that there is. Raises PolicyError,
+        UsageError."""
+        bundle = make_bundle(
+            resolved.settings,
+            machine,
+            grant.session_id,
+            resolved.state_dir,
+            self._outside.now(),
+            held=level.level != "none",
+            granted=grant.policy_bundle,
+        )
+        if identity is not None:
+            refuse_other_owner(identity, bundle)
         return bundle
 
     async def _renew_grant(
@@ -410,7 +402,7 @@ class SessionOpener:
                 store.take_over()
                 store.delete()  # nobody will ever resume it (AH 9.6)
             temporary.remove(temporary_of(resolved.state_dir, state.identity))
-            kept = _describe_result(SessionPaths(resolved.state_dir, state.identity.session_id))
+            kept = _describe_result(SessionPaths(resolved.state_dir, state.identity.session_id).result)
             raise SessionExpired(f"{error}; {_DELETED}{kept}") from error
         except SessionNotFound as error:  # it may be another service than that of its beginning
             raise SessionNotFound(f"{error}; what is here of it is kept") from error
@@ -418,23 +410,13 @@ class SessionOpener:
         return grant
 
     def _secrets(self, resolved: ResolvedOptions, bundle: PolicyBundle, url: str) -> Secrets:
-        settings = resolved.settings
-        headers = settings.llm.headers
-        proxies = [one for one in (settings.tools.http_proxy, settings.tools.https_proxy) if one]
-        return Secrets.collect(
-            self._session_tokens,
-            url,
-            headers,
-            redaction_of(resolved, bundle),
-            proxies,
-            _server_secrets(settings, bundle, resolved.state_dir),
-        )
+        settings, servers = resolved.settings, bundle.mcp_servers
+        of_servers: Sequence[str] = ()
+        if settings.mcp.servers or servers:
+            from agent_host.host.mcp_servers import secret_values
 
-    def _tool_service(self, backends: Backends, bundle: PolicyBundle) -> ToolService | RecordedToolService | None:
-        """The Backend Tool Service, where the bundle lets anybody call it. Raises UsageError."""
-        if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is None:
-            return None
-        return backends.tool_service() if self._recorded is None else self._recorded
+            of_servers = secret_values(settings, servers, resolved.state_dir)
+        return Secrets.collect(self._session_tokens, url, settings, redaction_of(resolved, bundle), of_servers)
 
     async def _session(
         self,
@@ -475,7 +457,7 @@ class SessionOpener:
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
         stores = backends.stores(identity, paths, store.blobs)
         gateway = Gateway(url, TlsContext(url), "" if self._chosen is None else self._chosen.said, self._server_said)
-        ctx = await make_context(
+        composition = Composition(
             resolved,
             parts,
             store,
@@ -487,12 +469,13 @@ class SessionOpener:
             self._surroundings,
             owns_process=self._owns_process,
         )
+        ctx = await composition.make_context()
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
         self._launch = LaunchParts(resolved, identity, parts, self._outside.now)
         mode = cast("dict[str, str]", store.state.mode)
-        made = await self._make_mode(self._launch, mode) if mode else None
+        made = await asyncio.to_thread(self._launch.make_mode, mode) if mode else None
         with state_errors_translated():
             store.take_over()  # nothing refuses the session any more
         reports.again(store.state)
@@ -513,18 +496,9 @@ class SessionOpener:
         return session
 
 
-def _server_secrets(settings: Settings, bundle: PolicyBundle, state_dir: str) -> Sequence[str]:
-    """The secrets of MCP servers. Raises UsageError for entries that cannot be used."""
-    if not (settings.mcp.servers or bundle.mcp_servers):
-        return ()
-    from agent_host.host.mcp_servers import secret_values
-
-    return secret_values(settings, bundle.mcp_servers, state_dir)
-
-
-def _describe_result(paths: SessionPaths) -> str:
+def _describe_result(path: str) -> str:
     """Words for a session that was over: its process died between its word to the service and its last file."""
-    return f"; its task was over, the result is kept in {paths.result}" if os.path.exists(paths.result) else ""
+    return f"; its task was over, the result is kept in {path}" if os.path.exists(path) else ""
 
 
 @contextlib.asynccontextmanager
@@ -549,12 +523,6 @@ async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None
 
 
 # What a session begins with, and what keeps it from beginning.
-
-
-def introduce(new: NewSession, resolved: ResolvedOptions) -> NewSession:
-    """The request with what this host knows of itself, and what its client did not say."""
-    known = {"localAgentHostVersion": __version__, "osFamily": OS_FAMILY}
-    return new._replace(session_id=resolved.session_id, client_info={**known, **new.client_info})
 
 
 def refuse_incompatible(grant: SessionGrant) -> None:
@@ -593,13 +561,6 @@ def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, to
                 for name in unknown
             )
         )
-
-
-def scoping_under(resolved: ResolvedOptions, machine: LocalMachine, level: Level, grant: SessionGrant) -> Scoping:
-    """The sandbox of a session's commands under a grant. Raises UsageError."""
-    granted = grant.policy_bundle is not None
-    steering = (*own_files(), *files_to_guard(resolved.settings, resolved.workspace))
-    return scoping_of(resolved, machine, level, steering=steering, granted=granted)
 
 
 def beginning_of(
@@ -649,3 +610,38 @@ def make_temporary(path: str, state_dir: str) -> None:
     # Neither the start nor the end of the process waits for it: what is left is removed by a later one.
     sweep = threading.Thread(target=temporary.sweep, args=(state_dir, os.environ), name="temporary-sweep", daemon=True)
     sweep.start()
+
+
+def session_host(
+    source: LayeredOptions, watch: Callable[[int], Sequence[Sink]], on_asked: OnAsked | None = None
+) -> SessionHost:
+    """The one session of a server, whose client approves; the tokens are taken out of the environment.
+    `watch` gives its sinks, by the number of its first event; `on_asked` as PendingApprovals has it."""
+    tokens = Tokens.take()
+
+    def gate(resolved: ResolvedOptions) -> PendingApprovals:
+        in_advance = InAdvance(resolved.approvals, resolved.approve_all)
+        timeout_s = resolved.settings.approvals.timeout_s
+        return PendingApprovals(timeout_s=timeout_s, in_advance=in_advance, on_asked=on_asked)
+
+    opener = SessionOpener(source, gate=gate, watch=watch, tokens=tokens, owns_process=True, reopens=True)
+
+    def open_store() -> StoredSessions:
+        from agent_host.host.records import stored_sessions  # with the first look at what is on record
+
+        return stored_sessions(source.state_dir, tokens)
+
+    def remove(session_id: str) -> None:
+        from agent_host.host.records import remove_session
+
+        remove_session(source.state_dir, session_id)
+
+    return SessionHost(opener, open_store, remove)
+
+
+def get_ready(settings: Settings, state_dir: str) -> None:
+    """For a process that runs one task: where the levels of the sandbox are to be tried, which another process takes
+    its time for, import meanwhile what the first request needs."""
+    if look_ahead(settings, state_dir):
+        import_client()
+        import_loop()

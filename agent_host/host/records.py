@@ -175,11 +175,10 @@ def _scrubber_on_record(
 
     key = functools.partial(redaction_key, state_dir, makes=makes_key)
     redaction = Redaction(rules, key=key, detectors=settings.redaction.detectors)
-    proxies = [one for one in (settings.tools.http_proxy, settings.tools.https_proxy) if one]
     servers = secret_values(settings, (), state_dir) if settings.mcp.servers else ()
     url = settings.llm.gateway
     url = "" if url.startswith(MOCK_PREFIX) else url
-    return Secrets.collect(tokens, url, settings.llm.headers, redaction, proxies, servers).scrubber
+    return Secrets.collect(tokens, url, settings, redaction, servers).scrubber
 
 
 def own_sessions() -> Owner | None:

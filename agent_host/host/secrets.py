@@ -18,7 +18,7 @@ from state.keys import redaction_key
 from tool_runtime.platform.environment import looks_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from agent_host.session.opening import ResolvedOptions
     from config.settings import LlmProvider, Settings
@@ -127,21 +127,15 @@ class Secrets(NamedTuple):
 
     @classmethod
     def collect(
-        cls,
-        tokens: Tokens,
-        gateway_url: str,
-        headers: Mapping[str, str],
-        redaction: Redaction,
-        proxies: Sequence[str] = (),
-        others: Sequence[str] = (),
+        cls, tokens: Tokens, gateway_url: str, settings: Settings, redaction: Redaction, of_servers: Sequence[str] = ()
     ) -> Secrets:
-        """`headers` are those of `llm.headers`, `proxies` the URLs of those that tools use, `others`
-        more secrets. Raises UsageError for a
-        token that no header can carry, and for headers that are none."""
+        """`of_servers` are the secrets of MCP servers. Raises UsageError for a token that no header can carry, and for
+        headers that are none."""
         token = check_token(tokens.gateway)
-        values = secrets_in(check_headers(headers))
-        passwords = [password_of(url) for url in (gateway_url, *proxies) if url]
-        return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *others], redaction))
+        values = secrets_in(check_headers(settings.llm.headers))
+        urls = (gateway_url, settings.tools.http_proxy, settings.tools.https_proxy)
+        passwords = [password_of(url) for url in urls if url]
+        return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *of_servers], redaction))
 
 
 def redaction_of(resolved: ResolvedOptions, *bundles: PolicyBundle) -> Redaction:

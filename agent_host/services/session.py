@@ -71,6 +71,11 @@ class SessionGrant(NamedTuple):
     feature_flags: Mapping[str, bool] = {}
     capability_grant: str | None = None
 
+    @property
+    def brings_policy(self) -> bool:
+        """True if the bundle is the service's own."""
+        return self.policy_bundle is not None
+
 
 class SessionService(Protocol):
     """The authority on which sessions exist. Every method raises ServiceUnavailable, ServiceUnauthorized,
