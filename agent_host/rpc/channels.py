@@ -9,7 +9,6 @@ import select
 import socket
 import stat
 import sys
-import tempfile
 import threading
 from collections import deque
 from queue import SimpleQueue
@@ -468,6 +467,8 @@ def short_name(path: str) -> Iterator[str]:
     if len(os.fsencode(path)) <= _MAX_PATH_BYTES:
         yield path
         return
+    import tempfile  # with it comes a lot, and hardly a name is too long
+
     with tempfile.TemporaryDirectory(prefix="ah", dir="/tmp") as directory:
         link = os.path.join(directory, "d")
         os.symlink(os.path.dirname(path), link)
