@@ -81,8 +81,8 @@ if TYPE_CHECKING:
     from agent_host.host.sandboxing import Level
     from agent_host.ids import Outside
     from agent_host.judging import Registry
-    from agent_host.llm.known_dialects import ChosenDialect
     from agent_host.llm.dialects import Dialect
+    from agent_host.llm.known_dialects import ChosenDialect
     from agent_host.services.session import ApprovalReporter, NewSession, SessionGrant, SessionService
     from agent_host.session.opening import ClientServer, OptionsSource, ResolvedOptions
     from agent_host.session.stored import StoredSessions
