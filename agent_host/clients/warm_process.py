@@ -40,7 +40,7 @@ MODULES: Final = (
     "agent_host.cli.options",
     "agent_host.cli.servers",
     "agent_host.host.records",
-    "agent_host.host.serve",
+    "agent_host.host.opening",
     "agent_host.host.sessions",
     "agent_host.judging.decisions",
     "agent_host.llm.client",

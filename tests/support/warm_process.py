@@ -32,7 +32,7 @@ _OF_A_SESSION = (
     "agent_host.cli.policy",
     "agent_host.cli.servers",
     "agent_host.host.dry_runs",
-    "agent_host.host.serve",
+    "agent_host.host.opening",
     "agent_host.host.sessions",
     "agent_host.host.options",
     "agent_host.host.workspace_tools",
