@@ -351,11 +351,6 @@ class Checkpoint:
     mode: ModeRow = field(default_factory=ModeRow)
 
     @property
-    def session_tokens_used(self) -> int:
-        """Input and output of every call so far (AH 5.3)."""
-        return self.usage.total
-
-    @property
     def last_message(self) -> bytes | None:
         """The message that the next one follows; None if there is nothing behind the system prompt. The last result of
         the open step, because it enters the thread before anything else does."""
@@ -368,17 +363,10 @@ class Checkpoint:
         task = self.task
         return task is not None and task.status != "running" and self.session_status == "SESSION_PAUSED"
 
-    @property
-    def has_begun(self) -> bool:
-        """True if a task is, or ever was, on record."""
-        return self.task is not None or bool(self.earlier_tasks)
-
     def has_task(self, task_id: str) -> bool:
         """True if a task of this id is, was or will be one of the session's."""
-        if self.task is not None and self.task.task_id == task_id:
-            return True
-        others = {task.task_id for task in self.earlier_tasks} | {task.task_id for task in self.queue}
-        return task_id in others
+        tasks = (*self.earlier_tasks, *self.queue, *(() if self.task is None else (self.task,)))
+        return any(task.task_id == task_id for task in tasks)
 
     def first_version_blobs(self) -> Iterator[str]:
         """The blobs of first versions that the session or one of its tasks names."""
@@ -495,6 +483,25 @@ def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> OpenCall:
         given["result"] = orjson.dumps(given["result"])
     problem = named.get("problem")
     return OpenCall(raw["callId"], named["name"], named["arguments"], raw["sideEffects"], problem, **given)
+
+
+# In snapshots: fields by their classes, in the order of the file; those that are always in it, and those that are if
+# they are not their defaults.
+FIELDS: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    Checkpoint: (
+        ("usage", "baselines", "earlier_tasks", "grants", "open_step", "salvaged", "dropped_messages", "tokens_known"),
+        (
+            *("uploads", "artifact_uris", "queue", "steers", "commands", "commands_started", "cleared_messages"),
+            *("summary", "flattened_messages", "seen", "unseen", "usage_by_model", "tokens_known_of", "sandbox"),
+            "mode",
+        ),
+    ),
+    Task: (
+        ("task_id", "prompt", "status", "reason", "step_count", "max_steps", "usage", "finished_calls", "denied"),
+        ("exit_codes", "tool_ms", "skills", "options", "not_uploaded", "usage_by_model"),
+    ),
+    EarlierTask: (("task_id", "prompt", "status", "reason", "step_count", "baselines"), ()),
+}
 
 
 # Verdicts on the calls of a step that a crash left open (invariant 3). Pure.

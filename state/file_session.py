@@ -286,7 +286,8 @@ class FileSession:
             self._end_compaction()
             self._record_end()
             self._close_journal()
-            archives = self._storage.archives and self.state.has_begun
+            has_begun = self.state.task is not None or bool(self.state.earlier_tasks)
+            archives = self._storage.archives and has_begun
             if archives:
                 self._archive_journal()
                 self._archive.seal()

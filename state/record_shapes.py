@@ -45,6 +45,7 @@ from config.shapes import (
 from state import records
 from state.checkpoint import (
     CALL_FIELDS,
+    FIELDS,
     Checkpoint,
     Intent,
     OpenCall,
@@ -55,7 +56,6 @@ from state.checkpoint import (
     name_in_files,
 )
 from state.records import ApprovalGranted, FileEffect, names_of, types_of
-from state.snapshot import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

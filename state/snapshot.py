@@ -13,6 +13,7 @@ import orjson
 
 from state.checkpoint import (
     CALL_FIELDS,
+    FIELDS,
     Checkpoint,
     EarlierTask,
     OpenCall,
@@ -37,26 +38,6 @@ CHECKPOINT_VERSION = "1.0"
 RESUME_VERSION = 3
 _READABLE_VERSIONS = (1, 2, RESUME_VERSION)
 
-# Fields by their classes, in the order of the file: those that are always in it, and those that are if they are not
-# their defaults.
-FIELDS: Final[dict[type, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    Checkpoint: (
-        (
-            *("usage", "baselines", "earlier_tasks", "grants", "open_step", "salvaged", "dropped_messages"),
-            "tokens_known",
-        ),
-        (
-            *("uploads", "artifact_uris", "queue", "steers", "commands", "commands_started", "cleared_messages"),
-            *("summary", "flattened_messages", "seen", "unseen", "usage_by_model", "tokens_known_of", "sandbox"),
-            "mode",
-        ),
-    ),
-    Task: (
-        ("task_id", "prompt", "status", "reason", "step_count", "max_steps", "usage", "finished_calls", "denied"),
-        ("exit_codes", "tool_ms", "skills", "options", "not_uploaded", "usage_by_model"),
-    ),
-    EarlierTask: (("task_id", "prompt", "status", "reason", "step_count", "baselines"), ()),
-}
 _BLANK: Final = {Checkpoint: Checkpoint(SessionIdentity("", "", "", "", {})), Task: Task("", "", 0)}
 _OF_THE_CALL = frozenset(("callId", "approvalId", "arguments"))
 T = TypeVar("T")
@@ -242,7 +223,7 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
         "sessionStatus": state.session_status,
         "task": None if state.task is None else _task_to_json(state.task, state.baselines),
         "stepCursor": state.step_cursor,
-        "sessionTokensUsed": state.session_tokens_used,
+        "sessionTokensUsed": state.usage.total,
         "policyBundleVersion": state.policy_bundle_version,
         "checkpointedAt": checkpointed_at,
         "resume": {

@@ -18,7 +18,7 @@ from agent_host.llm.known_dialects import NAMES, check_url, make_dialect, passwo
 from agent_host.llm.network import whole_events
 from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.redaction import Scrubber
-from agent_host.testing.http1 import HttpServer
+from agent_host.testing.http1 import MockServer
 from policy.redaction import Redaction
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ class Recorder:
 
     async def serve(self, host: str, port: int, on_ready: Callable[[str], None]) -> None:
         """Serve until cancelled. `on_ready` gets the base URL. Raises OSError for an address that cannot be had."""
-        server = HttpServer(self._handle)
-        bound_host, bound_port = await server.start(host, port)
+        server = MockServer(self._handle)
+        url = await server.start(host, port)
         try:
-            on_ready(f"http://{f'[{bound_host}]' if ':' in bound_host else bound_host}:{bound_port}")
+            on_ready(url)
             await asyncio.Event().wait()
         finally:
             await server.aclose()

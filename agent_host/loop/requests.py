@@ -116,7 +116,7 @@ def check_request(ctx: LoopContext, model: str, request: ModelRequest, most_outp
         )
     used = ctx.state.usage.for_limits.total
     if used + request.needed > limits.max_session_tokens:
-        beyond = used - ctx.state.session_tokens_used
+        beyond = used - ctx.state.usage.total
         counted = f" ({beyond} beyond the gateway's count: half of the estimate)" if beyond else ""
         raise BudgetExceeded(
             f"the session's token budget does not cover the next call: {used} tokens used{counted} and about "

@@ -510,7 +510,7 @@ class SessionEnd:
         self._life.fire(trigger)
         totals = {
             "taskCount": self._work.count,
-            "totalTokens": ctx.state.session_tokens_used,
+            "totalTokens": ctx.state.usage.total,
             "durationMs": ctx.outside.ms_since(self._began),
         }
         payload = {**totals, "reason": reason} if reason is not None else totals
@@ -538,7 +538,7 @@ class SessionEnd:
         await end_commands(ctx)
         self._life.fire("pause")
         ctx.journal.checkpoint(None, SessionStatusChanged(SessionStatus.PAUSED, reason=ErrorCode.APPROVAL_REQUIRED))
-        totals: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
+        totals: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.usage.total}
         payload = {"reason": ErrorCode.APPROVAL_REQUIRED, "message": "a resume can approve the calls that were denied"}
         totals |= verdict("paused", ErrorCode.APPROVAL_REQUIRED, denied=True)
         ctx.emit(EventType.SESSION_PAUSED, None, **totals, **payload)
@@ -577,7 +577,7 @@ class SessionEnd:
             "title": title_of(state.earlier_tasks[0].prompt if state.earlier_tasks else self._ctx.task.prompt),
             "tenantId": state.identity.tenant_id,
             "userId": state.identity.user_id,
-            "totalTokens": state.session_tokens_used,
+            "totalTokens": state.usage.total,
             "sessionUsage": {**state.usage.to_wire(), **cost_fields(models, state.usage, state.usage_by_model)},
             "workspace": self._ctx.judge.environment.workspace,
             "resumable": end.resumable,

@@ -147,8 +147,8 @@ def session_state(
     fields["tokenUsage"] = {
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
-        "totalTokens": state.session_tokens_used,
-        "remaining": max(0, limit - state.session_tokens_used),
+        "totalTokens": state.usage.total,
+        "remaining": max(0, limit - state.usage.total),
         "maxSessionTokens": limit,
         **{name: count for name, count in usage.to_wire().items() if count and name.startswith("cache")},
         **cost_fields(ctx.conversation.models, usage, state.usage_by_model),

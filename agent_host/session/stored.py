@@ -143,7 +143,7 @@ class StoredSessions:
             title_of(first),
             prompt,
             0 if state.task is None else state.task.step_count,
-            state.session_tokens_used,
+            state.usage.total,
             updated,
             str(state.identity.options.get("workspace", "")),
             Owner(state.identity.tenant_id, state.identity.user_id),

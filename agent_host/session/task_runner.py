@@ -334,7 +334,7 @@ class TaskRunner:
         if end.status == "paused" and self._life.may("pause"):  # a task that is cancelled in a pause may find the next
             self._life.fire("pause")
         ctx.cancellation.over()
-        payload: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
+        payload: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.usage.total}
         if end.reason is not None:
             payload |= {"reason": end.reason, "message": end.message}
         kind = _END_EVENTS[end.status]

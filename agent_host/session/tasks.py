@@ -161,7 +161,7 @@ class TaskQueue:
         how = verdict("failed" if is_failed else "cancelled", why.get("reason", CANCELLED), denied=False)
         if self.has(task_id):
             ctx.journal.checkpoint(None, TaskUnqueued(task_id))
-        totals = {"stepCount": 0, "totalTokens": ctx.state.session_tokens_used}
+        totals = {"stepCount": 0, "totalTokens": ctx.state.usage.total}
         ctx.emitter.emit(kind, {**totals, **why, **how}, task_id=task_id)
 
 

@@ -19,7 +19,6 @@ import h11
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-    from types import TracebackType
 
 MAX_BODY_BYTES = 64 << 20
 _READ_BYTES = 1 << 20
@@ -113,28 +112,63 @@ class Reply:
 Handler = Callable[[HttpRequest, Reply], Awaitable[None]]
 
 
-class HttpServer:
-    """Listens, and runs one task per connection until `aclose`. Bodies above `max_body_bytes` (default:
-    MAX_BODY_BYTES) are not kept."""
+class MockServer:
+    """Listens, and runs one task per connection until `aclose`: an async context manager, or in a thread of its own,
+    called `name`. Bodies above `max_body_bytes` (MAX_BODY_BYTES) are not kept."""
 
-    def __init__(self, handler: Handler, *, max_body_bytes: int | None = None) -> None:
+    def __init__(self, handler: Handler, *, name: str = "mock-server", max_body_bytes: int | None = None) -> None:
         self._handler = handler
-        self._max_body_bytes = max_body_bytes
+        self._name = name
+        self._max_body_bytes = max_body_bytes or MAX_BODY_BYTES
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self.url = ""
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen on `host` and `port` (0: any free one) and return what it came to.
-
-        Raises:
-            OSError: the address cannot be had.
-        """
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listen on `host` and `port` (0: any free one), and return the base URL (also in `url`), such as
+        `http://127.0.0.1:54321`. Raises OSError if the address cannot be had."""
         self._server = await asyncio.start_server(self._accept, host, port, limit=_READ_BYTES)
         bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
-        return str(bound_host), int(bound_port)
+        self.url = f"http://{f'[{bound_host}]' if ':' in bound_host else bound_host}:{bound_port}"
+        return self.url
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @contextlib.contextmanager
+    def in_thread(self, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+        """Serve from a thread with an event loop of its own, for code without one. Gives the base URL. Raises OSError
+        if the address cannot be had."""
+        ready: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+        async def serve() -> None:
+            stop = asyncio.Event()
+            try:
+                url = await self.start(host, port)
+            except OSError as error:
+                ready.set_exception(error)
+                return
+            ready.set_result((url, asyncio.get_running_loop(), stop))
+            await stop.wait()
+            await self.aclose()
+
+        thread = threading.Thread(target=lambda: asyncio.run(serve()), name=self._name, daemon=True)
+        thread.start()
+        try:
+            url, loop, stop = ready.result()
+            try:
+                yield url
+            finally:
+                loop.call_soon_threadsafe(stop.set)
+        finally:
+            thread.join()
 
     async def aclose(self) -> None:
-        """Stop listening and drop all connections, whatever they are waiting for. May be called again."""
+        """Stop listening and drop all connections at once, hanging answers included. May be called again."""
         if self._server is None:
             return
         server, self._server = self._server, None
@@ -173,7 +207,7 @@ class HttpServer:
         protocol = h11.Connection(h11.SERVER)
         while True:
             try:
-                request = await _read_request(protocol, reader, writer, self._max_body_bytes or MAX_BODY_BYTES)
+                request = await _read_request(protocol, reader, writer, self._max_body_bytes)
             except h11.RemoteProtocolError as error:
                 if protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                     reply = Reply(protocol, reader, writer, head_only=False)
@@ -231,82 +265,3 @@ async def _read_request(
         first_byte_ns=first_byte_ns or time.monotonic_ns(),
         body_end_ns=time.monotonic_ns(),
     )
-
-
-class MockServer:
-    """An async context manager that serves `handler` for as long. `name` is that of its thread, where it has one."""
-
-    def __init__(self, handler: Handler, *, name: str, max_body_bytes: int | None = None) -> None:
-        self._server = HttpServer(handler, max_body_bytes=max_body_bytes)
-        self._name = name
-        self.url = ""
-
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen, and return the base URL (also in `url`), such as `http://127.0.0.1:54321`.
-
-        Raises:
-            OSError: the address cannot be had.
-        """
-        bound_host, bound_port = await self._server.start(host, port)
-        self.url = f"http://{f'[{bound_host}]' if ':' in bound_host else bound_host}:{bound_port}"
-        return self.url
-
-    async def aclose(self) -> None:
-        """Stop at once, hanging answers included. May be called again."""
-        await self._server.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    @contextlib.contextmanager
-    def in_thread(self, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-        """Serve from a thread with an event loop of its own, for code without one. Gives the base URL.
-
-        Raises:
-            OSError: the address cannot be had.
-        """
-        with in_thread(lambda: self.start(host, port), self.aclose, name=self._name) as url:
-            yield url
-
-
-# A server with an event loop and a thread of its own, for code that has none.
-
-
-@contextlib.contextmanager
-def in_thread(
-    start: Callable[[], Awaitable[str]], aclose: Callable[[], Awaitable[None]], *, name: str
-) -> Iterator[str]:
-    """Run `start`, which listens and returns the base URL, in a thread called `name`; `aclose` when the block is left.
-
-    Raises:
-        OSError: the address cannot be had.
-    """
-    ready: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        try:
-            url = await start()
-        except OSError as error:
-            ready.set_exception(error)
-            return
-        ready.set_result((url, asyncio.get_running_loop(), stop))
-        await stop.wait()
-        await aclose()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name=name, daemon=True)
-    thread.start()
-    try:
-        url, loop, stop = ready.result()
-        try:
-            yield url
-        finally:
-            loop.call_soon_threadsafe(stop.set)
-    finally:
-        thread.join()

@@ -14,7 +14,7 @@ from base64 import b64decode
 from binascii import Error as NotBase64
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import orjson
 
@@ -30,6 +30,7 @@ __all__ = ["MockServices", "ServiceRequest", "ServiceSession", "StoredArtifact"]
 _MAX_RECORDS = 10_000
 _MAX_BODY_BYTES = 80 << 20
 _JSON = {"content-type": "application/json"}
+_ID = "[A-Za-z0-9_-]{1,128}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,19 @@ class MockServices(MockServer):
         token: str | None = None,
         capability_grant: str | None = None,
     ) -> None:
-        self._state = ServiceState(policy_bundle, feature_flags, incompatible, expired, capability_grant)
+        self._bundle = policy_bundle
+        self._flags = {"approvalUiEnabled": True, "mcpEnabled": True} if feature_flags is None else dict(feature_flags)
+        self._incompatible = incompatible
+        self._expired = set(expired)
+        self._capability_grant = capability_grant
+        self._sessions: dict[str, ServiceSession] = {}
+        self._artifacts: dict[str, StoredArtifact] = {}
+        self._histories: dict[str, StoredArtifact] = {}
+        self._approvals: deque[Mapping[str, Any]] = deque(maxlen=_MAX_RECORDS)
+        self._events: dict[str, deque[Mapping[str, Any]]] = {
+            path: deque(maxlen=_MAX_RECORDS) for path in ("/audit/events", "/telemetry/events")
+        }
+        self._answers: OrderedDict[tuple[str, str], Answer] = OrderedDict()
         self._token = token
         self._requests: deque[ServiceRequest] = deque(maxlen=_MAX_RECORDS)
         self._faults: list[_Fault] = []
@@ -96,32 +109,32 @@ class MockServices(MockServer):
     @property
     def sessions(self) -> dict[str, ServiceSession]:
         """Sessions by id."""
-        return dict(self._state.sessions)
+        return dict(self._sessions)
 
     @property
     def artifacts(self) -> tuple[StoredArtifact, ...]:
         """The artifacts that were stored, in order, without histories. A repeated Idempotency-Key stores nothing."""
-        return tuple(self._state.artifacts.values())
+        return tuple(self._artifacts.values())
 
     @property
     def histories(self) -> dict[str, StoredArtifact]:
         """The last history of each session, by session id."""
-        return dict(self._state.histories)
+        return dict(self._histories)
 
     @property
     def approvals(self) -> tuple[Mapping[str, Any], ...]:
         """Approval decisions in order, each once; the last 10,000."""
-        return tuple(self._state.approvals)
+        return tuple(self._approvals)
 
     @property
     def audit_events(self) -> tuple[Mapping[str, Any], ...]:
         """Envelopes that the audit service took, in order; the last 10,000."""
-        return tuple(self._state.events["/audit/events"])
+        return tuple(self._events["/audit/events"])
 
     @property
     def telemetry_events(self) -> tuple[Mapping[str, Any], ...]:
         """Envelopes that the telemetry service took, in order; the last 10,000."""
-        return tuple(self._state.events["/telemetry/events"])
+        return tuple(self._events["/telemetry/events"])
 
     # What goes wrong.
 
@@ -155,7 +168,7 @@ class MockServices(MockServer):
 
     def expire(self, session_id: str) -> None:
         """From here on the session cannot be resumed."""
-        self._state.expired.add(session_id)
+        self._expired.add(session_id)
 
     async def _handle(self, request: HttpRequest, reply: Reply) -> None:
         body = _parse(request.body)
@@ -165,7 +178,7 @@ class MockServices(MockServer):
             return
         try:
             self._let_in(request)
-            status, answer = self._state.answer(
+            status, answer = self._answer(
                 request.method, request.path, body, request.headers.get("idempotency-key") or secrets.token_hex(16)
             )
         except Refused as refused:
@@ -189,6 +202,115 @@ class MockServices(MockServer):
         if request.body is None:
             raise Refused(413, f"a request of {request.body_bytes} bytes is over the limit of {_MAX_BODY_BYTES}")
 
+    def _answer(self, method: str, path: str, body: Any, key: str) -> Answer:
+        """(status, JSON) of one request; the same `key` on the same path gives the same answer and does nothing.
+
+        Raises:
+            Refused: the answer is an error, and nothing was stored.
+        """
+        known = self._answers.get((path, key))
+        if known is not None:
+            return known
+        for pattern, handle in self._ROUTES:
+            match = re.fullmatch(pattern, path)
+            if match is not None and method == "POST":
+                answer = handle(self, body, *match.groups())
+                break
+        else:
+            raise Refused(404, f"{method} {path} is not served here")
+        self._answers[path, key] = answer
+        if len(self._answers) > _MAX_RECORDS:
+            self._answers.popitem(last=False)
+        return answer
+
+    def _create(self, body: Any) -> Answer:
+        _check(body, _NEW_SESSION)
+        if self._incompatible is not None:
+            return 201, {"compatibilityStatus": "incompatible", "incompatibilityReason": self._incompatible}
+        session = ServiceSession(f"sess_{_random()}", f"ws_{_random()}", body, "active", None, [])
+        self._sessions[session.session_id] = session
+        return 201, self._grant(session)
+
+    def _resume(self, body: Any, session_id: str) -> Answer:
+        _check(body, {})
+        session = self._session(session_id)
+        if session.status == "cancelled" or session_id in self._expired:
+            raise Refused(409, f"session {session_id} is {session.status if session.reason else 'expired'}")
+        session.cursors.append(body.get("checkpointCursor"))
+        return 200, self._grant(session)
+
+    def _cancel(self, body: Any, session_id: str) -> Answer:
+        _check(body, {"reason": str})
+        session = self._session(session_id)
+        session.status, session.reason = "cancelled", body["reason"]
+        return 204, None
+
+    def _store(self, body: Any, workspace_id: str) -> Answer:
+        _check(body, _ARTIFACT)
+        if body["artifactType"] not in _ARTIFACT_TYPES:
+            raise Refused(400, f"artifactType must be one of {', '.join(sorted(_ARTIFACT_TYPES))}")
+        try:
+            data = b64decode(body["contentBase64"], validate=True)
+        except (NotBase64, ValueError) as error:
+            raise Refused(400, f"contentBase64 is not base64: {error}") from None
+        if len(data) > _MAX_ARTIFACT_BYTES:
+            raise Refused(413, f"{len(data)} bytes are over the limit of {_MAX_ARTIFACT_BYTES}")
+        fields = {name: value for name, value in body.items() if name != "contentBase64"}
+        session_id, is_history = body["sessionId"], body["artifactType"] == "session_history"
+        before = self._histories.get(session_id) if is_history else None
+        artifact_id = before.artifact_id if before is not None else f"art_{_random()}"
+        uri = f"workspaces/{workspace_id}/artifacts/{artifact_id}"
+        artifact = StoredArtifact(artifact_id, uri, workspace_id, fields, data)
+        if is_history:
+            self._histories[session_id] = artifact
+        else:
+            self._artifacts[artifact_id] = artifact
+        return 201, {"artifactId": artifact_id, "artifactUri": uri}
+
+    def _approve(self, body: Any) -> Answer:
+        _check(body, _APPROVAL)
+        if body["decision"] not in ("approved", "denied"):
+            raise Refused(400, "decision must be approved or denied")
+        self._approvals.append(body)
+        return 201, {"approvalId": body["approvalId"]}
+
+    def _take_events(self, body: Any, path: str) -> Answer:
+        events = body if isinstance(body, list) else [body]
+        for event in events:
+            _check(event, _EVENT)
+        self._events[path].extend(events)
+        return 202, None
+
+    def _session(self, session_id: str) -> ServiceSession:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise Refused(404, f"no session {session_id}")
+        return session
+
+    def _grant(self, session: ServiceSession) -> dict[str, Any]:
+        grant: dict[str, Any] = {
+            "sessionId": session.session_id,
+            "workspaceId": session.workspace_id,
+            "compatibilityStatus": "compatible",
+            "featureFlags": self._flags,
+        }
+        if self._capability_grant is not None:
+            grant["capabilityGrant"] = self._capability_grant
+        if callable(self._bundle):
+            grant["policyBundle"] = self._bundle(session.session_id)
+        elif self._bundle is not None:
+            grant["policyBundle"] = {**self._bundle, "sessionId": session.session_id}
+        return grant
+
+    _ROUTES: ClassVar[tuple[tuple[str, Callable[..., Answer]], ...]] = (
+        ("/sessions", _create),
+        (f"/sessions/({_ID})/resume", _resume),
+        (f"/sessions/({_ID})/cancel", _cancel),
+        (f"/workspaces/({_ID})/artifacts", _store),
+        ("/approvals", _approve),
+        ("(/audit/events|/telemetry/events)", _take_events),
+    )
+
 
 def _parse(body: bytes | None) -> Any:
     try:
@@ -197,9 +319,6 @@ def _parse(body: bytes | None) -> Any:
         return None
 
 
-# What the mock services know, and how they answer: no network here.
-
-_MAX_KEPT = 10_000
 _MAX_ARTIFACT_BYTES = 50 * 1024 * 1024
 _ARTIFACT_TYPES = frozenset({"tool_output", "file_diff", "session_history"})
 _NEW_SESSION = {"userId": str, "tenantId": str, "executionEnvironment": str, "clientInfo": dict}
@@ -265,149 +384,6 @@ class StoredArtifact(NamedTuple):
     workspace_id: str
     fields: Mapping[str, Any]
     data: bytes
-
-
-class ServiceState:
-    """Sessions, artifacts, approvals and events. See MockServices for the arguments."""
-
-    def __init__(
-        self,
-        policy_bundle: Mapping[str, Any] | Callable[[str], Mapping[str, Any]] | None,
-        feature_flags: Mapping[str, bool] | None,
-        incompatible: str | None,
-        expired: Collection[str],
-        capability_grant: str | None = None,
-    ) -> None:
-        self._capability_grant = capability_grant
-        self._bundle = policy_bundle
-        self._flags = {"approvalUiEnabled": True, "mcpEnabled": True} if feature_flags is None else dict(feature_flags)
-        self._incompatible = incompatible
-        self.expired = set(expired)
-        self.sessions: dict[str, ServiceSession] = {}
-        self.artifacts: dict[str, StoredArtifact] = {}
-        self.histories: dict[str, StoredArtifact] = {}
-        self.approvals: deque[Mapping[str, Any]] = deque(maxlen=_MAX_KEPT)
-        self.events: dict[str, deque[Mapping[str, Any]]] = {
-            path: deque(maxlen=_MAX_KEPT) for path in ("/audit/events", "/telemetry/events")
-        }
-        self._answers: OrderedDict[tuple[str, str], Answer] = OrderedDict()
-
-    def answer(self, method: str, path: str, body: Any, key: str) -> Answer:
-        """(status, JSON) of one request; the same `key` on the same path gives the same answer and does nothing.
-
-        Raises:
-            Refused: the answer is an error, and nothing was stored.
-        """
-        known = self._answers.get((path, key))
-        if known is not None:
-            return known
-        for pattern, handle in _ROUTES:
-            match = re.fullmatch(pattern, path)
-            if match is not None and method == "POST":
-                answer = handle(self, body, *match.groups())
-                break
-        else:
-            raise Refused(404, f"{method} {path} is not served here")
-        self._answers[path, key] = answer
-        if len(self._answers) > _MAX_KEPT:
-            self._answers.popitem(last=False)
-        return answer
-
-    def create(self, body: Any) -> Answer:
-        """POST /sessions."""
-        _check(body, _NEW_SESSION)
-        if self._incompatible is not None:
-            return 201, {"compatibilityStatus": "incompatible", "incompatibilityReason": self._incompatible}
-        session = ServiceSession(f"sess_{_random()}", f"ws_{_random()}", body, "active", None, [])
-        self.sessions[session.session_id] = session
-        return 201, self._grant(session)
-
-    def resume(self, body: Any, session_id: str) -> Answer:
-        """POST /sessions/{id}/resume."""
-        _check(body, {})
-        session = self._session(session_id)
-        if session.status == "cancelled" or session_id in self.expired:
-            raise Refused(409, f"session {session_id} is {session.status if session.reason else 'expired'}")
-        session.cursors.append(body.get("checkpointCursor"))
-        return 200, self._grant(session)
-
-    def cancel(self, body: Any, session_id: str) -> Answer:
-        """POST /sessions/{id}/cancel."""
-        _check(body, {"reason": str})
-        session = self._session(session_id)
-        session.status, session.reason = "cancelled", body["reason"]
-        return 204, None
-
-    def store(self, body: Any, workspace_id: str) -> Answer:
-        """POST /workspaces/{id}/artifacts."""
-        _check(body, _ARTIFACT)
-        if body["artifactType"] not in _ARTIFACT_TYPES:
-            raise Refused(400, f"artifactType must be one of {', '.join(sorted(_ARTIFACT_TYPES))}")
-        try:
-            data = b64decode(body["contentBase64"], validate=True)
-        except (NotBase64, ValueError) as error:
-            raise Refused(400, f"contentBase64 is not base64: {error}") from None
-        if len(data) > _MAX_ARTIFACT_BYTES:
-            raise Refused(413, f"{len(data)} bytes are over the limit of {_MAX_ARTIFACT_BYTES}")
-        fields = {name: value for name, value in body.items() if name != "contentBase64"}
-        session_id, is_history = body["sessionId"], body["artifactType"] == "session_history"
-        before = self.histories.get(session_id) if is_history else None
-        artifact_id = before.artifact_id if before is not None else f"art_{_random()}"
-        uri = f"workspaces/{workspace_id}/artifacts/{artifact_id}"
-        artifact = StoredArtifact(artifact_id, uri, workspace_id, fields, data)
-        if is_history:
-            self.histories[session_id] = artifact
-        else:
-            self.artifacts[artifact_id] = artifact
-        return 201, {"artifactId": artifact_id, "artifactUri": uri}
-
-    def approve(self, body: Any) -> Answer:
-        """POST /approvals."""
-        _check(body, _APPROVAL)
-        if body["decision"] not in ("approved", "denied"):
-            raise Refused(400, "decision must be approved or denied")
-        self.approvals.append(body)
-        return 201, {"approvalId": body["approvalId"]}
-
-    def take_events(self, body: Any, path: str) -> Answer:
-        """POST /audit/events and /telemetry/events: one envelope, or an array of them."""
-        events = body if isinstance(body, list) else [body]
-        for event in events:
-            _check(event, _EVENT)
-        self.events[path].extend(events)
-        return 202, None
-
-    def _session(self, session_id: str) -> ServiceSession:
-        session = self.sessions.get(session_id)
-        if session is None:
-            raise Refused(404, f"no session {session_id}")
-        return session
-
-    def _grant(self, session: ServiceSession) -> dict[str, Any]:
-        grant: dict[str, Any] = {
-            "sessionId": session.session_id,
-            "workspaceId": session.workspace_id,
-            "compatibilityStatus": "compatible",
-            "featureFlags": self._flags,
-        }
-        if self._capability_grant is not None:
-            grant["capabilityGrant"] = self._capability_grant
-        if callable(self._bundle):
-            grant["policyBundle"] = self._bundle(session.session_id)
-        elif self._bundle is not None:
-            grant["policyBundle"] = {**self._bundle, "sessionId": session.session_id}
-        return grant
-
-
-_ID = "[A-Za-z0-9_-]{1,128}"
-_ROUTES: tuple[tuple[str, Callable[..., Answer]], ...] = (
-    ("/sessions", ServiceState.create),
-    (f"/sessions/({_ID})/resume", ServiceState.resume),
-    (f"/sessions/({_ID})/cancel", ServiceState.cancel),
-    (f"/workspaces/({_ID})/artifacts", ServiceState.store),
-    ("/approvals", ServiceState.approve),
-    ("(/audit/events|/telemetry/events)", ServiceState.take_events),
-)
 
 
 def _check(body: Any, wanted: Mapping[str, type]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from agent_host.testing.http1 import HttpRequest, HttpServer, Reply
+from agent_host.testing.http1 import HttpRequest, MockServer, Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -32,9 +32,8 @@ async def answering(
 ) -> AsyncIterator[Answers]:
     """A server that answers with `body` and nothing else."""
     answers = Answers(status, body, {"content-type": content_type, **(headers or {})})
-    server = HttpServer(answers.handle)
-    host, port = await server.start("127.0.0.1", 0)
-    answers.url = f"http://{host}:{port}"
+    server = MockServer(answers.handle)
+    answers.url = await server.start()
     try:
         yield answers
     finally:

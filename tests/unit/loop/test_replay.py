@@ -154,10 +154,10 @@ async def test_a_disk_that_refuses_the_turn_pauses_before_the_call(tmp_path: Pat
 async def test_what_the_host_says_counts_for_the_window_and_not_for_the_budget(tmp_path: Path) -> None:
     wanted = shell("make")
     loop = await denied(tmp_path, wanted)
-    before = loop.ctx.state.session_tokens_used, loop.ctx.conversation.thread.tokens
+    before = loop.ctx.state.usage.total, loop.ctx.conversation.thread.tokens
     loop.model.turns = [says("Done now.")]
     await loop.run(replays=[replay(wanted)])
-    assert loop.ctx.state.session_tokens_used == before[0] + 110
+    assert loop.ctx.state.usage.total == before[0] + 110
     said = [orjson.loads(data) for data in loop.ctx.state.thread if b"(approved by the user)" in data]
     assert said[0]["tokenCount"] > 12
     assert loop.ctx.conversation.thread.tokens > before[1] + said[0]["tokenCount"]

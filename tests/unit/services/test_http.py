@@ -25,7 +25,7 @@ from agent_host.errors import (
 )
 from agent_host.ids import MACHINE
 from agent_host.services.http import MAX_ANSWER_BYTES, ServiceClient
-from agent_host.testing.http1 import HttpRequest, HttpServer, Reply
+from agent_host.testing.http1 import HttpRequest, MockServer, Reply
 from agent_host.testing.services import MockServices
 from tests.support.raw_http import answering
 from tests.support.rows import each_row
@@ -169,9 +169,9 @@ async def test_a_cut_connection_is_tried_again() -> None:
         tries += 1
         await reply.stream(200, {"content-type": "application/json"}, [b'{"a":'], complete=False)
 
-    server = HttpServer(handle)
-    host, port = await server.start("127.0.0.1", 0)
-    assert isinstance(await fault(f"http://{host}:{port}"), ServiceUnavailable)
+    server = MockServer(handle)
+    url = await server.start()
+    assert isinstance(await fault(url), ServiceUnavailable)
     await server.aclose()
     assert tries == 3
 
@@ -188,10 +188,10 @@ async def test_a_service_that_drips_is_given_up() -> None:
     async def handle(_: HttpRequest, reply: Reply) -> None:
         await reply.stream(200, {"content-type": "application/json"}, [b" "] * 1000, apart=True, pause_s=0.02)
 
-    server = HttpServer(handle)
-    host, port = await server.start("127.0.0.1", 0)
+    server = MockServer(handle)
+    url = await server.start()
     async with asyncio.timeout(10):
-        error = await fault(f"http://{host}:{port}", timeout_s=0.2, retries=0)
+        error = await fault(url, timeout_s=0.2, retries=0)
     await server.aclose()
     assert "did not answer in time" in str(error)
 
@@ -253,9 +253,9 @@ async def test_an_answer_without_end_is_cut_off() -> None:
     async def handle(_: HttpRequest, reply: Reply) -> None:
         await reply.stream(200, {"content-type": "application/json"}, [b" " * (1 << 20)] * 64)
 
-    server = HttpServer(handle)
-    host, port = await server.start("127.0.0.1", 0)
-    error = await fault(f"http://{host}:{port}")
+    server = MockServer(handle)
+    url = await server.start()
+    error = await fault(url)
     await server.aclose()
     assert str(MAX_ANSWER_BYTES) in str(error)
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent_host.errors import ServiceRejected, ServiceUnavailable
 from agent_host.services.http import HttpEventService
-from agent_host.testing.http1 import HttpRequest, HttpServer, Reply
+from agent_host.testing.http1 import HttpRequest, MockServer, Reply
 from agent_host.testing.services import MockServices
 from tests.unit.services.helpers import client
 
@@ -49,9 +49,9 @@ async def test_a_service_that_takes_no_arrays_gets_one_event_a_request(status: i
         bodies.append(orjson.loads(request.body or b""))
         await reply.send(status if isinstance(bodies[-1], list) else 202, {}, b"")
 
-    server = HttpServer(handle)
-    host, port = await server.start("127.0.0.1", 0)
-    async with client(f"http://{host}:{port}") as made:
+    server = MockServer(handle)
+    url = await server.start()
+    async with client(url) as made:
         sink = HttpEventService(made, "/audit/events")
         await sink.post([event(1), event(2)])
         await sink.post([event(3), event(4)])

@@ -143,7 +143,7 @@ def test_a_session_killed_at_any_call_and_gone_on_with_leaves_every_record(tmp_p
         session = store_at("/state", disk=killed).open(SESSION)
         session.append(record_of("session_status", {"status": "SESSION_RUNNING"}))
         before = unnumbered(session.state)
-        has_begun = session.state.has_begun
+        has_begun = session.state.task is not None or bool(session.state.earlier_tasks)
         session.delete()
         assert session.unarchived is None, disk.explain()
         if has_begun:

@@ -43,7 +43,7 @@ def test_a_session_begins_with_nothing() -> None:
     )
     assert (state.baselines, state.earlier_tasks, state.grants) == ({}, [], [])
     assert (state.seq, state.salvaged, state.dropped_messages, state.tokens_known) == (0, None, 0, None)
-    assert (state.session_tokens_used, state.awaits_approval, state.has_task("t")) == (0, False, False)
+    assert (state.usage.total, state.awaits_approval, state.has_task("t")) == (0, False, False)
     assert list(state.first_version_blobs()) == []
 
 
@@ -88,7 +88,7 @@ def test_tokens_are_counted_for_the_session_and_for_the_task(session: FileSessio
     turn(session, "step_2")
     assert session.state.usage == TokenUsage(20, 6, 2)
     assert task_of(session).usage == TokenUsage(10, 3, 1)
-    assert session.state.session_tokens_used == 26
+    assert session.state.usage.total == 26
 
 
 def test_tokens_are_counted_by_model_where_their_turn_names_one(session: FileSession) -> None:
