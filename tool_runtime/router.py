@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from tool_runtime.families.commands import Commands
     from tool_runtime.families.operations import Operations
-    from tool_runtime.processes.background import ServerParams, ServerProcess
-    from tool_runtime.processes.command import CommandOutcome, CommandParams, StartCommand
+    from tool_runtime.processes.background import ServerProcess
+    from tool_runtime.processes.command import CommandOutcome, CommandParams, ServerParams, StartCommand
     from tool_runtime.processes.scripts import SkillScripts
     from tool_runtime.remote import RemoteTools
 

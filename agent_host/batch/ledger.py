@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from agent_host.batch import BatchTask
-    from agent_host.batch.scheduler import Scheduler, Stop
 
 INFRASTRUCTURE: Final = "infrastructure"
 SPENDING_LIMIT: Final = "SPENDING_LIMIT"
@@ -39,6 +38,8 @@ SPENDING_LIMIT: Final = "SPENDING_LIMIT"
 COMPLETED: Final = "TASK_COMPLETED"
 _BATCH_ID: Final = re.compile(r"[0-9a-f]{16}")
 
+Stop = Literal["", "broken", "interrupted", "unwritten"]
+"""Why a batch stopped early; "" for one that has come to its end."""
 Row = dict[str, Any]
 """A line of `results.jsonl` (interface, "Batch")."""
 
@@ -282,16 +283,16 @@ class Progress:
         self._at_first = sum(task.id in ledger.rows for task in tasks)
         self._is_drawn = False
 
-    def tell(self, scheduler: Scheduler) -> None:
+    def tell(self, waiting: int, running: int) -> None:
         """Say how the batch stands, if it is time."""
         now = MACHINE.monotonic()
         if sys.stderr.isatty():
             columns = shutil.get_terminal_size().columns
-            sys.stderr.write(f"\r\x1b[K{self.line(scheduler)[: columns - 1]}")
+            sys.stderr.write(f"\r\x1b[K{self._line(waiting, running)[: columns - 1]}")
             self._is_drawn = True
         elif now - self._said >= _EVERY_S:
             self._said = now
-            sys.stderr.write(f"agent-host: {self.line(scheduler)}\n")
+            sys.stderr.write(f"agent-host: {self._line(waiting, running)}\n")
         sys.stderr.flush()
 
     def end(self) -> None:
@@ -300,14 +301,14 @@ class Progress:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
-    def line(self, scheduler: Scheduler) -> str:
+    def _line(self, waiting: int, running: int) -> str:
         """Done, running, failed by whom, rate, cost, time left."""
         rows = [row for task in self._tasks if (row := self._ledger.rows.get(task.id)) is not None]
         failed = Counter(row["endedBy"] for row in rows if row["status"] != COMPLETED)
-        done, left = len(rows), scheduler.waiting + scheduler.running
+        done, left = len(rows), waiting + running
         seconds = MACHINE.monotonic() - self._began
         rate = max(0, done - self._at_first) / seconds if seconds else 0.0
-        parts = [f"{done} of {len(self._tasks)} done", f"{scheduler.running} running"]
+        parts = [f"{done} of {len(self._tasks)} done", f"{running} running"]
         parts += [f"{number} ended by {who}" for who, number in failed.items()]
         parts += [f"{60 * rate:.1f} a minute"] if rate else []
         cost = sum(row.get("cost", 0.0) for row in rows)

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -34,11 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.batch import BatchTask
-    from agent_host.batch.ledger import Ledger, Row
+    from agent_host.batch.ledger import Ledger, Row, Stop
     from agent_host.batch.workspaces import Depot, Workspaces
 
-Stop = Literal["", "broken", "interrupted", "unwritten"]
-"""Why a batch stopped early; "" for one that has come to its end."""
 
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 60.0

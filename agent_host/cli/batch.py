@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.batch import BatchTask
-    from agent_host.batch.ledger import Row
-    from agent_host.batch.scheduler import Engine, Stop
+    from agent_host.batch.ledger import Row, Stop
+    from agent_host.batch.scheduler import Engine
     from config.settings import Settings
 
 _OF_ALL: Final = ("host.policy", "sandbox.level", "sandbox.allowed_domains")
@@ -161,7 +161,7 @@ def _interrupt(scheduler: Scheduler) -> None:
 
 async def _tell(progress: Progress, scheduler: Scheduler) -> None:
     while True:
-        progress.tell(scheduler)
+        progress.tell(scheduler.waiting, scheduler.running)
         await asyncio.sleep(_TELLS_S)
 
 

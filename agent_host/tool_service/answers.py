@@ -19,7 +19,7 @@ from agent_host.tool_service.tool import HttpRefusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent_host.tool_service.tenants import TenantLimits
+    from agent_host.tool_service.tool import TenantLimits
 
 KEPT_S: Final = 3600.0
 """Lifetime of an answer after it was given: far longer than a host retries."""

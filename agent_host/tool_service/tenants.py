@@ -16,7 +16,15 @@ from agent_host.errors import ErrorCode, UsageError
 from agent_host.http import usable_in_header
 from agent_host.tool_service.answers import Admission
 from agent_host.tool_service.storage import BUCKET_SHAPE, Bucket
-from agent_host.tool_service.tool import BucketSettings, HttpRefusal, OpenedSecret, TenantServices, ToolFault, as_fields
+from agent_host.tool_service.tool import (
+    BucketSettings,
+    HttpRefusal,
+    OpenedSecret,
+    TenantLimits,
+    TenantServices,
+    ToolFault,
+    as_fields,
+)
 from agent_host.tool_service.tools import VaultRead, VaultReadTool
 from config import json_text
 from config.shapes import OBJECT, TEXT, MapOf, Record, Text, list_problems, number, whole
@@ -170,19 +178,6 @@ _MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _MAX_SECRET_BYTES: Final = 64 * 1024
 _MAX_LEVELS: Final = 16
 _LEAST_TOKEN: Final = 16
-
-
-class TenantLimits(NamedTuple):
-    """Limits of a tenant. So many calls run at once, over all workers that share a database, and wait in each worker;
-    so large is a request, so long does a call take. Text above `max_inline_bytes` is stored, and cut in the answer;
-    what a call stores has at most `max_stored_bytes` in all."""
-
-    max_concurrent: int = 32
-    max_queued: int = 256
-    max_request_bytes: int = 1024 * 1024
-    timeout_s: float = 110.0
-    max_inline_bytes: int = 100_000
-    max_stored_bytes: int = 1024 * 1024 * 1024
 
 
 class Tenant(NamedTuple):

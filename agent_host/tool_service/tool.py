@@ -39,6 +39,19 @@ class BucketSettings(NamedTuple):
         return cls(**as_fields(value))
 
 
+class TenantLimits(NamedTuple):
+    """Limits of a tenant. So many calls run at once, over all workers that share a database, and wait in each worker;
+    so large is a request, so long does a call take. Text above `max_inline_bytes` is stored, and cut in the answer;
+    what a call stores has at most `max_stored_bytes` in all."""
+
+    max_concurrent: int = 32
+    max_queued: int = 256
+    max_request_bytes: int = 1024 * 1024
+    timeout_s: float = 110.0
+    max_inline_bytes: int = 100_000
+    max_stored_bytes: int = 1024 * 1024 * 1024
+
+
 def as_fields(value: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the tenants file by the names that fields have here: `max_rows` for `maxRows`."""
     return {re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name): one for name, one in value.items()}

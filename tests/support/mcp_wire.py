@@ -17,7 +17,8 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tool_runtime.processes.background import ServerParams, ServerProcess
+    from tool_runtime.processes.background import ServerProcess
+    from tool_runtime.processes.command import ServerParams
 
     Handler = Callable[["WireCall"], Awaitable[dict[str, Any]]]
 

@@ -79,7 +79,7 @@ DIRECT: dict[str, tuple[str, str]] = {
     "tool_runtime.processes.guard": ("clock process sleep thread", _PROCESSES),
     "tool_runtime.processes.orphan_reaper": ("clock process sleep", _PROCESSES),
     "tool_runtime.processes.background": ("chance process thread", "programs that are talked to: MCP servers"),
-    "tool_runtime.sandbox": ("clock process", _SANDBOX),
+    "tool_runtime.sandbox.helper_processes": ("clock process", _SANDBOX),
     "tool_runtime.sandbox.launcher": ("clock process socket", _SANDBOX),
     "tool_runtime.sandbox.launching": ("chance clock process sleep socket thread", _SANDBOX),
     "tool_runtime.sandbox.protected_paths": ("chance", _NAMES),

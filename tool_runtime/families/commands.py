@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Artifact, CommandEnd, ToolRequest
     from tool_runtime.output import HeadTail
-    from tool_runtime.processes.background import BackgroundCommand, OutputPiece, ServerParams
-    from tool_runtime.processes.command import Captured, CommandOutcome, StartCommand
+    from tool_runtime.processes.background import BackgroundCommand, OutputPiece
+    from tool_runtime.processes.command import Captured, CommandOutcome, ServerParams, StartCommand
     from tool_runtime.sandbox.session import Sandbox
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import CallContext, RuntimeSettings, SandboxLevel

@@ -28,11 +28,8 @@ from tool_runtime.sandbox.denials import Disk, denials_in
 from tool_runtime.tool import FaultKind, ToolFault, fault_of, os_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from agent_host.contracts import CommandReason, Denial
-    from policy.scope import CommandScope
-    from tool_runtime.processes.command import Captured, CommandParams, RunningCommand, StartCommand
+    from tool_runtime.processes.command import Captured, CommandParams, RunningCommand, ServerParams, StartCommand
     from tool_runtime.processes.guard import ProcessGuard
     from tool_runtime.sandbox.session import Sandbox
     from tool_runtime.threads import DaemonPool
@@ -243,18 +240,6 @@ _ERROR: Final = r"(?i)(?:error|exception)\b[^:]{0,80}: \S"
 _GRACE_S: Final = 2.0
 _IDLE_GRACE_S: Final = 0.2
 """Of one that was not given any work."""
-
-
-class ServerParams(NamedTuple):
-    """`argv` is the program with its arguments, `cwd` an existing directory, `mark` unique to the program. A line of
-    its output has at most `max_line_bytes`. `scope` is what the session's sandbox holds it to."""
-
-    argv: tuple[str, ...]
-    cwd: str
-    environment: Mapping[str, str]
-    mark: str
-    max_line_bytes: int
-    scope: CommandScope | None = None
 
 
 class ProgramLineTooLong(Exception):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Denial, Leftovers
     from policy.scope import CommandScope
-    from tool_runtime.processes.background import ServerParams
     from tool_runtime.processes.guard import ProcessGuard
     from tool_runtime.sandbox.session import HeldCommand, Opened, Sandbox
     from tool_runtime.threads import DaemonPool
@@ -210,6 +209,18 @@ async def end_leftovers(marks: Sequence[str], pool: DaemonPool) -> Leftovers:
         return {pid: at for one in whole for pid, at in current.tree_members(0, one, {}, on_sight).items()}
 
     return await pool.run(lambda: kill_until_quiet(find))
+
+
+class ServerParams(NamedTuple):
+    """`argv` is the program with its arguments, `cwd` an existing directory, `mark` unique to the program. A line of
+    its output has at most `max_line_bytes`. `scope` is what the session's sandbox holds it to."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    environment: Mapping[str, str]
+    mark: str
+    max_line_bytes: int
+    scope: CommandScope | None = None
 
 
 class MarkedProgram:

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from agent_host.contracts import Leftovers
 from tool_runtime.platform import WINDOWS, current, windows
-from tool_runtime.sandbox import Backoff, end_helper, start_helper
+from tool_runtime.sandbox.helper_processes import Backoff, end_helper, start_helper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

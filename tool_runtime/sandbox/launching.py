@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock, linux_calls, linux_sandbox, mounts
 from tool_runtime.platform.mounts import DiskView, LevelFinding, Namespaces
-from tool_runtime.sandbox import Backoff, end_helper, start_helper
+from tool_runtime.sandbox.helper_processes import Backoff, end_helper, start_helper
 from tool_runtime.threads import run_in_fresh_thread
 
 if TYPE_CHECKING:

@@ -338,7 +338,7 @@ class Sandbox:
             opens_here=(lambda *_: False) if command.proxy is None else command.proxy.opens_here,
             report=command.report,
         )
-        self._supervisor.watch(listener, held, command.gone)
+        self._supervisor.watch(listener, held.decide, command.gone)
 
     def proxy_for(self, scope: CommandScope, report: Callable[[Denial], None]) -> DomainProxy | None:
         """A proxy for one command under `scope`; None if it needs none, or nothing could reach it."""

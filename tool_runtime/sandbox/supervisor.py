@@ -24,7 +24,8 @@ from tool_runtime.platform import linux_calls, seccomp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tool_runtime.sandbox.sockets import SocketRules
+    Decide = Callable[[int, "WaitingSyscall"], "int | Connect | Done"]
+    """By the listener and a call of one command: the number of the error by which it ends, or what follows."""
 
 K = TypeVar("K")
 
@@ -75,7 +76,7 @@ class SocketSupervisor:
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._wake, select.EPOLLIN)
-        self._held: dict[int, tuple[SocketRules, Callable[[], None]]] = {}
+        self._held: dict[int, tuple[Decide, Callable[[], None]]] = {}
         self._closing_one = threading.Lock()
         self._connecting: dict[int, _PendingConnection] = {}
         self._again: list[_PendingConnection] = []
@@ -83,9 +84,9 @@ class SocketSupervisor:
         self._thread = threading.Thread(target=self._run, name="sandbox-supervisor", daemon=True)
         self._thread.start()
 
-    def watch(self, listener: int, held: SocketRules, gone: Callable[[], None]) -> None:
-        """Answer for one command's programs by `held` until none is left; then close the descriptor and call `gone`."""
-        self._held[listener] = held, gone
+    def watch(self, listener: int, decide: Decide, gone: Callable[[], None]) -> None:
+        """Answer for one command's programs by `decide` until none is left; then close `listener` and call `gone`."""
+        self._held[listener] = decide, gone
         self._poll.register(listener, select.EPOLLIN)
 
     def has_programs(self, listener: int) -> bool:
@@ -141,9 +142,9 @@ class SocketSupervisor:
         gone()
 
     def _decide(self, listener: int, notice: WaitingSyscall) -> None:
-        held, _ = self._held[listener]
+        decide, _ = self._held[listener]
         try:
-            decided = held.decide(listener, notice)
+            decided = decide(listener, notice)
         except OSError as error:  # the program is gone, or does not let itself be looked into
             decided = error.errno or errno.EACCES
         except (ValueError, OverflowError, struct.error):  # it passed what no address or message is

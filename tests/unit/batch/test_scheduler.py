@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from agent_host.batch.scheduler import Stop
+    from agent_host.batch.ledger import Stop
 
 DONE = {"status": "TASK_COMPLETED", "reason": None, "endedBy": "model", "retryable": False}
 WRONG = {"status": "TASK_FAILED", "reason": "max_steps_exceeded", "endedBy": "limit", "retryable": False}

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tool_runtime.processes import background
-from tool_runtime.processes.background import ProgramLineTooLong, ServerParams, ServerProcess
+from tool_runtime.processes.background import ProgramLineTooLong, ServerProcess
+from tool_runtime.processes.command import ServerParams
 from tool_runtime.threads import DaemonPool
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from agent_host.tool_service.answers import Admission, LocalSlots, Slot
-from agent_host.tool_service.tenants import TenantLimits
-from agent_host.tool_service.tool import HttpRefusal
+from agent_host.tool_service.tool import HttpRefusal, TenantLimits
 
 PATIENCE_S = 10.0
 

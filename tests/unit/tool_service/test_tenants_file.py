@@ -9,8 +9,8 @@ import pytest
 
 from agent_host.errors import UsageError
 from agent_host.tool_service.server import all_tools
-from agent_host.tool_service.tenants import Handles, TenantLimits, read_configuration
-from agent_host.tool_service.tool import ToolFault
+from agent_host.tool_service.tenants import Handles, read_configuration
+from agent_host.tool_service.tool import TenantLimits, ToolFault
 
 if TYPE_CHECKING:
     from pathlib import Path

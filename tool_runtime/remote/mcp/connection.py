@@ -29,7 +29,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from agent_host.version import __version__
-from tool_runtime.processes.background import ProgramLineTooLong, ServerParams, ServerProcess
+from tool_runtime.processes.background import ProgramLineTooLong, ServerProcess
+from tool_runtime.processes.command import ServerParams
 from tool_runtime.remote import MAX_TOOLS
 from tool_runtime.remote.mcp import MAX_ANSWER_BYTES, MAX_PAGES, Asking, Http, NotSent, ServerConfig, Stdio, origin_of
 from tool_runtime.remote.mcp.wire import Incoming, ServerQuestions, answer_in

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
     from agent_host.contracts import AskPerson, ToolRequest
-    from tool_runtime.processes.background import ServerParams, ServerProcess
+    from tool_runtime.processes.background import ServerProcess
+    from tool_runtime.processes.command import ServerParams
     from tool_runtime.remote.mcp.connection import ServerConnection
     from tool_runtime.remote.mcp.oauth import Browser
 
