@@ -40,7 +40,7 @@ from agent_host.host.options import anchor
 from agent_host.host.sandboxing import LEVEL, level_of, scoping_of
 from agent_host.host.secrets import redaction_of
 from agent_host.judging import Judge, Mode, Registry
-from agent_host.llm.stream import KnownModels
+from agent_host.llm.deferred import KnownModels
 from agent_host.loop import ArtifactPlaces, CommandWatch, Journal, LoopContext
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation

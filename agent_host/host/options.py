@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_host.errors import UsageError
 from agent_host.host.environment import built_in, families_of, skill_index, this_environment
 from agent_host.ids import MACHINE, REPLAY_PREFIX
-from agent_host.llm.stream import KnownModels
+from agent_host.llm.deferred import KnownModels
 from agent_host.session.handshake import suspicions_in_file
 from agent_host.session.opening import ResolvedOptions, read_options
 from config.lean_typing import NamedTuple

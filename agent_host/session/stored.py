@@ -44,7 +44,7 @@ from state.locations import SessionPaths
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from agent_host.llm.stream import KnownModels
+    from agent_host.llm.deferred import KnownModels
     from agent_host.session.patches import FilePatch, WholePatch
     from agent_host.session.transcript import CallsOfRunLog, Item
     from state.checkpoint import Checkpoint, Task

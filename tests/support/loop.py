@@ -22,8 +22,8 @@ from agent_host.host.environment import BUILT_IN
 from agent_host.http import RetryPolicy
 from agent_host.ids import MACHINE
 from agent_host.judging import Environment, Judge
+from agent_host.llm.deferred import KnownModels
 from agent_host.llm.dialects.anthropic import AnthropicDialect
-from agent_host.llm.stream import KnownModels
 from agent_host.loop import ArtifactPlaces, Journal, LoopContext
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.conversation import Conversation, ForModel

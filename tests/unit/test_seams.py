@@ -59,7 +59,7 @@ DIRECT: dict[str, tuple[str, str]] = {
     "agent_host.host.recording": ("chance", "the key of a recording gateway, no session"),
     "agent_host.host.sandboxing": ("thread", _NOT_WAITED),
     "agent_host.http": ("thread", _NOT_WAITED),
-    "agent_host.llm.stream": ("thread", _NOT_WAITED),
+    "agent_host.llm.deferred": ("thread", _NOT_WAITED),
     "agent_host.rpc.questions": ("chance socket", "the client's own way in"),
     "agent_host.rpc.channels": ("socket thread", "the client's own way in"),
     "agent_host.session.task_runner": ("thread", _NOT_WAITED),

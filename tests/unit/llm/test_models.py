@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.llm.deferred import KnownModels
 from agent_host.llm.models import ROWS, Cost, ModelFacts, ModelLimits, Models, Prices, format_picos
-from agent_host.llm.stream import KnownModels
 from state.checkpoint import NO_TOKENS, TokenUsage
 from tests.support.rows import each_row
 
