@@ -8,15 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.context import Context
-from opentelemetry.trace import (
-    INVALID_SPAN,
-    Link,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    set_span_in_context,
-)
+from opentelemetry.trace import INVALID_SPAN, Link, SpanContext, SpanKind, Status, StatusCode, set_span_in_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

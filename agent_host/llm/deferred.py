@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agent_host.llm.client import LlmClient
     from agent_host.llm.models import Cost, ModelFacts, Models
     from agent_host.llm.stream import ModelTurn
-    from state.records import TokenUsage
+    from state.checkpoint import TokenUsage
 
 
 class Model(Protocol):

@@ -83,10 +83,7 @@ KINDS: Final[dict[Kind, Meant]] = {
     ),
     "overloaded": Meant("the gateway is overloaded", ModelOverloaded),
     "credentials": Meant(
-        "the gateway refused the credentials",
-        GatewayRejected,
-        ErrorCode.UNAUTHORIZED,
-        f"check {TOKEN_VARIABLE}",
+        "the gateway refused the credentials", GatewayRejected, ErrorCode.UNAUTHORIZED, f"check {TOKEN_VARIABLE}"
     ),
     "failed": Meant("the gateway failed", GatewayUnavailable),
     "refused": Meant("the gateway refused the request", GatewayRejected, ErrorCode.LLM_REFUSED),

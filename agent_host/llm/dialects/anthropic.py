@@ -48,10 +48,7 @@ if TYPE_CHECKING:
 NAME = "anthropic"
 # How a message ends: the object of its last block, the array, the message.
 _ENDS = b"}]}"
-_CACHE_MARK: dict[CacheTtl, dict[str, str]] = {
-    "5m": {"type": "ephemeral"},
-    "1h": {"type": "ephemeral", "ttl": "1h"},
-}
+_CACHE_MARK: dict[CacheTtl, dict[str, str]] = {"5m": {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"}}
 
 
 class AnthropicRenderer:

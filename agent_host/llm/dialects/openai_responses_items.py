@@ -23,11 +23,7 @@ OF_CALL: Final = "beside"
 """The member of a block that has the fields which came with a call, beside its id, name and arguments. All other blocks
 are whole items, which have a `type`."""
 Kind = Literal["message", "function_call", "reasoning", "other"]
-_KINDS: Final[Mapping[str, Kind]] = {
-    "message": "message",
-    "function_call": "function_call",
-    "reasoning": "reasoning",
-}
+_KINDS: Final[Mapping[str, Kind]] = {"message": "message", "function_call": "function_call", "reasoning": "reasoning"}
 
 
 class ItemPosition(NamedTuple):
