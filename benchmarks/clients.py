@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.clients.fork_server import ForkServer, SpareStarter
-from agent_host.clients.supervisor import InterpreterStarter, SessionSpec, Supervisor
+from agent_host.clients.supervisor import SessionSpec, Starter, Supervisor
 from benchmarks.processes import scratch
 from benchmarks.report import Row
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from agent_host.clients.supervisor import Starter
 
 AT_ONCE = 8
 NOWHERE = "http://127.0.0.1:9"
@@ -65,7 +64,7 @@ async def start_ms(starter: Starter, spec: SessionSpec, count: int) -> float:
 async def measured(folder: str, rounds: int) -> dict[str, dict[int, float]]:
     """Medians in milliseconds, by the way and by how many are started at once."""
     starters: dict[str, Starter] = {
-        "interpreter": InterpreterStarter(), "fork": ForkServer(), "spare": SpareStarter(),
+        "interpreter": Starter(), "fork": ForkServer(), "spare": SpareStarter(),
     }  # fmt: skip
     spec = spec_in(folder)
     await start_ms(starters["interpreter"], spec, 1)  # tries the levels of the sandbox

@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from agent_host.clients import Order
-from agent_host.clients.supervisor import InterpreterStarter, SessionProcess, Starter, Subprocess, Tail, own_group
+from agent_host.clients.supervisor import SessionProcess, Starter, Subprocess, Tail, own_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +74,7 @@ def default_starter(settings: Settings, tell: Callable[[str], None] | None = Non
     """Return the fastest way to start session processes here that `clients.fork_server` allows. `tell` gets one line
     where it turns out not to work."""
     if not settings.clients.fork_server:
-        return InterpreterStarter()
+        return Starter()
     if sys.platform == "linux" and _has_process_descriptors():
         return ForkServer(tell)
 
@@ -91,13 +91,12 @@ def can_be_given(environment: Mapping[str, str]) -> bool:
     return language in ("C", "POSIX") if not encoding else encoding.lower().replace("-", "") == "utf8"
 
 
-class ForkServer:
+class ForkServer(Starter):
     """A `Starter`, see the module. Use it on one event loop."""
 
     def __init__(self, tell: Callable[[str], None] | None = None, program: Sequence[str] = PROGRAM) -> None:
         self._tell = tell or _write
         self._program = program
-        self._fresh = InterpreterStarter()
         self._server: _Server | None = None
         self._starting = asyncio.Lock()
         self._is_off = False
@@ -112,14 +111,13 @@ class ForkServer:
         server = await self._running()
         if server is not None:
             await asyncio.wait([server.is_ready])
-            self._look(server)
 
     async def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: str
     ) -> SessionProcess:
         """See Starter."""
         server = await self._running() if can_be_given(environment) else None
-        if server is not None and self._look(server):
+        if server is not None and server.was_ready and not server.is_gone:
             try:
                 process = await server.fork(order_of(arguments, environment, directory), directory)
             except ForkRefused as refused:
@@ -128,7 +126,7 @@ class ForkServer:
                 if process is not None:
                     return process
                 await self._running()  # for the next
-        return await self._fresh.start(arguments, environment=environment, directory=directory)
+        return await super().start(arguments, environment=environment, directory=directory)
 
     async def aclose(self) -> None:
         """See Starter."""
@@ -149,10 +147,6 @@ class ForkServer:
                 except OSError as error:
                     await self._turn_off(str(error))
             return self._server
-
-    def _look(self, server: _Server) -> bool:
-        """True if it can be asked."""
-        return server.was_ready and not server.is_gone
 
     async def _turn_off(self, why: str) -> None:
         if not self._is_off:
@@ -270,11 +264,8 @@ class _Server:
             self.is_ready.set_result(None)
 
 
-class _Forked:
-    """A `SessionProcess` that the server has forked, or is to fork."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+class _Forked(SessionProcess):
+    """A process that the server has forked, or is to fork."""
 
     def __init__(self, control: socket.socket, streams: tuple[int, int, int]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -284,7 +275,6 @@ class _Forked:
         self._word: Mapping[str, Any] = {}
         self._pidfd = -1
         self._code: int | None = None
-        self._tail: Tail | None = None
         self._sending: asyncio.Task[None] | None = None
         self._answer: asyncio.Future[Mapping[str, Any]] = self._loop.create_future()
         self._ended: asyncio.Future[int] = self._loop.create_future()
@@ -331,21 +321,15 @@ class _Forked:
         return True
 
     async def wait(self) -> int:
-        """See SessionProcess."""
         code = await asyncio.shield(self._ended)
         if self._tail is not None:
             await self._tail.finish()
         return code
 
     def kill(self) -> None:
-        """See SessionProcess."""
         if sys.platform == "linux" and not self._ended.done():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
-    def last_words(self) -> str:
-        """See SessionProcess."""
-        return "" if self._tail is None else self._tail.text()
 
     def let_go(self) -> None:
         """Give up a process that has not begun."""
@@ -471,11 +455,10 @@ def _write(line: str) -> None:
 # with these arguments, whose standard streams are those that it has. It ends when its input does.
 
 
-class SpareStarter:
+class SpareStarter(Starter):
     """A `Starter` that has one process ready. Use it on one event loop."""
 
     def __init__(self) -> None:
-        self._fresh = InterpreterStarter()
         self._spare: asyncio.Task[Subprocess | None] | None = None
         self._is_closed = False
 
@@ -495,7 +478,7 @@ class SpareStarter:
             if spare is not None and await _hand_over(spare, order_of(arguments, environment, directory), directory):
                 process = spare
         if process is None:
-            process = await self._fresh.start(arguments, environment=environment, directory=directory)
+            process = await super().start(arguments, environment=environment, directory=directory)
         self._begin()
         return process
 
@@ -515,16 +498,12 @@ class SpareStarter:
 
 async def _start_spare() -> Subprocess | None:
     """A process that has imported all; None if there is none."""
-    pipe = asyncio.subprocess.PIPE
-    variables = {name: os.environ[name] for name in _NEEDED_BY_WINDOWS if name in os.environ}
+    needed = _NEEDED_BY_WINDOWS if sys.platform == "win32" else ()
+    variables = {name: os.environ[name] for name in needed if name in os.environ}
     try:
-        started = await asyncio.create_subprocess_exec(
-            *PROGRAM, "--spare", stdin=pipe, stdout=pipe, stderr=pipe,
-            env=variables if sys.platform == "win32" else {}, cwd=os.sep, **own_group(),
-        )  # fmt: skip
+        process = await Subprocess.start([*PROGRAM, "--spare"], variables, os.sep)
     except OSError:
         return None
-    process = Subprocess(started)
     return process if await process.reader.readline() else None
 
 

@@ -118,7 +118,7 @@ class Supervisor:
             life, result = await self._start(spec, listener, method, params)
         finally:
             self._opening -= 1
-        session = SupervisedSession(result["sessionId"], life, self._restart(spec, listener), self._forget)
+        session = SupervisedSession(self, spec, listener, life, result["sessionId"])
         self._sessions[session.session_id] = session
         life.begin()
         return session, result
@@ -137,18 +137,15 @@ class Supervisor:
             life.connection.kill()
             raise
 
-    def _restart(
-        self, spec: SessionSpec, listener: Listener
-    ) -> Callable[[str], Awaitable[tuple[_Life, dict[str, Any]]]]:
-        async def restart(session_id: str) -> tuple[_Life, dict[str, Any]]:
-            params = {"sessionId": session_id, "autoContinue": False, **spec.opening}
-            life, result = await self._start(spec, listener, "ResumeSession", params)
-            life.begin(result)
-            return life, result
+    async def revive(self, session_id: str, spec: SessionSpec, listener: Listener) -> tuple[_Life, dict[str, Any]]:
+        """Start another process that resumes the session, of which the listener is told."""
+        params = {"sessionId": session_id, "autoContinue": False, **spec.opening}
+        life, result = await self._start(spec, listener, "ResumeSession", params)
+        life.begin(result)
+        return life, result
 
-        return restart
-
-    def _forget(self, session_id: str) -> None:
+    def forget(self, session_id: str) -> None:
+        """Take the session for one that is not open here."""
         self._sessions.pop(session_id, None)
 
 
@@ -156,17 +153,12 @@ class SupervisedSession:
     """One session, in whichever process it has."""
 
     def __init__(
-        self,
-        session_id: str,
-        life: _Life,
-        restart: Callable[[str], Awaitable[tuple[_Life, dict[str, Any]]]],
-        forget: Callable[[str], None],
+        self, supervisor: Supervisor, spec: SessionSpec, listener: Listener, life: _Life, session_id: str
     ) -> None:
-        self.session_id = session_id
+        self._supervisor, self._spec, self._listener = supervisor, spec, listener
         self._life = life
-        self._restart = restart
-        self._forget = forget
         self._reviving = asyncio.Lock()
+        self.session_id = session_id
 
     @property
     def is_alive(self) -> bool:
@@ -193,7 +185,10 @@ class SupervisedSession:
         told. Raises RpcFailure, SessionGone, OSError."""
         async with self._reviving:
             if not self.is_alive:
-                await self._revive()
+                revived = self._supervisor.revive(self.session_id, self._spec, self._listener)
+                self._life, result = await revived
+                if (open_task := result.get("incompleteTask")) is not None:
+                    await self._life.cancel(self.session_id, open_task["taskId"])
         extra: dict[str, Any] = {} if options is None else {"taskOptions": dict(options)}
         if pictures:
             extra["pictures"] = list(pictures)
@@ -207,15 +202,9 @@ class SupervisedSession:
         """End the process as the end of its input does: it finishes its step, and is killed after `grace_s`, which is
         unbounded for None. The session stays resumable, if it is not over; it is no session of the supervisor any
         more."""
-        self._forget(self.session_id)
+        self._supervisor.forget(self.session_id)
         async with self._reviving:
             await self._life.close(grace_s)
-
-    async def _revive(self) -> None:
-        self._life, result = await self._restart(self.session_id)
-        open_task = result.get("incompleteTask")
-        if open_task is not None:
-            await self._life.cancel(self.session_id, open_task["taskId"])
 
 
 class _Life:
@@ -319,56 +308,6 @@ _PIECE_BYTES: Final = 64 * 1024
 _LEAVES_S: Final = 15.0
 
 
-class SessionProcess(Protocol):
-    """A process of a session, on pipes."""
-
-    @property
-    def pid(self) -> int:
-        """Its id."""
-        ...
-
-    @property
-    def reader(self) -> asyncio.StreamReader:
-        """Its standard output."""
-        ...
-
-    @property
-    def writer(self) -> asyncio.StreamWriter:
-        """Its standard input."""
-        ...
-
-    async def wait(self) -> int:
-        """Wait for its end; return its exit code, negative for a signal."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once, if it still runs."""
-        ...
-
-    def last_words(self) -> str:
-        """Return the end of what it wrote to standard error: LAST_WORDS_BYTES at most."""
-        ...
-
-
-class Starter(Protocol):
-    """A way to start session processes."""
-
-    async def prepare(self) -> None:
-        """Get ready, so that starts are fast; they need not wait for it."""
-        ...
-
-    async def start(
-        self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: str
-    ) -> SessionProcess:
-        """Start `agent-host` with these arguments, in this directory, with this environment and no other variable.
-        Raises OSError if no process can be started."""
-        ...
-
-    async def aclose(self) -> None:
-        """Let go of what is there for further starts. Processes that were started go on."""
-        ...
-
-
 class Tail:
     """The end of what comes from a stream, which is read as it comes: nobody who writes there has to wait."""
 
@@ -399,30 +338,48 @@ def own_group() -> dict[str, Any]:
     return {"process_group": 0}
 
 
-class InterpreterStarter:
-    """A `Starter` that has a fresh interpreter for each process."""
+class SessionProcess:
+    """A process of a session, on pipes: `writer` is its standard input, `reader` its standard output."""
+
+    pid: int
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    _tail: Tail | None = None
+
+    async def wait(self) -> int:
+        """Wait for its end; return its exit code, negative for a signal."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        raise NotImplementedError
+
+    def last_words(self) -> str:
+        """Return the end of what it wrote to standard error: LAST_WORDS_BYTES at most."""
+        return "" if self._tail is None else self._tail.text()
+
+
+class Starter:
+    """A way to start session processes: a fresh interpreter for each."""
 
     async def prepare(self) -> None:
-        """See Starter."""
+        """Get ready, so that starts are fast; they need not wait for it."""
 
     async def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: str
     ) -> SessionProcess:
-        """See Starter."""
-        pipe = asyncio.subprocess.PIPE
+        """Start `agent-host` with these arguments, in this directory, with this environment and no other variable.
+        Raises OSError if no process can be started."""
         # -P: a module of the working directory is not taken for ours.
         argv = [sys.executable, "-P", "-m", "agent_host", *arguments]
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(environment), cwd=directory, **own_group()
-        )
-        return Subprocess(process)
+        return await Subprocess.start(argv, environment, directory)
 
     async def aclose(self) -> None:
-        """See Starter."""
+        """Let go of what is there for further starts. Processes that were started go on."""
 
 
-class Subprocess:
-    """A `SessionProcess` that this process has started."""
+class Subprocess(SessionProcess):
+    """A process that this one has started."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
@@ -431,7 +388,17 @@ class Subprocess:
         self.pid = process.pid
         self.reader = process.stdout
         self.writer = process.stdin
-        self._tail = Tail(process.stderr)
+        self._tail: Tail = Tail(process.stderr)
+
+    @classmethod
+    async def start(cls, argv: Sequence[str], environment: Mapping[str, str], directory: str) -> Subprocess:
+        """Start a program, in a group of its own. Raises OSError."""
+        pipe = asyncio.subprocess.PIPE
+        return cls(
+            await asyncio.create_subprocess_exec(
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(environment), cwd=directory, **own_group()
+            )
+        )
 
     async def wait(self) -> int:
         """See SessionProcess."""
@@ -443,10 +410,6 @@ class Subprocess:
         """See SessionProcess."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-
-    def last_words(self) -> str:
-        """See SessionProcess."""
-        return self._tail.text()
 
 
 class RpcFailure(Exception):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.clients.supervisor import (
-    InterpreterStarter,
     RpcFailure,
     SessionConnection,
     SessionGone,
     SessionSpec,
+    Starter,
     Supervisor,
     TooManySessions,
 )
@@ -82,7 +82,7 @@ def supervised(test: Callable[[Supervisor], Awaitable[None]], **bounds: int) -> 
     """Run the test with a supervisor that starts interpreters."""
 
     async def run() -> None:
-        supervisor = Supervisor(InterpreterStarter(), **bounds)
+        supervisor = Supervisor(Starter(), **bounds)
         try:
             await test(supervisor)
         finally:
@@ -235,7 +235,7 @@ def test_a_listener_cannot_wait_for_a_request_of_its_session_and_its_fault_is_re
 
 def test_what_is_no_message_ends_the_process(tmp_path: Any) -> None:
     async def run() -> None:
-        process = await InterpreterStarter().start(["--version"], environment={}, directory=str(tmp_path))
+        process = await Starter().start(["--version"], environment={}, directory=str(tmp_path))
         connection = SessionConnection(process, lambda *_: None)
         with pytest.raises(SessionGone):
             await connection.request("GetSessionState")

@@ -22,7 +22,7 @@ import pytest
 
 from agent_host.clients import fork_server
 from agent_host.clients.fork_server import ForkServer, SpareStarter, can_be_given, default_starter
-from agent_host.clients.supervisor import InterpreterStarter, Supervisor
+from agent_host.clients.supervisor import Starter, Supervisor
 from config.load import load
 from tests.interaction.test_clients import Heard, spec
 from tests.interaction.test_serve_stops import EFFECT, HANG, effects
@@ -33,7 +33,7 @@ from tests.support.rpc_client import WHO
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-    from agent_host.clients.supervisor import SessionProcess, Starter
+    from agent_host.clients.supervisor import SessionProcess
     from tests.support.process import Host
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
@@ -239,7 +239,7 @@ def test_events_and_records_are_those_of_a_process_of_its_own(host: Host) -> Non
         return re.sub(r'"(\w*(Ms|Pid|pid|mtime|ctime|inode|at))": ?[-\d.]+', r'"\1":0', text)
 
     outcomes = []
-    for starter in (InterpreterStarter(), ForkServer(), SpareStarter()):
+    for starter in (Starter(), ForkServer(), SpareStarter()):
         with gateway(use(shell('echo one > file; echo "$LANG $(umask) $PWD"')), say("Done.")) as model:
             outcomes.append(asyncio.run(run(starter, model.url)))
     first, *others = outcomes
@@ -549,6 +549,6 @@ def test_a_spare_process_is_there_before_it_is_needed(host: Host) -> None:
 
 
 def test_the_setting_chooses() -> None:
-    for value, kind in ((True, ForkServer), (False, InterpreterStarter)):
+    for value, kind in ((True, ForkServer), (False, Starter)):
         settings = load({"clients.fork_server": value}, workspace=None, environ={})
         assert isinstance(default_starter(settings), kind)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.clients.supervisor import InterpreterStarter, Subprocess
+from agent_host.clients.supervisor import Starter, Subprocess
 from agent_host.mcp_server import HostRefused, Records, message_of, question_in
 from agent_host.mcp_server import server as module
 from agent_host.mcp_server.server import Sessions
@@ -54,7 +54,7 @@ class NothingOnDisk(Records):
         pass
 
 
-class Scripted(InterpreterStarter):
+class Scripted(Starter):
     """Starts HOST in place of `serve`."""
 
     async def start(self, *_: object, **__: object) -> Subprocess:
