@@ -74,7 +74,8 @@ class PatientWriter:
             atexit.register(self.close)
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait until all is written, unless nothing moves for `patience_s`: what is left then counts as dropped."""
+        """Wait until all is written, unless nothing moves for `patience_s`: what is left then counts as dropped. The
+        end of the interpreter does the same; who calls this before knows `refused` and `dropped` for good."""
         with self._changed:
             try:
                 while self._behind and self.refused is None:
@@ -165,11 +166,8 @@ _TAIL_BYTES = 64 * 1024
 def next_event_id(path: str) -> int:
     """The first event number for a process that goes on with the run log at `path`: 1, or well above the last one. A
     process may have died between putting a full log aside and the first line of the next."""
-    for log in (path, _aside(path, 1)):
-        last = _last_event_id(log)
-        if last is not None:
-            return last + _GAP_AFTER_RESUME
-    return 1
+    found = (_last_event_id(log) for log in (path, f"{path}.1"))
+    return next((last + _GAP_AFTER_RESUME for last in found if last is not None), 1)
 
 
 def _last_event_id(path: str) -> int | None:
@@ -181,26 +179,13 @@ def _last_event_id(path: str) -> int | None:
             while True:  # further back until a whole line is found
                 handle.seek(max(0, size - length))
                 for line in reversed(handle.read().splitlines()):
-                    number = _event_id(line)
-                    if number is not None:
-                        return number
+                    with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, ValueError):  # it is cut off
+                        return int(orjson.loads(line)["eventId"])
                 if length >= size:
                     return None
                 length *= 4
     except OSError:
         return None
-
-
-def _event_id(line: bytes) -> int | None:
-    """The number in one line; None for a line that is cut off."""
-    try:
-        return int(orjson.loads(line)["eventId"])
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _look_at_each(_: bytes) -> bool:
-    return False
 
 
 class RunLog:
@@ -220,7 +205,7 @@ class RunLog:
         *,
         max_bytes: int = MAX_RUN_LOG_BYTES,
         keep: int = KEPT_RUN_LOGS,
-        are_clean: Callable[[bytes], bool] = _look_at_each,
+        are_clean: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         self._path = path
         self._max_bytes = max_bytes
@@ -264,7 +249,7 @@ class RunLog:
         """Start a new log. Every move is a rename to a free name, except where the oldest log goes, so a process that
         dies on the way loses nothing, and the next one finds a free name where it stopped."""
         self._let_go()
-        names = [self._path, *(_aside(self._path, number) for number in range(1, self._keep + 1))]
+        names = [self._path, *(f"{self._path}.{number}" for number in range(1, self._keep + 1))]
         free = next((at for at, name in enumerate(names) if at and not os.path.lexists(name)), self._keep)
         # It cannot be reported, and the log only stays larger than it should be: the next write finds it so.
         with contextlib.suppress(OSError):
@@ -300,11 +285,7 @@ class RunLog:
 
 def run_logs(path: str) -> list[str]:
     """The run log at `path` behind those that were put aside, oldest first; not all of them need be there."""
-    return [*(_aside(path, number) for number in range(KEPT_RUN_LOGS, 0, -1)), path]
-
-
-def _aside(path: str, number: int) -> str:
-    return f"{path}.{number}"
+    return [*(f"{path}.{number}" for number in range(KEPT_RUN_LOGS, 0, -1)), path]
 
 
 def _open_log(path: str) -> tuple[int, int]:
@@ -318,39 +299,24 @@ def _open_log(path: str) -> tuple[int, int]:
     return fd, size
 
 
-class JsonLines:
+class JsonLines(PatientWriter):
     """Every event as it happens, one line each, on a binary stream (`--output jsonl`).
 
     A reader that is slow holds nobody up: what it has not read waits, up to `max_bytes`, and goes out in order as it
     reads, after the session's end too. What comes when there is no room is left out, whole lines, and counted. `clean`
-    has each line as it may be shown.
+    has each line as it may be shown. A reader that went away or a full disk ends the output, not the session.
     """
 
     def __init__(
         self, stream: BinaryIO, *, max_bytes: int = MAX_WAITING_BYTES, clean: Callable[[bytes], bytes] | None = None
     ) -> None:
-        self._writer = PatientWriter(stream, max_bytes)
+        super().__init__(stream, max_bytes)
         self._clean = clean
 
-    @property
-    def refused(self) -> Exception | None:
-        """Why the stream takes no more, None as long as it does."""
-        return self._writer.refused
-
-    @property
-    def dropped(self) -> int:
-        """Lines that were left out because the reader was too far behind."""
-        return self._writer.dropped
-
     def take(self, event: Event) -> None:
-        """Write the event. A reader that went away or a full disk ends the output, not the session."""
+        """Write the event."""
         line = event.line()
-        self._writer.write(line if self._clean is None else self._clean(line))
+        self.write(line if self._clean is None else self._clean(line))
 
     def flush(self) -> None:
         """Do nothing: what can go out is out already."""
-
-    def close(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait for a reader that is behind, as long as it takes something every `patience_s`. The end of the
-        interpreter does the same; who calls this before knows `refused` and `dropped` for good."""
-        self._writer.close(patience_s)
