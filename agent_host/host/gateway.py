@@ -17,8 +17,8 @@ from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events import EventType
 from agent_host.host.secrets import token_name
 from agent_host.http import RetryPolicy, TlsContext, displayable_url, is_loopback
-from agent_host.llm.known_dialects import check_headers, check_token, check_url, gateway_name, is_by_proxy, place_of
 from agent_host.llm.deferred import DeferredClient, KnownModels
+from agent_host.llm.known_dialects import check_headers, check_token, check_url, gateway_name, is_by_proxy, place_of
 from agent_host.loop import clean_message
 from agent_host.loop.conversation import Compaction, Conversation, ForModel
 from agent_host.loop.progress import AnswerForm, instruction_on

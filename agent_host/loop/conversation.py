@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from agent_host.contracts import Image
     from agent_host.http import RetryPolicy
     from agent_host.judging import Judge
-    from agent_host.llm.models import ModelFacts
     from agent_host.llm.deferred import KnownModels, Model
+    from agent_host.llm.models import ModelFacts
     from agent_host.thread import Thread
     from state.checkpoint import Checkpoint, ContextStrategy, Task, TokenUsage
 
