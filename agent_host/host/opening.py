@@ -29,8 +29,8 @@ from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, refuse_un
 from agent_host.host.sandboxing import level_of, look_ahead, machine_and_level, refuse_weaker, scoping_under
 from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
 from agent_host.http import TlsContext
-from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings, find_dialect
 from agent_host.llm.deferred import import_client
+from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings, find_dialect
 from agent_host.loop.background import take_up_commands
 from agent_host.loop.results import take_up_uploads
 from agent_host.services import drop_observers
