@@ -166,38 +166,31 @@ class Evaluated:
     """True if anything that is evaluated may be code, and the text that quotes keep from being expanded."""
 
     def __init__(self) -> None:
-        self.has_arrays = False
-        self._until = self._lists_until = -1
-        self._sources: list[bytes] = []
+        self.has_arrays = self.has_lists = False
+        """`has_lists`: a builtin assigns what is not known, which it evaluates if the variable is an array."""
+        self._until = -1
+        self.sources: list[bytes] = []
+        """The texts of lines, of the outermost one first."""
         self._data: list[tuple[int, bytes]] = []
-
-    def note_source(self, source: bytes) -> None:
-        """Notes the text of a line, of the outermost one first."""
-        self._sources.append(source)
 
     def note_data(self, source: bytes, begin: int, end: int, kind: str) -> None:
         """Notes the text of a node that is not expanded."""
         if kind in _DATA:
-            self._data.append((begin if len(self._sources) == 1 else -1, source[begin:end]))
+            self._data.append((begin if len(self.sources) == 1 else -1, source[begin:end]))
 
     def note_text(self, until: int) -> None:
         """Notes arithmetic on what may be no number; nothing behind `until` in the outermost line can have made it."""
-        self._until = max(self._until, until if len(self._sources) == 1 else EVERYWHERE)
-
-    def note_list(self) -> None:
-        """Notes that a builtin assigns what is not known, which it evaluates if the variable is an array."""
-        self._lists_until = EVERYWHERE
+        self._until = max(self._until, until if len(self.sources) == 1 else EVERYWHERE)
 
     def may_run_code(self) -> bool:
         """True if what is evaluated may hold a substitution."""
-        until = max(self._until, self._lists_until if self.has_arrays else -1)
-        if until >= 0 and _AT_ONCE.search(self._sources[0]):
+        until = EVERYWHERE if self.has_lists and self.has_arrays else self._until
+        if until < 0:
+            return False
+        if _AT_ONCE.search(self.sources[0]):
             until = EVERYWHERE
-        return until >= 0 and self._has_code(until)
-
-    def _has_code(self, until: int) -> bool:
         data = b"\n".join(text for begin, text in self._data if begin < until)
-        sources = [self._sources[0][:until], *self._sources[1:]]
+        sources = [self.sources[0][:until], *self.sources[1:]]
         if any(map(_sets_steering().search, sources)):
             return True
         if _CODE.search(data) or any(_ESCAPED_BACKQUOTE in source for source in sources):

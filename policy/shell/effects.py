@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from policy.names import words
 from policy.programs import base_name, family_of, program_named
 from policy.programs.row import PLAIN, Program, options_of
-from policy.shell import tables as tables
+from policy.shell import tables
 from policy.shell.arithmetic import assignments_of_builtin
 from policy.shell.file_effects import STRICT, note_files
 from policy.shell.findings import FileCase, Findings, ShellText, check_assignment, note_assigned, note_declared
@@ -62,8 +62,8 @@ def expand_wrappers(line: list[Word], found: Findings) -> None:
             found.undecidable("too many programs started through each other")
             return
         name = _place(current[0])
-        read = _place if name in tables.DIRECTORY_BUILTINS else _text
-        found.commands.append((name, tuple(map(read, current[1:]))))
+        takes_directory = name in tables.DIRECTORY_BUILTINS
+        found.commands.append((name, tuple(_place(one) if takes_directory else one.text for one in current[1:])))
         if name is None or (current[0].tilde and not name.startswith("~/")):
             found.undecidable("the program's name is an expansion")
         elif _ASSIGNMENT.fullmatch(name):
@@ -73,10 +73,6 @@ def expand_wrappers(line: list[Word], found: Findings) -> None:
         else:
             read_by_row = judge_arguments(name, current[1:], found)
             pending.extend(_what_starts(name, read_by_row, current[1:], found))
-
-
-def _text(word: Word) -> str | None:
-    return word.text
 
 
 def _place(word: Word) -> str | None:
@@ -191,7 +187,8 @@ def _pattern(text: str) -> re.Pattern[str]:
 def _judge_options(base: str, read: _Read, found: Findings) -> None:
     row, given = read.row, read.given
     risky = _pattern(row.risky)
-    starting = _starting_words(row) if row.words or row.subcommands else frozenset[str]()
+    runners = (one for one, inner in row.subcommands if inner.starts == "behind" and row.starts != "files")
+    starting = words(row.words).union(runners)  # operands that run something
     name = f"{base} {read.subcommand}" if read.subcommand else base
     for one in given.used:
         if one.option.is_risky:
@@ -204,25 +201,18 @@ def _judge_options(base: str, read: _Read, found: Findings) -> None:
         text = word.prefix if word.text is None else word.text
         if risky.fullmatch(text) or (text in starting and word.text is not None):
             found.undecidable(f"{name} {text} runs or writes something else")
-        elif word.text is None and (word.prefix or not word.outside) and _begins_one(word.prefix, starting):
+        elif (
+            word.text is None
+            and (word.prefix or not word.outside)
+            and any(one.startswith(word.prefix) for one in starting)
+        ):
             found.undecidable(f"{name} is given an expansion that may start something")
     for text in given.spelled:
         if risky.fullmatch(text):
             found.undecidable(f"{name} {text} runs or writes something else")
-    if (
-        given.doubtful and row.starts != "files" and _is_dangerous(row)
-    ):  # who lists a starter consents to what it starts
+    # Who lists a starter consents to what it starts.
+    if given.doubtful and row.starts != "files" and _is_dangerous(row):
         found.undecidable(f"{name} is given an expansion that may become an option")
-
-
-def _starting_words(row: Program) -> frozenset[str]:
-    """Operands that run something: those of the row, and subcommands that start what follows them."""
-    runners = (name for name, inner in row.subcommands if inner.starts == "behind" and row.starts != "files")
-    return words(row.words).union(runners)
-
-
-def _begins_one(text: str, names: frozenset[str]) -> bool:
-    return any(name.startswith(text) for name in names)
 
 
 @lru_cache(maxsize=512)
@@ -343,8 +333,6 @@ def _what_row_starts(program: str, base: str, read: _Read, args: list[Word], fou
             found.mark_opaque(program, "what its own commands start")
         case "shell" | "unread shell":
             _shell(program, family_of(base), args, found)
-        case _:
-            pass
     return []
 
 
@@ -466,18 +454,17 @@ def _find_exec(args: list[Word], found: Findings) -> list[list[Word]]:
             if end is None:
                 found.undecidable("find -exec without an end")
                 return inner
-            words = args[place + 1 : end]
             found.elsewhere = found.elsewhere or text.endswith("dir")
             if len(inner) > _MAX_WRAPPERS:
                 return inner  # which is too many for `expand_wrappers`
-            inner.append([one for word in words for one in _found_or(word, args)])
+            line: list[Word] = []
+            for word in args[place + 1 : end]:
+                if word.text == "{}":
+                    line += found_below(args)
+                else:
+                    line.append(UNKNOWN if word.text is not None and "{}" in word.text else word)
+            inner.append(line)
     return inner
-
-
-def _found_or(word: Word, args: list[Word]) -> list[Word]:
-    if word.text == "{}":
-        return found_below(args)
-    return [UNKNOWN] if word.text is not None and "{}" in word.text else [word]
 
 
 def _what_gdb_starts(program: str, row: Program, args: list[Word], found: Findings) -> list[list[Word]]:

@@ -236,7 +236,7 @@ def note_declared(text: str | None, prefix: str, found: Findings) -> None:
     if prefix.startswith("("):
         found.undecidable("a list in quotes, which is evaluated where it is assigned to an array")
     elif text is None:
-        found.evaluated.note_list()
+        found.evaluated.has_lists = True
 
 
 class FileCase(NamedTuple):

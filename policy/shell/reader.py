@@ -80,10 +80,9 @@ class Reader:
             self.commands = [SimpleCommand(name, arguments) for name, arguments in found.commands]
         if self.lost_from == (0, 0):
             self.commands = [one._replace(directories=()) if one.is_relative else one for one in self.commands]
-        commands = tuple(self.commands)
         return ParsedCommand(
-            commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), tuple(found.evaluates),
-            found.unparsed, found.unread, tuple(found.variables),
+            tuple(self.commands), redirections, operands, tuple(found.dynamic), tuple(found.opaque),
+            tuple(found.evaluates), found.unparsed, found.unread, tuple(found.variables),
         )  # fmt: skip
 
     def read_windows(self, text: str, shell: ShellName) -> None:
@@ -170,16 +169,12 @@ class Reader:
                 self.found.commands.append((one.program, one.arguments))
                 self.commands.append(SimpleCommand(one.program, one.arguments, self._directories_of(one.program)))
         here = self.directories if self.lost_from is None else ()
-        self.redirections += [
-            one._replace(directories=_join_directories(here, one.directories))
-            for one in parsed.redirections
-            if one.path is not None and (here or _is_fixed(one.path))
-        ]
-        self.operands += [
-            one._replace(directories=_join_directories(here, one.directories))
-            for one in parsed.operands
-            if one.path is not None and (here or _is_fixed(one.path))
-        ]
+        for files, read in ((self.redirections, parsed.redirections), (self.operands, parsed.operands)):
+            files += [
+                one._replace(directories=_join_directories(here, one.directories))
+                for one in read
+                if one.path is not None and (here or _is_fixed(one.path))
+            ]
 
     def _lose(self, here: tuple[int, int]) -> None:
         """From these redirections and operands on nobody knows the directory."""
@@ -235,10 +230,9 @@ class Reader:
             self.found.undecidable("a redirection that opens a network connection")
         if text in _HARMLESS_FILES:
             return
-        if not self._count(text):
-            return
-        mode: Mode = "read" if operator == "<" else "write"
-        self.redirections.append(FileUse(mode, text, pattern=pattern, directories=self.directories, step=step))
+        if self._count(text):
+            mode: Mode = "read" if operator == "<" else "write"
+            self.redirections.append(FileUse(mode, text, pattern=pattern, directories=self.directories, step=step))
 
     def _directory(
         self,
@@ -287,13 +281,8 @@ def _move(directories: tuple[str, ...], target: str | None) -> tuple[str, ...] |
     if any(len(path) > _MAX_PATH or (path.startswith("~") and ".." in path.split("/")) for path in joined):
         return None
     # A shell takes `a/..` for what stands in front, or follows the link that `a` may be: both are possible.
-    as_text = [_normalize(path) for path in joined if ".." in path.split("/")]
-    return tuple(dict.fromkeys((*joined, *as_text)))
-
-
-def _normalize(path: str) -> str:
-    """A path without `name/..`; "" is the directory that it is relative to."""
-    return "" if (found := posixpath.normpath(path)) == "." else found
+    as_text = [posixpath.normpath(path) for path in joined if ".." in path.split("/")]
+    return tuple(dict.fromkeys((*joined, *("" if path == "." else path for path in as_text))))
 
 
 def _lose_directory(one: FileUse) -> FileUse:

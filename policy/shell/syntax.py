@@ -37,7 +37,7 @@ from policy.shell.undecidable import (
     not_posix,
     spaces,
 )
-from policy.shell.variables import Here, Variables, rounds
+from policy.shell.variables import Variables, rounds
 from policy.shell.words import ShownText, Word, plain, read_word, text_of
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ _CASE_ENDS = frozenset({";;", ";&", ";;&"})
 _REPEATED = words("while_statement for_statement c_style_for_statement function_definition")
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
+_BEFORE_DESCRIPTOR = frozenset((b"", *(bytes([one]) for one in b" \t\n;|&()}`\"'")))
 _MAX_IN_FRONT = 4  # `command -p -- trap`
 _LONE_DASH = re.compile(rb"(?<![^\s;&|(){}`])-(?![^\s;&|(){}`<>])")
 _MOVES = re.compile(rb"cd|chdir|pushd|popd|\\|['\"]")
@@ -160,7 +161,7 @@ class _Walk:
         self.variables = variables
         self.functions = functions
         self.chosen: Mapping[str, str | None] = {}
-        found.evaluated.note_source(source)
+        found.evaluated.sources.append(source)
         self.texts = Texts(source, self._read, found.grammar, variables.literals)
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[ParsedWords | Redirect] = []
@@ -247,20 +248,13 @@ class _Walk:
 
     def _plain(self, node: Node, kind: str) -> list[Node]:
         if kind in _LEAVES:
-            if kind == "file_descriptor" and not self._is_descriptor(node):
-                self.found.undecidable("a file descriptor that belongs to a word")
-            return node.children  # `1#$(x)` is a number with a substitution in it
-        if kind not in _CONTAINERS:
+            if kind == "file_descriptor":
+                before = self.source[max(node.start_byte - 1, 0) : node.start_byte]
+                if not self._text(node).isdecimal() or before not in _BEFORE_DESCRIPTOR:
+                    self.found.undecidable("a file descriptor that belongs to a word")
+        elif kind not in _CONTAINERS:
             self.found.undecidable(f"a construct that is not followed: {kind}")
-        return node.children
-
-    def _is_descriptor(self, node: Node) -> bool:
-        return self._text(node).isdecimal() and self._starts_word(node)
-
-    def _starts_word(self, node: Node) -> bool:
-        return node.start_byte == 0 or self.source[node.start_byte - 1 : node.start_byte] in (
-            b" ", b"\t", b"\n", b";", b"|", b"&", b"(", b")", b"}", b"`", b'"', b"'",
-        )  # fmt: skip
+        return node.children  # also of a leaf: `1#$(x)` is a number with a substitution in it
 
     def _words(self, nodes: list[Node]) -> list[Word]:
         """Reads words; neighbours without a blank between them were one word to bash."""
@@ -279,7 +273,7 @@ class _Walk:
     def _read(self, text: str, node: Node) -> Word:
         if "$" not in text:
             return read_word(text)
-        return read_word(text, Here(self.variables, node.start_byte, self.chosen))
+        return read_word(text, self.variables.at(node.start_byte, self.chosen))
 
     def _apart(self, left: Node, right: Node) -> bool:
         gap = self.source[left.end_byte : self._start(right)]

@@ -8,6 +8,7 @@ environment says. A function is known in the same way, and a call of one starts 
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
@@ -20,7 +21,7 @@ from policy.shell.arithmetic import (
     gives_numbers,
     is_number_word,
 )
-from policy.shell.words import read_word
+from policy.shell.words import Values, read_word, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,27 +58,6 @@ _NUMBERS_OF_SHELLS = words(
 """Those of them that are numbers, as long as the line does not set them."""
 _SEQUENCES = words("program compound_statement do_group subshell command_substitution case_item")
 _NOT_BEHIND = words("elif_clause else_clause")
-
-
-class Here(NamedTuple):
-    """The variables of a line at one byte of its text; `chosen` are those of loops in one round, None: too many."""
-
-    variables: Variables
-    place: int
-    chosen: Mapping[str, str | None] = {}
-
-    def value(self, name: str) -> str | None:
-        """The value of a variable; None if it is not certain."""
-        chosen = self.chosen.get(name)
-        return chosen if chosen is not None and "*" not in chosen else self.variables.value(name, self.place)
-
-    def is_outside(self, name: str) -> bool:
-        """True if the line has no part in what a variable holds."""
-        return self.variables.is_outside(name)
-
-    def pattern(self, name: str) -> str | None:
-        """The pattern of the files whose names a loop gives a variable."""
-        return self.chosen[name] if name in self.chosen else self.variables.pattern(name, self.place)
 
 
 def rounds(variables: Variables, text: str, place: int) -> list[dict[str, str | None]]:
@@ -149,6 +129,18 @@ class Variables:
         if not learns or _ASKS.search(source):
             self._gather(root)
 
+    def at(self, place: int, chosen: Mapping[str, str | None] = MappingProxyType({})) -> Values:
+        """The variables as they are at one byte; `chosen` are those of loops in one round, None: too many."""
+
+        def value(name: str) -> str | None:
+            found = chosen.get(name)
+            return found if found is not None and "*" not in found else self.value(name, place)
+
+        def pattern(name: str) -> str | None:
+            return chosen[name] if name in chosen else self.pattern(name, place)
+
+        return Values(value, self.is_outside, pattern)
+
     def value(self, name: str, place: int) -> str | None:
         """The value of a variable at a byte of the text; None if it is not certain."""
         if self._anything or _OWN_OF_SHELLS.fullmatch(name):
@@ -156,17 +148,13 @@ class Variables:
         known = self._known.get(name)
         if known is not None:
             return known.value if self._sites.get(name) == 1 and known.begin <= place < known.end else None
-        if name in self._sites:
-            return None
-        return self._environment.get(name)
+        return None if name in self._sites else self._environment.get(name)
 
     def is_outside(self, name: str) -> bool:
         """True if the line has no part in what a variable holds: environment, names of found files, numbers."""
         if self._anything or _OWN_OF_SHELLS.fullmatch(name):
             return False
-        if name in self._sites:
-            return name in self._from_disk or self.is_number(name)
-        return self._is_whole
+        return name in self._from_disk or self.is_number(name) if name in self._sites else self._is_whole
 
     def pattern(self, name: str, place: int) -> str | None:
         """The pattern of the files whose names a loop gives a variable in its body; None if not certain."""
@@ -208,15 +196,16 @@ class Variables:
             return []
         self._asked.add(name)
         given = self._given.setdefault(name, [])
-        numbers = [one for one in given if one.is_number or (one.value is not None and self.is_number_word(one.value))]
+        numbers = [
+            one
+            for one in given
+            if one.is_number
+            or (one.value is not None and is_number_word(self._source, one.value, self.is_number, self.functions))
+        ]
         self._asked.discard(name)
         if not self._asked:  # else an answer may rest on what is still asked
             self._numbers[name] = numbers
         return numbers
-
-    def is_number_word(self, node: Node) -> bool:
-        """True if a word can only become a number."""
-        return is_number_word(self._source, node, self.is_number, self.functions)
 
     def gives_numbers(self, node: Node) -> bool:
         """True if a substitution can only give numbers."""
@@ -272,7 +261,6 @@ class Variables:
     # What sets them
 
     def _gather(self, root: Node) -> None:
-        candidates = self._candidates
         function = (-1, -1)
         for node in _all(root):
             kind = node.type
@@ -282,14 +270,14 @@ class Variables:
                 function = (node.start_byte, node.end_byte)
             if kind in CONSTRUCTS:
                 for one in assignments_of(self._source, node):
-                    self._note(one, node, function[0], candidates)
+                    self._note(one, node, function[0])
             elif kind == "command":
                 self._command(node, function[0])
             elif kind == "declaration_command":
                 self._note_unknown(assignments_of_builtin("declare", self._words(node.children[1:])), node, function[0])
             elif kind == "unset_command":
                 self._forgets(node.children[1:], node)
-        for node, name, value in candidates:
+        for node, name, value in self._candidates:
             if self._learns and self._sites[name] == 1:
                 self._learn(node, name, value)
         for name in set(self._functions) if self._clears else self._unset:
@@ -298,7 +286,7 @@ class Variables:
     def _words(self, nodes: list[Node]) -> list[Word]:
         return [read_word(self._text(one)) for one in nodes if one.type != "variable_assignment"]
 
-    def _note(self, one: Assigned, node: Node, function: int, candidates: list[tuple[Node, str, Node | None]]) -> None:
+    def _note(self, one: Assigned, node: Node, function: int) -> None:
         kind = node.type
         if one.is_function:
             self._function(node)
@@ -309,7 +297,7 @@ class Variables:
         elif kind == "variable_assignment" and not one.is_number:
             self._set(one.name, self._prefix_values(node, one.value, function))
             if self._is_statement(node):
-                candidates.append((node, one.name, one.value))
+                self._candidates.append((node, one.name, one.value))
             else:
                 self._sites[one.name] += 1
         else:
@@ -329,7 +317,7 @@ class Variables:
             self._clears = True
 
     def _text(self, node: Node) -> str:
-        return self._source[node.start_byte : node.end_byte].decode()
+        return text_of(self._source, node)
 
     def _set(self, name: str, given: _Given) -> None:
         if name == "IFS":
@@ -344,24 +332,19 @@ class Variables:
         """True for a plain assignment that stands alone, or behind `export` or `readonly`."""
         parent = node.parent
         is_plain = node.children[0].type == "variable_name" and len(node.children) in {2, 3}
-        exported = (
-            parent is not None
-            and parent.type == "declaration_command"
-            and parent.children[0].type in {"export", "readonly"}
-            and all(one.type in {"variable_assignment", "export", "readonly"} for one in parent.children)
-        )
-        is_statement = parent is not None and parent.type not in {"command", "declaration_command"}
-        return is_plain and node.children[1].type == "=" and (is_statement or exported)
+        if parent is None or not is_plain or node.children[1].type != "=" or parent.type == "command":
+            return False
+        first, *rest = (one.type for one in parent.children)
+        exported = first in {"export", "readonly"} and {"variable_assignment", "export", "readonly"}.issuperset(rest)
+        return parent.type != "declaration_command" or exported
 
     def _learn(self, node: Node, name: str, value: Node | None) -> None:
         text = self._read_plain_value(node, value)
         if text is not None:
             self._known[name] = _Known(text, node.end_byte, _holds_until(node))
         elif value is not None and value.type == "array":
-            ones = [read_word(self._text(one), Here(self, node.start_byte)) for one in value.named_children]
-            texts = [
-                one.text for one in ones if one.text is not None and not one.tilde and not one.text.startswith("[")
-            ]
+            ones = [read_word(self._text(one), self.at(node.start_byte)) for one in value.named_children]
+            texts = [one.text for one in ones if one.text is not None and not one.tilde and one.text[:1] != "["]
             if len(texts) == len(ones):
                 self._lists[name] = (texts, node.end_byte, _holds_until(node))
 
@@ -370,7 +353,7 @@ class Variables:
             return ""
         if value.type in {"array", "subscript"} or b"~" in self._source[node.start_byte : node.end_byte]:
             return None
-        word = read_word(self._text(value), Here(self, node.start_byte))
+        word = read_word(self._text(value), self.at(node.start_byte))
         return None if word.tilde or not word.valid else word.text
 
     def _command(self, node: Node, function: int) -> None:
@@ -428,8 +411,7 @@ class Variables:
         self.defines_functions = True
         name = node.child_by_field_name("name")
         if name is not None:
-            known = _Known("", node.end_byte, _holds_until(node))
-            self._functions.setdefault(self._text(name), []).append(known)
+            self._functions.setdefault(self._text(name), []).append(_Known("", node.end_byte, _holds_until(node)))
 
 
 def _all(root: Node) -> Iterator[Node]:
@@ -465,14 +447,8 @@ def _holds_until(statement: Node) -> int:
 
 def _chain_end(last: Node) -> int:
     """The end of the `&&` chain of which `last` is the part that has just succeeded."""
-    while True:
-        parent = last.parent
-        if (
-            parent is None
-            or parent.type != "list"
-            or len(parent.children) != 3
-            or parent.children[0] != last
-            or parent.children[1].type != "&&"
-        ):
-            return last.end_byte
+    while (parent := last.parent) is not None and parent.type == "list" and len(parent.children) == 3:
+        if parent.children[0] != last or parent.children[1].type != "&&":
+            break
         last = parent
+    return last.end_byte

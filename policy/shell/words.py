@@ -10,11 +10,18 @@ from policy.paths import ELSEWHERE
 from policy.programs.row import Option, Program, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tree_sitter import Node
 
-    from policy.shell.variables import Here
+
+class Values(NamedTuple):
+    """What is known of variables at one place of a line: the value that is certain, whether the line has no part in
+    it, the pattern of the files whose names a loop gives it."""
+
+    value: Callable[[str], str | None]
+    is_outside: Callable[[str], bool]
+    pattern: Callable[[str], str | None]
 
 
 class ShownText(NamedTuple):
@@ -89,7 +96,7 @@ def plain(text: str) -> Word:
     return Word(text, text)
 
 
-def read_word(source: str, values: Here | None = None) -> Word:
+def read_word(source: str, values: Values | None = None) -> Word:
     """Reads one word as bash spells it. Brace, command and pathname expansion make it unknown, and the expansion of
     each variable of which `values` does not say what it holds."""
     if _PLAIN.fullmatch(source):
@@ -99,7 +106,6 @@ def read_word(source: str, values: Here | None = None) -> Word:
         return special
     kept: list[str] = []
     place, end = 0, len(source)
-    tilde = source.startswith("~")
     while place < end:
         run = _ORDINARY.match(source, place)
         if run:
@@ -115,10 +121,7 @@ def read_word(source: str, values: Here | None = None) -> Word:
             if place < 0:
                 return _INVALID
             if dynamic:
-                return Word(
-                    None, "".join(kept), splits=_may_split(source), tilde=tilde, pattern=_pattern(source, values),
-                    outside=_is_outside(source, values),
-                )  # fmt: skip
+                return _expanding("".join(kept), source, values, splits=_may_split(source))
         elif character in _UNREADABLE:
             return _INVALID
         else:
@@ -129,14 +132,16 @@ def read_word(source: str, values: Here | None = None) -> Word:
                 continue
             if _is_expansion(source, place):
                 splits = character not in "*?[" or any(mark in source for mark in "$`{")
-                return Word(
-                    None, "".join(kept), splits=splits, tilde=tilde, globs=not splits, pattern=_pattern(source, values),
-                    outside=_is_outside(source, values),
-                )  # fmt: skip
+                return _expanding("".join(kept), source, values, splits=splits, globs=not splits)
             kept.append(character)
             place += 1
     text = "".join(kept)
-    return Word(text, text, tilde=tilde, quoted=text != source)
+    return Word(text, text, tilde=source.startswith("~"), quoted=text != source)
+
+
+def _expanding(prefix: str, source: str, values: Values | None, *, splits: bool, globs: bool = False) -> Word:
+    pattern, outside = _pattern(source, values), _is_outside(source, values)
+    return Word(None, prefix, splits, source.startswith("~"), globs=globs, pattern=pattern, outside=outside)
 
 
 def decode_escapes(text: str) -> str | None:
@@ -169,7 +174,7 @@ def _special(source: str) -> Word | None:
     return None
 
 
-def _read_string(source: str, place: int, kept: list[str], values: Here | None) -> tuple[int, bool]:
+def _read_string(source: str, place: int, kept: list[str], values: Values | None) -> tuple[int, bool]:
     """Reads to the closing quote: the place behind it, and False; or any place and True where something expands."""
     end = len(source)
     while place < end:
@@ -201,14 +206,14 @@ def _read_string(source: str, place: int, kept: list[str], values: Here | None) 
     return -1, False
 
 
-def _read_variable(source: str, place: int, values: Here | None) -> tuple[str, int] | None:
+def _read_variable(source: str, place: int, values: Values | None) -> tuple[str, int] | None:
     """The value of the variable at a dollar, and the place after its name."""
     found = _VARIABLE.match(source, place) if values is not None else None
     value = values.value(found[1] or found[2]) if found is not None and values is not None else None
     return None if found is None or value is None or _CONTROLS.search(value) else (value, found.end())
 
 
-def _read_bare_variable(source: str, place: int, values: Here | None) -> tuple[str, int] | None:
+def _read_bare_variable(source: str, place: int, values: Values | None) -> tuple[str, int] | None:
     """The same outside of quotes, where only a plain value stays one word; or the text of a `$'…'` there."""
     escaped = _ANSI_C.match(source, place)
     if escaped is not None:
@@ -218,7 +223,7 @@ def _read_bare_variable(source: str, place: int, values: Here | None) -> tuple[s
     return known if known is not None and known[0] and _PLAIN.fullmatch(known[0]) else None
 
 
-def _is_outside(source: str, values: Here | None) -> bool:
+def _is_outside(source: str, values: Values | None) -> bool:
     """True if all that expands in a word are variables that the line has no part in."""
     if values is None:
         return False
@@ -226,7 +231,7 @@ def _is_outside(source: str, values: Here | None) -> bool:
     return bool(names) and not _EXPANDING.search(_VARIABLE.sub("", source)) and all(map(values.is_outside, names))
 
 
-def _pattern(source: str, values: Here | None) -> str | None:
+def _pattern(source: str, values: Values | None) -> str | None:
     """The word as a pattern, loops' patterns in it; None where something else expands, or is quoted."""
     if "$" not in source or values is None:
         return None if _QUOTES.search(source) else source
