@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from policy.facts import OsFamily
 
 _T = TypeVar("_T")
+_N = TypeVar("_N", int, float | None)
 
 
 def camel(name: str) -> str:
@@ -218,50 +219,37 @@ class PolicyBundle(_Content):
         return result
 
 
-_PARTS: dict[tuple[type, str], type] = {
-    (PolicyBundle, "capabilities"): Capability,
-    (PolicyBundle, "llmPolicy"): LlmPolicy,
-    (PolicyBundle, "approvalRules"): ApprovalRule,
-    (PolicyBundle, "mcpServers"): McpServer,
-    (PolicyBundle, "redactionRules"): RedactionRule,
-    (PolicyBundle, "sandbox"): SandboxPolicy,
-    (Capability, "commandPolicies"): CommandPolicy,
-    (Capability, "toolPolicies"): ToolPolicy,
-    (CommandPolicy, "arguments"): ArgumentRule,
-}
-
-
+PARTS: Final[dict[str, type]] = {
+    cls.__name__: cls
+    for cls in (
+        PolicyBundle, Capability, LlmPolicy, ApprovalRule, McpServer, RedactionRule, SandboxPolicy, CommandPolicy,
+        ToolPolicy, ArgumentRule,
+    )
+}  # fmt: skip
+"""The classes that a bundle is made of."""
 NO_DEFAULT: Final = object()
 
 
 class Member(NamedTuple):
-    """A field of a bundle's class: Python name, annotation as written, default (NO_DEFAULT where it is required)."""
+    """A field of a bundle's class: Python name, annotation as written, default (NO_DEFAULT where it is required), and
+    the class of the object, or of the list's items, that stands there; None for plain values."""
 
     name: str
     annotation: str
     default: object
+    part: type | None
 
 
 @lru_cache(maxsize=16)
 def members(cls: Any) -> dict[str, Member]:
     """The fields of a bundle's class by their JSON names."""
     written = next(base for base in cls.__mro__ if "_fields" in base.__dict__).__annotations__
-    return {camel(name): Member(name, written[name], cls._field_defaults.get(name, NO_DEFAULT)) for name in cls._fields}
-
-
-def is_part(cls: object) -> bool:
-    """True if this is one of the classes that a bundle is made of."""
-    return cls is PolicyBundle or cls in _PARTS.values()
-
-
-def json_names(cls: type) -> tuple[str, ...]:
-    """The JSON names of a bundle class's fields."""
-    return tuple(members(cls))
-
-
-def bundle_part(cls: type, json_name: str) -> type | None:
-    """The class of the object, or of the list's items, that stands at a field; None for plain values."""
-    return _PARTS.get((cls, json_name))
+    found = {}
+    for name in cls._fields:
+        inner = written[name].removesuffix(" | None").removeprefix("tuple[").removesuffix(", ...]")
+        member = Member(name, written[name], cls._field_defaults.get(name, NO_DEFAULT), PARTS.get(inner))
+        found[camel(name)] = member
+    return found
 
 
 def _to_json(value: Any) -> Any:
@@ -269,26 +257,26 @@ def _to_json(value: Any) -> Any:
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if not isinstance(value, tuple):
         return value
-    if not is_part(value.__class__):
+    if value.__class__ not in PARTS.values():
         return [_to_json(item) for item in value]
     shape: dict[str, Any] = {}
-    for json_name, (name, _, default) in members(value.__class__).items():
-        item = getattr(value, name)
-        if default is NO_DEFAULT or item != default:
+    for json_name, member in members(value.__class__).items():
+        item = getattr(value, member.name)
+        if member.default is NO_DEFAULT or item != member.default:
             shape[json_name] = _to_json(item)
     return shape
 
 
 def _from_json(cls: type, raw: Mapping[str, Any]) -> Any:
-    names = members(cls)
+    known = members(cls)
     values: dict[str, Any] = {}
     for json_name, item in raw.items():
-        part = _PARTS.get((cls, json_name))
+        name, _, _, part = known[json_name]
         if isinstance(item, list):
             value: Any = tuple(_from_json(part, one) if part else one for one in item)
         else:
             value = item if part is None or item is None else _from_json(part, item)
-        values[names[json_name].name] = value
+        values[name] = value
     return cls(**values)
 
 
@@ -383,8 +371,8 @@ def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
     kept = [entry for entry in bundle.capabilities if entry.name not in narrowing.disabled_capabilities]
     less = bundle._replace(
         capabilities=tuple(_narrow_capability(entry, narrowing) for entry in kept),
-        llm_policy=_narrow_llm(bundle.llm_policy, narrowing),
-        approval_timeout_s=_shorter(bundle.approval_timeout_s, narrowing.approval_timeout_s),
+        llm_policy=common_llm_limits(bundle.llm_policy, narrowing),
+        approval_timeout_s=_least(bundle.approval_timeout_s, narrowing.approval_timeout_s),
     )
     return less.keep_known(bundle, by_groups=bundle.by_groups.difference(narrowing.blocked_paths))
 
@@ -418,12 +406,12 @@ def common_limits(one: Capability | None, other: Capability | None, os: OsFamily
     )
 
 
-def common_llm_limits(one: LlmPolicy, other: LlmPolicy) -> LlmPolicy:
-    """The limits of model calls under two bundles: the smaller of each. The models are those of the first."""
-    return one._replace(
-        max_input_tokens=min(one.max_input_tokens, other.max_input_tokens),
-        max_output_tokens=min(one.max_output_tokens, other.max_output_tokens),
-        max_session_tokens=min(one.max_session_tokens, other.max_session_tokens),
+def common_llm_limits(policy: LlmPolicy, other: LlmPolicy | Narrowing) -> LlmPolicy:
+    """The limits of model calls under both: the smaller of each. The models are those of the first."""
+    return policy._replace(
+        max_input_tokens=_least(policy.max_input_tokens, other.max_input_tokens),
+        max_output_tokens=_least(policy.max_output_tokens, other.max_output_tokens),
+        max_session_tokens=_least(policy.max_session_tokens, other.max_session_tokens),
     )
 
 
@@ -455,15 +443,13 @@ def _inner(roots: tuple[str, ...], others: tuple[str, ...], os: OsFamily) -> tup
 
 
 def _narrow_capability(entry: Capability, narrowing: Narrowing) -> Capability:
-    is_file = entry.name in FILE_CAPABILITIES
+    is_file, is_shell = entry.name in FILE_CAPABILITIES, entry.name == CapabilityName.SHELL_EXEC
     unchanged = narrowing.unchanged_paths if entry.name in CHANGING else ()
     blocked = (*narrowing.blocked_paths, *unchanged) if is_file else ()
     return entry._replace(
         blocked_paths=_union(entry.blocked_paths, blocked),
-        blocked_commands=_union(
-            entry.blocked_commands, narrowing.blocked_commands if entry.name == CapabilityName.SHELL_EXEC else ()
-        ),
-        command_policies=_more_policies(entry, narrowing.command_policies),
+        blocked_commands=_union(entry.blocked_commands, narrowing.blocked_commands if is_shell else ()),
+        command_policies=_union(entry.command_policies, narrowing.command_policies if is_shell else ()),
         blocked_domains=_union(
             entry.blocked_domains, narrowing.blocked_domains if entry.name == CapabilityName.NETWORK_HTTP else ()
         ),
@@ -472,21 +458,7 @@ def _narrow_capability(entry: Capability, narrowing: Narrowing) -> Capability:
     )
 
 
-def _more_policies(entry: Capability, added: tuple[CommandPolicy, ...]) -> tuple[CommandPolicy, ...] | None:
-    if entry.name != CapabilityName.SHELL_EXEC or not added:
-        return entry.command_policies
-    return tuple(dict.fromkeys((*(entry.command_policies or ()), *added)))
-
-
-def _narrow_llm(policy: LlmPolicy, narrowing: Narrowing) -> LlmPolicy:
-    return policy._replace(
-        max_input_tokens=_least(policy.max_input_tokens, narrowing.max_input_tokens),
-        max_output_tokens=_least(policy.max_output_tokens, narrowing.max_output_tokens),
-        max_session_tokens=_least(policy.max_session_tokens, narrowing.max_session_tokens),
-    )
-
-
-def _union(present: tuple[str, ...] | None, added: tuple[str, ...]) -> tuple[str, ...] | None:
+def _union(present: tuple[_T, ...] | None, added: tuple[_T, ...]) -> tuple[_T, ...] | None:
     return tuple(dict.fromkeys((*(present or ()), *added))) if added else present
 
 
@@ -494,9 +466,6 @@ def _smaller(present: int | None, limit: int | None) -> int | None:
     return limit if present is None else _least(present, limit)
 
 
-def _shorter(present: float | None, limit: float | None) -> float | None:
+def _least(present: _N, limit: _N | None) -> _N:
+    """A limit is for what has one already."""
     return present if present is None or limit is None else min(present, limit)
-
-
-def _least(present: int, limit: int | None) -> int:
-    return present if limit is None else min(present, limit)

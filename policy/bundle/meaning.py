@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from policy import patterns
-from policy.bundle import BundleProblem, Capability, json_names, nearest
+from policy.bundle import BundleProblem, Capability, members, nearest
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION, words
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, normalize, split_nested
@@ -185,7 +185,7 @@ SCOPES: dict[str, frozenset[str]] = {
     Name.LLM_CALL: frozenset(),
 }
 """The lists that restrict each capability. Any other list would look like a limit and be none."""
-SCOPE_FIELDS: tuple[str, ...] = tuple(one for one in json_names(Capability) if any(one in it for it in SCOPES.values()))
+SCOPE_FIELDS: tuple[str, ...] = tuple(one for one in members(Capability) if any(one in it for it in SCOPES.values()))
 """All of those lists, in the order of the class."""
 SENT_ELSEWHERE: tuple[str, ...] = (
     Name.FILE_READ,
@@ -223,7 +223,7 @@ def scope_problems(path: str, entry: dict[str, Any]) -> Iterator[BundleProblem]:
         if field in known or value is None or (field in HARMLESS_EMPTY and value in ([], ())):
             continue
         meant = [other for other in ALL_CAPABILITIES if field in SCOPES[other]]
-        limits = ", ".join(one for one in json_names(Capability) if one in known)
+        limits = ", ".join(one for one in members(Capability) if one in known)
         hint = f"{name} has {limits}" if limits else f"it is for {', '.join(meant)}"
         yield BundleProblem(f"{path}.{field}", f"restricts nothing in {name}", hint)
 

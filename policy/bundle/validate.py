@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.json_text import TooDeep, check_depth, describe_bytes, describe_json
 from config.lean_typing import NamedTuple
-from policy import bundle as model
 from policy.bundle import (
     NO_DEFAULT,
+    PARTS,
     BundleProblem,
     BundleProblems,
     CommandPolicy,
     PolicyBundle,
-    is_part,
-    json_names,
     members,
     nearest,
     together,
@@ -188,61 +186,39 @@ def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[Comm
     except (ValueError, TypeError) as fault:
         raise BundleProblems((BundleProblem(name, f"is not JSON: {fault}"),)) from None
     of_types: list[BundleProblem] = []
-    policies = _read_list(CommandPolicy, shape, of_types, (name,))
+    policies = _reader("tuple[CommandPolicy, ...]")(shape, (name,), of_types)
     of_values: list[BundleProblem] = []
     for place, entry in enumerate(entries):
         of_values += command_policy_problems(f"{name}[{place}]", entry)
-        of_values += _grants(f"{name}[{place}]", entry)
+        if entry.get("startsPrograms") is True:
+            where = f"{name}[{place}].startsPrograms"
+            of_values.append(BundleProblem(where, "is true, and configuration only narrows", "false, or leave it out"))
     problems = together(of_types, of_values)
     if problems:
         raise BundleProblems(problems)
     return tuple(policies)
 
 
-def _grants(path: str, entry: dict[str, Any]) -> Iterator[BundleProblem]:
-    if entry.get("startsPrograms") is True:
-        yield BundleProblem(
-            f"{path}.startsPrograms", "is true, and configuration only narrows", "false, or leave it out"
-        )
-
-
 def _read_object(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
     """The value of the class, or _WRONG with what is wrong added to `problems`, in the order of the class's fields."""
     if not isinstance(shape, dict):
         return _wrong(problems, place, "must be an object")
-    known = _members(cls)
+    known = members(cls)
     values: dict[str, Any] = {}
     for json_name, member in known.items():
         if json_name in shape:
-            values[member.name] = member.read(shape[json_name], (*place, json_name), problems)
-        elif member.is_required:
+            values[member.name] = _reader(member.annotation)(shape[json_name], (*place, json_name), problems)
+        elif member.default is NO_DEFAULT:
             example = _EXAMPLES.get(json_name)
             _wrong(problems, (*place, json_name), MISSING, None if example is None else f"such as {example}")
             values[member.name] = _WRONG
     unknown = [name for name in shape if name not in known]
     for name in unknown:
-        _wrong(problems, (*place, name), UNKNOWN, nearest(name, json_names(cls)))
+        _wrong(problems, (*place, name), UNKNOWN, nearest(name, tuple(known)))
     return _WRONG if unknown or any(value is _WRONG for value in values.values()) else cls(**values)
 
 
-def _read_list(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
-    return _many(lambda value, at, found: _read_object(cls, value, found, at))(shape, place, problems)
-
-
-class _Member(NamedTuple):
-    name: str
-    read: Read
-    is_required: bool
-
-
-@lru_cache(maxsize=16)
-def _members(cls: Any) -> Mapping[str, _Member]:
-    return {
-        json_name: _Member(name, _reader(annotation), default is NO_DEFAULT)
-        for json_name, (name, annotation, default) in members(cls).items()
-    }
-
-
+@lru_cache(maxsize=64)
 def _reader(annotation: str) -> Read:
     """Return the reader of an annotation's values. Raises TypeError for one that no class has had so far."""
     if annotation in _PLAIN:
@@ -253,8 +229,8 @@ def _reader(annotation: str) -> Read:
         return _many(_reader(annotation.removeprefix("tuple[").removesuffix(", ...]")))
     if annotation.startswith("Literal["):
         return _one_of(annotation.removeprefix("Literal[").removesuffix("]"))
-    cls: Any = getattr(model, annotation, None)
-    if not is_part(cls):
+    cls = PARTS.get(annotation)
+    if cls is None:
         raise TypeError(f"a bundle's field is annotated with {annotation}, which nothing reads yet")
     return lambda value, place, problems: _read_object(cls, value, problems, place)
 
@@ -389,7 +365,8 @@ def extend(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:
     added to, objects of the same id replace. Both shapes are good."""
     whole = {name: value for name, value in base.items() if name not in _NOT_IN_BUNDLES}
     whole["sessionId"] = ANY_SESSION
-    whole[_VERSION] = f"{base[_VERSION]}+{_short_hash(shape)}"
+    digest = sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()  # how the file is laid out does not count
+    whole[_VERSION] = f"{base[_VERSION]}+{digest[:_HASH_DIGITS]}"
     for name, value in shape.items():
         if name == "capabilities":
             whole[name] = _join_by_id(base[name], value, "name", _merge)
@@ -400,10 +377,6 @@ def extend(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:
         elif name not in _NOT_IN_BUNDLES:
             whole[name] = value
     return whole
-
-
-def _short_hash(shape: Mapping[str, Any]) -> str:
-    return sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:_HASH_DIGITS]
 
 
 def _join_by_id(
@@ -465,7 +438,7 @@ def _types(shape: Mapping[str, Any]) -> Iterator[BundleProblem]:
         if one.message == MISSING and may_miss:
             continue
         is_top = one.message == UNKNOWN and one.path in shape
-        yield one._replace(hint=nearest(one.path, (*json_names(PolicyBundle), EXTENDS))) if is_top else one
+        yield one._replace(hint=nearest(one.path, (*members(PolicyBundle), EXTENDS))) if is_top else one
 
 
 # What a good bundle says to no effect: each is worth a warning.

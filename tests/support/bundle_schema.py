@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from policy.bundle import (
     NO_DEFAULT,
+    PARTS,
     ApprovalRule,
     ArgumentRule,
     Capability,
@@ -22,7 +23,6 @@ from policy.bundle import (
     PolicyBundle,
     RedactionRule,
     ToolPolicy,
-    is_part,
     members,
 )
 from policy.bundle.builtin import GROUP_NAMES, PLACEHOLDERS
@@ -202,7 +202,7 @@ def _of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "items": _of(inner[0], definitions)}
     if origin in (Union, UnionType) and inner[1:] == (NoneType,):
         return {"anyOf": [_of(inner[0], definitions), {"type": "null"}]}
-    if is_part(hint):
+    if hint in PARTS.values():
         if hint.__name__ not in definitions:
             _define(hint, definitions)
         return {"$ref": f"#/$defs/{hint.__name__}"}

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, place_groups, template_as_written, write_template
-from policy.bundle import BundleProblems, LlmPolicy, PolicyBundle, bundle_part, json_names
+from policy.bundle import BundleProblems, LlmPolicy, PolicyBundle, members
 from policy.bundle.builtin import PlaceholderValues
 from policy.bundle.validate import BuiltIns, parse_file_bundle
 from policy.names import ALL_CAPABILITIES
@@ -127,7 +127,7 @@ def test_bad_bundles(shape: Any) -> None:
 OPTIONAL = ("expiresAt", "mcpServers", "redactionRules", "sandbox", "approvalTimeoutS")
 
 
-@each_row("field", json_names(PolicyBundle))
+@each_row("field", list(members(PolicyBundle)))
 @each_row("extends", [False, True])
 def test_what_is_required(field: str, extends: bool) -> None:
     shape = bundle(Path("/srv")) | ({"extends": "ci"} if extends else {})
@@ -135,7 +135,7 @@ def test_what_is_required(field: str, extends: bool) -> None:
     agree(shape, valid=extends or field in OPTIONAL)
 
 
-@pytest.mark.parametrize("field", json_names(LlmPolicy))
+@pytest.mark.parametrize("field", list(members(LlmPolicy)))
 def test_what_is_required_of_the_llm_policy(field: str) -> None:
     shape = bundle(Path("/srv"))
     del shape["llmPolicy"][field]
@@ -210,8 +210,8 @@ SCALARS = st.none() | st.booleans() | NUMBERS | TEXTS
 def of_class(cls: type) -> st.SearchStrategy[dict[str, Any]]:
     """Objects of a bundle's class whose fields may hold anything that some field may."""
     fields: dict[str, st.SearchStrategy[Any]] = {}
-    for name in json_names(cls):
-        part = bundle_part(cls, name)
+    for name in list(members(cls)):
+        part = members(cls)[name].part
         fields[name] = SCALARS | st.lists(TEXTS, max_size=2)
         if part is not None:
             fields[name] = st.lists(of_class(part), max_size=2)
@@ -228,7 +228,7 @@ def of_class(cls: type) -> st.SearchStrategy[dict[str, Any]]:
 
 def one_change() -> st.SearchStrategy[dict[str, Any]]:
     """A good bundle in which one part is another, or has other fields."""
-    parts = {name: bundle_part(PolicyBundle, name) for name in json_names(PolicyBundle)}
+    parts = {name: member.part for name, member in members(PolicyBundle).items()}
     good: dict[str, dict[str, Any]] = {
         "approvalRules": {"approvalRuleId": "r", "title": "", "description": ""},
         "mcpServers": {"name": "m", "transport": "stdio", "command": "x"},
@@ -240,7 +240,7 @@ def one_change() -> st.SearchStrategy[dict[str, Any]]:
     objects = ("llmPolicy", "sandbox")
 
     def some(part: type, base: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-        few = st.lists(st.sampled_from(json_names(part)), max_size=2)
+        few = st.lists(st.sampled_from(list(members(part))), max_size=2)
         return st.tuples(of_class(part), few).map(lambda it: base | {k: v for k, v in it[0].items() if k in it[1]})
 
     choices = []
