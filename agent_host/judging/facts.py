@@ -16,7 +16,7 @@ from policy.names import CapabilityName
 from policy.paths import ANY_DEPTH, finds_name, is_pattern, normalize, split_nested
 from policy.redaction import Redaction
 from policy.rules.native_exec import places_of
-from policy.rules.protected_paths import STEERING, is_laid_out, repositories_by_shape, repositories_in_the_making
+from policy.rules.protected_paths import SHAPE, STEERING, is_laid_out, repositories_by_shape
 from policy.shell import BadArgv, argv_of, line_of, parse_line, paths_in_line, variables_of, words_of
 from policy.shell.variables import names_read
 
@@ -225,7 +225,7 @@ def _is_in_repository(path: str) -> bool:
 def _repository_made(path: str) -> str | None:
     """Return the directory that `path` would make a git directory, in which names by which git starts programs are
     there already; None for none."""
-    for directory, part in repositories_in_the_making(normalize(path, _OS_FAMILY), _OS_FAMILY):
+    for directory, part in repositories_by_shape(normalize(path, _OS_FAMILY), _OS_FAMILY, SHAPE):
         try:
             names = os.listdir(directory)
         except (OSError, ValueError):

@@ -39,8 +39,6 @@ def meaning(
     """Find the problems in the values of a bundle's JSON shape, whose types may be wrong as well. `checks` are those of
     the wire for the entries of lists unless others are given; `more_rules` are approval rules that stand elsewhere."""
     yield from _top(shape)
-    yield from _approval_timeout(shape.get("approvalTimeoutS"))
-    yield from _sandbox(shape.get("sandbox"))
     yield from _llm_policy(shape.get("llmPolicy"))
     rules = objects(shape.get("approvalRules"))
     yield from _unique("approvalRules", rules, "approvalRuleId")
@@ -71,18 +69,13 @@ def _top(shape: dict[str, Any]) -> Iterator[BundleProblem]:
     if isinstance(session, str) and session != ANY_SESSION and not re.fullmatch(SESSION_ID, session):
         said = "is empty" if not session else f"{session!r} names no session"
         yield BundleProblem("sessionId", said, "1 to 128 of A-Z a-z 0-9 _ -, or '*' for any session")
-
-
-def _approval_timeout(value: Any) -> Iterator[BundleProblem]:
-    low, high = APPROVAL_TIMEOUT_S
-    if isinstance(value, int | float) and not isinstance(value, bool) and not low <= value <= high:
-        yield BundleProblem("approvalTimeoutS", f"{value} is not between {low} and {high}", "seconds, such as 300")
-
-
-def _sandbox(value: Any) -> Iterator[BundleProblem]:
-    if isinstance(value, dict) and value.get("allowOff") is True:
+    wait, (low, high) = shape.get("approvalTimeoutS"), APPROVAL_TIMEOUT_S
+    if isinstance(wait, int | float) and not isinstance(wait, bool) and not low <= wait <= high:
+        yield BundleProblem("approvalTimeoutS", f"{wait} is not between {low} and {high}", "seconds, such as 300")
+    sandbox = shape.get("sandbox")
+    if isinstance(sandbox, dict) and sandbox.get("allowOff") is True:
         for field in ("required", "minimumLevel"):
-            if value.get(field):
+            if sandbox.get(field):
                 yield BundleProblem("sandbox.allowOff", f"says the opposite of {field}", "leave one of the two out")
 
 
@@ -110,8 +103,7 @@ def _server(path: str, server: dict[str, Any]) -> Iterator[BundleProblem]:
 
 
 def _redaction_rule(path: str, rule: dict[str, Any]) -> Iterator[BundleProblem]:
-    if rule.get("redactionRuleId") == "":
-        yield BundleProblem(f"{path}.redactionRuleId", "is empty", "it stands in the placeholders")
+    yield from _empty(path, rule, "redactionRuleId", "it stands in the placeholders")
     pattern = rule.get("pattern")
     try:
         if isinstance(pattern, str):
@@ -130,14 +122,13 @@ def _is_moment(value: Any) -> bool:
 def _llm_policy(policy: Any) -> Iterator[BundleProblem]:
     if not isinstance(policy, dict):
         return
-    if policy.get("allowedModels") == []:
-        yield BundleProblem("llmPolicy.allowedModels", "is empty", "name at least one model")
     models = policy.get("allowedModels")
+    if models == []:
+        yield BundleProblem("llmPolicy.allowedModels", "is empty", "name at least one model")
     for place, model in enumerate(models if isinstance(models, (list, tuple)) else []):
         if model == "":
-            yield BundleProblem(
-                f"llmPolicy.allowedModels[{place}]", "is empty", "name a model, such as claude-sonnet-4-5"
-            )
+            path = f"llmPolicy.allowedModels[{place}]"
+            yield BundleProblem(path, "is empty", "name a model, such as claude-sonnet-4-5")
     yield from check_least("llmPolicy", policy, _TOKENS, "a number of tokens, such as 200000")
 
 
@@ -146,9 +137,8 @@ def _unique(path: str, items: list[tuple[int, dict[str, Any]]], field: str) -> I
     for place, item in items:
         name = item.get(field)
         if isinstance(name, str) and first.setdefault(name, place) != place:
-            yield BundleProblem(
-                f"{path}[{place}].{field}", f"{name!r} stands at {path}[{first[name]}] already", "merge the two"
-            )
+            said = f"{name!r} stands at {path}[{first[name]}] already"
+            yield BundleProblem(f"{path}[{place}].{field}", said, "merge the two")
 
 
 def _capability(
@@ -188,13 +178,8 @@ SCOPES: dict[str, frozenset[str]] = {
 SCOPE_FIELDS: tuple[str, ...] = tuple(one for one in members(Capability) if any(one in it for it in SCOPES.values()))
 """All of those lists, in the order of the class."""
 SENT_ELSEWHERE: tuple[str, ...] = (
-    Name.FILE_READ,
-    Name.FILE_WRITE,
-    Name.FILE_DELETE,
-    Name.SHELL_EXEC,
-    Name.NETWORK_HTTP,
-    Name.TOOL_INVOKE,
-)
+    Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE, Name.SHELL_EXEC, Name.NETWORK_HTTP, Name.TOOL_INVOKE,
+)  # fmt: skip
 """The capabilities whose tools may be sent to the Backend Tool Service: those of this machine's tools."""
 HARMLESS_EMPTY = words(
     "allowedVariables blockedPaths blockedCommands blockedDomains commandPolicies toolPolicies insteadOf"
@@ -300,9 +285,7 @@ def command_entry(value: str) -> tuple[str, str] | None:
         return f"{value!r} is not a program name", "use commandPolicies to judge arguments"
     if CONTROL.search(value):
         return f"{value!r} has control characters", "no program is named with them"
-    if any(character in NO_PROGRAM for character in value) or (
-        value not in _BRACKETS and any(character in "[]" for character in value)
-    ):
+    if not set(NO_PROGRAM if value in _BRACKETS else NO_PROGRAM + "[]").isdisjoint(value):
         return f"{value!r} is not a program name", "entries are compared as they are, not as patterns or lines"
     return None
 
@@ -320,10 +303,7 @@ def _domain_entry(value: str) -> tuple[str, str] | None:
 
 def _tool_entry(value: str) -> tuple[str, str] | None:
     if not value or CONTROL.search(value) or any(character.isspace() for character in value):
-        return (
-            f"{value!r} is not the name of a tool",
-            "entries are names, or patterns such as server/*",
-        )
+        return f"{value!r} is not the name of a tool", "entries are names, or patterns such as server/*"
     return None
 
 
@@ -334,11 +314,9 @@ def _variable_entry(value: str) -> tuple[str, str] | None:
 
 
 def _check_delegated(value: str) -> tuple[str, str] | None:
-    return (
-        None
-        if value in SENT_ELSEWHERE
-        else (f"{value!r} has no tools that could run there", f"these have: {', '.join(SENT_ELSEWHERE)}")
-    )
+    if value in SENT_ELSEWHERE:
+        return None
+    return f"{value!r} has no tools that could run there", f"these have: {', '.join(SENT_ELSEWHERE)}"
 
 
 ENTRY_CHECKS: EntryChecks = {

@@ -96,9 +96,8 @@ def check_usable(bundle: PolicyBundle, *, session_id: str, now: datetime) -> lis
     """Why a valid bundle can't be used for this session now; empty when it can (AH 3.2 step 5, 8.6)."""
     problems: list[BundleProblem] = []
     if bundle.schema_version != SCHEMA_VERSION:
-        problems.append(
-            BundleProblem("schemaVersion", f"is {bundle.schema_version}", f"this host reads {SCHEMA_VERSION}")
-        )
+        said = f"is {bundle.schema_version}"
+        problems.append(BundleProblem("schemaVersion", said, f"this host reads {SCHEMA_VERSION}"))
     if now >= bundle.expires_at:
         problems.append(BundleProblem("expiresAt", f"the bundle expired at {bundle.expires_at.isoformat()}"))
     if bundle.session_id not in {ANY_SESSION, session_id}:
@@ -114,7 +113,8 @@ def read_shape(raw: bytes | dict[str, Any]) -> tuple[dict[str, Any], list[Bundle
     problems: list[BundleProblem] = []
     shape = _read(raw, problems) if isinstance(raw, bytes) else _load_json(raw)
     if not isinstance(shape, dict):
-        raise BundleProblems(tuple(problems) or (BundleProblem("", f"is not a JSON object, but {_kind(shape)}"),))
+        kind = "a list" if isinstance(shape, list) else "text" if isinstance(shape, str) else json.dumps(shape)
+        raise BundleProblems(tuple(problems) or (BundleProblem("", f"is not a JSON object, but {kind}"),))
     return shape, problems
 
 
@@ -135,13 +135,12 @@ def _read(raw: bytes, problems: list[BundleProblem]) -> Any:
         return None
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        shape = dict(pairs)
-        left = dict.fromkeys(shape, 1)
+        shape: dict[str, Any] = {}
         twice: dict[str, None] = {}
-        for name, _ in pairs:
-            left[name] -= 1
-            if left[name] < 0:
+        for name, value in pairs:
+            if name in shape:
                 twice[name] = None
+            shape[name] = value
         problems.extend(BundleProblem(name, "the field stands twice in one object") for name in twice)
         return shape
 
@@ -160,10 +159,6 @@ def _read(raw: bytes, problems: list[BundleProblem]) -> Any:
     except ValueError as fault:
         problems.append(BundleProblem("", f"is not JSON: {fault}"))
     return None
-
-
-def _kind(value: Any) -> str:
-    return "a list" if isinstance(value, list) else "text" if isinstance(value, str) else json.dumps(value)
 
 
 def read_typed(shape: Any) -> tuple[PolicyBundle | None, list[BundleProblem]]:
@@ -224,7 +219,8 @@ def _reader(annotation: str) -> Read:
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     if annotation.endswith(" | None"):
-        return _or_null(_reader(annotation.removesuffix(" | None")))
+        read = _reader(annotation.removesuffix(" | None"))
+        return lambda value, place, problems: None if value is None else read(value, place, problems)
     if annotation.startswith("tuple[") and annotation.endswith(", ...]"):
         return _many(_reader(annotation.removeprefix("tuple[").removesuffix(", ...]")))
     if annotation.startswith("Literal["):
@@ -271,10 +267,6 @@ def _moment(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
 
 
 _PLAIN: Final[Mapping[str, Read]] = {"str": _text, "int": _whole, "float": _number, "bool": _flag, "datetime": _moment}
-
-
-def _or_null(read: Read) -> Read:
-    return lambda value, place, problems: None if value is None else read(value, place, problems)
 
 
 def _one_of(quoted: str) -> Read:

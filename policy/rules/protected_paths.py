@@ -45,11 +45,6 @@ def repository_place(
     return None
 
 
-def is_git(path: str, os: OsFamily) -> bool:
-    """True if a normalised absolute path is called `.git`."""
-    return is_called(path, ".git", os)
-
-
 def is_called(path: str, name: str, os: OsFamily) -> bool:
     """True if `name` is the last component of a normalised absolute path."""
     return _parts(path, os)[-1] == name
@@ -65,19 +60,10 @@ def gives_whole(directory: str, allowed: Iterable[str] | None, os: OsFamily) -> 
     return names_repository(directory, allowed, os) or any(is_under(one, directory, os) for one in allowed or ())
 
 
-def repositories_by_shape(path: str, os: OsFamily) -> tuple[tuple[str, str], ...]:
+def repositories_by_shape(path: str, os: OsFamily, names: frozenset[str] = STEERING) -> tuple[tuple[str, str], ...]:
     """Return (directory, part of it) for each directory of which a normalised absolute path would be a hook, the
-    configuration or the like if that directory were a repository, nearest first and three at most. None for most paths,
-    and for those in a `.git`, which that name describes."""
-    return _find_by_names(path, os, STEERING)
-
-
-def repositories_in_the_making(path: str, os: OsFamily) -> tuple[tuple[str, str], ...]:
-    """Return the same for each directory that the path may make a repository of (`HEAD`, `objects`, `refs`)."""
-    return _find_by_names(path, os, SHAPE)
-
-
-def _find_by_names(path: str, os: OsFamily, names: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    configuration or the like if that directory were a repository (with SHAPE as `names`: that it may make one of),
+    nearest first and three at most. None for most paths, and for those in a `.git`, which that name describes."""
     folded = _parts(key(path, os, "wide"), os)
     if names.isdisjoint(folded) or ".git" in folded:
         return ()

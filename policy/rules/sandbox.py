@@ -10,7 +10,7 @@ from policy.names import SANDBOX_GRANT
 from policy.names import CapabilityName as Name
 from policy.paths import NOWHERE, Places, covering, is_absolute, join_nested, normalize, roots, split_nested
 from policy.rules import deny, where
-from policy.rules.protected_paths import is_called, is_git, is_shared_temporary, names_repository
+from policy.rules.protected_paths import is_called, is_shared_temporary, names_repository
 from policy.scope import STRONGEST, CommandScope, Widening, is_weaker
 from policy.urls import UrlProblem, canonical_domain, common_domains, covers, domain_rules
 
@@ -415,7 +415,7 @@ def _split_repository(bundle: PolicyBundle, blocked: list[str], facts: ScopeFact
     a bundle it is kept whole, and no command commits. In the workspace's own it depends on what the repository is."""
     split: list[str] = []
     for one in blocked:
-        if one not in bundle.by_groups or not is_git(one, os):
+        if one not in bundle.by_groups or not is_called(one, ".git", os):
             split.append(one)
         elif one != _git_of(facts, os):
             split += _steering_in(one, os)
@@ -459,17 +459,15 @@ def _working_tree_places(
 def _not_held(bundle: PolicyBundle, facts: ScopeFacts) -> Iterable[str]:
     writing, deleting = bundle.capability(Name.FILE_WRITE), bundle.capability(Name.FILE_DELETE)
     writes = writing is not None and not writing.requires_approval
-    if writes and deleting is None:
-        yield "File.Delete is not granted: what may be written may be removed as well"
-    elif writes and deleting is not None and deleting.requires_approval:
-        yield "File.Delete asks for an approval: what may be written may be removed as well"
-    elif (
-        writes
-        and deleting is not None
-        and deleting.allowed_paths is not None
-        and deleting.allowed_paths != (writing.allowed_paths if writing is not None else None)
-    ):
-        yield "File.Delete has allowedPaths of its own: what may be written may be removed as well"
+    why = None
+    if deleting is None:
+        why = "is not granted"
+    elif deleting.requires_approval:
+        why = "asks for an approval"
+    elif writing is not None and deleting.allowed_paths not in (None, writing.allowed_paths):
+        why = "has allowedPaths of its own"
+    if writes and why is not None:
+        yield f"File.Delete {why}: what may be written may be removed as well"
     for entry in (bundle.capability(Name.FILE_READ), writing):
         if entry is not None and entry.max_file_size_bytes is not None:
             yield f"{entry.name}.maxFileSizeBytes: a command may take files of any size"
