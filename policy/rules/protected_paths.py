@@ -261,6 +261,10 @@ _NAMED = frozenset({
 _ADDRESSES = frozenset({("remote", "url"), ("submodule", "url"), ("branch", "remote")})
 _STARTS_A_HELPER = r"-|[^/]*::|\w*!"
 """Prefixes of an address that is an option, or that a program `git-remote-NAME` serves."""
+# git's own grammar (`config.c`), of which the values are read character by character.
+_BLANKS = r"(?:[ \t\r\n]|[#;][^\n]*\n)*"
+_HEADER = r'\[([A-Za-z0-9.-]*)(?:[ \t\r]+"((?:[^"\\\n]|\\[^\n])*)")?\]'
+_KEY = r"([A-Za-z][A-Za-z0-9-]*)[ \t]*([=\n])"
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
 
 
@@ -277,11 +281,28 @@ def settings_of(content: bytes) -> list[GitSetting] | None:
     """The settings of a file in their order; None where git would not read all of it, or beyond MAX_BYTES."""
     if len(content) > MAX_BYTES or b"\0" in content:
         return None
-    text = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff").replace("\r\n", "\n")
-    try:
-        return _Reader(text).settings()
-    except ValueError:
-        return None
+    text = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff").replace("\r\n", "\n") + "\n"
+    found: list[GitSetting] = []
+    section, name, place = "", None, 0
+    while (place := re.compile(_BLANKS).match(text, place).end()) < len(text):  # type: ignore[union-attr]
+        header = re.compile(_HEADER).match(text, place)
+        key = re.compile(_KEY).match(text, place) if section else None
+        if header is not None:
+            section, name, place = header[1].lower(), header[2], header.end()
+            if name is None:
+                section, dot, rest = section.partition(".")
+                name = rest if dot else None
+            else:
+                name = re.sub(r"\\(.)", r"\1", name)
+        elif key is not None:
+            read = _read_value(text, key.end()) if key[2] == "=" else (None, key.end())
+            if read is None:
+                return None
+            value, place = read
+            found.append(GitSetting(section, name, key[1].lower(), value))
+        else:
+            return None
+    return found
 
 
 def tree_of(content: bytes, directory: str) -> str | None:
@@ -316,106 +337,30 @@ def _is_harmless(one: GitSetting, directory: str, roots: Sequence[str]) -> bool:
     return (one.section, one.key) in _NAMED
 
 
-class _Reader:
-    """git's own grammar (`config.c`), character by character. Raises ValueError where git gives up."""
-
-    def __init__(self, text: str) -> None:
-        self._rest = iter(text + "\n")
-        self._found: list[GitSetting] = []
-
-    def settings(self) -> list[GitSetting]:
-        section, name = "", None
-        for character in self._rest:
-            if character in " \t\r\n":
-                continue
-            if character in "#;":
-                self._skip_line()
-            elif character == "[":
-                section, name = self._header()
-            elif character.isascii() and character.isalpha() and section:
-                self._setting(section, name, character)
-            else:
-                raise ValueError(character)
-        return self._found
-
-    def _skip_line(self) -> None:
-        while self._next() != "\n":
-            pass
-
-    def _next(self) -> str:
-        found = next(self._rest, None)
-        if found is None:
-            raise ValueError
-        return found
-
-    def _header(self) -> tuple[str, str | None]:
-        section = ""
-        while (character := self._next()) != "]":
-            if character in " \t\r\n":
-                return section.lower(), self._read_quoted_name(character)
-            if not (_is_of_key(character) or character == "."):
-                raise ValueError(character)
-            section += character
-        first, dot, name = section.lower().partition(".")
-        return first, name if dot else None
-
-    def _read_quoted_name(self, character: str) -> str:
-        while character in " \t\r":
-            character = self._next()
-        if character != '"':
-            raise ValueError(character)
-        name = ""
-        while (character := self._next()) != '"':
-            if character == "\\":
-                character = self._next()
-            if character == "\n":
-                raise ValueError(name)
-            name += character
-        if self._next() != "]":
-            raise ValueError(name)
-        return name
-
-    def _setting(self, section: str, name: str | None, first: str) -> None:
-        key = first
-        while _is_of_key(character := self._next()):
-            key += character
-        while character in " \t":
-            character = self._next()
-        if character not in "=\n":
-            raise ValueError(key)
-        value = None if character == "\n" else self._value()
-        self._found.append(GitSetting(section, name, key.lower(), value))
-
-    def _value(self) -> str:
-        value: list[str] = []
-        length, is_quoted = 0, False
-        while (character := self._next()) != "\n" or is_quoted:
-            if character == "\n":
-                raise ValueError("".join(value))
-            if character in "#;" and not is_quoted:
-                self._skip_line()
-                break
-            if character == "\\":
-                character = self._next()
-                if character == "\n":
-                    continue
-                if character not in _ESCAPES:
-                    raise ValueError(character)
-                character = _ESCAPES[character]
-                value.append(character)
+def _read_value(text: str, place: int) -> tuple[str, int] | None:
+    """What stands behind `=`, and the place after its line; None where git gives up."""
+    value: list[str] = []
+    length, is_quoted = 0, False
+    while place < len(text):
+        character, place = text[place], place + 1
+        if character == "\n" or (character in "#;" and not is_quoted):
+            end = place if character == "\n" else text.index("\n", place) + 1
+            return None if is_quoted else ("".join(value[:length]), end)
+        if character == '"':
+            is_quoted = not is_quoted
+        elif character in " \t\r" and not is_quoted:
+            value += [character] if value else []  # counts if something follows
+        elif character != "\\":
+            value.append(character)
+            length = len(value)
+        else:
+            character, place = text[place], place + 1
+            if character != "\n" and character not in _ESCAPES:
+                return None
+            if character != "\n":
+                value.append(_ESCAPES[character])
                 length = len(value)
-            elif character == '"':
-                is_quoted = not is_quoted
-            elif character in " \t\r" and not is_quoted:
-                value += [character] if value else []
-            else:
-                value.append(character)
-                length = len(value)
-        return "".join(value[:length])
-
-
-def _is_of_key(character: str) -> bool:
-    return character.isascii() and (character.isalnum() or character == "-")
+    return None
 
 
 # Paths of git repositories, by their spelling alone.
