@@ -4,7 +4,7 @@ name none; the files that a `curl` or a `wget` saves or sends, beyond those that
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import dropwhile, pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from policy.names import words
@@ -56,12 +56,11 @@ def judge_git(subcommand: str | None, lead: Given, found: Findings) -> None:
     if unread:
         found.undecidable(f"git {unread[0]} is not followed")
         return
-    for word in lead.values("directory"):
-        if word.is_several or word.text == "":
-            found.undecidable("git -C is given an expansion, or nothing")
-    for word in lead.values("setting"):
-        if word.is_several or not _CONFIG_HARMLESS.fullmatch(word.prefix.partition("=")[0]):
-            found.undecidable("git -c sets what may start a program")
+    if any(word.is_several or word.text == "" for word in lead.values("directory")):
+        found.undecidable("git -C is given an expansion, or nothing")
+    settings = lead.values("setting")
+    if any(word.is_several or not _CONFIG_HARMLESS.fullmatch(word.prefix.partition("=")[0]) for word in settings):
+        found.undecidable("git -c sets what may start a program")
     rest = lead.rest
     if not rest:
         return
@@ -146,9 +145,8 @@ def judge_sed(case: FileCase) -> None:
     given = case.given
     scripts = [word.text for word in given.values("script")]
     operands = [word.text for word in given.operands]
-    takes_suffix = any(
-        "inplace" in one.option.roles and (one.value is None or not one.value.text) for one in given.used
-    )
+    in_place = (one for one in given.used if "inplace" in one.option.roles)
+    takes_suffix = any(one.value is None or not one.value.text for one in in_place)
     if given.doubtful:
         case.found.undecidable("sed is given an expansion that may become an option")
     named = [text for text in operands if text != ""]
@@ -224,36 +222,29 @@ def found_below(args: Sequence[Word]) -> list[Word]:
 
 
 def _split(args: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
-    place = 0
-    while place < len(args) and args[place].text in _LEADING:
-        place += 1
-    begin = place
-    while place < len(args) and (args[place].text is None or not _BEGINS.match(args[place].text or "")):
-        place += 1
-    return list(args[begin:place]), [word.text for word in args[place:]]
+    rest = list(dropwhile(lambda word: word.text in _LEADING, args))
+    starts = list(takewhile(lambda word: word.text is None or not _BEGINS.match(word.text), rest))
+    return starts, [word.text for word in rest[len(starts) :]]
 
 
 def _filter(expression: list[str | None]) -> str:
     """The pattern of names that everything fits on which find acts; `*` where that cannot be said."""
     if any(text is None or text in _ALTERNATIVES for text in expression):
         return "*"
-    name, is_negated, place = "*", False, 0
-    while place < len(expression):
-        text = expression[place] or ""
-        following = expression[place + 1] if place + 1 < len(expression) else None
+    name, is_negated = "*", False
+    pending = iter(one or "" for one in expression)
+    for text in pending:
         if text in _ACTIONS:
             break
         if text in {"!", "-not"}:
             is_negated = True
-            place += 1
             continue
-        if text in {"-name", "-iname"} and name == "*" and following and not is_negated and "/" not in following:
-            name = following
         if text in _VALUED or _NEWER.fullmatch(text):
-            place += 1
+            value = next(pending, "")
+            if text in {"-name", "-iname"} and name == "*" and value and not is_negated and "/" not in value:
+                name = value
         elif text not in _ALONE:
             return "*"
-        place += 1
         is_negated = False
     return name
 

@@ -100,10 +100,7 @@ class Texts:
                 return None if around is None else self.find_input(around)
             if parent.type == "redirected_statement" and parent.child_by_field_name("body") == node:
                 found = self._read_redirections(parent.children, descriptor)
-                behind = [
-                    one for child in parent.children if child.type == "heredoc_redirect" for one in child.children
-                ]
-                files = [one for one in (*parent.children, *behind) if one.type == "file_redirect"]
+                files = [one for one in (*parent.children, *_in_heredocs(parent)) if one.type == "file_redirect"]
                 if any(self._is_input(one, descriptor) for one in files):
                     return None if found is None else found._replace(is_whole=False)
             elif parent.type == "pipeline" and descriptor == "0" and (before := node.prev_named_sibling) is not None:
@@ -134,23 +131,17 @@ class Texts:
         if node.type == "pipeline":
             return self._find_output(node.named_children[-1])
         if node.type == "redirected_statement":
-            body = node.child_by_field_name("body")
-            behind = [
-                one for child in node.children if child.type == "heredoc_redirect" for one in child.named_children
-            ]
-            piped = next((one for one in behind if one.type == "pipeline"), body)
+            piped = next((one for one in _in_heredocs(node) if one.type == "pipeline"), None)
+            piped = piped or node.child_by_field_name("body")
             return None if piped is None else self._find_output(piped)
         if node.type == "command":
             return self._read_command(node)
-        parts = [
-            one for child in node.named_children if child.type in _STATEMENTS and (one := self._find_output(child))
-        ]
+        statements = (child for child in node.named_children if child.type in _STATEMENTS)
+        parts = [one for child in statements if (one := self._find_output(child))]
         if not parts:
             return None
-        is_whole = (
-            node.type in _GROUPS and len(parts) == len(node.named_children) and all(one.is_whole for one in parts)
-        )
-        return _bound("".join(one.text for one in parts), is_whole)
+        is_all = node.type in _GROUPS and len(parts) == len(node.named_children)
+        return _bound("".join(one.text for one in parts), is_all and all(one.is_whole for one in parts))
 
     def _read_command(self, command: Node) -> ShownText | None:
         nodes = [one for one in command.named_children if "redirect" not in one.type]
@@ -251,8 +242,7 @@ class Texts:
         start, body = parts.get("heredoc_start"), parts.get("heredoc_body")
         if start is None or body is None:
             return None
-        is_literal = text_of(self._source, start)[:1] in {"'", '"', "\\"}
-        if is_literal:
+        if text_of(self._source, start)[:1] in {"'", '"', "\\"}:
             shown = ShownText(text_of(self._source, body))
         else:
             shown = self._spell_between(body, body.start_byte, body.end_byte)
@@ -314,6 +304,10 @@ class Texts:
             place = child.end_byte
         kept.append(escaped.sub(_unescape, self._source[place:end].decode()))
         return _bound("".join(kept), is_whole)
+
+
+def _in_heredocs(node: Node) -> list[Node]:
+    return [one for child in node.children if child.type == "heredoc_redirect" for one in child.children]
 
 
 def _unescape(escape: re.Match[str]) -> str:

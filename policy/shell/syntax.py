@@ -29,14 +29,7 @@ from policy.shell.arithmetic import (
 from policy.shell.findings import Findings, NotText, TooMuch, note_assigned, note_declared
 from policy.shell.shown import Texts, takes_text
 from policy.shell.tables import BUILTINS_THAT_MATTER
-from policy.shell.undecidable import (
-    DELIMITER,
-    DOUBTS,
-    ends_early,
-    is_swollen,
-    not_posix,
-    spaces,
-)
+from policy.shell.undecidable import DELIMITER, DOUBTS, ends_early, is_swollen, not_posix, spaces
 from policy.shell.variables import Variables, rounds
 from policy.shell.words import ShownText, Word, plain, read_word, text_of
 
@@ -220,23 +213,15 @@ class _Walk:
     def _judge_node(self, node: Node, kind: str) -> None:
         if kind in CONSTRUCTS:
             note_assigned(assignments_of(self.source, node), self.source, self.found)
-        judge = DOUBTS.get(kind)
-        reason = judge(self.source, node) if judge else None
-        if reason is not None:
-            self.found.undecidable(reason)
-        if self.posix:
-            reason = not_posix(self.source, node)
-            if reason is not None:
+        judges = (DOUBTS.get(kind), not_posix if self.posix else None)
+        for judge in judges:
+            if judge is not None and (reason := judge(self.source, node)) is not None:
                 self.found.undecidable(reason)
         self.found.evaluated.note_data(self.source, node.start_byte, node.end_byte, kind)
         if kind in _QUOTES:
             self.quoted.append((node.start_byte, node.end_byte))
         if kind == "raw_string":
             self.literal.append((node.start_byte, node.end_byte))
-        if kind in _SINGLE_QUOTES or kind == "expansion":
-            self._quotes_in_expansion(node, kind)
-
-    def _quotes_in_expansion(self, node: Node, kind: str) -> None:
         inside = self.expansion[0] <= node.start_byte < self.expansion[1]
         if kind == "expansion" and not inside:
             self.expansion = (node.start_byte, node.end_byte)
@@ -295,7 +280,8 @@ class _Walk:
             kind = child.type
             if kind == "number" and self.source[child.end_byte : child.end_byte + 1] in (b"<", b">"):
                 continue  # the descriptor of a redirection
-            if kind in _NAMES_AND_WORDS or (kind == "variable_assignment" and nodes) or self._is_mark(child):
+            is_mark = kind in _MARKS and self.source[child.start_byte : child.end_byte + 1] != b'$"'
+            if kind in _NAMES_AND_WORDS or (kind == "variable_assignment" and nodes) or is_mark:
                 nodes.append(child)
             elif kind == "file_redirect":
                 nodes.extend(_words_after_target(child))
@@ -391,9 +377,6 @@ class _Walk:
         is_around = name in self.functions and not self.variables.forgets(name)
         return (is_around or self.variables.is_function(name, node.start_byte)) and self._text(node) == name
 
-    def _is_mark(self, node: Node) -> bool:
-        return node.type in _MARKS and self.source[node.start_byte : node.end_byte + 1] != b'$"'
-
     def _redirections(self, node: Node, repeats: bool) -> list[Node]:
         body = node.child_by_field_name("body")
         extra: list[Node] = []
@@ -409,9 +392,8 @@ class _Walk:
                 extra.extend(_words_after_target(child))
             elif child.type == "heredoc_redirect":
                 extra.extend(one for one in child.children if one.type in _WORDS)
-                extra.extend(
-                    w for one in child.children if one.type == "file_redirect" for w in _words_after_target(one)
-                )
+                redirects = (one for one in child.children if one.type == "file_redirect")
+                extra.extend(word for one in redirects for word in _words_after_target(one))
         if body is not None and body.type == "command":
             rest = [child for child in node.children if child != body]
             return [*self._command(body, repeats, extra, dashes), *rest]
@@ -431,7 +413,10 @@ class _Walk:
         if not targets:
             self.found.undecidable("a redirection without a target")
             return node.children
-        self.events.append(Redirect(operator, self._words(targets[:1])[0], _is_alone(node.parent), node.start_byte))
+        around = node.parent
+        is_statement = around is not None and around.type == "redirected_statement"
+        alone = is_statement and around is not None and around.child_by_field_name("body") is None
+        self.events.append(Redirect(operator, self._words(targets[:1])[0], alone, node.start_byte))
         return node.children
 
     def _declaration(self, node: Node, repeats: bool) -> list[Node]:
@@ -553,14 +538,6 @@ def _reaches_programs(source: bytes, parent: Node) -> bool:
         return parent.type == "command"
     return parent.children[0].type == "export" or any(
         _EXPORTS.fullmatch(text_of(source, one)) for one in parent.children
-    )
-
-
-def _is_alone(statement: Node | None) -> bool:
-    return (
-        statement is not None
-        and statement.type == "redirected_statement"
-        and statement.child_by_field_name("body") is None
     )
 
 

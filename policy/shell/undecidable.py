@@ -101,15 +101,11 @@ def _find_unread(text: str) -> str | None:
 
 def _heredoc_body(source: bytes, node: Node) -> str | None:
     """The text that the grammar has skipped, because no child accounts for it."""
-    place = node.start_byte
-    skipped: list[bytes] = []
-    for child in node.named_children:
-        if child.type != "heredoc_content":
-            skipped.append(source[place : child.start_byte])
-            place = child.end_byte
-    skipped.append(source[place : node.end_byte])
-    reasons = (_find_unread(piece.decode()) for piece in skipped)
-    return next(filter(None, reasons), None)
+    parts = [child for child in node.named_children if child.type != "heredoc_content"]
+    begins = [node.start_byte, *(child.end_byte for child in parts)]
+    ends = [*(child.start_byte for child in parts), node.end_byte]
+    skipped = (source[begin:end].decode() for begin, end in zip(begins, ends, strict=True))
+    return next(filter(None, map(_find_unread, skipped)), None)
 
 
 def heredoc_end(source: bytes, node: Node) -> str | None:
@@ -164,9 +160,8 @@ def _check_translation(source: bytes, node: Node) -> str | None:
 
 def _ansi_c_string(source: bytes, node: Node) -> str | None:
     """The grammar takes `\\\\'` for an escaped quote; to bash it is an escaped backslash and the end."""
-    if _ANSI_C_STRING.fullmatch(text_of(source, node)) is None:
-        return "a string with escapes whose end is not plain"
-    return None
+    is_plain = _ANSI_C_STRING.fullmatch(text_of(source, node)) is not None
+    return None if is_plain else "a string with escapes whose end is not plain"
 
 
 def _subshell(source: bytes, node: Node) -> str | None:
@@ -199,10 +194,11 @@ def _gaps(_source: bytes, node: Node) -> str | None:
 
 
 def _parts(_source: bytes, node: Node) -> str | None:
-    for left, right in pairwise(node.children):
-        if left.type == "variable_assignment" and left.end_byte == right.start_byte and right.type not in _REDIRECTS:
-            return "an assignment whose end is not plain"
-    return None
+    ends_oddly = any(
+        left.type == "variable_assignment" and left.end_byte == right.start_byte and right.type not in _REDIRECTS
+        for left, right in pairwise(node.children)
+    )
+    return "an assignment whose end is not plain" if ends_oddly else None
 
 
 def _check_negation(source: bytes, node: Node) -> str | None:
@@ -392,12 +388,14 @@ def split(command: str, shell: str, found: Findings) -> None:
     base = base_name(program)
     if not _PROGRAM.fullmatch(program) or (shell == "cmd" and _runs_on(program)):
         found.undecidable("the program's name is not spelled plainly")
-    if _starts_others(base, arguments):
+    words = [plain(word) for word in arguments]
+    is_find = base == "find" and "-exec" in arguments
+    if base in _RUNNERS or is_find or (base not in _UNLIKE_POSIX and starts_another(base, words)):
         found.undecidable(f"{program} runs other commands or changes what they mean")
     if shell == "cmd" and any("'" in word for word in pieces):
         found.undecidable("single quotes mean nothing to cmd")
     if base not in _UNLIKE_POSIX:
-        judge_arguments(program, [plain(word) for word in arguments], found, base)
+        judge_arguments(program, words, found, base)
 
 
 def base_name(program: str) -> str:
@@ -409,13 +407,11 @@ def base_name(program: str) -> str:
 def _pieces(command: str, found: Findings) -> list[str]:
     pieces: list[str] = []
     place, stripped = 0, command.rstrip()
-    while place < len(stripped):
-        match = _TOKEN.match(stripped, place)
-        if match is None:
-            found.undecidable("quotes are not balanced")
-            break
+    while match := _TOKEN.match(stripped, place):
         pieces.append(match[1])
         place = match.end()
+    if place < len(stripped):
+        found.undecidable("quotes are not balanced")
     return pieces
 
 
@@ -423,14 +419,6 @@ def _runs_on(program: str) -> bool:
     """True if cmd reads a command of its own, and the rest of the word as its argument."""
     head = _NAME_END.split(program, maxsplit=1)[0].lower()
     return head in _INTERNAL and _EXTENSION.sub("", program).lower() != head
-
-
-def _starts_others(base: str, arguments: list[str]) -> bool:
-    if base in _RUNNERS:
-        return True
-    if base in _UNLIKE_POSIX:
-        return base == "find" and "-exec" in arguments
-    return starts_another(base, [plain(word) for word in arguments])
 
 
 def note_zsh_differences(text: str, found: Findings) -> None:
@@ -445,12 +433,8 @@ def note_zsh_differences(text: str, found: Findings) -> None:
 
 def _numbers_in(name: str | None, arguments: tuple[str | None, ...]) -> list[str | None]:
     if name in {"test", "["}:
-        beside = [place for place, one in enumerate(arguments) if one in _NUMERIC_TESTS]
-        return [
-            one
-            for place in beside
-            for one in (*arguments[max(place - 1, 0) : place], *arguments[place + 1 : place + 2])
-        ]
+        places = [place for place, one in enumerate(arguments) if one in _NUMERIC_TESTS]
+        return [one for at in places for one in (*arguments[max(at - 1, 0) : at], *arguments[at + 1 : at + 2])]
     if name == "print" and not any(one is not None and re.match(r"-\w*[uCf]", one) for one in arguments):
         return [one for one in arguments if one is None or "[" in one]
     return list(arguments[1:] if name == "printf" else arguments)
