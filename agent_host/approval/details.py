@@ -220,8 +220,7 @@ def _listed(texts: Iterable[str | None], screen: Screen) -> list[Any]:
 
 
 def _targets(parsed: ParsedCommand, facts: CommandFacts, mode: str, screen: Screen) -> list[Any]:
-    """The files that the line opens, or hands to a program that changes files, where they really are; null for one that
-    is only known when it runs."""
+    """The real places of files that the line opens or hands to a program; null where only the run knows."""
     places = (place for one in parsed.files if one.mode == mode for place in _places(one, facts))
     return _listed(dict.fromkeys(places), screen)
 
@@ -303,7 +302,6 @@ def describe_write(act: DescribedCall, facts: PathFacts, screen: Screen) -> Desc
     else:
         change = _change(before, content, short_path(facts.real_path, act.workspace), created=created)
     details: dict[str, Any] = {
-        **_place(facts, screen),
         "action": "create" if created else "overwrite",
         "sizeBefore": None if created else facts.size_bytes,
         "sizeAfter": None if content is None else len(content),
@@ -313,50 +311,58 @@ def describe_write(act: DescribedCall, facts: PathFacts, screen: Screen) -> Desc
         details["diff"] = screen.text(change.diff.decode("utf-8", "replace"), _MAX_DIFF_BYTES)
     else:
         details["note"] = change.note
-    shown = screen.line(short_path(facts.real_path, act.workspace))
-    return Description(f"Write: {shown} ({change.counted})", details | screen.others(act, act.spec.content))
+    return _describe_path(act, facts, screen, "Write", details, f" ({change.counted})", act.spec.content)
 
 
 def describe_delete(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
     """A file that is taken away, or a directory with all that is in it."""
-    details = {**_place(facts, screen), "exists": facts.kind != "missing", "sizeBytes": facts.size_bytes}
-    shown = screen.line(short_path(facts.real_path, act.workspace))
-    what = "Delete with all that is in it" if facts.tree else "Delete the link" if facts.kind == "link" else "Delete"
-    return Description(f"{what}: {shown}", details | screen.others(act))
+    verb = "Delete with all that is in it" if facts.tree else "Delete the link" if facts.kind == "link" else "Delete"
+    return _describe_path(act, facts, screen, verb, {"exists": facts.kind != "missing", "sizeBytes": facts.size_bytes})
 
 
 def describe_move(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
     """A file that gets another name."""
     target = next((other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE), facts)
     details = {
-        **_place(facts, screen),
         "newPath": screen.path(target.real_path),
         "exists": target.kind != "missing",
         "sizeBytes": facts.size_bytes,
     }
-    old, new = (screen.line(short_path(one.real_path, act.workspace)) for one in (facts, target))
-    return Description(f"Move: {old} → {new}", details | screen.others(act))
+    to = screen.line(short_path(target.real_path, act.workspace))
+    return _describe_path(act, facts, screen, "Move", details, f" → {to}")
 
 
 def describe_file(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
     """A file that is read and left as it is."""
-    details = {**_place(facts, screen), "sizeBytes": facts.size_bytes}
-    shown = screen.line(short_path(facts.real_path, act.workspace))
-    return Description(f"Read: {shown}", details | screen.others(act))
+    return _describe_path(act, facts, screen, "Read", {"sizeBytes": facts.size_bytes})
 
 
 def describe_upload(act: DescribedCall, facts: PathFacts | None, screen: Screen) -> Description:
     """Content that leaves the machine, from a file (which is read for its start) or from the arguments."""
-    given = act.arguments.get("content")
-    details: dict[str, Any]
     if facts is not None:
-        details = {**_place(facts, screen), "sizeBytes": facts.size_bytes, **_start(_head(facts), screen)}
-        shown = screen.line(short_path(facts.real_path, act.workspace))
-    else:
-        data = given.encode("utf-8", "replace") if isinstance(given, str) else b""
-        details = {"sizeBytes": len(data), **_start(data, screen)}
-        shown = screen.line(str(act.arguments.get("name", "")) or "text of the model")
-    return Description(f"Upload: {shown}", details | screen.others(act, "content"))
+        details = {"sizeBytes": facts.size_bytes, **_start(_head(facts), screen)}
+        return _describe_path(act, facts, screen, "Upload", details, described="content")
+    given = act.arguments.get("content")
+    data = given.encode("utf-8", "replace") if isinstance(given, str) else b""
+    details = {"sizeBytes": len(data), **_start(data, screen), **screen.others(act, "content")}
+    return Description(f"Upload: {screen.line(str(act.arguments.get('name', '')) or 'text of the model')}", details)
+
+
+def _describe_path(
+    act: DescribedCall,
+    facts: PathFacts,
+    screen: Screen,
+    verb: str,
+    details: dict[str, Any],
+    behind: str = "",
+    described: str | None = None,
+) -> Description:
+    """A call on a file, with what its summary has `behind` the path, and the argument that `details` show."""
+    place = {"path": screen.path(facts.real_path)}
+    if facts.requested != facts.real_path:
+        place["requestedPath"] = screen.path(facts.requested)
+    shown = screen.line(short_path(facts.real_path, act.workspace))
+    return Description(f"{verb}: {shown}{behind}", {**place, **details, **screen.others(act, described)})
 
 
 BY_DISPLAY: Mapping[str, Callable[[DescribedCall, PathFacts, Screen], Description]] = {
@@ -365,13 +371,6 @@ BY_DISPLAY: Mapping[str, Callable[[DescribedCall, PathFacts, Screen], Descriptio
     "read": describe_file,
     "write": describe_write,
 }
-
-
-def _place(facts: PathFacts, screen: Screen) -> dict[str, str]:
-    place = {"path": screen.path(facts.real_path)}
-    if facts.requested != facts.real_path:
-        place["requestedPath"] = screen.path(facts.requested)
-    return place
 
 
 def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _ShownChange:
@@ -394,8 +393,7 @@ def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _
 
 
 def _read(path: str) -> bytes | str:
-    """The content of the file now, or why it cannot be shown. A file that is larger by now than it may be is read no
-    further."""
+    """The content of the file now, as far as it may be compared, or why it cannot be shown."""
     try:
         with open(open_real(path), "rb") as handle:
             return handle.read(_MAX_DIFFED_BYTES + 1)

@@ -257,8 +257,7 @@ class PendingApprovals:
         return self._answered.get(approval_id)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The waiting calls, oldest first: each the payload of its `approval_requested` with its session, task and
-        step."""
+        """The waiting calls, oldest first, as `approval_requested` has them, with session, task and step."""
         return [
             {
                 **waiting.request.to_payload(),
@@ -308,8 +307,7 @@ class PendingApprovals:
 
 
 def _told_elsewhere(answer: asyncio.Future[ApprovalAnswer]) -> tuple[str, ...]:
-    """The message of the cancellation of a prompt: how the question was answered meanwhile, nothing where it was
-    not."""
+    """The message of the cancellation of a prompt: how the question was answered meanwhile, if it was."""
     if not answer.done() or answer.cancelled():
         return ()
     said = answer.result()
@@ -323,8 +321,7 @@ def _stop_clock(waiting: _WaitingCall) -> None:
 
 
 def _recordable(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of `arguments` of its own. Raises ValueError for what a record cannot hold: lone surrogates, integers
-    beyond 64 bits, more nesting than the record has room for."""
+    """A copy of `arguments`. Raises ValueError for what no record holds, such as lone surrogates."""
     try:
         whole = orjson.dumps([[[[dict(arguments)]]]])
     except (TypeError, ValueError) as error:

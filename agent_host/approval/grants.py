@@ -24,8 +24,7 @@ _BETWEEN: Final = "\n\0"
 
 
 def exact_call(tool_name: str, arguments: Mapping[str, Any], facts: ActionFacts, policy_hash: str) -> str:
-    """The identity of one call, as sha256 in hex: the arguments, where it acts, and the policy that asked.
-    `policy_hash` is that of `policy.bundle`."""
+    """The identity of one call, as sha256 in hex: the arguments, where it acts, and the policy that asked."""
     place = place_of(facts)
     where = {"cwd": place} if place is None or isinstance(facts, CommandFacts) else {"cwd": None, "file": place}
     return _digest(toolName=tool_name, arguments=dict(arguments), policy=policy_hash, **where)

@@ -9,6 +9,7 @@ order. Its level of the sandbox is at or above that of the launch, and its model
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 from typing import TYPE_CHECKING, Final, cast
@@ -288,7 +289,7 @@ class Composition(NamedTuple):
             router=router,
             gate=WatchedGate(self.gate, phase),
             emitter=emitter,
-            artifacts=ArtifactPlaces(self.stores.artifacts, self.stores.uploads, self.stores.uploads_elsewhere),
+            artifacts=ArtifactPlaces(self.stores.artifacts, self.stores.uploads, self.stores.uploads_elsewhere, asyncio.Lock()),
             cancellation=Cancellation(),
             scrubber=scrubber,
             phase=phase,

@@ -61,14 +61,6 @@ class Mode(NamedTuple):
 AS_LAUNCHED = Mode()
 
 
-def _no_runs() -> int:
-    return 0
-
-
-def _nothing_stored(_ref: str) -> Maker | None:
-    return None
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Judge:
     """Everything that calls are judged by: the bundle, the limits of the configuration and the options of the task, for
@@ -86,11 +78,11 @@ class Judge:
     clock: Callable[[], datetime]
     options: TaskOptions = AS_THE_BUNDLE_SAYS
     expired: bool = False
-    outputs: Callable[[str], Maker | None] = _nothing_stored
+    outputs: Callable[[str], Maker | None] = lambda _ref: None
     approved: Approved | None = None
     native: NativeExec | None = None
     scripts: Scripts | None = None
-    script_runs: Callable[[], int] = _no_runs
+    script_runs: Callable[[], int] = lambda: 0
     tool_lists: Mapping[str, str] = field(default_factory=dict)
     scoping: Scoping | None = None
     mode: Mode = AS_LAUNCHED
@@ -113,8 +105,7 @@ class Judge:
 
     @property
     def policy_identity(self) -> str:
-        """The identity of the policy that approvals are bound to: one that was given in another mode is none in this
-        one (`policy.bundle.policy_hash`)."""
+        """The identity of the policy that approvals are bound to; another mode has another one."""
         hashes = [policy_hash(bundle) for bundle in self.bundles]
         if not self.mode.fields:
             return hashes[0]
@@ -139,8 +130,7 @@ class Judge:
         )
 
     def sandbox(self) -> dict[str, Any]:
-        """{sandbox} with how commands are held (`Scoping.report`), for events and results; empty where nothing is to
-        be said."""
+        """{sandbox} with how commands are held (`Scoping.report`); empty where nothing is to be said."""
         said = None if self.scoping is None else self.scoping.report(self.bundle, self.environment)
         return {} if said is None else {"sandbox": said}
 

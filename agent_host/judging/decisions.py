@@ -20,17 +20,15 @@ from policy.rules.narrowing import apply_risk_ceiling, apply_task_options
 from policy.rules.native_exec import DEFAULT
 from policy.rules.sandbox import NO_WIDENING, add_own_places, apply_widening, is_hidden, widening_of
 from policy.rules.toolset import withheld_by
-from policy.scope import Widening
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
-    from agent_host.judging import Environment, Judge
+    from agent_host.judging import Judge
     from agent_host.judging.facts import World
     from agent_host.judging.scoping import Scoping
     from agent_host.thread.messages import ToolCall
-    from policy.bundle import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts
 
@@ -59,10 +57,12 @@ def decide(judge: Judge, call: ToolCall, world: World | None = None) -> Prepared
         is_approved = identity is None or (approved is not None and approved.knows(spec.name, identity))
         facts = NamedToolFacts(spec.name, spec.identity, is_approved, spec.elsewhere, facts.also)
     if judge.scoping is not None and spec.starts_program:
-        problem = grant_problem(arguments)
-        if problem is not None:
-            return PreparedCall(call, spec, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, problem))
-        facts = add_widening(judge.scoping, facts, arguments, judge.environment)
+        asked = widening_of(arguments.get(SANDBOX_GRANT))
+        if isinstance(asked, str):
+            return PreparedCall(call, spec, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, asked))
+        if judge.scoping.holds and asked is not None and isinstance(facts, CommandFacts | NamedToolFacts):
+            real = (os.path.realpath(judge.environment.absolute(one)) for one in asked.write)
+            facts = facts._replace(widening=asked._replace(write=tuple(dict.fromkeys(real))))
     also = facts.also if isinstance(facts, PathFacts | UrlFacts | NamedToolFacts) else ()
     decision = _decision(judge, spec, ((spec.capability, facts), *also))
     if judge.scoping is not None and spec.starts_program:
@@ -125,24 +125,19 @@ def _decision(judge: Judge, spec: ToolSpec, needs: Sequence[tuple[str, ActionFac
     if any(isinstance(facts, OutputFacts) for _, facts in needs):
         terms = terms._replace(runs_here=False)
     if any(isinstance(facts, CommandFacts) and facts.argv for _, facts in needs):
-        terms = _add_programs(judge, terms)
-    now = judge.clock()
-    decision = strictest(
-        [
-            decide_call(bundle, needs, now=now, os=here.os_family, workspace=here.workspace, terms=terms)
-            for bundle in _bundles_for(judge, spec)
-        ]
-    )
-    judge.expired = judge.expired or decision.expired
-    return decision
-
-
-def _bundles_for(judge: Judge, spec: ToolSpec) -> Iterator[PolicyBundle]:
+        terms = terms._replace(
+            programs=judge.native or NativeExec(DEFAULT, (here.workspace,)),
+            script_runs=judge.script_runs(),
+            max_script_runs=None if judge.scripts is None else judge.scripts.max_runs,
+        )
+    now, found = judge.clock(), []
     for bundle in judge.bundles:
         if bundle.held and spec.elsewhere:  # no sandbox of ours holds what runs there
-            yield bundle.memo.setdefault("unheld", bundle.keep_known(bundle, held=False, lines_ask=True))
-        else:
-            yield bundle
+            bundle = bundle.memo.setdefault("unheld", bundle.keep_known(bundle, held=False, lines_ask=True))  # noqa: PLW2901
+        found.append(decide_call(bundle, needs, now=now, os=here.os_family, workspace=here.workspace, terms=terms))
+    decision = strictest(found)
+    judge.expired = judge.expired or decision.expired
+    return decision
 
 
 def _terms(judge: Judge, spec: ToolSpec) -> CallTerms:
@@ -150,32 +145,7 @@ def _terms(judge: Judge, spec: ToolSpec) -> CallTerms:
     return terms if judge.mode.approval_mode is None else terms._replace(session_mode=judge.mode.approval_mode)
 
 
-def _add_programs(judge: Judge, terms: CallTerms) -> CallTerms:
-    return terms._replace(
-        programs=judge.native or NativeExec(DEFAULT, (judge.environment.workspace,)),
-        script_runs=judge.script_runs(),
-        max_script_runs=None if judge.scripts is None else judge.scripts.max_runs,
-    )
-
-
 # Sandbox checks for calls that start a program.
-
-
-def grant_problem(arguments: Mapping[str, Any]) -> str | None:
-    """The problem with what a call asks for beyond its scope, None if there is none."""
-    asked = widening_of(arguments.get(SANDBOX_GRANT))
-    return asked if isinstance(asked, str) else None
-
-
-def add_widening(
-    scoping: Scoping, facts: ActionFacts, arguments: Mapping[str, Any], environment: Environment
-) -> ActionFacts:
-    """The facts with what the call asks for beyond its scope, as real paths."""
-    asked = widening_of(arguments.get(SANDBOX_GRANT)) if scoping.holds else None
-    if not isinstance(asked, Widening) or not isinstance(facts, CommandFacts | NamedToolFacts):
-        return facts
-    real = (os.path.realpath(environment.absolute(one)) for one in asked.write)
-    return facts._replace(widening=asked._replace(write=tuple(dict.fromkeys(real))))
 
 
 def _apply_sandbox(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> Decision:

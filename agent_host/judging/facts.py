@@ -111,8 +111,7 @@ def _path(
     *,
     reads: bool = False,
 ) -> PathFacts:
-    """The facts of the path in `argument`, with the size that the call's content would give it. `reads`: the file is
-    read and nothing else."""
+    """The facts of the path in `argument`, with its size by the call's content. `reads`: it is only read."""
     subject = _subject(argument, arguments)
     content = arguments.get(spec.content) if spec.content else None
     new_size_bytes = len(content.encode("utf-8", "replace")) if isinstance(content, str) else None
@@ -337,8 +336,7 @@ def _find_below(root: str, names: set[str], deepest: int | None) -> tuple[str, .
 
 
 def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, str]:
-    """Return the variables that a line reads, with their values; one that is not set is empty. A value that looks
-    secret is left out."""
+    """The variables that a line reads, with their values; empty if not set. A value that looks secret is left out."""
     if environment is None or "$" not in command:
         return {}
     read = {name: environment.get(name, "") for name in names_read(command)}
@@ -470,8 +468,7 @@ class Scripts(Protocol):
 
 
 def program_facts(arguments: Mapping[str, Any], environment: Environment, world: World) -> CommandFacts:
-    """A program that is started without a shell: as the line that would start the same, with the program's bare name
-    where the shell would find this very file by it."""
+    """A program without a shell, as the line that would start the same: by its bare name if a shell finds it so."""
     os_family = environment.os_family
     asked = arguments.get("working_dir") or environment.workspace
     if not isinstance(asked, str) or "\0" in asked:
@@ -495,8 +492,7 @@ def script_facts(
     world: World,
     scripts: Scripts | None,
 ) -> CommandFacts:
-    """A script of a skill: the program that runs it, as the line that would start it so. Each run has a directory of
-    its own, whose name is made when it starts: `_RUN` stands for it."""
+    """A script of a skill, as the line that would start it. `_RUN` stands for the directory that its run will have."""
     found = world.script(skill, relative_path, environment, scripts)
     if isinstance(found, ToolError):
         raise UnusableArguments(found.message, found.code)

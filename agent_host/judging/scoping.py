@@ -92,8 +92,7 @@ class Scoping:
     def server_scope(
         self, bundle: PolicyBundle, environment: Environment, *, write: tuple[str, ...], domains: tuple[str, ...]
     ) -> CommandScope:
-        """The scope of an MCP server of the user's configuration, with what its entry says: real places that it writes
-        to, and hosts that it reaches."""
+        """The scope of an MCP server of the configuration: its entry has where it writes to, and its hosts."""
         found = server_scope(
             bundle,
             self.facts(),
@@ -105,8 +104,7 @@ class Scoping:
         return found._replace(unheld=(*found.unheld, *self.unheld))
 
     def report(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any] | None:
-        """The sandbox for the start of a session, in JSON: {level, wanted, why?, scope?}; None if nobody wants one, or
-        if the bundle lets nothing start a program."""
+        """{level, wanted, why?, scope?} of the sandbox; None if nobody wants one, or no program can start."""
         if self.wanted == "none" and bundle.sandbox is None:
             return None
         if all(bundle.capability(one) is None for one in (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)):
@@ -119,8 +117,7 @@ class Scoping:
         return said
 
     def notice(self, bundle: PolicyBundle, environment: Environment) -> str | None:
-        """That nothing holds commands, and what follows from that, in a line for the user; None where something does,
-        and where nobody wants it."""
+        """A line for the user: nothing holds commands, and what follows; None where that is not so, or is wanted."""
         if self.holds or self.report(bundle, environment) is None:
             return None
         required = self.wanted not in ("none", STRONGEST) or (bundle.sandbox is not None and bundle.sandbox.required)
@@ -131,8 +128,7 @@ class Scoping:
         return f"no sandbox works here{why}: {follows}"
 
     def row(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any]:
-        """The sandbox in JSON: the level with the scope of a command that is granted nothing more, and why it is not a
-        stronger one."""
+        """The sandbox in JSON: the level with the scope of a command that is granted nothing more."""
         if not self.holds:
             return {"level": self.level}
         scope = self.scope(bundle, environment)
@@ -353,8 +349,7 @@ def _is_wide(place: str, home: str | None) -> bool:
 
 
 def _bases(roots: Iterable[str]) -> Iterator[str]:
-    """The installations that virtual environments of Python are made of. The file that names one may be the
-    workspace's: a directory without an interpreter is none."""
+    """The installations that Python's virtual environments are made of. A directory without an interpreter is none."""
     for root in roots:
         home = _value(os.path.join(root, "pyvenv.cfg"), "home")
         if home is not None and os.path.isabs(home) and _has_interpreter(home):
@@ -450,8 +445,7 @@ def _alternates(common: str) -> tuple[str, ...]:
 
 
 def _is_users(path: str) -> bool:
-    """True if a place belongs to the user, as git wants it of a repository that it takes; a system without owners has
-    none to tell."""
+    """True if a place belongs to the user, as git wants it of a repository; some systems have no owners."""
     try:
         return not hasattr(os, "getuid") or os.stat(path).st_uid == os.getuid()
     except OSError:

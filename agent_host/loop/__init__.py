@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -19,6 +18,7 @@ from policy.rules import TaskOptions
 from state.errors import WriteFailed
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Collection, Mapping
 
     from agent_host.approval.gate import ApprovalGate, ElicitationQueue
@@ -68,15 +68,14 @@ LISTS_OPTION = "tool_lists"
 _OF_ITS_CALLS = frozenset((MODEL_OPTION, MAX_COST_OPTION, LISTS_OPTION))
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class ArtifactPlaces:
+class ArtifactPlaces(NamedTuple):
     """Destinations of artifacts: `home` keeps them on this disk, and `queue` uploads them if the Workspace Service is
     another place (`elsewhere`). The lock `one_large` is held while a large one is kept."""
 
     home: ArtifactHome
     queue: UploadQueue
     elsewhere: bool
-    one_large: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    one_large: asyncio.Lock
 
 
 class CommandWatch:
@@ -130,8 +129,7 @@ class LoopContext:
         self.session_id = self.state.identity.session_id
 
     async def refresh_tools(self) -> None:
-        """Take the tools that the router has now. Those from elsewhere are as the task has had them so far, or from now
-        on has them."""
+        """Take the tools that the router has now. Those from elsewhere stay as the task has had them so far."""
         self.judge.tool_lists = await self.router.fix(self.task.options.get(LISTS_OPTION, {}))
         specs = tuple(await self.router.tools())
         if specs != tuple(self.judge.tools):
@@ -219,8 +217,7 @@ class Journal:
         self._report_storage_limit(None)
 
     def record_durably(self, record: JournalRecord, undo: JournalRecord) -> None:
-        """Put something on record, durable on return. Raises CheckpointWriteFailed: then nothing of it holds, by the
-        record `undo` where that is needed."""
+        """Put something on record, durable on return. Raises CheckpointWriteFailed, and then `undo` takes it back."""
         self.try_record(record)
         try:
             self.write_ahead()

@@ -68,8 +68,7 @@ def _line(command_id: str, row: CommandRow) -> str:
 
 
 async def take_up_commands(ctx: LoopContext) -> None:
-    """End what is left of the background commands of a process that was killed, and put their end on record; the model
-    reads of it before its next turn."""
+    """End what is left of background commands of a killed process, and put it on record for the model."""
     open_ones = {command_id: row for command_id, row in ctx.state.commands.items() if "ended" not in row}
     requests = {command_id: _request_of(ctx, row) for command_id, row in open_ones.items()}
     left = await asyncio.gather(*map(ctx.router.end_leftovers, requests.values()))  # each looks for a while
@@ -86,8 +85,7 @@ def _request_of(ctx: LoopContext, row: CommandRow) -> ToolRequest:
 
 
 async def end_commands(ctx: LoopContext) -> None:
-    """End background commands and what else commands have left running, and report it: the session is over, or goes on
-    in another process."""
+    """End background commands and what else commands have left running, and report it."""
     left = await ctx.router.end_commands()
     await see_background_changes(ctx)
     if left.ended or left.running:
@@ -113,8 +111,7 @@ class CommandChanges:
 
 
 def is_watched(ctx: LoopContext, spec: ToolSpec | None, facts: ActionFacts | None = None) -> bool:
-    """True if there is a look around a call of the tool: of one that runs commands, or deletes a whole directory, where
-    the settings have it."""
+    """True if there is a look around a call of the tool: it runs commands, or deletes a whole directory."""
     if ctx.command_watch is None or spec is None:
         return False
     if getattr(facts, "tree", False):  # of a path; a new session has no facts yet

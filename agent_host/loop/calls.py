@@ -474,8 +474,7 @@ class PathTurn:
         return bool(self._before)
 
     async def leave(self, *, still_open: bool = False) -> None:
-        """Let the next call begin, once those before are through: who waits for this one means them too. `still_open`:
-        it is left to a resume."""
+        """Let the next call begin, once those before are through. `still_open`: this one is left to a resume."""
         self._done.open = await _await_all(self._before) or still_open
         self._done.set()
 
@@ -530,8 +529,7 @@ class CallSlot:
         self._taken = False
 
     async def take(self, cancellation: Cancellation) -> bool:
-        """Have the slot; True when that took a wait. Raises TaskCancelled when the task is to stop before it is
-        there."""
+        """Have the slot; True when that took a wait. Raises TaskCancelled when the task is to stop first."""
         line = self._line
         if cancellation.requested:
             raise TaskCancelled

@@ -123,7 +123,8 @@ class Cancellation:
         try:
             return await waiting
         except asyncio.CancelledError:
-            if _being_cancelled():
+            current = asyncio.current_task()
+            if current is not None and current.cancelling() > 0:
                 await _end(task)
             elif task in self._cut_short:
                 raise ToolStopped from None
@@ -149,8 +150,3 @@ async def _end(task: asyncio.Task[Any]) -> None:
             await asyncio.wait([task])
         except asyncio.CancelledError:
             task.cancel()
-
-
-def _being_cancelled() -> bool:
-    current = asyncio.current_task()
-    return current is not None and current.cancelling() > 0

@@ -25,8 +25,7 @@ _OVER = "the call was over before anybody answered"
 
 
 async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked) -> PersonAnswer:
-    """The person's answer to what a server asks while `request` runs, which waits for it. Never raises but for being
-    cancelled."""
+    """The person's answer to what a server asks while `request` runs. Never raises but for being cancelled."""
     try:
         form = form_of(asked.source, asked.message, asked.schema, asked.url, ctx.scrubber.text)
     except UnusableForm as error:

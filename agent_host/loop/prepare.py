@@ -170,8 +170,7 @@ def _keep_version(ctx: LoopContext, facts: PathFacts, data: bytes) -> str:
 
 
 def request_for(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ToolRequest:
-    """The call as it crosses to the runtime, with the scope that the bundle gives it, and what a sandbox holds its
-    program to."""
+    """The call as it crosses to the runtime, with the scope that the bundle gives it and that of its sandbox."""
     call, spec, facts, decision = prepared.call, prepared.spec, prepared.facts, prepared.decision
     if spec is None:
         raise RuntimeError("only a call of a known tool is executed")
@@ -329,8 +328,7 @@ def _target(spec: ToolSpec, facts: PathFacts) -> PathFacts | None:
 
 
 def _content_after(spec: ToolSpec, arguments: Mapping[str, Any], before: bytes | str | None) -> bytes | str | None:
-    """Return the content that the call leaves, as the tool itself computes it: None for no file, UNAVAILABLE if it
-    cannot be said."""
+    """Return the content that the call leaves: None for no file, UNAVAILABLE if it cannot be said."""
     if spec.effect in ("delete", "move"):
         return None
     if spec.after is None or (spec.effect == "edit" and not isinstance(before, bytes)):

@@ -206,8 +206,7 @@ class Progress:
         self._in_a_row, self._last, self._told_in = 0, None, None
 
     def note_of_call(self, step_id: str, call: ToolCall, text: str, tools: Registry) -> str:
-        """Count a call of a step with the text of its result; returns a note for the model where the call is repeated
-        without any effect, "" where there is none."""
+        """Count a call with its result; returns a note for the model if it repeats without effect, else ""."""
         key = (call.name, call.arguments_json, sha256_hex(text.encode("utf-8", "replace")))
         if key != self._last:
             self.forget_calls()

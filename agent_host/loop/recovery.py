@@ -84,8 +84,7 @@ def _on_record(ctx: LoopContext, call: OpenCall) -> PreparedCall:
 
 
 async def _end_leftovers(ctx: LoopContext, step_id: str, call: OpenCall) -> Leftovers:
-    """End the processes that the call has left: they could take effect after the model has read of it and has
-    looked."""
+    """End the processes that the call has left: they could take effect after the model has looked."""
     prepared = _on_record(ctx, call)
     if prepared.spec is None:
         return Leftovers()
@@ -109,8 +108,7 @@ async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[OpenC
 
 
 async def _ask(ctx: LoopContext, step_id: str, call: OpenCall) -> Message | None:
-    """The result of a call that went to another place, where that place knows it: it is on record then. That place may
-    not answer; how long it has is for the tool to say."""
+    """The result of a call that went to another place, if that place knows it: it is on record then."""
     prepared = _on_record(ctx, call)
     if prepared.spec is None:
         return None

@@ -152,8 +152,7 @@ def room_for_conversation(ctx: LoopContext) -> int:
 
 
 def estimate_input(ctx: LoopContext, tokens: int) -> int:
-    """Input tokens of the next request, of estimated `tokens`: what the gateway counted last time, and by its scale
-    what changed since."""
+    """Input tokens of a request of estimated `tokens`: as counted last time, and by that scale what changed since."""
     counted, estimated_then, scale = _last_request(ctx)
     counted = max(counted, int(estimated_then * LEAST_SHARE))
     return max(0, counted + math.ceil(scale * (tokens - estimated_then)))

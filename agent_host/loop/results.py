@@ -246,8 +246,7 @@ def _replay_row(prepared: PreparedCall) -> ReplayRow | None:
 
 
 def _output_fields(call_id: str, text: str) -> dict[str, Any]:
-    """The fields of an event about the text that the model reads: its size and hash, so that it is found again in the
-    history (SK 7), and its start."""
+    """An event's fields about the text that the model reads: its size, hash (SK 7) and start."""
     content = text.encode()
     shown = {"outputBytes": len(content), "outputSha256": sha256_hex(content)}
     if len(content) <= SHOWN_BYTES:
@@ -306,8 +305,7 @@ def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
 
 
 def arguments_to_keep(ctx: LoopContext, call: ToolCall) -> Any | None:
-    """The arguments of an edited call as they stay on record beside its result, without secrets; None where they are
-    longer than a message holds itself (`state.blobs`)."""
+    """The arguments of an edited call for the record, without secrets; None where they are too long for a message."""
     clean = ctx.scrubber.value(call.arguments)
     return clean if len(json_text.dumps(clean)) <= _MAX_KEPT_BYTES else None
 
@@ -395,8 +393,7 @@ class LeftArtifact(NamedTuple):
 async def keep_artifacts(
     ctx: LoopContext, step_id: str, maker: Maker, artifacts: Sequence[Artifact]
 ) -> list[LeftArtifact]:
-    """Keep the artifacts of a call on this disk, without secrets. By force the task may end before that is done; then
-    the artifacts are lost, and their rows say so."""
+    """Keep the artifacts of a call here, without secrets. By force they may be lost; their rows say so."""
     if not artifacts:
         return []
     try:
@@ -480,8 +477,7 @@ def _row(ctx: LoopContext, artifact: Artifact) -> dict[str, Any]:
 
 
 def add_references(result: ToolResult, artifacts: Sequence[Artifact], left: Sequence[LeftArtifact]) -> ToolResult:
-    """The result with the references and hashes of its artifacts in those fields of its JSON that are for them (SK 6).
-    What the disk did not take has none."""
+    """The result with the references and hashes of its artifacts in the fields of its JSON for them (SK 6)."""
     fields: dict[str, Any] = {}
     for artifact, one in zip(artifacts, left, strict=True):
         if one.ref is not None and artifact.ref_field:
@@ -499,8 +495,7 @@ def parts_of(artifacts: Sequence[Artifact], left: Sequence[LeftArtifact]) -> dic
 
 
 def reference_note(artifacts: Sequence[Artifact], left: Sequence[LeftArtifact]) -> str:
-    """The line behind a result that names its artifacts on this disk, empty where there are none, or the result itself
-    names them."""
+    """The line behind a result that names its artifacts here; empty if there are none, or the result names them."""
     refs = [
         one for artifact, one in zip(artifacts, left, strict=True) if one.ref is not None and not artifact.ref_field
     ]

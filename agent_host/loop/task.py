@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from agent_host.loop import LoopContext, Replay, ResumeNote
     from agent_host.states import EndStatus
     from agent_host.thread.messages import ToolCall
-    from state.checkpoint import OpenStep, RequestWindow, TaskStatus
+    from state.checkpoint import RequestWindow, TaskStatus
 
 MAX_FULL_WINDOWS = 3
 """So many turns in a row may end in a full context window, each followed by a cut."""
@@ -159,9 +159,7 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
     while True:
         if ctx.state.open_step is None:
             ctx.cancellation.check()
-            report_damage(ctx)
-            report_commands(ctx)
-            report_steers(ctx)
+            report_news(ctx)
             if resume_note is not None:
                 add_note(ctx, resume_note.text, workspace=resume_note.workspace)
                 resume_note = None
@@ -267,7 +265,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     turn = await ask(ctx, step_id)
     window: RequestWindow = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
     meaning = _meaning(ctx, turn)
-    calls = () if meaning == "blocked" else _renumber(ctx, [_usable(ctx, call) for call in turn.tool_calls])
+    calls = () if meaning == "blocked" else tuple(_usable(ctx, call) for call in turn.tool_calls)
     assistant = _clean_turn(ctx, step_id, turn, calls)
     if calls:
         ctx.phase.fire("check")
@@ -304,8 +302,7 @@ def _sandbox_from_here(ctx: LoopContext, calls: Sequence[PreparedCall]) -> dict[
 
 
 def _options_from_here(ctx: LoopContext) -> dict[str, Any]:
-    """The options on record for the rest of the task, and for a resume of it: the model, if another one has taken over,
-    and its lists of remote tools."""
+    """The options on record for the rest of the task: another model that took over, its lists of remote tools."""
     model, lists = ctx.conversation.model, dict(ctx.judge.tool_lists)
     was = ctx.task.options.get(MODEL_OPTION) or ctx.conversation.default_model
     options: dict[str, Any] = {} if model == was else {MODEL_OPTION: model}
@@ -318,17 +315,12 @@ def reopen(ctx: LoopContext) -> Step:
     if step is None:
         raise RuntimeError("reopen is called only where a step is open")
     assistant = decode(ctx.state.thread[step.position])
-    meaning = "continue" if step.calls else _meaning_on_record(step)
+    meaning = cast("Meaning", step.meaning or meaning_of_old_record(step.stop_reason))
     ctx.phase.fire("reopen")
     if step.calls:
+        meaning = "continue"
         ctx.phase.fire("check")
     return Step(step.step_id, assistant, meaning, None, step.stop_reason)
-
-
-def _meaning_on_record(step: OpenStep) -> Meaning:
-    if step.meaning is not None:
-        return cast("Meaning", step.meaning)
-    return meaning_of_old_record(step.stop_reason)
 
 
 def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
@@ -364,8 +356,7 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
 
 
 def _cut_full_window(ctx: LoopContext, step: Step) -> int | None:
-    """Cut the window if the model ended its turn because its context was full; returns what `RequestWindow` calls
-    `dropped`, None if the window stays."""
+    """Cut the window if it was full at the end of the turn; returns `RequestWindow.dropped`, None if it stays."""
     talk, open_step = ctx.conversation, ctx.state.open_step
     if open_step is None or open_step.meaning != "window":
         talk.full_windows = 0
@@ -405,26 +396,19 @@ def add_note(
     ctx.conversation.thread.add_note(note)
 
 
-def report_damage(ctx: LoopContext) -> None:
-    """Say to the model that it was here before, where the session was saved from damage."""
+def report_news(ctx: LoopContext) -> None:
+    """Say to the model what it has to know before its next turn: that the session was saved from damage, which
+    background commands have ended, and what the person said."""
     if ctx.state.salvaged is not None:
         add_note(ctx, _DAMAGED, of_damage=True)
-
-
-def report_steers(ctx: LoopContext) -> None:
-    """Say to the model what the person said since its last turn."""
-    said = list(ctx.state.steers)
-    if said:
-        text = "\n\n".join(said)
-        add_note(ctx, f"[The user says, while you work on the task:]\n{text}", steers=len(said))
-
-
-def report_commands(ctx: LoopContext) -> None:
-    """Say to the model which background commands have ended since its last turn."""
     report = commands_to_report(ctx.state)
     if report is not None:
         text, of_commands = report
         add_note(ctx, text, of_commands=of_commands)
+    said = list(ctx.state.steers)
+    if said:
+        text = "\n\n".join(said)
+        add_note(ctx, f"[The user says, while you work on the task:]\n{text}", steers=len(said))
 
 
 def _clean_turn(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[ToolCall, ...]) -> Message:
@@ -453,15 +437,13 @@ def _count_told(message: Message) -> int:
 
 
 def _usable(ctx: LoopContext, call: ToolCall) -> ToolCall:
-    """The call without what stands for arguments that are left out. Policy judges it so."""
+    """The call without what stands for arguments that are left out; policy judges it so. A gateway may number its calls
+    again in every answer: in the thread each id stands once (invariant 4)."""
     arguments = ctx.router.usable_arguments(call.name, call.arguments)
-    return call if arguments is call.arguments else call._replace(arguments=dict(arguments))
-
-
-def _renumber(ctx: LoopContext, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """A gateway may number its calls again in every answer; in the thread each id stands once (invariant 4)."""
-    has_call, new_id = ctx.conversation.thread.has_call, ctx.outside.new_id
-    return tuple(call.change_id(new_id("call")) if has_call(call.call_id) else call for call in calls)
+    if arguments is not call.arguments:
+        call = call._replace(arguments=dict(arguments))
+    is_used = ctx.conversation.thread.has_call(call.call_id)
+    return call.change_id(ctx.outside.new_id("call")) if is_used else call
 
 
 def _meaning(ctx: LoopContext, turn: ModelTurn) -> Meaning:

@@ -88,8 +88,7 @@ def _find_near(path: str) -> str | None:
 
 
 def read_grant(raw: bytes, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
-    """The bundle that the Session Service granted, as JSON; `held`: a sandbox holds commands. Raises
-    PolicyBundleInvalid, PolicyExpired."""
+    """The bundle that the Session Service granted, as JSON. Raises PolicyBundleInvalid, PolicyExpired."""
     bundle = _usable(_parse(lambda: parse_bundle(raw), _GRANTED), _GRANTED, session_id, now)
     if bundle.session_id == ANY_SESSION:  # only a user can say that
         raise PolicyBundleInvalid(
@@ -139,8 +138,7 @@ _UNDER_WAY = b'"kind":"changes_seen"'
 
 
 def last_change(state_dir: str, path: str) -> str | None:
-    """Return the id of the newest session of this state directory that is on record as having changed the file at
-    `path`, as it is named or where it leads; None if no record says so."""
+    """The id of the newest session on record as having changed the file, by its name or where it leads; else None."""
     names = {orjson.dumps(one) for one in (os.path.abspath(path), os.path.realpath(path))}
     newest_first = sorted(_sessions(state_dir), key=lambda one: _age(one.events), reverse=True)
     for paths in newest_first:

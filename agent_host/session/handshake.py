@@ -73,8 +73,7 @@ class PolicySource(NamedTuple):
     digest: str
 
     def is_same(self, other: PolicySource) -> bool:
-        """True if both mean one policy: a built-in by its name, in whichever version of this program, anything else by
-        its content."""
+        """True if both mean one policy: a built-in by its name, in any version, anything else by its content."""
         return self.digest == other.digest or (self.name == other.name and self.name in BUILT_IN)
 
 
@@ -121,8 +120,7 @@ def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[Redact
 
 
 def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str]) -> list[str]:
-    """Those of `names`, given to approve in advance, that are no rule of the bundle, no tool and no capability: most
-    likely misspelt."""
+    """Those of `names`, given to approve in advance, that are no rule, no tool and no capability: misspelt."""
     rules = {rule.approval_rule_id for rule in bundle.approval_rules}
     known = rules | tools.names | tools.capabilities | {SANDBOX_GRANT}
     return sorted(set(names) - known)
@@ -184,19 +182,16 @@ def _places(
 ) -> PlaceholderValues:
     """The values of a bundle's placeholders in this session."""
     name = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
+    files = step_files(os.environ, environment.os_family)
     return PlaceholderValues(
         workspace=environment.workspace,
         home=environment.home,
         state_dir=os.path.realpath(state_dir),
         os=environment.os_family,
         tmp=session_directory(state_dir, name, os.environ),
-        step_files=_real(step_files(os.environ, environment.os_family)),
+        step_files=None if files is None else os.path.realpath(files),
         tools=tools,
     )
-
-
-def _real(path: str | None) -> str | None:
-    return None if path is None else os.path.realpath(path)
 
 
 def own_files() -> tuple[str, ...]:
@@ -214,10 +209,6 @@ def files_to_guard(settings: Settings, workspace: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*bundle, *places_in(workspace), *kept, *map(os.path.realpath, kept))))
 
 
-def _models(settings: Settings) -> tuple[str, ...]:
-    return (settings.llm.model,) if settings.llm.model else ()
-
-
 def _built_in(
     settings: Settings, places: PlaceholderValues, session_id: str, now: datetime, *, held: bool
 ) -> PolicyBundle:
@@ -233,7 +224,7 @@ def _built_in(
         session_id=session_id,
         now=now,
         os=places.os,
-        models=_models(settings),
+        models=(settings.llm.model,) if settings.llm.model else (),
         more_models=settings.llm.fallback_models,
         unchanged=own_files(),
         programs=_programs(settings),
@@ -258,7 +249,7 @@ def _file(settings: Settings) -> FileSource:
     return external_bundles.FileSource(
         f"{settings.name_of(_POLICY)} {settings.host.policy}",
         _content(settings),
-        models=_models(settings),
+        models=(settings.llm.model,) if settings.llm.model else (),
         more_models=settings.llm.fallback_models,
         steering=own_files(),
     )

@@ -105,8 +105,7 @@ class SessionHost:
                 self.over.set()
 
     async def set_mode(self, session_id: str, changes: Mapping[str, str]) -> dict[str, str]:
-        """Change options of the session's mode, one request after the other, and return those that hold. Raises
-        SessionNotReady, SessionNotFound, and what `Opener.set_mode` raises."""
+        """Change options of the session's mode, one request after the other; raises what the opener raises."""
         async with self._changing_mode:
             return await self._opener.set_mode(self.running_session(session_id), changes)
 
@@ -127,8 +126,7 @@ class SessionHost:
         return opened
 
     async def list_sessions(self, owner: Owner | None, search: str) -> list[StoredSession]:
-        """The sessions of the state directory, newest first; see `StoredSessions.all`. With a session in this process
-        those of its owner."""
+        """The sessions of the state directory, newest first; with a session in this process those of its owner."""
         return await asyncio.to_thread(self._stored().all, self._owner or owner, search)
 
     async def transcript(self, session_id: str, owner: Owner | None) -> Transcript:
@@ -137,8 +135,7 @@ class SessionHost:
         return await asyncio.to_thread(record.transcript)
 
     async def items(self, session_id: str, owner: Owner | None, task_id: str) -> list[Item]:
-        """The items of one of a session's tasks. Raises SessionNotFound, UsageError for a task that it does not
-        know."""
+        """The items of a session's task. Raises SessionNotFound, UsageError for a task that it does not know."""
         record = await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
         return await asyncio.to_thread(record.items, task_id)
 
@@ -230,8 +227,7 @@ class SessionHost:
         self.over.set()
 
     async def _end(self, way: Coroutine[Any, Any, None]) -> None:
-        """End the session in this `way`, or wait for the end that it is coming to: there is one, and the caller that
-        asked for it need not be there until then."""
+        """End the session in this `way`, or wait for the end that it is coming to, with or without the caller."""
         await asyncio.shield(self._begin_end(way))
 
     def _begin_end(self, way: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -161,8 +161,7 @@ class LiveSession:
         return 0 if task is None else task.step_count
 
     def compact(self) -> None:
-        """Have room made in front of the next request to the model, whether or not it would be too long: by a summary,
-        unless `llm.context_strategy` names clearing."""
+        """Have room made before the next request, by a summary unless `llm.context_strategy` names clearing."""
         self.ctx.conversation.compaction_wanted = True
 
     def state(self) -> dict[str, Any]:
@@ -173,8 +172,7 @@ class LiveSession:
         return state | {name: value for name, value in extra.items() if value}
 
     def policy_notice(self) -> str | None:
-        """A note for the user on a bundle that is none of the built-ins, in one line; None if there is nothing to
-        say."""
+        """A line for the user on a bundle that is none of the built-ins; None if there is nothing to say."""
         bundle = self.ctx.judge.bundle
         if is_built_in(bundle.policy_bundle_version):
             return None
@@ -204,13 +202,11 @@ class LiveSession:
         return patches.whole_patch_of(self.ctx, without)
 
     def unseen(self, task_id: str | None = None) -> str | None:
-        """Why a preview of the session or one of its tasks may leave out what commands changed; None where it does
-        not."""
+        """Why a preview of the session or a task may leave out what commands changed; None if it does not."""
         return first_versions(self.ctx.state).unseen_in(task_id)
 
     async def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
-        """The changes of the session or one of its tasks, file by file; see `session.patches.preview`. Raises
-        UsageError for a task that it does not know."""
+        """The changes of the session or one of its tasks, file by file. Raises UsageError for an unknown task."""
         from agent_host.session import patches  # see `patch`
 
         try:
@@ -224,8 +220,7 @@ class LiveSession:
         return {**result, "undelivered": [loss.to_wire() for loss in losses]} if losses else result
 
     def cut_off(self) -> TaskEnd:
-        """The end of the current task as this process leaves it when it is ended by force: open on record, unless it
-        had come to its end."""
+        """The end of the current task as a process that is ended by force leaves it: open, unless it had ended."""
         words = self.ctx.cancellation.time_limit
         if words is not None and self.tasks.last_end is None:
             return TaskEnd("paused", TIME_LIMIT, words, resumable=True)
@@ -284,8 +279,7 @@ class LiveSession:
         return False
 
     async def keep_pictures(self, pictures: Sequence[PromptPicture]) -> str:
-        """Put pictures of a prompt into the session's temporary directory, and return the lines that name them. Raises
-        UsageError."""
+        """Keep pictures of a prompt in the temporary directory; returns lines naming them. Raises UsageError."""
         try:
             return await asyncio.to_thread(keep_pictures, pictures, self.temporary, self.ctx.outside.new_id)
         except OSError as error:
@@ -354,8 +348,7 @@ class LiveSession:
         self.tasks.stop(resumable=True)
 
     def end_by_time(self, words: str) -> None:
-        """Stop the task since the time of its run is over, `words` say which, and leave it open on record: what runs is
-        ended now."""
+        """Stop the task since its time is over, in `words`, and leave it open on record: what runs is ended now."""
         self.tasks.stop(resumable=True, time_limit=words)
         self.ctx.cancellation.force(grace_s=0)
         asyncio.get_running_loop().call_later(_FORCE_PATIENCE_S, self.ctx.cancellation.abandon)
@@ -398,8 +391,7 @@ class LiveSession:
             await self.ending.end(trigger, self.tasks.end_on_record(), reason)
 
     async def expire(self, reason: str) -> None:
-        """The Session Service has ended the session; see `SessionEnd.expired`. A task that was begun meanwhile is
-        stopped first."""
+        """End the session that the Session Service has ended; a task that was begun meanwhile is stopped first."""
         if self.has_ended:  # somebody was faster
             return
         self.has_ended = self.tasks.closing = True

@@ -106,8 +106,7 @@ class OptionsSource(Protocol):
         """For a new session in `workspace`, else in that of the options."""
 
     def resolve_resume(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:
-        """For a session that is resumed; with `ended_too` also one that has ended. Raises SessionNotFound,
-        CheckpointUnreadable."""
+        """For a session that is resumed, or has ended. Raises SessionNotFound, CheckpointUnreadable."""
 
 
 class FixedOptions:
@@ -227,8 +226,7 @@ def claim_store(sessions: FileCheckpointStore, resolved: ResolvedOptions, sessio
 
 
 def prepare_state_dir(state_dir: str, disk: Disk) -> None:
-    """Make the state directory, if it is not there, before anything is kept of a new session: nothing but this makes it
-    for one. Raises UsageError."""
+    """Make the state directory of a new session; nothing but this does for one. Raises UsageError."""
     try:
         with translate_errors("preparing the state directory"):
             make_durable_dir(disk, state_dir, within=state_dir)
@@ -306,8 +304,7 @@ def sessions_of(
 
 
 def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:
-    """Take away a session whose process died before its task was on record: there is nothing in it to resume, and it
-    would keep its id from being used."""
+    """Take away a session that died before its task was on record: nothing is in it, and it keeps its id."""
     if not sessions.has(session_id):
         return
     with contextlib.suppress(NoSuchSession, Damaged):  # `create` says what is wrong with what is there

@@ -590,8 +590,7 @@ def whole_patch_of(ctx: LoopContext, without: Collection[str] = ()) -> WholePatc
 def preview_of(
     ctx: LoopContext, task_id: str | None = None, file_paths: Sequence[str] | None = None
 ) -> Callable[[], list[FilePatch]]:
-    """The preview of what is on record now, to be made in any thread; see `patches.preview`, which raises
-    LookupError for a task that the session does not know."""
+    """A function for any thread that makes the preview of what is on record now; see `preview`."""
     return functools.partial(
         preview,
         first_versions(ctx.state),

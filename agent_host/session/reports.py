@@ -230,8 +230,7 @@ def _sandbox(ctx: LoopContext) -> dict[str, Any]:
 
 
 def _tool_counts(task: Task) -> dict[str, dict[str, int]]:
-    """{calls, failed, denied, durationMs} of each tool that was called, in order of the first calls. `durationMs` is
-    how long its calls ran together, without waits for approvals and for others."""
+    """{calls, failed, denied, durationMs} of each tool that was called, in order of the first calls."""
     found: dict[str, dict[str, int]] = {}
     for name, status, _ in task.finished_calls:
         row = found.setdefault(name, {"calls": 0, "failed": 0, "denied": 0, "durationMs": task.tool_ms.get(name, 0)})
@@ -383,8 +382,7 @@ def approvals_of_open_calls(state: Checkpoint, session_id: str, wanted: Collecti
 def replays_approved(
     task: Task, thread: Sequence[bytes], session_id: str, *, approves: Callable[[str, str], bool]
 ) -> frozenset[str]:
-    """The replay ids of those denied calls that are approved by now. `approves` says so of a tool's name and of what
-    approves its kind: a rule's id, else that name."""
+    """The replay ids of denied calls that are approved by now; `approves` gets a tool's name and what approves it."""
     rows = denied_approvals(task, thread, session_id)
     found = ((row["toolName"], row["replay"]) for row in rows)
     return frozenset(replay["id"] for name, replay in found if "id" in replay and approves(name, replay["approve"]))

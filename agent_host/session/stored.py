@@ -115,8 +115,7 @@ class StoredSessions:
         )
 
     def session_of(self, task_id: str, owner: Owner | None = None) -> str | None:
-        """The session that has or had a task of this id, the one that ran last where several do; None for none. Raises
-        UsageError for a state directory that cannot be used."""
+        """The session that has or had a task of this id, the last one of several; else None. Raises UsageError."""
         for row in self.all(owner):
             with contextlib.suppress(SessionNotFound):
                 if task_id in self.record(row.session_id, owner).task_ids:
@@ -175,8 +174,7 @@ def _reason_of(state: Checkpoint) -> str | None:
 
 
 def can_go_on(summary: Summary) -> bool:
-    """True if `agent-host resume` has something to go on with, in one place for the list and for the choice. A session
-    without a task is for a client that has one (`ResumeSession`)."""
+    """True if `agent-host resume` can go on with it: no process has it, and it has a task."""
     return summary.pid is None and summary.state is not None and summary.state.task is not None
 
 
@@ -457,8 +455,7 @@ class SessionRecord(NamedTuple):
         )
 
     def whole_task(self, task_id: str) -> dict[str, Any]:
-        """`task` with {filesChanged[{filePath, status, additions, deletions}], patch, unseen?}, or with `patchMissing`,
-        which says why there is none."""
+        """`task` with {filesChanged[{filePath, status, additions, deletions}], patch, unseen?} or `patchMissing`."""
         try:
             files = [file.to_wire() for file in self.preview(task_id)]
         except UsageError as error:  # what files held was not kept

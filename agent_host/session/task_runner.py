@@ -131,8 +131,7 @@ class TaskRunner:
         self._begin()
 
     def warm_up(self) -> None:
-        """Get ready for the first task: its modules are imported beside the event loop. The process waits for that when
-        it ends (see `DeferredClient.warm_up`)."""
+        """Get ready for the first task: import its modules in a thread, which the process waits for at its end."""
         threading.Thread(target=import_loop, name="warm-up-loop").start()
         self._ctx.conversation.warm_up()
 
@@ -190,8 +189,7 @@ class TaskRunner:
         self._run(self._drive(resume_note, replays))
 
     def cancel(self, task_id: str, *, force: bool = False, grace_s: float = _FORCE_GRACE_S) -> None:
-        """End the task for good at its next safe point (AH 4.5); with `force` running tools have `grace_s` until they
-        are ended, too. Raises NoActiveTask."""
+        """End the task for good at its next safe point (AH 4.5); by force tools have `grace_s`. Raises NoActiveTask."""
         ctx, task = self._ctx, self._ctx.state.task
         if self.queue.has(task_id):
             self.queue.cancel(task_id)
@@ -222,8 +220,7 @@ class TaskRunner:
         ctx.emitter.flush()  # a transcript shows it by this event
 
     def stop(self, *, resumable: bool, time_limit: str | None = None) -> None:
-        """Ask the task to stop at its next safe point; `resumable`: it stays open on record. `time_limit` is the reason
-        in words, where it is the time."""
+        """Ask the task to stop at its next safe point; `resumable`: it stays open. `time_limit`: why, in words."""
         self._ctx.cancellation.request(resumable=resumable, time_limit=time_limit)
 
     async def await_end(self) -> TaskEnd:
@@ -393,8 +390,7 @@ class History:
         self.missed: dict[str, Any] | None = None
 
     def queue(self) -> None:
-        """Have the thread as it is now uploaded behind the artifacts that wait, unless that is done or under way. Never
-        waits."""
+        """Have the present thread uploaded behind the artifacts that wait, unless that is done. Never waits."""
         ctx, count = self._ctx, len(self._ctx.state.thread)
         if count == self._queued and self.missed is None:
             return

@@ -96,8 +96,7 @@ def _options_of(task: NewTask) -> dict[str, Any]:
 
 
 def max_steps_of(settings: Settings, wanted: int | None) -> int:
-    """The limit of steps for a task that asks for `wanted`, None for that of the settings; a workspace's own limit
-    holds in any case."""
+    """The limit of steps for a task that asks for `wanted`, None for the settings'; the workspace's holds anyway."""
     return settings.host.max_steps if wanted is None else settings.bound("host.max_steps", wanted)
 
 

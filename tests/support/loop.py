@@ -137,7 +137,9 @@ class Loop:
             router=self.tools,
             gate=WatchedGate(gate or UnattendedGate(frozenset()), phase),
             emitter=out,
-            artifacts=ArtifactPlaces(self.home, UploadQueue(self.artifacts, UploadLimits()), elsewhere=True),
+            artifacts=ArtifactPlaces(
+                self.home, UploadQueue(self.artifacts, UploadLimits()), elsewhere=True, one_large=asyncio.Lock()
+            ),
             cancellation=Cancellation(),
             scrubber=Scrubber(secrets, Redaction(key=lambda: b"k") if redaction else None),
             phase=phase,

@@ -83,7 +83,7 @@ async def test_without_another_place_what_is_kept_needs_no_upload(tmp_path: Path
     await loop.run()
     await loop.ctx.artifacts.queue.close(0, resumable=True)
     again = loop.again(artifacts=Never())
-    again.ctx.artifacts.elsewhere = False
+    again.ctx.artifacts = again.ctx.artifacts._replace(elsewhere=False)
     take_up_uploads(again.ctx)
     assert again.kept().artifact_uris == {"c1": ["workspaces/w/artifacts/art_0"]}
 
@@ -131,7 +131,7 @@ async def test_an_upload_of_the_model_s_that_is_kept_nowhere_fails(tmp_path: Pat
     home.full = True
     wanted = call("UploadArtifact", content="x")
     loop = Loop(tmp_path, calls(wanted), says(), tools=leaves("a"), home=home)
-    loop.ctx.artifacts.elsewhere = False
+    loop.ctx.artifacts = loop.ctx.artifacts._replace(elsewhere=False)
     await loop.run()
     assert loop.answers()[0].code == "WORKSPACE_UPLOAD_FAILED"
     assert loop.told(EventType.ARTIFACT_UPLOAD_FAILED)[0]["message"] == "no room for a"

@@ -176,7 +176,7 @@ async def test_what_was_kept_is_told_by_which_output_it_is(loop: Loop) -> None:
             self.full = self.held != {}
             return (await super().keep(artifact, task_id=task_id, step_id=step_id))._replace(sha256="ab")
 
-    loop.ctx.artifacts.home, loop.ctx.artifacts.elsewhere = Small(), False
+    loop.ctx.artifacts = loop.ctx.artifacts._replace(home=Small(), elsewhere=False)
     streams = [Artifact("tool_output", part, "text/plain", b"x", part=part) for part in ("stdout", "stderr")]
     await finish(loop.ctx, "st", CALL, gave(artifacts=tuple(streams)))
     payload, ref = told(loop), "artifacts/art_0"

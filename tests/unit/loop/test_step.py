@@ -12,7 +12,7 @@ import pytest
 from agent_host.events import EventType
 from agent_host.faults.crash import NO_FAULTS, Faults
 from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
-from agent_host.loop.task import add_note, commit, reopen, report_damage, take_turn
+from agent_host.loop.task import add_note, commit, reopen, report_news, take_turn
 from agent_host.states import TaskPhase
 from agent_host.thread.messages import GO_ON, decode, message_tokens
 from state.checkpoint import TokenUsage
@@ -315,10 +315,10 @@ def test_a_note_is_on_record_and_in_the_thread(tmp_path: Path) -> None:
 
 def test_only_a_session_that_was_saved_is_told_of_damage(tmp_path: Path) -> None:
     loop = begun(tmp_path)
-    report_damage(loop.ctx)
+    report_news(loop.ctx)
     loop.ctx.state.salvaged = "torn"
-    report_damage(loop.ctx)
-    report_damage(loop.ctx)
+    report_news(loop.ctx)
+    report_news(loop.ctx)
     assert len([data for data in loop.kept().thread if b"was damaged on disk" in data]) == 1
 
 
