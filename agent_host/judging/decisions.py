@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agent_host.errors import ErrorCode
 from agent_host.judging import PreparedCall, Refusal
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from agent_host.judging.facts import World
     from agent_host.judging.scoping import Scoping
     from agent_host.thread.messages import ToolCall
+    from policy.bundle import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts
 
@@ -130,14 +131,24 @@ def _decision(judge: Judge, spec: ToolSpec, needs: Sequence[tuple[str, ActionFac
             script_runs=judge.script_runs(),
             max_script_runs=None if judge.scripts is None else judge.scripts.max_runs,
         )
-    now, found = judge.clock(), []
-    for bundle in judge.bundles:
-        if bundle.held and spec.elsewhere:  # no sandbox of ours holds what runs there
-            bundle = bundle.memo.setdefault("unheld", bundle.keep_known(bundle, held=False, lines_ask=True))  # noqa: PLW2901
-        found.append(decide_call(bundle, needs, now=now, os=here.os_family, workspace=here.workspace, terms=terms))
-    decision = strictest(found)
+    bundles = judge.bundles
+    if spec.elsewhere:  # no sandbox of ours holds what runs there
+        bundles = tuple(map(_unheld, bundles))
+    now = judge.clock()
+    decision = strictest(
+        [
+            decide_call(bundle, needs, now=now, os=here.os_family, workspace=here.workspace, terms=terms)
+            for bundle in bundles
+        ]
+    )
     judge.expired = judge.expired or decision.expired
     return decision
+
+
+def _unheld(bundle: PolicyBundle) -> PolicyBundle:
+    if bundle.held and "unheld" not in bundle.memo:
+        bundle.memo["unheld"] = bundle.keep_known(bundle, held=False, lines_ask=True)
+    return cast("PolicyBundle", bundle.memo["unheld"]) if bundle.held else bundle
 
 
 def _terms(judge: Judge, spec: ToolSpec) -> CallTerms:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import mmap
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import orjson
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.events.sinks import run_logs
+from agent_host.session.handshake import own_files
 from config.policies import BUILT_IN, place_groups, template_as_written
 from config.shapes import hint_at_path
 from policy.bundle import BundleProblems, validate
@@ -23,7 +24,7 @@ from state.errors import InvalidSessionId
 from state.locations import SessionPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     from policy.bundle import BundleProblem, CommandPolicy, PolicyBundle
@@ -32,64 +33,45 @@ if TYPE_CHECKING:
 _GRANTED = "policy of the session service"
 
 
-class FileSource:
-    """A bundle file: its `name` in messages and its content. `models` and `more_models` are those that the
-    configuration names (see `BuiltIns`), `steering` the files that steer this program for its user, which no tool may
-    change."""
-
-    def __init__(
-        self,
-        name: str,
-        raw: bytes,
-        *,
-        models: tuple[str, ...],
-        more_models: tuple[str, ...] = (),
-        steering: tuple[str, ...],
-    ) -> None:
-        self._name = name
-        self._raw = raw
-        self._models = models
-        self._more_models = more_models
-        self._steering = steering
-
-    def read(self, places: PlaceholderValues, now: datetime, *, held: bool = False) -> PolicyBundle:
-        """The bundle; `held`: a sandbox holds commands. Raises BundleProblems."""
-        groups = place_groups()
-        groups["steering"] = [*groups["steering"], *self._steering]
-        built_ins = BuiltIns(BUILT_IN, template_as_written, self._models, self._more_models)
-        places = places._replace(groups=groups)
-        return parse_file_bundle(self._raw, places=places, built_ins=built_ins, now=now, held=held)
-
-    def suspicions(self, places: PlaceholderValues, now: datetime, *, hints: bool) -> list[BundleProblem]:
-        """Entries of a good bundle that have no effect (`file_bundle.suspicions`); none of one that is not good.
-        `hints`: look for the path that may have been meant."""
-        try:
-            self.read(places, now)
-        except BundleProblems:
-            return []
-        shape, _ = validate.read_shape(self._raw)
-        return list(suspicions(shape, places, _find_near if hints else _find))
-
-    def parse(self, places: PlaceholderValues, now: datetime, *, held: bool = False) -> PolicyBundle:
-        """The bundle, whosever session it is for and until when. Raises PolicyBundleInvalid."""
-        return _parse(lambda: self.read(places, now, held=held), self._name)
-
-    def usable(self, places: PlaceholderValues, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
-        """The bundle, where it is for this session or for any. Raises PolicyBundleInvalid, PolicyExpired."""
-        return _usable(self.parse(places, now, held=held), self._name, session_id, now)
+def read_file_bundle(
+    raw: bytes,
+    places: PlaceholderValues,
+    now: datetime,
+    *,
+    models: tuple[str, ...] = (),
+    more_models: tuple[str, ...] = (),
+    held: bool = False,
+) -> PolicyBundle:
+    """The bundle of a file's content. `models` and `more_models` are those that the configuration names (see
+    `BuiltIns`); `held`: a sandbox holds commands. Raises BundleProblems."""
+    groups = place_groups()
+    groups["steering"] = [*groups["steering"], *own_files()]
+    built_ins = BuiltIns(BUILT_IN, template_as_written, models, more_models)
+    return parse_file_bundle(raw, places=places._replace(groups=groups), built_ins=built_ins, now=now, held=held)
 
 
-def _find(path: str) -> str | None:
-    return None if os.path.lexists(path) else ""
+def suspicions_in(raw: bytes, places: PlaceholderValues, now: datetime, *, hints: bool) -> list[BundleProblem]:
+    """Entries of a good bundle that have no effect (`file_bundle.suspicions`); none of one that is not good. `hints`:
+    look for the path that may have been meant, which takes a while."""
 
+    def find(path: str) -> str | None:
+        if os.path.lexists(path):
+            return None
+        return hint_at_path(path).removeprefix("; ") if hints else ""
 
-def _find_near(path: str) -> str | None:
-    return None if os.path.lexists(path) else hint_at_path(path).removeprefix("; ")
+    try:
+        read_file_bundle(raw, places, now)
+    except BundleProblems:
+        return []
+    shape, _ = validate.read_shape(raw)
+    return list(suspicions(shape, places, find))
 
 
 def read_grant(raw: bytes, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
     """The bundle that the Session Service granted, as JSON. Raises PolicyBundleInvalid, PolicyExpired."""
-    bundle = _usable(_parse(lambda: parse_bundle(raw), _GRANTED), _GRANTED, session_id, now)
+    with problems_of(_GRANTED):
+        bundle = parse_bundle(raw)
+    refuse_unusable(bundle, _GRANTED, session_id, now)
     if bundle.session_id == ANY_SESSION:  # only a user can say that
         raise PolicyBundleInvalid(
             f"{_GRANTED}: sessionId: only a bundle in a file is for any session, this one is for {session_id}"
@@ -115,20 +97,22 @@ def command_policies(tables: Sequence[Mapping[str, object]]) -> tuple[CommandPol
         raise UsageError(*(f"configuration: {problem}" for problem in error.problems)) from error
 
 
-def _parse(read: Callable[[], PolicyBundle], source: str) -> PolicyBundle:
+@contextmanager
+def problems_of(source: str) -> Iterator[None]:
+    """Raises PolicyBundleInvalid, with every problem, for a bundle of this source that is not good."""
     try:
-        return read()
+        yield
     except BundleProblems as error:
         raise PolicyBundleInvalid(*(f"{source}: {problem}" for problem in error.problems)) from error
 
 
-def _usable(bundle: PolicyBundle, source: str, session_id: str, now: datetime) -> PolicyBundle:
+def refuse_unusable(bundle: PolicyBundle, source: str, session_id: str, now: datetime) -> None:
+    """Raises PolicyExpired, PolicyBundleInvalid for a bundle that is not for this session, nor for any."""
     if bundle.expires_at <= now:
         raise PolicyExpired(f"{source} expired at {bundle.expires_at.isoformat()}; get a new one")
     problems = check_usable(bundle, session_id=session_id, now=now)
     if problems:
         raise PolicyBundleInvalid(*(f"{source}: {problem}" for problem in problems))
-    return bundle
 
 
 # Changes to a bundle file by earlier sessions: no model writes the bundle of the next run unseen.

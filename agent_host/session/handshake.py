@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from agent_host.judging import Environment, Registry
-    from agent_host.session.external_bundles import FileSource
     from config.settings import Settings
     from policy.bundle import BundleProblem, CommandPolicy, PolicyBundle
 
@@ -61,7 +60,7 @@ def load_bundle(
     elif policy_name(settings) in BUILT_IN:
         bundle = _built_in(settings, places, session_id, now, held=held)
     else:
-        bundle = _file(settings).usable(places, now, session_id=session_id, held=held)
+        bundle = _in_file(settings, places, now, held=held, session_id=session_id)
     return resolve_places(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
@@ -142,7 +141,7 @@ def bundle_to_try(
     if policy_name(settings) in BUILT_IN:
         bundle = _built_in(settings, places, ANY_SESSION, now, held=held)
     else:
-        bundle = _file(settings).parse(places, now, held=held)
+        bundle = _in_file(settings, places, now, held=held)
     return resolve_places(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
@@ -150,7 +149,9 @@ def bundle_in_file(
     raw: bytes, environment: Environment, *, state_dir: str, now: datetime, held: bool = False
 ) -> PolicyBundle:
     """The bundle of a file's content, before any settings; `held`: a sandbox holds commands. Raises BundleProblems."""
-    return _source_of(raw).read(_places(environment, state_dir, ANY_SESSION), now, held=held)
+    from agent_host.session import external_bundles
+
+    return external_bundles.read_file_bundle(raw, _places(environment, state_dir, ANY_SESSION), now, held=held)
 
 
 def suspicions_in_file(
@@ -158,13 +159,9 @@ def suspicions_in_file(
 ) -> list[BundleProblem]:
     """Entries of the good bundle of a file's content that have no effect; none of one that is not good. `hints`: look
     for the path that may have been meant, which takes a while."""
-    return _source_of(raw).suspicions(_places(environment, state_dir, ANY_SESSION), now, hints=hints)
-
-
-def _source_of(raw: bytes) -> FileSource:
     from agent_host.session import external_bundles
 
-    return external_bundles.FileSource("", raw, models=(), steering=own_files())
+    return external_bundles.suspicions_in(raw, _places(environment, state_dir, ANY_SESSION), now, hints=hints)
 
 
 SESSION_TO_TRY = "SESSION"
@@ -213,6 +210,11 @@ def _built_in(
     settings: Settings, places: PlaceholderValues, session_id: str, now: datetime, *, held: bool
 ) -> PolicyBundle:
     """Raises UsageError for programs of the configuration that are none."""
+    programs = settings.policy.allowed_commands
+    if programs:
+        from agent_host.session import external_bundles
+
+        external_bundles.refuse_odd_programs(programs)
     return instantiate(
         template(settings.host.policy),
         workspace=places.workspace,
@@ -227,32 +229,27 @@ def _built_in(
         models=(settings.llm.model,) if settings.llm.model else (),
         more_models=settings.llm.fallback_models,
         unchanged=own_files(),
-        programs=_programs(settings),
+        programs=programs,
         held=held,
     )
 
 
-def _programs(settings: Settings) -> tuple[str, ...]:
-    """The programs that the user's configuration adds to a built-in's list of commands. Raises UsageError."""
-    names = settings.policy.allowed_commands
-    if names:
-        from agent_host.session import external_bundles
-
-        external_bundles.refuse_odd_programs(names)
-    return names
-
-
-def _file(settings: Settings) -> FileSource:
-    """The file that `host.policy` names. Raises UsageError when there is none."""
+def _in_file(
+    settings: Settings, places: PlaceholderValues, now: datetime, *, held: bool, session_id: str | None = None
+) -> PolicyBundle:
+    """The bundle of the file that `host.policy` names, whosever session it is for and until when; with a `session_id`
+    one for this session. Raises UsageError when there is no file, PolicyBundleInvalid, PolicyExpired."""
     from agent_host.session import external_bundles
 
-    return external_bundles.FileSource(
-        f"{settings.name_of(_POLICY)} {settings.host.policy}",
-        _content(settings),
-        models=(settings.llm.model,) if settings.llm.model else (),
-        more_models=settings.llm.fallback_models,
-        steering=own_files(),
-    )
+    source, raw = f"{settings.name_of(_POLICY)} {settings.host.policy}", _content(settings)
+    models = (settings.llm.model,) if settings.llm.model else ()
+    with external_bundles.problems_of(source):
+        bundle = external_bundles.read_file_bundle(
+            raw, places, now, models=models, more_models=settings.llm.fallback_models, held=held
+        )
+    if session_id is not None:
+        external_bundles.refuse_unusable(bundle, source, session_id, now)
+    return bundle
 
 
 def _content(settings: Settings) -> bytes:
@@ -267,23 +264,19 @@ def _content(settings: Settings) -> bytes:
         ) from error
 
 
-def _command_policies(settings: Settings) -> tuple[CommandPolicy, ...]:
-    """Raises UsageError with every problem of the entries."""
-    tables = settings.policy.command_policies
-    if not tables:
-        return ()
-    from agent_host.session import external_bundles
-
-    return external_bundles.command_policies(tables)
-
-
 def _narrowing(settings: Settings, workspace: str) -> Narrowing:
+    """Raises UsageError with every problem of the entries for commands."""
+    command_policies: tuple[CommandPolicy, ...] = ()
+    if settings.policy.command_policies:
+        from agent_host.session import external_bundles
+
+        command_policies = external_bundles.command_policies(settings.policy.command_policies)
     return Narrowing(
         blocked_paths=tuple(os.path.join(workspace, path) for path in settings.policy.blocked_paths),
         unchanged_paths=files_to_guard(settings, workspace),
         blocked_commands=settings.policy.blocked_commands,
         blocked_domains=settings.policy.blocked_domains,
-        command_policies=_command_policies(settings),
+        command_policies=command_policies,
         max_file_size_bytes=settings.limits.max_file_size_bytes or None,
         max_output_bytes=settings.tools.max_output_bytes,
         max_session_tokens=settings.limits.max_session_tokens or None,
