@@ -91,7 +91,8 @@ async def _run_one(
     still_open = False
     try:
         began = ctx.outside.monotonic()
-        grant, is_gated, was_edited = granted_by(ctx, prepared), prepared.needs_approval, prepared.edited
+        is_gated, was_edited = prepared.needs_approval, prepared.edited
+        grant = granted_by(ctx, prepared) if is_gated else None
         ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, grant))
         if is_gated:
             prepared = await settle(ctx, step_id, prepared, path_turn, slot, granted=grant is not None)
@@ -119,7 +120,8 @@ async def _run_one(
 async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, requested: float) -> Message:
     """Run a call whose start is on record."""
     started_at = ctx.outside.stamp()
-    request = request_for(ctx, step_id, prepared)
+    names = tuple(names_taken(ctx, prepared.facts))
+    request = request_for(ctx, step_id, prepared, names)
     result: ToolResult | None = None
     changed, runs_since = CommandChanges(), ctx.outside.monotonic()
     try:
@@ -144,16 +146,11 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, reque
             ctx, step_id, prepared, ToolResult.failure(request, ErrorCode.TOOL_INTERRUPTED, _STOPPED), seen
         )
     seen = seen._replace(paths=_changes_of(prepared, result), stamps=_stamps_of(ctx, prepared, result))
-    return await finish(ctx, step_id, prepared, _add_names(ctx, prepared, result), seen)
-
-
-def _add_names(ctx: LoopContext, prepared: PreparedCall, result: ToolResult) -> ToolResult:
-    """The result with what it says of a name that stands for another."""
-    notes = [f"{one.requested!r} means {one.absolute!r}" for one in names_taken(ctx, prepared.facts)]
-    if not notes or result.error is not None:
-        return result
-    note = f"[{'; '.join(dict.fromkeys(notes))}]\n"
-    return result._replace(output_text=add_note(prepared.spec, result.output_text or "", note, first=True))
+    if names and result.error is None:
+        note = "; ".join(dict.fromkeys(f"{one.requested!r} means {one.absolute!r}" for one in names))
+        text = add_note(prepared.spec, result.output_text or "", f"[{note}]\n", first=True)
+        result = result._replace(output_text=text)
+    return await finish(ctx, step_id, prepared, result, seen)
 
 
 def _download_target(prepared: PreparedCall) -> str | None:

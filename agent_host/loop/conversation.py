@@ -126,20 +126,15 @@ class Conversation:
         most = allowed if can is None else min(allowed, can)
         return most if window is None else min(most, max(1, int(window * _ANSWER_SHARE)))
 
-    def answer_limit(self, judge: Judge) -> int:
-        """The most tokens that the model may answer the next request with."""
-        limit = self.output_limit(judge)
-        return limit if self._lowered is None else min(limit, self._lowered)
-
-    def lower_output(self, tokens: int | None, judge: Judge) -> None:
-        """Have the model answer the next requests with so many tokens at most; None: as many as it may. A request keeps
+    def lower_output(self, tokens: int | None, most: int, judge: Judge) -> int:
+        """Have the model answer the next requests with so many tokens, or with `most`; returns which. A request keeps
         its prefix in the provider's cache, which this number is no part of."""
-        lowered = None if tokens is None or tokens >= self.output_limit(judge) else tokens
-        if lowered == self._lowered:
-            return
-        self._lowered = lowered
-        if self._renew_for is None:
-            self._head = self.make_head(judge, self.answer_limit(judge))
+        lowered = None if tokens is None or tokens >= most else tokens
+        if lowered != self._lowered:
+            self._lowered = lowered
+            if self._renew_for is None:
+                self._head = self.make_head(judge, most if lowered is None else lowered)
+        return most if lowered is None else lowered
 
     def use_model(self, model: str | None, judge: Judge) -> None:
         """Have `model`, None for the default, read the conversation from its next request on."""
@@ -179,7 +174,8 @@ class Conversation:
 
     def _encode_head(self) -> None:
         if self._renew_for is not None:
-            self._head = self.make_head(self._renew_for, self.answer_limit(self._renew_for))
+            most = self.output_limit(self._renew_for)
+            self._head = self.make_head(self._renew_for, most if self._lowered is None else min(most, self._lowered))
             self._head_tokens, self._renew_for = self.count(self._head.decode()), None
 
     def warm_up(self) -> None:

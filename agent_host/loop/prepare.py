@@ -169,7 +169,9 @@ def _keep_version(ctx: LoopContext, facts: PathFacts, data: bytes) -> str:
     return ctx.journal.keep(ctx.scrubber.data(data))
 
 
-def request_for(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ToolRequest:
+def request_for(
+    ctx: LoopContext, step_id: str, prepared: PreparedCall, names: Sequence[PathFacts] | None = None
+) -> ToolRequest:
     """The call as it crosses to the runtime, with the scope that the bundle gives it and that of its sandbox."""
     call, spec, facts, decision = prepared.call, prepared.spec, prepared.facts, prepared.decision
     if spec is None:
@@ -179,7 +181,7 @@ def request_for(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ToolR
     if spec.changes_file and _is_readable(ctx, facts):
         scopes[CapabilityName.FILE_READ] = _constraints(ctx, CapabilityName.FILE_READ)
     arguments = dict(spec.complete(call.arguments, ctx.judge.environment.workspace))
-    taken = {one.requested: one.absolute for one in names_taken(ctx, facts)}
+    taken = {one.requested: one.absolute for one in (names_taken(ctx, facts) if names is None else names)}
     # Relative to the workspace, where this machine runs the call; its tools take absolute ones.
     is_place = not spec.elsewhere and not isinstance(facts, OutputFacts)
     for argument in spec.paths & arguments.keys() if is_place else frozenset():

@@ -64,13 +64,14 @@ _LEAST_WITH_THINKING = 1024
 class ModelRequest(NamedTuple):
     """A request as it is sent, all but its head. `size_bytes` is that of its messages, `needed` are its input tokens,
     as the gateway is expected to count them, `estimated` as they are estimated here, and `least` the fewest that it
-    has."""
+    has. `most_output` are the most tokens of its answer."""
 
     messages: list[bytes]
     size_bytes: int
     needed: int
     estimated: int
     least: int
+    most_output: int
 
 
 def check_before_call(ctx: LoopContext, step_id: str) -> None:
@@ -88,16 +89,15 @@ def check_before_call(ctx: LoopContext, step_id: str) -> None:
         raise PolicyDenied(f"the policy does not allow the model call: {decision.reason} ({decision.rule})")
 
 
-def next_request(ctx: LoopContext) -> ModelRequest:
+def next_request(ctx: LoopContext, most_output: int) -> ModelRequest:
     """The next request as it would be sent now."""
     thread, head_tokens = ctx.conversation.thread, ctx.conversation.head_tokens
     messages, tokens = thread.encode_window(head_tokens), head_tokens + thread.tokens
-    return ModelRequest(
-        messages, sum(map(len, messages)), estimate_input(ctx, tokens), tokens, _least_input(ctx, tokens)
-    )
+    needed, least = estimate_input(ctx, tokens), _least_input(ctx, tokens)
+    return ModelRequest(messages, sum(map(len, messages)), needed, tokens, least, most_output)
 
 
-def check_request(ctx: LoopContext, model: str, request: ModelRequest, most_output: int) -> int | None:
+def check_request(ctx: LoopContext, model: str, request: ModelRequest) -> int | None:
     """Check what is really sent to `model` against every limit of a request: tokens, bytes, the session's budget,
     costs. Returns how many tokens the model may answer with by its costs, as `affordable_output` does.
 
@@ -122,7 +122,7 @@ def check_request(ctx: LoopContext, model: str, request: ModelRequest, most_outp
             f"the session's token budget does not cover the next call: {used} tokens used{counted} and about "
             f"{request.needed} needed of {limits.max_session_tokens} (llmPolicy.maxSessionTokens)"
         )
-    return affordable_output(ctx, model, request.needed, most_output)
+    return affordable_output(ctx, model, request.needed, request.most_output)
 
 
 def emit_compacted(
@@ -143,11 +143,11 @@ def emit_compacted(
     )
 
 
-def room_for_conversation(ctx: LoopContext) -> int:
+def room_for_conversation(ctx: LoopContext, most_output: int) -> int:
     """Estimated tokens that a request has room for behind its head, by the bundle and by what the model takes."""
     talk, most = ctx.conversation, ctx.judge.llm_policy.max_input_tokens
     context = talk.facts.limits.context_tokens
-    room = most if context is None else min(most, context - talk.output_limit(ctx.judge))
+    room = most if context is None else min(most, context - most_output)
     return int(room / _last_request(ctx)[2]) - talk.head_tokens
 
 
@@ -332,10 +332,8 @@ async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, att
 
     if ctx.phase.may("call_model"):  # it waits for the model already where the first request did not do
         ctx.phase.fire("call_model")
-    limit = talk.answer_limit(ctx.judge)
-    ctx.emit(
-        EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed, maxOutputTokens=limit
-    )
+    limits = {"estimatedInputTokens": needed, "maxOutputTokens": request.most_output}
+    ctx.emit(EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, **limits)
     retry = attempts.retry_policy(talk)
     turn = await ctx.cancellation.interruptible(
         call_with_retries(GatewayUnavailable, send, retry, on_retry, ctx.outside)
@@ -424,7 +422,8 @@ def fitting_request(ctx: LoopContext, step_id: str) -> ModelRequest:
     """
     check_before_call(ctx, step_id)
     talk = ctx.conversation
-    room = room_for_conversation(ctx)
+    most_output = talk.output_limit(ctx.judge)
+    room = room_for_conversation(ctx, most_output)
     newest_tokens, newest_messages = talk.thread.newest
     if newest_tokens > room:
         _clear_all_results(ctx, step_id, newest_messages)
@@ -433,13 +432,12 @@ def fitting_request(ctx: LoopContext, step_id: str) -> ModelRequest:
     if talk.thread.dropped != dropped:
         emit_compacted(ctx, step_id, "drop_oldest", estimate_input(ctx, tokens))
     talk.settle_window()
-    request = next_request(ctx)
+    request = next_request(ctx, most_output)
     while request.size_bytes > MAX_REQUEST_BYTES and cut_window(ctx, step_id):
         talk.settle_window()
-        request = next_request(ctx)
-    most_output = talk.output_limit(ctx.judge)
-    talk.lower_output(check_request(ctx, talk.model, request, most_output), ctx.judge)
-    return request
+        request = next_request(ctx, most_output)
+    affordable = check_request(ctx, talk.model, request)
+    return request._replace(most_output=talk.lower_output(affordable, most_output, ctx.judge))
 
 
 def cut_window(ctx: LoopContext, step_id: str, limit: int | None = None) -> bool:
@@ -492,7 +490,7 @@ async def make_room(ctx: LoopContext, step_id: str) -> None:
     strategy, wanted = talk.compaction.strategy, talk.compaction_wanted
     if strategy == "drop_oldest" and not wanted:
         return
-    window = room_for_conversation(ctx)
+    window = room_for_conversation(ctx, talk.output_limit(ctx.judge))
     if talk.thread.tokens <= window * (1 - _MARGIN) and not wanted:
         return
     talk.compaction_wanted = False
@@ -564,11 +562,10 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
         thread, make_head = talk.for_model(model, None)
     messages, estimated = thread.asking(asked, window, talk.head_tokens)
     estimated += talk.head_tokens
-    size_bytes = sum(map(len, messages))
-    request = ModelRequest(messages, size_bytes, estimated, estimated, int(estimated * LEAST_SHARE))
-    most_output = talk.output_limit(ctx.judge)
+    size_bytes, most_output = sum(map(len, messages)), talk.output_limit(ctx.judge)
+    request = ModelRequest(messages, size_bytes, estimated, estimated, int(estimated * LEAST_SHARE), most_output)
     try:
-        affordable = check_request(ctx, model, request, most_output)
+        affordable = check_request(ctx, model, request)
     except (BudgetExceeded, UsageError):
         return None
     head = talk.head

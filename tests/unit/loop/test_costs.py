@@ -132,7 +132,7 @@ async def test_the_head_is_encoded_again_only_when_the_limit_of_the_answer_chang
     limits = [orjson.loads(head + b"]}")["max_tokens"] for head in heads]
     assert limits[0] == limits[5] == 1000
     assert limits[0] > limits[2] > limits[4] > 16
-    assert talk.answer_limit(loop.ctx.judge) == 1000
+    assert fitting_request(loop.ctx, "st").most_output == 1000
 
 
 async def test_a_turn_says_which_model_used_its_tokens(tmp_path: Path) -> None:
