@@ -289,7 +289,9 @@ class Composition(NamedTuple):
             router=router,
             gate=WatchedGate(self.gate, phase),
             emitter=emitter,
-            artifacts=ArtifactPlaces(self.stores.artifacts, self.stores.uploads, self.stores.uploads_elsewhere, asyncio.Lock()),
+            artifacts=ArtifactPlaces(
+                self.stores.artifacts, self.stores.uploads, self.stores.uploads_elsewhere, asyncio.Lock()
+            ),
             cancellation=Cancellation(),
             scrubber=scrubber,
             phase=phase,
