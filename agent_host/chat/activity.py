@@ -397,7 +397,7 @@ def _texts(chat: Conversation, item: Mapping[str, Any]) -> Iterator[str]:
     if item["kind"] == "message" and item["role"] == "user":
         yield paper.prompt(item["text"])
     elif item["kind"] == "message":
-        chat.mark_printed(str(item.get("stepId", "")))
+        chat.printed.add(str(item.get("stepId", "")))
         blocks = MarkdownBlocks()
         for block in [*blocks.add(item["text"]), blocks.end()]:
             if block.strip():
@@ -414,7 +414,7 @@ def _texts(chat: Conversation, item: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _call(chat: Conversation, item: Mapping[str, Any]) -> str:
-    chat.mark_printed(item["itemId"])
+    chat.printed.add(item["itemId"])
     arguments = item["arguments"] if isinstance(item["arguments"], dict) else {}
     subject = subject_of(arguments, "", chat.workspace)
     output = CommandOutput()

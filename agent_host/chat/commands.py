@@ -11,24 +11,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from agent_host.chat import Choice
 from agent_host.clients.markdown import session_markdown
 from agent_host.clients.supervisor import RpcFailure, SessionGone
 from agent_host.display_text import count_noun, one_line
 from agent_host.host.options import state_option
-from agent_host.terminal import cut, hides_something
+from agent_host.terminal import hides_something, prompt_of, take
 from config import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from agent_host.chat.conversation import Conversation
-
-    Run = Callable[[Conversation, str], Awaitable[None]]
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from agent_host.chat.conversation import Conversation
     from agent_host.host.own_policy import Proposal
+
+    Run = Callable[[Conversation, str], Awaitable[None]]
 
 
 class Command(NamedTuple):
@@ -37,6 +33,8 @@ class Command(NamedTuple):
     run: Run
     argument: str
     about: str
+    without: str
+    """The answer to it before there is a session; empty for a command that needs none."""
 
 
 COMMANDS: Final[dict[str, Command]] = {}
@@ -72,6 +70,9 @@ async def run_command(chat: Conversation, line: str) -> None:
     try:
         if name not in _AT_ONCE:
             await chat.settled()
+        if command.without and chat.session is None:
+            chat.note(command.without)
+            return
         await command.run(chat, argument.strip())
     except OSError as error:
         chat.warn(f"/{name}: {f'{error.filename}: {error.strerror}' if error.filename else error}")
@@ -79,10 +80,10 @@ async def run_command(chat: Conversation, line: str) -> None:
         chat.warn(f"/{name}: {error}")
 
 
-def _command(argument: str = "") -> Callable[[Run], Run]:
+def _command(argument: str = "", *, without: str = "") -> Callable[[Run], Run]:
     def register(run: Run) -> Run:
         about = (run.__doc__ or "").strip().rstrip(".")
-        COMMANDS[run.__name__.strip("_")] = Command(run, argument, about[:1].lower() + about[1:])
+        COMMANDS[run.__name__.strip("_")] = Command(run, argument, about[:1].lower() + about[1:], without)
         return run
 
     return register
@@ -138,13 +139,11 @@ async def plan(chat: Conversation, _: str) -> None:
         chat.note("the plan is approved: the policy of the launch holds again; say what to do, or `go`")
 
 
-@_command()
+@_command(without="nothing was asked yet")
 async def cost(chat: Conversation, _: str) -> None:
     """Show tokens and cost of the session."""
-    if chat.session is None:
-        chat.note("nothing was asked yet")
-        return
-    usage = (await chat.session.request("GetSessionState"))["tokenUsage"]
+    session = await chat.open_session()
+    usage = (await session.request("GetSessionState"))["tokenUsage"]
     cached = usage.get("cachedInputTokens", 0)
     lines = [
         f"tokens in   {usage['inputTokens']:,}" + (f" ({cached:,} from the cache)" if cached else ""),
@@ -160,23 +159,19 @@ async def cost(chat: Conversation, _: str) -> None:
     chat.face.print(chat.paper.rows(lines))
 
 
-@_command()
+@_command(without="there is no conversation yet")
 async def compact(chat: Conversation, _: str) -> None:
     """Have requests show less of the conversation; the record keeps all of it."""
-    if chat.session is None:
-        chat.note("there is no conversation yet")
-        return
-    await chat.session.request("CompactContext")
+    session = await chat.open_session()
+    await session.request("CompactContext")
     chat.note("the next request begins with room; what it leaves out is said then")
 
 
-@_command()
+@_command(without="nothing was changed yet")
 async def diff(chat: Conversation, _: str) -> None:
     """Show the changes of the session."""
-    if chat.session is None:
-        chat.note("nothing was changed yet")
-        return
-    found = await chat.session.request("GetPatchPreview")
+    session = await chat.open_session()
+    found = await session.request("GetPatchPreview")
     if found.get("unseen"):
         chat.warn(one_line(f"not all changes of commands are known: {found['unseen']}"))
     for file in found["files"]:
@@ -189,19 +184,16 @@ async def diff(chat: Conversation, _: str) -> None:
         chat.note("nothing is changed")
 
 
-@_command()
+@_command(without="there is nothing to undo")
 async def undo(chat: Conversation, _: str) -> None:
     """Take back the files of the last step that changed some."""
-    if chat.session is None:
-        chat.note("there is nothing to undo")
-        return
+    session = await chat.open_session()
     if chat.is_busy:
         chat.warn("a task runs: Esc stops it, then /undo")
         return
-    done = await asyncio.to_thread(chat.records.undo, chat.session.session_id)
-    chat.face.print(chat.paper.rows(done.lines))
-    if done.note:
-        chat.notes.append(done.note)
+    lines, note = await asyncio.to_thread(chat.records.undo, session.session_id)
+    chat.face.print(chat.paper.rows(lines))
+    chat.notes += [note] if note else []
 
 
 @_command("[TEXT]")
@@ -211,7 +203,7 @@ async def sessions(chat: Conversation, text: str) -> None:
     if not rows:
         chat.note("no session is on record" + (f" with {text!r} in it" if text else ""))
         return
-    chosen = await chat.face.pick("Which session?", [Choice(row.session_id, row.line) for row in rows])
+    chosen = await chat.face.pick("Which session?", rows)
     if chosen is not None:
         await resume(chat, chosen)
 
@@ -273,18 +265,22 @@ async def mcp(chat: Conversation, _: str) -> None:
     chat.face.print(chat.paper.rows(rows or ["no MCP server is configured (docs/mcp.md)"]))
 
 
-@_command("[FILE.md|FILE.json]")
+@_command("[FILE.md|FILE.json]", without="there is no conversation yet")
 async def export(chat: Conversation, name: str) -> None:
     """Write the conversation into a file, as Markdown or JSON."""
-    if chat.session is None:
-        chat.note("there is no conversation yet")
-        return
-    path = _path_in(chat.workspace, name or f"{chat.session.session_id}.md")
-    shown = await asyncio.to_thread(chat.records.transcript, chat.session.session_id)
-    as_json = path.lower().endswith(".json")
-    text = json_text.dumps(shown.items, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
-    text = text if as_json else session_markdown(shown, option=state_option(chat.records.state_dir), whole=True)
-    await asyncio.to_thread(_write_new, path, text)
+    session = await chat.open_session()
+    shown = await asyncio.to_thread(chat.records.transcript, session.session_id)
+
+    def write() -> str:
+        path = os.path.abspath(os.path.join(chat.workspace, os.path.expanduser(name or f"{session.session_id}.md")))
+        text = session_markdown(shown, option=state_option(chat.records.state_dir), whole=True)
+        if path.lower().endswith(".json"):
+            text = json_text.dumps(shown.items, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+        with open(path, "x", encoding="utf-8", errors="replace") as file:  # nothing is written over
+            file.write(text)
+        return path
+
+    path = await asyncio.to_thread(write)
     chat.note(f"wrote {path} ({count_noun(len(shown.items), 'item')})")
 
 
@@ -305,21 +301,6 @@ async def transcript(chat: Conversation) -> list[dict[str, Any]]:
             break
         cursor = {"cursor": page["nextCursor"]}
     return items
-
-
-def _path_in(workspace: str, name: str) -> str:
-    return os.path.abspath(os.path.join(workspace, os.path.expanduser(name)))
-
-
-def _write_new(path: str, text: str) -> None:
-    """Raises OSError, also for a file that is there: nothing is written over."""
-    with open(path, "x", encoding="utf-8", errors="replace") as file:
-        file.write(text)
-
-
-def short(text: str, columns: int) -> str:
-    """`text` on one line of the terminal."""
-    return cut(one_line(text, 4 * columns), columns)
 
 
 # Questions of a session to the person: shown in full, and answered by keys that were typed after that.
@@ -418,7 +399,8 @@ class Questions:
         ask = self._answer_form if payload.get("isQuestion") else self._answer_call
         while (answer := await ask(payload)) is not None:
             try:
-                reply = await self._send({"approvalId": approval_id, "answeredBy": "chat", **answer})
+                params = {"approvalId": approval_id, "answeredBy": "chat", **answer}
+                reply = {} if chat.session is None else await chat.session.request("ApproveAction", params)
             except RpcFailure as error:
                 chat.warn(f"not taken: {error}")
                 continue
@@ -429,12 +411,6 @@ class Questions:
                 self._waiting.pop(approval_id, None)
             break
         chat.face.call_attention("")
-
-    async def _send(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        session = self._chat.session
-        if session is None:
-            return {}
-        return await session.request("ApproveAction", params)
 
     async def _answer_call(self, payload: Mapping[str, Any]) -> dict[str, Any] | None:
         chat = self._chat
@@ -507,7 +483,7 @@ class Questions:
         if await chat.face.key("Write it? y yes · n no", "yn") != "y":
             return False
         try:
-            done = await asyncio.to_thread(chat.records.write, proposal)
+            done = await asyncio.to_thread(proposal.write)
         except OSError as error:
             chat.warn(f"it was not written: {error.strerror}")
             return False
@@ -530,12 +506,12 @@ class Questions:
             while problem is not None:
                 if problem:
                     chat.warn(problem)
-                asked, _, label = field.prompt.rpartition("\n")
+                asked, _, label = prompt_of(field, "").rpartition("\n")
                 chat.face.print(chat.paper.quoted(asked))
                 line = await chat.face.line(f"{label.strip()} ")
                 if line is None:
                     return {"decision": "denied", "reason": "declined at the terminal"}
-                problem = field.take(line, content)
+                problem = take(field, line, content)
         return {"decision": "approved", "arguments": content}
 
 

@@ -362,7 +362,7 @@ class Console(Face):
             HSplit(
                 [
                     Window(
-                        FormattedTextControl(self._live_text),
+                        FormattedTextControl(lambda: ANSI("\n".join(self._live_rows))),
                         dont_extend_height=True,
                         height=lambda: len(self._live_rows),
                     ),
@@ -380,17 +380,11 @@ class Console(Face):
                         ),
                         completes,
                     ),
-                    ConditionalContainer(
-                        Window(FormattedTextControl(self._hint_text), height=1),
-                        ~completes & ~picks,
-                    ),
+                    ConditionalContainer(Window(FormattedTextControl(self._hint), height=1), ~completes & ~picks),
                 ]
             ),
             focused_element=self._input,
         )
-
-    def _live_text(self) -> ANSI:
-        return ANSI("\n".join(self._live_rows))
 
     def _label(self) -> StyleAndTextTuples:
         return [("class:ask" if self._typed else "class:prompt", self._typed.label if self._typed else "› ")]
@@ -419,19 +413,17 @@ class Console(Face):
         keys = cut(f"{typed.at + 1} of {len(found)} · Enter chooses · Esc leaves", self.columns)
         return [*parts, ("class:hint", rest + keys)]
 
-    def _hint_text(self) -> StyleAndTextTuples:
-        return [("class:hint", cut(self._hint(), self.columns))]
-
-    def _hint(self) -> str:
-        if self._typed is not None:
-            return "Enter sends · Ctrl-J a new line · Esc goes back"
+    def _hint(self) -> StyleAndTextTuples:
         chat = self.chat
-        shown = [f"{name} {value}" for name, value in chat.mode.items() if name != "sandbox"]
-        shown += ["planning"] if chat.is_planning else []
-        if self._is_armed():
-            return "the keys above answer · Esc stops the task"
         keys = "Enter queues · Alt+Enter steers · Esc stops" if chat.is_busy else "/help · @path · Ctrl-D leaves"
-        return " · ".join([keys, *shown])
+        if self._typed is not None:
+            hint = "Enter sends · Ctrl-J a new line · Esc goes back"
+        elif self._is_armed():
+            hint = "the keys above answer · Esc stops the task"
+        else:
+            mode = [f"{name} {value}" for name, value in chat.mode.items() if name != "sandbox"]
+            hint = " · ".join([keys, *mode, *(["planning"] if chat.is_planning else [])])
+        return [("class:hint", cut(hint, self.columns))]
 
     def _is_asking(self) -> bool:
         return self._asked is not None and self._typed is None
@@ -474,7 +466,7 @@ class Console(Face):
             data = event.data.replace("\r\n", "\n").replace("\r", "\n")
             event.current_buffer.insert_text(named_picture(data, self._workspace) or data)
 
-        self._buffer.on_text_changed += lambda _: self._note_key()
+        self._buffer.on_text_changed += self._note_key
         return keys
 
     def _bind_keys_of_questions(self, keys: KeyBindings, armed: Condition) -> None:
@@ -482,8 +474,8 @@ class Console(Face):
             Keys.Escape: self._escape,
             Keys.ControlC: self._ctrl_c,
             Keys.ControlD: self._ctrl_d,
-            Keys.ControlO: lambda: self.chat.unfold(),  # noqa: PLW0108  the conversation comes later
-            Keys.ControlT: lambda: self.chat.unfold_thinking(),  # noqa: PLW0108
+            Keys.ControlO: lambda: self.chat.spawn(self.chat.unfold()),
+            Keys.ControlT: lambda: self.chat.unfold_thinking(),  # noqa: PLW0108  the conversation comes later
         }
         if sys.platform != "win32":
             acts[Keys.ControlZ] = self._suspend
@@ -501,7 +493,7 @@ class Console(Face):
         for key, act in acts.items():
             keys.add(key)(lambda _, act=act: act())
 
-    def _note_key(self) -> None:
+    def _note_key(self, _: Buffer) -> None:
         self._last_key = time.monotonic()
 
     def _answer_key(self, key: str) -> None:

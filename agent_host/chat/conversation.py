@@ -114,7 +114,8 @@ class Conversation:
         self._stopped: tuple[str, float] = ("", 0.0)
         self._deaths: list[float] = []
         self._reported: set[str] = set()
-        self._printed: set[str] = set()  # calls, and steps whose text stands there
+        self.printed: set[str] = set()
+        """Calls on the terminal, and steps whose text is."""
         self._has_gap = False
         self.questions = Questions(self)
 
@@ -126,10 +127,6 @@ class Conversation:
     def relative(self, path: str) -> str:
         """A path of the workspace, relative to it."""
         return path.removeprefix(self.workspace.rstrip("/\\") + "/")
-
-    def mark_printed(self, item_id: str) -> None:
-        """A call, or the text of a step, stands on the terminal."""
-        self._printed.add(item_id)
 
     def diff_of(self, payload: Mapping[str, Any]) -> str:
         """The change that a call made, by its event or its item."""
@@ -153,8 +150,7 @@ class Conversation:
         """Give the session a prompt."""
         await self.settled()
         task_id = MACHINE.new_id("task")
-        waits = self.is_busy
-        if waits:
+        if self.is_busy:
             self.queued[task_id] = text
             self.face.refresh()
             if self.paper.plain:
@@ -194,13 +190,11 @@ class Conversation:
             return
         try:
             await self.session.request("SteerTask", {"taskId": self.task_id, "text": text})
-        except RpcFailure as error:
-            if error.name != "NO_ACTIVE_TASK":
-                self.warn(f"the task was not told: {error}")
-                return
-            await self.say(text)
         except _FAILURES as error:
-            self.warn(f"the task was not told: {error}")
+            if isinstance(error, RpcFailure) and error.name == "NO_ACTIVE_TASK":
+                await self.say(text)
+            else:
+                self.warn(f"the task was not told: {error}")
         else:
             self.face.print(self.paper.prompt(text, steers=True))
 
@@ -235,11 +229,8 @@ class Conversation:
         with contextlib.suppress(RpcFailure):
             await self.session.request("CancelTask", {"taskId": task_id, "force": True})
 
-    def unfold(self) -> None:
+    async def unfold(self) -> None:
         """Print all that the last command printed."""
-        self.spawn(self._unfold())
-
-    async def _unfold(self) -> None:
         if self.last_output is None:
             self.note("no output is folded")
             return
@@ -300,19 +291,13 @@ class Conversation:
         except _FAILURES as error:
             self.warn(f"session {session_id} cannot be resumed: {error}")
             return False
-        self.mode = await self._mode()
-        await self._go_on(result, goes_on=goes_on)
-        return True
-
-    async def _mode(self) -> dict[str, str]:
-        if self.session is None:
-            return {}
+        self.mode = {}
         with contextlib.suppress(*_FAILURES):
             found = await self.session.request("GetSessionState")
-            mode = {name: str(value) for name, value in (found.get("mode") or {}).items()}
-            self.is_planning = mode.get("policy") == "read-only"
-            return mode
-        return {}
+            self.mode = {name: str(value) for name, value in (found.get("mode") or {}).items()}
+            self.is_planning = self.mode.get("policy") == "read-only"
+        await self._go_on(result, goes_on=goes_on)
+        return True
 
     async def _go_on(self, result: Mapping[str, Any], *, goes_on: bool = True) -> None:
         """Continue what was open, or leave it paused."""
@@ -365,7 +350,7 @@ class Conversation:
         self.is_planning = False
         self.answer = AnswerText()
         self.activity = Activity()
-        self._printed.clear()
+        self.printed.clear()
         self.last_output, self.last_thinking = None, ""
         self.face.refresh()
 
@@ -447,10 +432,10 @@ class Conversation:
         end: Mapping[str, Any] = {}
         for item in await asyncio.to_thread(self.records.items, session_id, task_id):
             step_id = str(item.get("stepId", ""))
-            if item["kind"] == "message" and item["role"] == "assistant" and step_id not in self._printed:
-                self.mark_printed(step_id)
+            if item["kind"] == "message" and item["role"] == "assistant" and step_id not in self.printed:
+                self.printed.add(step_id)
                 self._print_blocks([*self.answer.add(item["text"]), *self.answer.end()])
-            elif item["kind"] == "call" and item["status"] != "open" and item["itemId"] not in self._printed:
+            elif item["kind"] == "call" and item["status"] != "open" and item["itemId"] not in self.printed:
                 print_item(self, item)
             elif item["kind"] == "mark" and item["mark"] in _ENDS:
                 end = item
@@ -525,7 +510,7 @@ class Conversation:
     def _answered(self, event: Mapping[str, Any]) -> None:
         if not self._has_gap:
             self._print_blocks(self.answer.end())
-            self.mark_printed(str(event.get("stepId", "")))
+            self.printed.add(str(event.get("stepId", "")))
 
     def _task_started(self, event: Mapping[str, Any]) -> None:
         if event["taskId"] != self.paused_task:
@@ -572,9 +557,9 @@ class Conversation:
         call = self.activity.calls.pop(call_id, None) or RunningCall(payload, "")
         if payload.get("commandId"):
             self.activity.background.add(str(payload["commandId"]))
-        if call_id in self._printed:
+        if call_id in self.printed:
             return
-        self.mark_printed(call_id)
+        self.printed.add(call_id)
         call.output.end()
         if call.output.count:
             self.last_output = (f"{call.name} {call.subject}".strip(), call.output, payload)
@@ -604,7 +589,7 @@ class Conversation:
             call.is_asked, call.since = is_asked, time.monotonic()
 
     def _compacted(self, event: Mapping[str, Any]) -> None:
-        self.face.print(self.paper.notice(compaction_in_words(event["payload"])))
+        self.note(compaction_in_words(event["payload"]))
 
     def _mode_changed(self, event: Mapping[str, Any]) -> None:
         said = event["payload"]

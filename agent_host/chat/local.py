@@ -7,23 +7,24 @@ import os
 import re
 import subprocess
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.approval import form_of
+from agent_host.chat import Choice
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError
 from agent_host.host.options import settings_from
 from agent_host.host.records import session_id_of, stored_sessions
 from agent_host.safe_open import read_real
-from agent_host.terminal import prompt_of, take
 from state.errors import StateError
 from state.locations import SessionPaths
 from state.temporary import session_directory
 from tool_runtime.platform.environment import find_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from agent_host import FormField
     from agent_host.host.own_policy import Proposal
     from agent_host.session.reports import StoredSession
     from agent_host.session.transcript import Item, Transcript
@@ -43,27 +44,6 @@ _WITHIN_S: Final = 5.0
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
 
 
-class SessionRow(NamedTuple):
-    """A session to choose."""
-
-    session_id: str
-    line: str
-
-
-class Undone(NamedTuple):
-    """Result of an undo: lines for the person, and a note for the model, empty if nothing was done."""
-
-    lines: list[str]
-    note: str
-
-
-class FieldToFill(NamedTuple):
-    """A field of a form: the prompt, and what takes a line; it returns the problem with it."""
-
-    prompt: str
-    take: Callable[[str, dict[str, Any]], str | None]
-
-
 class LocalRecords:
     """See the module. `flags` are the settings of the command line."""
 
@@ -76,10 +56,10 @@ class LocalRecords:
 
     # What is on record
 
-    def sessions(self, search: str = "") -> list[SessionRow]:
-        """The sessions, newest first, that no other process has."""
-        rows = [row for row in stored_sessions(self.state_dir).all(search=search) if row.pid is None]
-        return [SessionRow(row.session_id, _line(row)) for row in rows]
+    def sessions(self, search: str = "") -> list[Choice]:
+        """The sessions, newest first, that no other process has; their ids are the values."""
+        rows = stored_sessions(self.state_dir).all(search=search)
+        return [Choice(row.session_id, _line(row)) for row in rows if row.pid is None]
 
     def newest(self) -> str | None:
         """The id of the newest session of the workspace that no process has."""
@@ -173,10 +153,6 @@ class LocalRecords:
         except (AgentHostError, OSError, ValueError):  # a file that is no bundle has no line to add
             return None
 
-    def write(self, proposal: Proposal) -> str:
-        """Write the bundle; returns what was done. Raises OSError."""
-        return proposal.write()
-
     def make_default(self, proposal: Proposal) -> str:
         """Set `host.policy` of the user's configuration; returns what was done."""
         try:
@@ -206,31 +182,38 @@ class LocalRecords:
 
     # Forms and files
 
-    def form_fields(self, details: Mapping[str, Any]) -> list[FieldToFill]:
+    def form_fields(self, details: Mapping[str, Any]) -> Sequence[FormField]:
         """The fields of an MCP server's question."""
-
         if "form" not in details:
-            return []
-        form = form_of(str(details["source"]), str(details["question"]), details["form"], None, lambda text: text)
-        return [
-            FieldToFill(prompt_of(field, ""), lambda line, content, field=field: take(field, line, content))  # type: ignore[misc]
-            for field in form.fields
-        ]
+            return ()
+        return form_of(str(details["source"]), str(details["question"]), details["form"], None, str).fields
 
-    def undo(self, session_id: str) -> Undone:
-        """Put back the files of the last step that changed some."""
+    def undo(self, session_id: str) -> tuple[list[str], str]:
+        """Put back the files of the last step that changed some; returns lines for the person, and a note for the
+        model, empty if nothing was done."""
         from agent_host.host.undo import undo_last_step
 
         try:
             done = undo_last_step(self.state_dir, session_id, self.workspace, self._undone)
         except AgentHostError as error:
-            return Undone([str(error)], "")
+            return [str(error)], ""
         self._undone.add(done.step_id)
-        return Undone(done.lines, done.note)
+        return done.lines, done.note
 
     def picture(self) -> bytes | None:
-        """The picture of the clipboard as PNG; None if there is none, or no program to ask."""
-        return _picture(self.workspace)
+        """The picture of the clipboard as PNG; None if there is none, or no program to ask. No program of the workspace
+        is started."""
+        for program, *arguments in _CLIPBOARD_PROGRAMS:
+            path = find_program(program, os.environ.get("PATH", os.defpath), (self.workspace,))
+            if path is None:
+                continue
+            try:
+                found = subprocess.run([path, *arguments], capture_output=True, timeout=_WITHIN_S, check=False)
+            except (OSError, subprocess.TimeoutExpired):
+                continue
+            if found.stdout.startswith(_PNG) and len(found.stdout) <= _MOST_PICTURE_BYTES:
+                return found.stdout
+        return None
 
     def keep_picture(self, session_id: str, data: bytes) -> str:
         """Keep a picture in the session's temporary directory; returns its path. Raises OSError."""
@@ -242,21 +225,6 @@ class LocalRecords:
                 with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                     file.write(data)
                 return path
-
-
-def _picture(workspace: str) -> bytes | None:
-    """See `LocalRecords.picture`. No program of the workspace is started."""
-    for program, *arguments in _CLIPBOARD_PROGRAMS:
-        path = find_program(program, os.environ.get("PATH", os.defpath), (workspace,))
-        if path is None:
-            continue
-        try:
-            found = subprocess.run([path, *arguments], capture_output=True, timeout=_WITHIN_S, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        if found.stdout.startswith(_PNG) and len(found.stdout) <= _MOST_PICTURE_BYTES:
-            return found.stdout
-    return None
 
 
 def _line(row: StoredSession) -> str:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from base64 import b64encode
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ from agent_host.text_diff import changes
 from agent_host.view.timeline import duration_text, spread_chart
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from agent_host.host.records import StoredSession
 
@@ -205,7 +206,9 @@ class Budget:
                 self._left -= _bytes(html)
                 return Shown(html)
         start = cut_start(text, ENDS if tail else ENDS // 2)
-        shown = Shown(start, size, _cut_end(text, ENDS) if tail else Markup())
+        shown = Shown(
+            start, size, _cut(text[-ENDS:], ENDS, lambda text: text[len(text) - len(text) // 2 :]) if tail else Markup()
+        )
         self._left -= _bytes(shown.html) + _bytes(shown.tail)
         return shown
 
@@ -243,20 +246,12 @@ def _bytes(html: str) -> int:
 
 def cut_start(text: str, most: int) -> Markup:
     """As much of the start as comes to at most so many bytes of HTML."""
-    text = text[:most]
-    html = to_html(escape(text))
-    while _bytes(html) > most:
-        text = text[: len(text) // 2]
-        html = to_html(escape(text))
-    return html
+    return _cut(text[:most], most, lambda text: text[: len(text) // 2])
 
 
-def _cut_end(text: str, most: int) -> Markup:
-    text = text[-most:]
-    html = to_html(escape(text))
-    while _bytes(html) > most:
-        text = text[len(text) - len(text) // 2 :]
-        html = to_html(escape(text))
+def _cut(text: str, most: int, halve: Callable[[str], str]) -> Markup:
+    while _bytes(html := to_html(escape(text))) > most:
+        text = halve(text)
     return html
 
 
@@ -265,6 +260,7 @@ def _cut_end(text: str, most: int) -> Markup:
 _SGR: Final = re.compile("\x1b\\[([0-9;:]*)m")
 _STYLES: Final = {1: "b", 2: "dim", 3: "i", 4: "u", 7: "inv"}
 _OFF: Final = {22: ("b", "dim"), 23: ("i",), 24: ("u",), 27: ("inv",)}
+_BASIC: Final = ((30, "fg", 0), (40, "bg", 0), (90, "fg", 8), (100, "bg", 8))
 _STEPS: Final = (0, 95, 135, 175, 215, 255)
 
 
@@ -314,13 +310,9 @@ def _apply(state: dict[str, str], parameters: str) -> None:
             if colour is not None:
                 state["fg" if number == 38 else "bg"] = f"{'fg' if number == 38 else 'bg'}-{colour}"
         else:
-            _apply_basic(state, number)
-
-
-def _apply_basic(state: dict[str, str], number: int) -> None:
-    for start, name, first in ((30, "fg", 0), (40, "bg", 0), (90, "fg", 8), (100, "bg", 8)):
-        if start <= number < start + 8:
-            state[name] = f"{name}-{first + number - start}"
+            for start, name, first in _BASIC:
+                if start <= number < start + 8:
+                    state[name] = f"{name}-{first + number - start}"
 
 
 def _extended(numbers: list[int]) -> int | None:
@@ -367,8 +359,8 @@ class DiffRow(NamedTuple):
 def rows_of_patch(diff: str) -> list[DiffRow]:
     """The rows of a unified diff of one file. What is no hunk is a note."""
     rows: list[DiffRow] = []
-    removed: list[tuple[str, int]] = []
-    added: list[tuple[str, int]] = []
+    removed: list[tuple[str, int | str]] = []
+    added: list[tuple[str, int | str]] = []
     old = new = 0
     in_hunk = False
     for line in diff.split("\n"):
@@ -396,17 +388,11 @@ def rows_of_patch(diff: str) -> list[DiffRow]:
 _HUNK: Final = re.compile(r"@@ -(\d{1,9})(?:,\d{1,9})? \+(\d{1,9})(?:,\d{1,9})? @@")
 
 
-def _paired(removed: Iterable[tuple[str, int]], added: Iterable[tuple[str, int]]) -> Iterator[DiffRow]:
-    left, right = list(removed), list(added)
-    for place in range(max(len(left), len(right))):
-        old, new = left[place : place + 1], right[place : place + 1]
-        yield DiffRow(
-            "change" if old and new else "del" if old else "add",
-            escape(old[0][0]) if old else "",
-            escape(new[0][0]) if new else "",
-            str(old[0][1]) if old else "",
-            str(new[0][1]) if new else "",
-        )
+def _paired(removed: Iterable[tuple[str, int | str]], added: Iterable[tuple[str, int | str]]) -> Iterator[DiffRow]:
+    for old, new in zip_longest(removed, added):
+        kind = "change" if old and new else "del" if old else "add"
+        (left, at_old), (right, at_new) = old or ("", ""), new or ("", "")
+        yield DiffRow(kind, escape(left), escape(right), str(at_old), str(at_new))
 
 
 def rows_of_edits(arguments: Any) -> list[DiffRow]:
@@ -425,9 +411,7 @@ def _rows_between(old: list[str], new: list[str]) -> Iterator[DiffRow]:
     i = 0
     for change in changes(old, new):
         yield from (DiffRow("same", escape(line), escape(line)) for line in old[i : change.i1])
-        left, right = (
-            [(line, 0) for line in part] for part in (old[change.i1 : change.i2], new[change.j1 : change.j2])
-        )
-        yield from (row._replace(old="", new="") for row in _paired(left, right))
+        left, right = old[change.i1 : change.i2], new[change.j1 : change.j2]
+        yield from _paired([(line, "") for line in left], [(line, "") for line in right])
         i = change.i2
     yield from (DiffRow("same", escape(line), escape(line)) for line in old[i:])

@@ -94,7 +94,8 @@ def session_values(
     files, why_no_files = _files(transcript, budget)
     texts = _Texts(items, budget, transcript)
     pictures = _pictures(transcript, full=full)
-    shown = [_show_item(item, ids[item["itemId"]], texts, pictures) for item in items]
+    # Objects, because templates find their members five times as fast as a dict's.
+    shown = [SimpleNamespace(**_fields_of_item(item, ids[item["itemId"]], texts, pictures)) for item in items]
     groups = _group_steps(items, shown, transcript)
     links = {item["itemId"]: f"#{ids[item['itemId']]}" for item in items}
     links |= {step["stepId"]: f"#step-{step['step']}" for step in transcript.steps}
@@ -178,7 +179,7 @@ def _texts_in(item: Item, *, has_diff: bool) -> Iterator[tuple[str, str]]:
     if item["kind"] == "message":
         yield "text", item["text"]
     elif item["kind"] == "mark":
-        text = "\n".join(str(value) for value in (item.get("message"), item.get("text"), _summary_of(item)) if value)
+        text = "\n".join(str(value) for value in (item.get("message"), item.get("text"), item.get("summary")) if value)
         yield "text", text
     else:
         given = item.get("editedArguments", item["arguments"])
@@ -189,10 +190,6 @@ def _texts_in(item: Item, *, has_diff: bool) -> Iterator[tuple[str, str]]:
         yield "arguments", _arguments_text(kept)
         if item.get("output"):
             yield "output", item["output"]
-
-
-def _summary_of(item: Item) -> str:
-    return str(item.get("summary") or "")
 
 
 def _arguments_text(arguments: Any) -> str:
@@ -206,13 +203,6 @@ def _arguments_text(arguments: Any) -> str:
     return "\n".join(lines)
 
 
-def _show_item(
-    item: Item, element: str, texts: _Texts, pictures: Mapping[str, list[dict[str, Any]]]
-) -> SimpleNamespace:
-    """An item for the template: an object, because templates find its members five times as fast as a dict's."""
-    return SimpleNamespace(**_fields_of_item(item, element, texts, pictures))
-
-
 def _fields_of_item(
     item: Item, element: str, texts: _Texts, pictures: Mapping[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
@@ -224,20 +214,16 @@ def _fields_of_item(
         return {**shown, "who": "You" if item["role"] == "user" else "Model", "role": item["role"]}
     if item["kind"] == "mark":
         reason = item.get("reason")
+        words = MARK_WORDS.get(item["mark"], item["mark"].replace("_", " "))
         return {
             **shown,
-            "who": _mark_words(item["mark"]),
+            "who": words[:1].upper() + words[1:],
             "mark": item["mark"],
             "tone": _TONES.get(item["mark"], ""),
             "reason": "" if reason is None else escape(str(reason), keep=""),
             "sandbox": item["sandbox"].get("level") if isinstance(item.get("sandbox"), dict) else None,
         }
     return {**shown, **_show_call(item, texts), "pictures": pictures.get(item["itemId"], [])}
-
-
-def _mark_words(mark: str) -> str:
-    words = MARK_WORDS.get(mark, mark.replace("_", " "))
-    return f"{words[:1].upper()}{words[1:]}"
 
 
 _TONES: Final[Mapping[str, str]] = {
@@ -324,18 +310,18 @@ def _group_steps(
     """The items by their steps; what stands between steps makes groups of its own."""
     usage = {step["step"]: step for step in transcript.steps}
     groups: list[SimpleNamespace] = []
-    seen: set[int] = set()
+    seen: set[int | None] = {None}
     last: object = ()
     for item, one in zip(items, shown, strict=True):
         step = item.get("step")
-        if step != last or not groups:
+        if step != last:
             last = step
-            first = step is not None and step not in seen
-            seen |= {step} if step is not None else set()
-            turn = usage.get(step, {}) if first and step is not None else {}
-            name = f"step-{step}" if first else f"at-{one.id}"
-            words = _turn_words(turn)
-            groups.append(SimpleNamespace(id=name, step=step if first else None, turn=words, items=[]))
+            is_first = step not in seen
+            seen.add(step)
+            name, words = f"at-{one.id}", ""
+            if is_first and step is not None:
+                name, words = f"step-{step}", _turn_words(usage.get(step, {}))
+            groups.append(SimpleNamespace(id=name, step=step if is_first else None, turn=words, items=[]))
         groups[-1].items.append(one)
     return groups
 
