@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import secrets
 import socket
 import time
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     Handler = Callable[[Request], Awaitable[Response]]
+    Look = Callable[[], object]
+    Read = Callable[[], dict[str, Any]]
 
 HOST: Final = "127.0.0.1"
 TOKEN_HEADER: Final = "x-agent-host-token"  # noqa: S105  the header's name
@@ -50,6 +51,14 @@ _ALIVE_S: Final = 15.0
 _MOST_STREAMS: Final = 32
 _MOST_BODY: Final = 4096
 _BACKLOG: Final = 128
+_HEADERS: Final = {
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
 
 def serve(state_dir: str, *, port: int, can_approve: bool, on_ready: Callable[[str], None]) -> None:
@@ -107,17 +116,7 @@ class View:
         async def handle(request: Request) -> Response:
             refused = self._refusal(request, needs_token=needs_token)
             response = await handler(request) if refused is None else PlainTextResponse(f"{refused}\n", 403)
-            response.headers.update(
-                {
-                    "Content-Security-Policy": self._policy,
-                    "Referrer-Policy": "no-referrer",
-                    "X-Content-Type-Options": "nosniff",
-                    "X-Frame-Options": "DENY",
-                    "Cross-Origin-Opener-Policy": "same-origin",
-                    "Cross-Origin-Resource-Policy": "same-origin",
-                    "Cache-Control": "no-store",
-                }
-            )
+            response.headers.update({**_HEADERS, "Content-Security-Policy": self._policy})
             return response
 
         return handle
@@ -139,72 +138,59 @@ class View:
         return Response(self._shell, media_type="text/html")
 
     async def _list(self, _: Request) -> Response:
-        return self._stream(functools.partial(state_of_list, self._state_dir), self._read_list, every_s=_LOOK_AT_ALL_S)
+        def read() -> dict[str, Any]:
+            waiting = questions.open_questions(self._state_dir, lambda _: None)
+            asked = {str(row["sessionId"]) for row in waiting}
+            return list_body(self._sessions.all(), asked, state_dir=self._state_dir)
 
-    def _read_list(self) -> dict[str, Any]:
-        waiting = questions.open_questions(self._state_dir, lambda _: None)
-        asked = {str(row["sessionId"]) for row in waiting}
-        return list_body(self._sessions.all(), asked, state_dir=self._state_dir)
+        return self._stream(lambda: state_of_list(self._state_dir), read, every_s=_LOOK_AT_ALL_S)
 
     async def _session(self, request: Request) -> Response:
         session_id = request.path_params["session_id"]
-        look = functools.partial(state_of_files, self._state_dir, session_id)
+
+        def look() -> object:
+            return state_of_files(self._state_dir, session_id)
+
+        def read() -> dict[str, Any]:
+            return self._read_session(session_id)
+
         try:
             seen = await run_in_threadpool(look)  # before it is read: what comes meanwhile is a change
-            first = await run_in_threadpool(self._read_session, session_id)
+            first = await run_in_threadpool(read)
         except AgentHostError as error:
             return PlainTextResponse(f"{one_line(str(error))}\n", 404)
-        return self._stream(look, functools.partial(self._read_session, session_id), (seen, first), every_s=_LOOK_S)
+        return self._stream(look, read, seen, first, every_s=_LOOK_S)
 
     def _read_session(self, session_id: str) -> dict[str, Any]:
         transcript = self._sessions.record(session_id).transcript()
         return session_body(transcript, state_dir=self._state_dir, can_approve=self._can_approve)
 
     def _stream(
-        self,
-        look: Callable[[], object],
-        read: Callable[[], dict[str, Any]],
-        first: tuple[object, dict[str, Any]] | None = None,
-        *,
-        every_s: float,
+        self, look: Look, read: Read, seen: object = None, body: dict[str, Any] | None = None, *, every_s: float
     ) -> Response:
         if self._streams >= _MOST_STREAMS:
             return PlainTextResponse("too many pages are open\n", 503)
-        return StreamingResponse(self._changes(look, read, first, every_s), media_type="application/x-ndjson")
+        return StreamingResponse(self._changes(look, read, seen, body, every_s), media_type="application/x-ndjson")
 
     async def _changes(
-        self,
-        look: Callable[[], object],
-        read: Callable[[], dict[str, Any]],
-        first: tuple[object, dict[str, Any]] | None,
-        every_s: float,
+        self, look: Look, read: Read, seen: object, body: dict[str, Any] | None, every_s: float
     ) -> AsyncIterator[bytes]:
         """Lines of JSON: all parts at first, then those that have changed; an empty one from time to time, by which a
-        reader that is gone is noticed."""
+        reader that is gone is noticed. `body` is what was read of the state `seen`."""
         self._streams += 1
         try:
             sent: dict[str, str] = {}
-            before: object = None
             told = pause = 0.0
-            if first is not None:
-                before, body = first
-                told = time.monotonic()
-                yield json_text.dumps(_changed(body, sent)) + b"\n"
             while True:
-                now = await run_in_threadpool(look)
-                if now != before:
+                if body is None and (now := await run_in_threadpool(look)) != seen:
                     began = time.monotonic()
-                    found = await run_in_threadpool(_or_none, read)
-                    if found is not None:
-                        before = now
-                    change = {} if found is None else _changed(found, sent)
+                    with contextlib.suppress(AgentHostError, OSError):  # as while a session ends; the next look retries
+                        body, seen = await run_in_threadpool(read), now
                     pause = time.monotonic() - began
-                    if change:
-                        told = time.monotonic()
-                        yield json_text.dumps(change) + b"\n"
-                if time.monotonic() - told > _ALIVE_S:
+                change, body = {} if body is None else _changed(body, sent), None
+                if change or time.monotonic() - told > _ALIVE_S:
                     told = time.monotonic()
-                    yield b"{}\n"
+                    yield json_text.dumps(change) + b"\n"
                 await asyncio.sleep(max(every_s, pause))  # a long session is not read all the time
         finally:
             self._streams -= 1
@@ -226,13 +212,6 @@ class View:
             questions.answer, self._state_dir, {**given, "scope": "once", "answeredBy": "view"}, lambda _: None
         )
         return JSONResponse({"status": "not_found"} if found is None else found)
-
-
-def _or_none(read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the result of `read`, or None if it fails now, as while a session ends; the next poll retries."""
-    with contextlib.suppress(AgentHostError, OSError):
-        return read()
-    return None
 
 
 def _changed(body: Mapping[str, Any], sent: dict[str, str]) -> dict[str, Any]:

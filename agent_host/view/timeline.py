@@ -119,16 +119,10 @@ def draw(waits: Sequence[Wait], items: Sequence[Item], links: Mapping[str, str])
         if item["kind"] == "mark" and item["itemId"] in links and item["mark"] in MARKED
     ]
     away = [(start, end) for start, end, wait in spans if wait.on == "process"]
-    gaps = [
-        {
-            "x": scale.x(start),
-            "width": max(scale.x(end) - scale.x(start), 1),
-            "kind": kind,
-            "label": duration_text(end - start),
-        }
-        for kind, stretches in (("idle", scale.gaps), ("away", away))
-        for start, end in stretches
-    ]
+    gaps = []
+    for kind, start, end in [*(("idle", *gap) for gap in scale.gaps), *(("away", *gap) for gap in away)]:
+        x, label = scale.x(start), duration_text(end - start)
+        gaps.append({"x": x, "width": max(scale.x(end) - x, 1), "kind": kind, "label": label})
     stalls = sorted((bar for bar in bars if bar.is_stall), key=lambda bar: -bar.width)[:8]
     return Timeline(y, lanes, bars, marks, gaps, scale.ticks(), stalls)
 
@@ -171,9 +165,8 @@ class _Scale:
     def ticks(self) -> list[tuple[float, str]]:
         """Some places, with the time since the start."""
         first, last = self._knots[0], self._knots[-1]
-        wanted = next(
-            (one for one in _TICKS if (last - first - sum(b - a for a, b in self.gaps)) / one <= 8), _TICKS[-1]
-        )
+        shown = last - first - sum(end - start for start, end in self.gaps)
+        wanted = next((one for one in _TICKS if shown / one <= 8), _TICKS[-1])
         found: list[tuple[float, str]] = []
         for number in range(1, int((last - first) // wanted) + 1 if (last - first) / wanted < 10_000 else 0):
             moment = first + number * wanted
@@ -207,8 +200,7 @@ def _bar(span: tuple[float, float, Wait], scale: _Scale, y: int, links: Mapping[
     start, end, wait = span
     x = scale.x(start)
     href = links.get(wait.item_id or "", links.get(wait.step_id or "", ""))
-    words = _WORDS[wait.on]
-    label = f"{words}{f' {wait.what}' if wait.what else ''}, {duration_text(end - start)}"
+    label = f"{_WORDS[wait.on]}{f' {wait.what}' if wait.what else ''}, {duration_text(end - start)}"
     return Bar(x, y, max(scale.x(end) - x, 1.0), wait.on, label, href, end - start >= STALL_S.get(wait.on, 1e9))
 
 
@@ -254,7 +246,11 @@ _KINDS: Final = (("cached", "cached input"), ("input", "other input"), ("output"
 
 def tokens_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
     """Tokens by kind, step by step; of many steps the means of some at once."""
-    rows = [_by_kind(step) for step in steps if "inputTokens" in step]
+    rows = []
+    for step in steps:
+        if "inputTokens" in step:
+            cached = int(step.get("cachedInputTokens") or 0)
+            rows.append((cached, max(int(step["inputTokens"]) - cached, 0), int(step.get("outputTokens") or 0)))
     if not rows:
         return None
     size = -(-len(rows) // _MOST_BARS)
@@ -273,19 +269,8 @@ def tokens_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
     total = [sum(column) for column in zip(*rows, strict=True)]
     said = ", ".join(f"{value:,} {name}" for (_, name), value in zip(_KINDS, total, strict=True))
     each = "" if size == 1 else f" (means of {size} steps)"
-    return Chart(
-        "Tokens of each step",
-        f"{top:,.0f}",
-        bars,
-        "",
-        list(_KINDS),
-        f"{said}, over {count_noun(len(rows), 'step')}{each}",
-    )
-
-
-def _by_kind(step: Mapping[str, Any]) -> tuple[int, int, int]:
-    cached = int(step.get("cachedInputTokens") or 0)
-    return cached, max(int(step["inputTokens"]) - cached, 0), int(step.get("outputTokens") or 0)
+    caption = f"{said}, over {count_noun(len(rows), 'step')}{each}"
+    return Chart("Tokens of each step", f"{top:,.0f}", bars, "", list(_KINDS), caption)
 
 
 def cost_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
