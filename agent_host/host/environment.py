@@ -338,11 +338,11 @@ def script_runs(state: Checkpoint) -> int:
 
 def hidden_files(settings: Settings) -> tuple[str, ...]:
     """Globs of the names that the family does not list. Raises UsageError for one that means nothing."""
-    from tool_runtime.files.listing import BadGlob, HiddenNames
+    from tool_runtime.files.listing import BadGlob, hidden_names
 
     globs = settings.skills.hidden_files
     try:
-        HiddenNames(globs)
+        hidden_names(globs)
     except BadGlob as error:
         raise UsageError(f"configuration: {_HIDDEN}: {error}") from error
     return globs

@@ -9,7 +9,7 @@ import stat
 from typing import TYPE_CHECKING, Any, Final
 
 from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
-from tool_runtime.files.listing import HiddenNames, Pager, find_files, list_directory, list_files
+from tool_runtime.files.listing import Pager, find_files, hidden_names, list_directory, list_files
 from tool_runtime.files.read import is_near
 from tool_runtime.tool import NeedsThread, smallest
 
@@ -36,9 +36,9 @@ class Trees:
         self._pager = Pager()
 
     @functools.cached_property
-    def hidden(self) -> HiddenNames:
-        """The names that the settings hide."""
-        return HiddenNames(self._settings.hidden_files)
+    def hidden(self) -> Callable[[str], bool]:
+        """True for a path that the settings hide."""
+        return hidden_names(self._settings.hidden_files)
 
     @functools.cached_property
     def _rg(self) -> Ripgrep | None:

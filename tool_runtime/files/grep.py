@@ -27,10 +27,9 @@ from tool_runtime.platform.environment import find_program
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from policy.patterns import Pattern
-    from tool_runtime.files.listing import HiddenNames
     from tool_runtime.files.tree import TreeFolder
     from tool_runtime.tool import Abandoned
 
@@ -66,7 +65,7 @@ class GrepParams(NamedTuple):
     depth: int = MAX_DEPTH
     max_files: int | None = None
     printable_only: bool = False
-    hidden: HiddenNames | None = None
+    hidden: Callable[[str], bool] | None = None
 
 
 class MatchLine(NamedTuple):

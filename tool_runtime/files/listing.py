@@ -63,10 +63,10 @@ def list_directory(
     offset: int = 0,
     limit: int = 500,
     max_entries: int = MAX_ENTRIES,
-    hidden: HiddenNames | None = None,
+    hidden: Callable[[str], bool] | None = None,
 ) -> Listing:
     """A page of a directory's entries, in the order of their paths, directories before what is in them. Nothing is
-    ignored; what `hidden` names is passed over. `depth` 1 is the directory's own entries. Raises ToolFault."""
+    ignored; what `hidden` is true for is passed over. `depth` 1 is the directory's own entries. Raises ToolFault."""
     root, opened = open_directory(path, scope)
     try:
         wanted = WalkParams(root, scope, depth, True, True, True, max_entries, hidden, opened)
@@ -451,18 +451,12 @@ def _class(negated: str | None, members: str) -> str:
     return f"[^/{inner}]" if negated else f"[{inner}]"
 
 
-class HiddenNames:
-    """Names that listings and searches pass over, since what has such a name tends to hold secrets (SK 5.2): globs of
-    paths from where a walk begins; one without a slash means a name at any depth. Case does not count. Raises
-    BadGlob."""
-
-    def __init__(self, globs: Sequence[str]) -> None:
-        self._patterns = _compile(tuple(globs))
-
-    def hides(self, path: str) -> bool:
-        """True if the entry at a relative path is passed over, with all that is below it."""
-        name = path.encode("utf-8", "surrogateescape")
-        return any(pattern.search(name) is not None for pattern in self._patterns)
+def hidden_names(globs: Sequence[str]) -> Callable[[str], bool]:
+    """True for the relative path of an entry that listings and searches pass over with all that is below, since what
+    has such a name tends to hold secrets (SK 5.2). A glob without a slash means a name at any depth; case does not
+    count. Raises BadGlob."""
+    patterns = _compile(tuple(globs))
+    return lambda path: any(pattern.search(path_bytes(path)) is not None for pattern in patterns)
 
 
 @functools.lru_cache(maxsize=4)

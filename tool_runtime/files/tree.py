@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from policy.rules.paths import Below
-    from tool_runtime.files.listing import HiddenNames
     from tool_runtime.tool import Abandoned
 
 Kind = Literal["file", "directory", "link", "other"]
@@ -51,7 +50,7 @@ class WalkParams(NamedTuple):
     git_too: bool = False
     with_sizes: bool = False
     max_entries: int = MAX_ENTRIES
-    hidden: HiddenNames | None = None
+    hidden: Callable[[str], bool] | None = None
     opened: int | None = None
 
 
@@ -179,7 +178,7 @@ class Walk:
             count = len(found.files)
             self._admit(found, below)
             if params.hidden is not None:
-                hides = params.hidden.hides
+                hides = params.hidden
                 names = {*found.files, *found.folders, *found.others, *found.links, *found.to_walk}
                 self.hidden += found.leave_out({name for name in names if hides(path + name)})
             if not params.ignored_too:
