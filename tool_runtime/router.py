@@ -61,7 +61,7 @@ class LocalToolRouter:
         self._settings = settings
         self._start_command = start_command
         self._pool = DaemonPool()
-        self._families: tuple[Provider, ...] = (*self._other_families(scripts), self._desktop_family())
+        self._families: tuple[Provider, ...] = tuple(self._make_families(scripts))
         self._providers: tuple[Provider, ...] = (*self._families, *others)
         self._remote: tuple[RemoteTools, ...] = ()
         self._running: set[asyncio.Task[Any] | None] = set()
@@ -157,14 +157,19 @@ class LocalToolRouter:
         _, tool = self._tool(tool_name)
         if tool is None:
             return None
-        return self._schema_problem(tool.spec) or self._problem(tool, drop_grant(tool.spec, arguments))
+        try:
+            self._check(tool, drop_grant(tool.spec, arguments))
+        except ToolFault as fault:
+            return str(fault)
+        return None
 
     def usable_arguments(self, tool_name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """See ToolRouter."""
         _, tool = self._tool(tool_name)
-        if tool is None or self._schema_problem(tool.spec) is not None:
+        try:
+            return arguments if tool is None else usable_arguments(tool.spec, arguments, self._judge(tool.spec))
+        except UnusableSchema:
             return arguments
-        return usable_arguments(tool.spec, arguments, self._judge(tool.spec))
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter."""
@@ -219,21 +224,20 @@ class LocalToolRouter:
 
         return Operations(settings, self._pool, lambda: self._commands, **more)
 
-    def _desktop_family(self) -> Family:
+    def _make_families(self, scripts: SkillScripts | None) -> Iterator[Family]:
+        """The families of the settings; of those that are not chosen nothing is imported."""
         settings = self._settings
-        specs = desktop_specs(settings.families)
-        rows = [ROWS[spec.name]._replace(spec=set_timeouts(spec, settings)) for spec in specs]
-        return Family(rows, lambda: self._operations(settings))
-
-    def _other_families(self, scripts: SkillScripts | None) -> Iterator[Family]:
-        if NATIVE in self._settings.families:
+        if NATIVE in settings.families:
             from tool_runtime.families import native
 
-            yield native.family_under(self._settings, self._operations)
-        if SKILLS in self._settings.families:
+            yield native.family_under(settings, self._operations)
+        if SKILLS in settings.families:
             from tool_runtime.families import skills
 
-            yield skills.family_under(self._settings, self._operations, scripts)
+            yield skills.family_under(settings, self._operations, scripts)
+        specs = desktop_specs(settings.families)
+        rows = [ROWS[spec.name]._replace(spec=set_timeouts(spec, settings)) for spec in specs]
+        yield Family(rows, lambda: self._operations(settings))
 
     def _judge(self, spec: ToolSpec) -> Judge:
         """The judge of a tool's arguments, read once from its schema. Raises UnusableSchema."""
@@ -247,19 +251,17 @@ class LocalToolRouter:
         try:
             self._judge(spec)
         except UnusableSchema as error:
-            return f"the schema of the tool {spec.name} cannot be used: {error}"
+            return _unusable(spec, error)
         return None
-
-    def _problem(self, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-        wrong = self._judge(tool.spec)(arguments)
-        return tool.check(arguments) if wrong is None and tool.check is not None else wrong
 
     def _check(self, tool: Tool, arguments: Mapping[str, Any]) -> None:
         """Raises ToolFault for arguments that the tool does not take, and for a tool without a usable schema."""
-        unusable = self._schema_problem(tool.spec)
-        if unusable is not None:
-            raise ToolFault(FaultKind.UNKNOWN_TOOL, unusable)
-        wrong = self._problem(tool, arguments)
+        try:
+            wrong = self._judge(tool.spec)(arguments)
+        except UnusableSchema as error:
+            raise ToolFault(FaultKind.UNKNOWN_TOOL, _unusable(tool.spec, error)) from None
+        if wrong is None and tool.check is not None:
+            wrong = tool.check(arguments)
         if wrong is not None:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, wrong)
 
@@ -274,6 +276,10 @@ class LocalToolRouter:
         """True if the tool would run here and may run elsewhere only."""
         sent = self._settings.elsewhere
         return bool(sent) and provider not in self._remote and not sent.isdisjoint(spec.capabilities)
+
+
+def _unusable(spec: ToolSpec, error: UnusableSchema) -> str:
+    return f"the schema of the tool {spec.name} cannot be used: {error}"
 
 
 def _add_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> ToolFault:

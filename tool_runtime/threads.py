@@ -11,7 +11,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -80,18 +80,15 @@ class DaemonPool(Executor):
 
 def run_in_fresh_thread(work: Callable[[], T]) -> T:
     """`work()` by a thread that ends with it, and whose rights may be given up: what it raises is raised here."""
-    done: list[T] = []
-    failed: list[BaseException] = []
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
-            done.append(work())
+            done.set_result(work())
         except BaseException as error:  # noqa: BLE001 - handed unchanged to the caller that waits for it
-            failed.append(error)
+            done.set_exception(error)
 
     thread = threading.Thread(target=run, name="sandbox-start")
     thread.start()
     thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]
+    return done.result()

@@ -129,7 +129,7 @@ def place_to_keep(settings: RuntimeSettings, request: ToolRequest) -> str | None
 
 def smallest(*limits: int | None) -> int | None:
     """The tightest of the limits; None for no limit."""
-    return min((limit for limit in limits if limit is not None), default=None)
+    return min([limit for limit in limits if limit is not None], default=None)
 
 
 Handler = Callable[[CallContext], Awaitable[ToolOutput]]

@@ -15,7 +15,9 @@ from tool_runtime.families import ToolRow, given
 from tool_runtime.families.answers import cut_line
 from tool_runtime.families.schemas import (
     DELETES,
+    EDITS,
     FETCHES,
+    MOVES,
     READS,
     RUNS,
     SEARCHES,
@@ -144,11 +146,7 @@ EDIT_FILE: Final = ToolSpec(
             ),
         },
     ),
-    capability="File.Write",
-    subject=_PATH,
-    effect="edit",
-    category="files",
-    display="write",
+    **EDITS,
     content="edits",
     after=_content_of_edit,
     also=(Need("File.Read", _PATH),),
@@ -158,9 +156,8 @@ EDIT_FILE: Final = ToolSpec(
 
 def _edit(operations: Operations, call: CallContext) -> ToolOutput:
     outcome, output = operations.edit(call)
-    return _written(
-        f"Replaced {count_noun(outcome.places, 'place')} in {call.request.arguments['path']}", outcome, output
-    )
+    places = count_noun(outcome.places, "place")
+    return _written(f"Replaced {places} in {call.request.arguments['path']}", outcome, output)
 
 
 DELETE_FILE: Final = ToolSpec("DeleteFile", "Delete a file", parameters(["path"], path=_FILE), **DELETES)
@@ -168,11 +165,7 @@ MOVE_FILE: Final = ToolSpec(
     "MoveFile",
     "Move or rename a file; newPath must not exist",
     parameters(["path", "newPath"], path=_FILE, newPath=text("Its new path, name included", minLength=1)),
-    capability="File.Delete",
-    subject=_PATH,
-    effect="move",
-    category="files",
-    display="move",
+    **MOVES,
     also=(Need("File.Read", _PATH), Need("File.Write", Subject("path", "newPath"))),
 )
 
@@ -561,7 +554,7 @@ ROWS: Final = (
     ToolRow(EDIT_FILE, _edit, leftover=_remove_temporary),
     ToolRow(DELETE_FILE, lambda operations, call: ToolOutput(f"Deleted {operations.delete(call)}")),
     ToolRow(MOVE_FILE, _move, leftover=lambda operations, request: operations.take_back_move(request)),
-    ToolRow(RUN_COMMAND, run=lambda operations, call: operations.run_command(call)),
+    ToolRow(RUN_COMMAND, run=lambda operations, call: operations.commands.run_command(call, operations.directory)),
     ToolRow(COMMAND_OUTPUT, run=lambda operations, call: operations.commands.read_output(call)),
     ToolRow(STOP_COMMAND, run=lambda operations, call: operations.commands.stop(call)),
     ToolRow(HTTP_REQUEST, run=_request, leftover=_remove_download),

@@ -15,7 +15,7 @@ from policy.paths import is_under, normalize
 from policy.patterns import compile_pattern, problem_of
 from tool_runtime.files import Scope, documents, home_directory, narrow_scope, resolve
 from tool_runtime.files import write as writing
-from tool_runtime.files.edits import edits_from, is_notebook
+from tool_runtime.files.edits import edits_from
 from tool_runtime.files.read import (
     FileStamp,
     LineWindow,
@@ -102,10 +102,6 @@ class Operations:
         workspace = self.settings.workspace
         return resolve(normalize(asked or workspace, OS_FAMILY, workspace, home_directory()), self.scope(call.request))
 
-    async def run_command(self, call: CallContext) -> ToolOutput:
-        """Run a line of the shell, or have it run on. Raises ToolFault."""
-        return await self.commands.run_command(call, self.directory)
-
     def read_whole(self, call: CallContext, path: str, max_bytes: int | None) -> WholeFile:
         """All of a file of `max_bytes` at most. Raises ToolFault, and NeedsThread."""
         most = smallest(max_bytes, call.max_file_size_bytes)
@@ -129,7 +125,7 @@ class Operations:
         if self.settings.open_output is not None and not os.path.isabs(path):
             call.need_thread()
             return self._read_stored(call, path, params.offset, params.limit or _STORED_LINES)
-        if is_notebook(path) and not arguments.get("raw") and params.encoding is None:
+        if path.lower().endswith(".ipynb") and not arguments.get("raw") and params.encoding is None:
             call.need_thread()
             found = _notebook(call, params)
             if isinstance(found, ToolOutput):

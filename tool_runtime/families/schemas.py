@@ -32,7 +32,9 @@ READS: Final[Act] = {
 }  # fmt: skip
 SEARCHES: Final[Act] = {**READS, "subject": Subject("path", "path", or_workspace=True)}
 WRITES: Final[Act] = {**READS, "capability": "File.Write", "effect": "replace", "display": "write"}
+EDITS: Final[Act] = {**WRITES, "effect": "edit"}
 DELETES: Final[Act] = {**READS, "capability": "File.Delete", "effect": "delete", "display": "delete"}
+MOVES: Final[Act] = {**DELETES, "effect": "move", "display": "move"}
 FETCHES: Final[Act] = {
     "capability": "Network.Http", "subject": Subject("url", "url"),
     "effect": "other", "category": "requests", "display": "request",

@@ -407,9 +407,8 @@ async def _run_script(operations: Operations, call: CallContext) -> ToolOutput:
     timeout_s = min(arguments.get("timeout_s", settings.script_timeout_s), settings.script_timeout_s)
     argv = [*script.argv, script.path, *args]
     try:
-        done = await commands.run(
-            call, argv, cwd, _environment(operations), timeout_s=timeout_s, most_bytes=_CAPTURED_BYTES
-        )
+        environment = _environment(operations)
+        done = await commands.run(call, argv, cwd, environment, timeout_s=timeout_s, most_bytes=_CAPTURED_BYTES)
     finally:
         left = [] if cwd == script.folder else await operations.pool.run(lambda: _files_left(cwd))
     fields: dict[str, Any] = {
@@ -550,9 +549,7 @@ def loading_spec(skills: Skills) -> Sequence[ToolSpec]:
 
 
 def _list_skills(skills: Iterable[Skill]) -> str:
-    lines = [_DESCRIPTION, "Skills:"]
-    room = _MAX_LISTED_CHARS
-    left_out = 0
+    lines, room, left_out = [_DESCRIPTION, "Skills:"], _MAX_LISTED_CHARS, 0
     for skill in skills:
         line = f"- {skill.name}: {skill.description}"
         room -= len(line)
@@ -560,6 +557,4 @@ def _list_skills(skills: Iterable[Skill]) -> str:
             left_out += 1
         else:
             lines.append(line)
-    if left_out:
-        lines.append(f"({left_out} more skills are not listed)")
-    return "\n".join(lines)
+    return "\n".join(lines) + (f"\n({left_out} more skills are not listed)" if left_out else "")

@@ -58,14 +58,9 @@ def edits_from(arguments: Sequence[Mapping[str, Any]]) -> list[Edit]:
     return [Edit(one["oldText"], one["newText"], one.get("replaceAll", False)) for one in arguments]
 
 
-def is_notebook(path: str) -> bool:
-    """True for a file that is shown, and edited, as cells."""
-    return path.lower().endswith(".ipynb")
-
-
 def edit_content(path: str, before: bytes, edits: Sequence[Edit]) -> EditedFile:
     """The file `before` with the edits made in what ReadFile shows of it. Raises EditProblem."""
-    return edit_notebook(before, edits) if is_notebook(path) else apply_edits(before, edits)
+    return (edit_notebook if path.lower().endswith(".ipynb") else apply_edits)(before, edits)
 
 
 def apply_edits(before: bytes, edits: Sequence[Edit]) -> EditedFile:
