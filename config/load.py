@@ -239,32 +239,23 @@ def _checked(key: str, value: TomlValue, where: str, problems: list[str]) -> dic
 
 
 def _checked_option(key: str, value: TomlValue, option: str, problems: list[str]) -> dict[str, TomlValue]:
-    """The same for a value that an option gives, in words about the option."""
     found: list[str] = []
     checked = _checked(key, value, "", found)
     choices = SETTINGS[key].choices
     if found and choices:
-        given = value if isinstance(value, list) else [value]
-        wrong = [one for one in given if one not in choices]
-        problems.extend(
-            f"{option}: choose {_or(choices)}, not {_shown(one)}{_did_you_mean(one, choices)}" for one in wrong
-        )
+        listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+        for one in value if isinstance(value, list) else [value]:
+            if one not in choices:
+                meant = meant_name(one, choices, likeness=0.6) if isinstance(one, str) else None
+                hint = "" if meant is None else f"; did you mean {meant}?"
+                problems.append(f"{option}: choose {listed}, not {_shown(one)}{hint}")
     else:
         problems.extend(f"{option}{problem.removeprefix(': ').removeprefix(key)}" for problem in found)
     return checked
 
 
-def _or(choices: tuple[str, ...]) -> str:
-    return f"{', '.join(choices[:-1])} or {choices[-1]}"
-
-
 def _shown(value: object) -> str:
     return value if isinstance(value, str) and value.isprintable() and 0 < len(value) <= 40 else display(value)
-
-
-def _did_you_mean(value: object, choices: tuple[str, ...]) -> str:
-    meant = meant_name(value, choices, likeness=0.6) if isinstance(value, str) else None
-    return "" if meant is None else f"; did you mean {meant}?"
 
 
 def _shape_of(key: str, setting: Setting) -> Shape:
@@ -324,8 +315,9 @@ def _tighten(
         if setting.tightening is Tightening.MORE and isinstance(value, list) and isinstance(present, list):
             values[key] = [*present, *(entry for entry in value if entry not in present)]
         elif setting.tightening is Tightening.FEWER and isinstance(value, list) and isinstance(present, list):
-            values[key] = _fewer(value, present)
             wider: list[Any] = [] if ALL_TOOLS in present else [entry for entry in value if entry not in present]
+            kept: list[Any] = [entry for entry in value if entry not in wider]
+            values[key] = present if ALL_TOOLS in value else kept
             if wider:
                 ignored.append(_describe_ignored(path, key, wider))
         elif _is_narrower(value, present, setting):
@@ -339,27 +331,17 @@ def _describe_ignored(path: str, key: str, value: TomlValue) -> str:
     return f"{path}: {key} = {value!r} is ignored: a workspace may change it {how}"
 
 
-def _fewer(wanted: list[Any], present: list[Any]) -> list[Any]:
-    """The entries of both lists; `*` stands for everything."""
-    if ALL_TOOLS in wanted:
-        return present
-    return [entry for entry in wanted if ALL_TOOLS in present or entry in present]
-
-
 def _is_narrower(value: TomlValue, present: TomlValue, setting: Setting) -> bool:
     if setting.tightening is Tightening.STRONGER:
         return str(value) in STRONGER.get(str(present), ())
     if setting.tightening is Tightening.LOWER:
         return setting.choices.index(str(value)) < setting.choices.index(str(present))
-    return setting.tightening is Tightening.SMALLER and _is_smaller(value, present, setting)
-
-
-def _is_smaller(value: TomlValue, present: TomlValue, setting: Setting) -> bool:
+    if setting.tightening is not Tightening.SMALLER:
+        return False
     if not (isinstance(value, int | float) and isinstance(present, int | float)):
         return False
-    if setting.zero_is_unset:
-        return value > 0 and (present == 0 or value < present)
-    return value < present
+    is_unset = setting.zero_is_unset and present == 0
+    return (is_unset or value < present) and not (setting.zero_is_unset and value <= 0)
 
 
 # The shipped defaults. Their file is plain enough that a start needs no TOML parser to read it.

@@ -33,7 +33,8 @@ def template(name: str) -> dict[str, Any]:
 
 def template_as_written(name: str) -> dict[str, Any]:
     """The same with its groups still in it."""
-    return _read(name)
+    content: dict[str, Any] = orjson.loads(_bytes(name))
+    return content
 
 
 def names_file(name: str) -> bool:
@@ -68,14 +69,9 @@ def place_groups() -> dict[str, list[str]]:
     """The groups of places that path lists may name, placeholders in their entries. The file has beside them, as
     `reasons`, what was decided about single names of a workspace: guarded is what starts a program when somebody opens,
     enters or lists a project, without asking for a build or a test."""
-    groups: dict[str, list[str]] = _read("places")
+    groups: dict[str, list[str]] = template_as_written("places")
     groups.pop("reasons")
     return groups
-
-
-def _read(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = orjson.loads(_bytes(name))
-    return content
 
 
 def _bytes(name: str) -> bytes:

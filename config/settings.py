@@ -144,8 +144,6 @@ class Section:
 
 
 class _Key:
-    """The attribute for one key."""
-
     __slots__ = ("name", "read", "setting")
 
     def __init__(self, setting: Setting, read: Callable[[Any], Any]) -> None:
@@ -167,7 +165,7 @@ def integer(tightening: Tightening = Tightening.NEVER, **rules: Any) -> int:
 
 def number(tightening: Tightening = Tightening.NEVER, **rules: Any) -> float:
     """A key whose value is a number."""
-    return cast("float", _Key(Setting(float, tightening, **rules), _as_it_is))
+    return cast("float", _Key(Setting(float, tightening, **rules), lambda value: value))
 
 
 def flag() -> bool:
@@ -188,10 +186,6 @@ def tables(tightening: Tightening = Tightening.NEVER) -> tuple[dict[str, Any], .
 def pairs() -> dict[str, str]:
     """A key whose value is a table of strings."""
     return cast("dict[str, str]", _Key(Setting(dict), dict))
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 class HostSection(Section, name="host"):

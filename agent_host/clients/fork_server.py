@@ -165,8 +165,6 @@ class ForkRefused(Exception):
 
 
 class _Server:
-    """The client's side of a running server."""
-
     def __init__(self, process: asyncio.subprocess.Process, ours: socket.socket) -> None:
         self._process = process
         self._socket = ours
@@ -219,11 +217,9 @@ class _Server:
                     process.let_go()
 
     def last_words(self) -> str:
-        """Return the end of what it wrote to standard error, in one line."""
         return "" if self._tail is None else self._tail.text().strip().rpartition("\n")[2]
 
     async def close(self) -> None:
-        """Let it end; its children go on."""
         self._end()
         try:
             await asyncio.wait_for(self._process.wait(), _ENDS_S)
@@ -332,7 +328,6 @@ class _Forked(SessionProcess):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def let_go(self) -> None:
-        """Give up a process that has not begun."""
         self._end(-signal.SIGTERM)
         for one in self._streams:
             os.close(one)
@@ -374,7 +369,6 @@ class _Forked(SessionProcess):
             self._settle(self._word)
 
     def give_up(self) -> None:
-        """Wait no more for a process that is not ready."""
         self._settle({})
 
     def _settle(self, answer: Mapping[str, Any]) -> None:

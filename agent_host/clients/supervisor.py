@@ -229,7 +229,6 @@ class _Life:
         self.connection.gone.add_done_callback(lambda _: self._waiting.put_nowait(None))
 
     def take(self, method: str, params: Mapping[str, Any], size_bytes: int) -> None:
-        """Have a notification wait for the listener."""
         if method == "SessionItem":
             self._put(self._listener.on_item, params["item"], size_bytes)
         elif method == "SessionEvent":
@@ -239,7 +238,6 @@ class _Life:
             self._put(self._listener.on_event, params, size_bytes)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """See SupervisedSession."""
         if self._pump is not None and asyncio.current_task() is self._pump:
             raise RuntimeError("a listener must not await a request of its session: the reply may be behind what waits")
         return await self.connection.request(method, params)

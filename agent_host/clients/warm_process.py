@@ -223,7 +223,6 @@ class ForkLoop:
             yield from (pidfd, control.fileno())
 
     def _let_go(self) -> None:
-        """Close in the child what is the other children's."""
         for pidfd, (_, control) in self._running.items():
             os.close(pidfd)
             control.close()

@@ -56,7 +56,8 @@ class EventRing:
         """Keep the event; the oldest one goes where there is no room."""
         line = event.encoded
         if line is None:
-            size = _guess(event)
+            # Only strings at the top of a payload get long before somebody encodes them.
+            size = _ENVELOPE_BYTES + sum(len(text) for text in event.payload.values() if isinstance(text, str))
             self._items.append(event)
         else:
             size = len(line)
@@ -101,11 +102,6 @@ class EventRing:
             self._start = 0
 
 
-def _guess(event: Event) -> int:
-    """About what the event takes: only strings at the top of a payload get long before somebody encodes them."""
-    return _ENVELOPE_BYTES + sum(len(value) for value in event.payload.values() if isinstance(value, str))
-
-
 _ENVELOPE_BYTES = 400
 # Pieces are joined up to here, so that what is dropped for want of room is never much at once.
 _MAX_JOINED_BYTES = 64 * 1024
@@ -142,7 +138,6 @@ class _WaitingEvent:
         )
 
     def join(self, event: Event, text: str) -> None:
-        """Take one more piece."""
         if self.texts is None:
             self.texts = [_text_of(self.last)]
         self.texts.append(text)

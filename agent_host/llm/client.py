@@ -166,11 +166,13 @@ class LlmClient:
 
         Raises GuardrailBlocked, GatewayUnavailable, ModelOverloaded, GatewayRejected, ContextTooLong.
         """
-        parts = _parts(head, messages, self.dialect.tail)
+        parts = [head, *messages, self.dialect.tail]
+        length = sum(map(len, parts))
+        if length <= _ONE_PIECE_BYTES:  # a large one goes out as it lies, without a second copy of it
+            parts = [b"".join(parts)]
         patience = Patience(self._timeouts)
         try:
             async with patience.timeout:
-                length = sum(map(len, parts))
                 answer = await self._connection.post(_RequestBody(parts, [on_sent, _event_source]), length)
                 try:
                     if answer.status != _OK:
@@ -294,12 +296,6 @@ class LlmClient:
     def _short(self, text: str) -> str:
         """Shorten a gateway's text to one line that can be shown."""
         return " ".join(strip_html(self._scrubber.text(text)).split())[:_MAX_SHOWN]
-
-
-def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:
-    """The body in one piece when it is small; a large one goes out as it lies, without a second copy of it."""
-    parts = [head, *messages, tail]
-    return [b"".join(parts)] if sum(map(len, parts)) <= _ONE_PIECE_BYTES else parts
 
 
 class _RequestBody:
@@ -427,7 +423,8 @@ class RepetitionWatch:
         for start in starts:
             window = tail[start : start + REPEATED_BYTES]
             piece = _piece_of(window)
-            if piece and not _is_visible_character(window[:piece]):
+            characters = sum(byte & 0xC0 != 0x80 for byte in window[:piece])
+            if piece and (characters != 1 or window[:piece].isspace()):  # no run of one visible character
                 return len(tail) - start - piece
         in_tail = len(tail) - len(tail.rstrip(tail[-piece:])) if piece else 0
         self._run = in_tail if in_tail < len(tail) else max(in_tail, self._run + new)
@@ -441,11 +438,6 @@ def _piece_of(tail: bytes) -> int:
     place = tail.rfind(end, len(tail) - 3 * MAX_PIECE_BYTES, len(tail) - 1)
     length = len(tail) - len(end) - place
     return length if place >= 0 and tail[length:] == tail[:-length] else 0
-
-
-def _is_visible_character(piece: bytes) -> bool:
-    """True for the bytes of one character, from any of them on, that is no white space."""
-    return sum(byte & 0xC0 != 0x80 for byte in piece) == 1 and not piece.isspace()
 
 
 # The connection to a gateway, kept from request to request (RFC 9112 9.3).

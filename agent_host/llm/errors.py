@@ -250,8 +250,11 @@ _COUNT = r"\(?[\d,]+(?: tokens)?\)?"
 
 _STILL = r"(?:still |currently |now )*"
 
-# The first speaks of tokens as what is too long does, so this kind is looked for before it (`gateway_errors.STATUSES`).
-_PASSING: Final = (
+_STOPPED = r"(?:blocked|rejected|denied|flagged|stopped)"
+_GUARDS = r"(?:guardrail|moderation|safety (?:check|filter|polic|system)|content[ _-]?(?:filter|polic))"
+
+WORDS: Final = (
+    # The first speaks of tokens as what is too long does, so this kind is looked for before it (`STATUSES`).
     Words("rate_limit", "Amazon Bedrock", r"too many tokens, please wait"),
     Words("rate_limit", "Amazon Bedrock", r"\bthrottl(?:ing|ed)\b"),
     Words("rate_limit", "Anthropic, OpenAI, LiteLLM", r"\brate[ _-]?limit(?:ed|error| reached| exceeded)?\b"),
@@ -260,14 +263,10 @@ _PASSING: Final = (
     Words("overloaded", "Anthropic, Gemini, OpenAI", r"\boverloaded\b|\bover capacity\b"),
     Words("overloaded", "Mistral", r"capacity exceeded"),
     Words("overloaded", "LiteLLM", r"no deployments available"),
-)
-_TOO_LARGE: Final = (
     # One request of more tokens than a minute may have.
     Words("too_large", "OpenAI, Groq", r"request too large for .{1,300}tokens per min"),
     Words("too_large", "Anthropic", r"request exceeds the maximum (?:size|allowed number of bytes)"),
     Words("too_large", "nginx and other proxies", r"(?:request entity|request body|payload) (?:is )?too large"),
-)
-_TOO_LONG: Final = (
     Words("too_long", "Anthropic", r"prompt is too long"),
     Words("too_long", "Anthropic", r"input length and `?max_tokens`? exceed context limit"),
     Words("too_long", "Amazon Bedrock", r"input is too long for requested model"),
@@ -298,8 +297,6 @@ _TOO_LONG: Final = (
     Words("too_long", "DashScope", r"range of input length should be"),
     Words("too_long", "Cohere", r"total number of tokens .{0,80}cannot exceed"),
     Words("too_long", "Cloudflare Workers AI", r"exceeded (?:the|this) model'?s? context window"),
-)
-_BILLING: Final = (
     Words("billing", "Anthropic", r"credit balance is too low|reached your specified api usage limits"),
     Words("billing", "OpenAI", r"billing hard limit|account is not active, please check your billing"),
     Words("billing", "LiteLLM", r"budget has been exceeded|exceeded ?budget|over budget|crossed budget"),
@@ -308,10 +305,6 @@ _BILLING: Final = (
     Words("billing", "xAI", r"doesn'?t have any credits|used all available credits|monthly spending limit"),
     Words("billing", "Portkey", r"budget (?:limit )?(?:exhausted|exceeded)"),
     Words("billing", "DashScope", r"account is in good standing"),
-)
-_STOPPED = r"(?:blocked|rejected|denied|flagged|stopped)"
-_GUARDS = r"(?:guardrail|moderation|safety (?:check|filter|polic|system)|content[ _-]?(?:filter|polic))"
-_GUARDRAIL: Final = (
     Words("guardrail", "Anthropic", r"blocked by (?:our )?content filtering policy"),
     Words("guardrail", "OpenAI", r"flagged as potentially violating|rejected .{1,20}safety system"),
     Words("guardrail", "Azure", r"content management policy"),
@@ -327,8 +320,6 @@ _GUARDRAIL: Final = (
     Words("guardrail", "several proxies", rf"{_GUARDS}s?\b.{{0,40}} (?:{_STOPPED}|triggered|intervened)"),
     Words("guardrail", "xAI", r"violates? (?:our |the )?usage (?:guidelines|polic)"),
     Words("guardrail", "DashScope, DeepSeek", r"may contain inappropriate content|content exists risk"),
-)
-_MODEL: Final = (
     Words("model", "Anthropic", r"^(?:\w+_error: )?model: \S"),
     Words("model", "OpenAI, vLLM, Groq, xAI", r"\bmodel\b.{0,120} does not exist"),
     Words("model", "Ollama, Fireworks, Cohere", r"\bmodel\b.{0,120} not found|\bmodel not found"),
@@ -344,8 +335,6 @@ _MODEL: Final = (
     Words("model", "Groq", r"has been decommissioned"),
     Words("model", "Together", r"unable to access (?:non-serverless )?model"),
     Words("model", "LM Studio", r"no models? (?:is |are )?(?:currently )?loaded"),
-)
-_PARAMETER: Final = (
     Words("parameter", "Anthropic", r"^(?:\w+_error: )?(?:messages|tools|system)(?:\.[\w.-]+)?:"),
     Words("parameter", "Anthropic", r"^(?:\w+_error: )?(?:max_tokens|tool_choice|thinking)(?:\.[\w.-]+)?:"),
     Words("parameter", "Anthropic, Mistral, FastAPI", r"extra inputs are not permitted|field required|input should be"),
@@ -364,16 +353,11 @@ _PARAMETER: Final = (
     Words("parameter", "Ollama", r"does not support (?:tools|thinking|images|vision)"),
     Words("parameter", "OpenRouter", r"no endpoints found that support"),
     Words("parameter", "Gemini", r"invalid json payload received"),
-)
-_CREDENTIALS: Final = (
     # Its proxy takes only its master key where it has no database of others.
     Words("credentials", "LiteLLM", r"no connected db\b"),
     Words("credentials", "Gemini", r"api key (?:not valid|expired)"),
     Words("credentials", "OpenAI and servers of its wire", r"(?:invalid|incorrect) api key"),
 )
-WORDS: Final = (
-    *_PASSING, *_TOO_LARGE, *_TOO_LONG, *_BILLING, *_GUARDRAIL, *_MODEL, *_PARAMETER, *_CREDENTIALS,
-)  # fmt: skip
 
 _BEFORE_A_LIMIT = (
     r"tokens >", r"\+ [\d,]+ >", r"(?:context|prompt|model) length (?:is|of|for)(?: only)?", r"context length:?",
@@ -421,7 +405,7 @@ def read(body: bytes) -> Said:
     return said if said.message or said.names else said._replace(message=_one_line(body.decode("utf-8", "replace")))
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes | str) -> Any:
     """The JSON value in the body of an answer; None for one that is no JSON."""
     try:
         return json_text.loads(body)
@@ -478,13 +462,10 @@ def _parts(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _open_string(value: Any) -> Any:
-    """JSON in a string as what it is."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
-    try:
-        return json_text.loads(value)
-    except orjson.JSONDecodeError:
-        return value
+    parsed = parse(value)
+    return value if parsed is None else parsed
 
 
 def _texts(part: Mapping[str, Any]) -> Iterator[str]:

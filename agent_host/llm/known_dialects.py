@@ -141,7 +141,6 @@ def _chosen(settings: Settings, name: str, why: str) -> ChosenDialect:
 
 
 def _tail(path: str) -> str:
-    """`path` behind its version."""
     return path[path.index("/", 1) :]
 
 
@@ -152,7 +151,10 @@ def _probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token:
     own = {**check_headers(settings.llm.headers), "x-session-id": "probe", "accept-encoding": "identity"}
     statuses: dict[str, int] = {}
     paths: dict[str, str] = {}
-    with _client(settings, url) as client:
+    timeout = http.httpx.Timeout(_TIMEOUT_S, connect=min(_TIMEOUT_S, settings.llm.connect_timeout_s))
+    trusts = not is_loopback(check_url(url).host)
+    tls = TlsContext(url).get()
+    with http.httpx.Client(timeout=timeout, verify=tls, follow_redirects=False, trust_env=trusts) as client:
         for name, dialect in dialects.items():
             paths[name] = dialect.path
             status = _status_of(client, request_url(url, dialect.path), {**dialect.headers(token), **own})
@@ -167,7 +169,6 @@ def _probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token:
 
 
 def _unknown(url: str, statuses: Mapping[str, int]) -> GatewayError:
-    """The error for a gateway whose answers, by path, tell nothing."""
     said = ", ".join(f"{path}: HTTP {status}" for path, status in statuses.items())
     text = f"--dialect auto: it cannot be seen what the gateway at {_display(url)} speaks ({said}); name the dialect"
     if set(statuses.values()) <= _NO_TOKEN:
@@ -175,19 +176,7 @@ def _unknown(url: str, statuses: Mapping[str, int]) -> GatewayError:
     return GatewayRejected(text) if set(statuses.values()) <= _NOT_THERE else GatewayUnavailable(text)
 
 
-def _client(settings: Settings, url: str) -> http.httpx.Client:
-    host = check_url(url).host
-    connect_s = min(_TIMEOUT_S, settings.llm.connect_timeout_s)
-    return http.httpx.Client(
-        timeout=http.httpx.Timeout(_TIMEOUT_S, connect=connect_s),
-        verify=TlsContext(url).get(),
-        follow_redirects=False,
-        trust_env=not is_loopback(host),
-    )
-
-
 def _status_of(client: http.httpx.Client, url: str, headers: dict[str, str]) -> int:
-    """The status of an answer whose body nobody reads."""
     try:
         with client.stream("POST", url, content=b"{}", headers=headers) as response:
             return response.status_code

@@ -114,7 +114,8 @@ class Models:
         currency = self.currency
         if currency is None or self.unpriced(usage, by_model) is not None:
             return None
-        return Cost(sum(self._priced(model).of(used) for model, used in by_model.items()), currency)
+        priced = ((self.of(model).prices, used) for model, used in by_model.items())
+        return Cost(sum(prices.of(used) for prices, used in priced if prices is not None), currency)
 
     def unpriced(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> str | None:
         """Why the cost of `usage` is not known, None where it is."""
@@ -128,15 +129,13 @@ class Models:
         """That of all prices; None where there are none."""
         return next((entry.get("currency", CURRENCY) for _, entry in self._configured if _has_price(entry)), None)
 
-    def _priced(self, model: str) -> Prices:
-        prices = self.of(model).prices
-        if prices is None:
-            raise LookupError(model)
-        return prices
-
     def _look_up(self, model: str) -> ModelFacts:
         entries = [entry for name, entry in self._configured if fits(name, model)]
-        shipped = _shipped_row(model)
+        spelled = model.lower().replace(".", "-")
+        names = (spelled, spelled.rpartition("/")[2])  # openai/o3
+        shipped: tuple[Any, ...] = next(
+            (row[1:] for row in ROWS if any(fits(row[0], name) for name in names)), ModelLimits()
+        )
         known = {field: value for field, value in zip(ModelLimits._fields, shipped, strict=True) if value is not None}
         for entry in reversed(entries):
             known |= {field: entry[field] for field in ModelLimits._fields if field in entry}
@@ -148,13 +147,6 @@ def format_picos(picos: int) -> str:
     amount = picos / PICOS
     digits = 2 if amount >= 1 else 4 if amount >= 0.01 else 6
     return f"{amount:.{digits}f}"
-
-
-def _shipped_row(model: str) -> tuple[Any, ...]:
-    name = model.lower().replace(".", "-")
-    names = (name, name.rpartition("/")[2])  # openai/o3
-    row = next((row for row in ROWS if any(fits(row[0], one) for one in names)), None)
-    return ModelLimits() if row is None else row[1:]
 
 
 def fits(pattern: str, name: str) -> bool:

@@ -242,7 +242,6 @@ class _Socket(asyncio.Protocol):
         self._changed.set()
 
     def take(self, most: int) -> bytes:
-        """Received bytes."""
         received = self.received
         if len(received) <= most:
             self.received = bytearray()
@@ -253,7 +252,6 @@ class _Socket(asyncio.Protocol):
         return bytes(received)
 
     async def wait_for_bytes(self) -> None:
-        """Until there are some, or the end."""
         while not (self.received or self.has_ended):
             await self._wait()
 
@@ -268,7 +266,6 @@ class _Socket(asyncio.Protocol):
         return len(self.received) > 9 and self.received[9] != ord("1")
 
     async def wait_for_the_end(self) -> None:
-        """Until the connection is closed on this side."""
         while not self.has_closed:
             await self._wait()
 

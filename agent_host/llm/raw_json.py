@@ -83,7 +83,6 @@ def _inside(data: str, begin: str) -> int:
 
 
 def _skip_space(data: str, at: int) -> int:
-    """The first place from `at` on that is no white space."""
     match = _SPACE.match(data, at)
     return at if match is None else match.end()
 

@@ -37,10 +37,6 @@ _MARKER_TOKENS = 20
 _BLOCK_BYTES = 128 * 1024
 
 
-def _first_start() -> int:
-    return 0
-
-
 class Renderer(Protocol):
     """The interface of a gateway dialect to the thread: messages to its wire form, comma-separated JSON objects."""
 
@@ -66,7 +62,7 @@ class Thread:
     for with the first request."""
 
     def __init__(
-        self, renderer: Renderer, *, takes_images: bool = True, marks_from: Callable[[], int] = _first_start
+        self, renderer: Renderer, *, takes_images: bool = True, marks_from: Callable[[], int] = lambda: 0
     ) -> None:
         self._renderer = renderer
         self._marks_from = marks_from
@@ -78,7 +74,8 @@ class Thread:
         self._messages: list[int] = []
         self._start = 0
         self._kept = 0
-        self._dropped_messages = 0
+        self.dropped = 0
+        """The number of messages before the window."""
         self._prompt_dropped = False
         self._call_ids: set[str] = set()
         self._newest_exchange = -1
@@ -89,19 +86,15 @@ class Thread:
 
     @property
     def tokens(self) -> int:
-        """Estimated tokens of what would be sent now."""
-        return self._kept + self._set_before_window()
+        """Estimated tokens of what would be sent now: the window, and what replaces the units before it."""
+        replaced = self._marker_tokens() + (self._task_prompt.tokens if self._prompt_dropped else 0)
+        return self._kept + (replaced if self._start else 0)
 
     @property
     def newest(self) -> tuple[int, int]:
         """Estimated tokens, and the number, of the messages from the newest turn of the model on."""
         start = max(self._newest_exchange, self._start)
         return sum(self._sizes[start:]), sum(self._messages[start:])
-
-    @property
-    def dropped(self) -> int:
-        """The number of messages before the window."""
-        return self._dropped_messages
 
     def has_call(self, call_id: str) -> bool:
         """True if a call of this id is in the conversation; a second one could not be sent."""
@@ -133,7 +126,9 @@ class Thread:
             saved = tokens - assistant.tokens - sum(result.tokens for result in plain)
             without = self._renderer.exchange(assistant, plain)
             for old in self._pictures.add(Pictured(unit, len(sizes), sum(sizes), saved, without)):
-                self._leave_pictures_out(old)
+                self._wire.replace(old.unit, old.without)
+                self._sizes[old.unit] -= old.tokens
+                self._kept -= old.tokens if old.unit >= self._start else 0
 
     def restore(
         self,
@@ -169,7 +164,12 @@ class Thread:
             else:
                 self.add_note(message)
             if assistant is not None and len(results) == len(assistant.tool_calls):
-                (self._add_plain if is_plain else self.add_exchange)(assistant, results)
+                if is_plain:
+                    self._call_ids.update(call.call_id for call in assistant.tool_calls)
+                    as_text = render_text(assistant, results)
+                    self._add(self._renderer.user([as_text]), as_text.tokens, 1 + len(results))
+                else:
+                    self.add_exchange(assistant, results)
                 assistant = None
         start = gone = 0
         while gone < dropped and start < len(self._sizes) - 1:  # the last unit is always sent
@@ -178,37 +178,30 @@ class Thread:
         if start:
             self._begin_at(start, self._kept - sum(self._sizes[:start]))
 
-    def _add_plain(self, assistant: Message, results: Sequence[Message]) -> None:
-        """A model turn with the results of its calls, as text of the user."""
-        self._call_ids.update(call.call_id for call in assistant.tool_calls)
-        tokens = assistant.tokens + sum(result.tokens for result in results)
-        self._add(self._renderer.user([render_text(assistant, results)]), tokens, 1 + len(results))
-
     def fit(self, budget: int) -> int:
         """Drop the oldest units until `budget` tokens hold the rest; returns how many messages went this time."""
-        if self.tokens <= budget:
-            return 0
-        # First as though the prompt stayed in the window; where it would not, it takes its place out of the room.
-        budget -= _MARKER_TOKENS + (0 if self._summary is None else self._summary.tokens)
-        start, kept = advance(self._sizes, self._start, self._kept, max(0, budget))
-        if start > self._task_unit:
-            room = max(0, budget - self._task_prompt.tokens)
-            start, kept = advance(self._sizes, self._start, self._kept, room)
-        seen_before = self._count_removed()
-        self._begin_at(start, kept)
-        return self._count_removed() - seen_before
+        return 0 if self.tokens <= budget else self._move(advance, budget)
 
     def cut(self, budget: int) -> int:
         """Drop the oldest units until no more than `budget` tokens are left, or the last unit alone; returns how many
         messages went. Nothing goes where that would save nothing."""
-        marker = _MARKER_TOKENS + (0 if self._summary is None else self._summary.tokens)
-        room = max(0, budget - marker)
-        start, kept = cut(self._sizes, self._start, self._kept, room)
-        pinned = 0
+        return self._move(cut, budget, below=self.tokens)
+
+    def _move(
+        self,
+        find_start: Callable[[Sequence[int], int, int, int], tuple[int, int]],
+        budget: int,
+        below: int | None = None,
+    ) -> int:
+        """Move the window, if less than `below` tokens are sent then; returns how many messages went."""
+        marker = self._marker_tokens()
+        room, pinned = max(0, budget - marker), 0
+        # First as though the prompt stayed in the window; where it would not, it takes its place out of the room.
+        start, kept = find_start(self._sizes, self._start, self._kept, room)
         if start > self._task_unit:
             pinned = self._task_prompt.tokens
-            start, kept = cut(self._sizes, self._start, self._kept, max(0, room - pinned))
-        if kept + marker + pinned >= self.tokens:
+            start, kept = find_start(self._sizes, self._start, self._kept, max(0, room - pinned))
+        if below is not None and kept + marker + pinned >= below:
             return 0
         seen_before = self._count_removed()
         self._begin_at(start, kept)
@@ -237,10 +230,7 @@ class Thread:
         """Return how many messages a cut to a window of `budget` tokens leaves out, `before` of which are taken by what
         replaces them."""
         room = int(budget * REFILL) - before
-        start, kept = self._start, self._kept
-        while start < len(self._sizes) - 1 and kept > room:
-            kept -= self._sizes[start]
-            start += 1
+        start, _ = cut(self._sizes, self._start, self._kept, room)
         return sum(self._messages[:start])
 
     def _head_of_window(self) -> list[bytes]:
@@ -265,28 +255,18 @@ class Thread:
         kept = {end for end in ends if whole - sum(self._sizes[end + 1 :]) >= least}
         return self._wire.chunks(self._start, kept, mark)
 
-    def _leave_pictures_out(self, old: Pictured) -> None:
-        self._wire.replace(old.unit, old.without)
-        self._sizes[old.unit] -= old.tokens
-        if old.unit >= self._start:
-            self._kept -= old.tokens
-
     def _begin_at(self, start: int, kept: int) -> None:
         """Move the window forward to the unit `start`; `kept` are the tokens from there on."""
-        self._dropped_messages += sum(self._messages[self._start : start])
+        self.dropped += sum(self._messages[self._start : start])
         self._start, self._kept = start, kept
         self._prompt_dropped = self._task_unit < start
 
-    def _set_before_window(self) -> int:
-        """Tokens of what replaces the dropped units: the marker, and the prompt where it was among them."""
-        if self._start == 0:
-            return 0
-        summary = 0 if self._summary is None else self._summary.tokens
-        return _MARKER_TOKENS + summary + (self._task_prompt.tokens if self._prompt_dropped else 0)
+    def _marker_tokens(self) -> int:
+        return _MARKER_TOKENS + (0 if self._summary is None else self._summary.tokens)
 
     def _count_removed(self) -> int:
         """Messages that are no longer seen; the task's prompt stays in sight when its unit goes."""
-        return self._dropped_messages - self._prompt_dropped
+        return self.dropped - self._prompt_dropped
 
     def _add(self, wire: bytes, tokens: int, messages: int) -> None:
         self._wire.append(wire)
@@ -347,19 +327,14 @@ def advance(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[i
     """
     if kept <= budget:
         return start, kept
-    target = int(budget * REFILL)
-    newest = len(sizes) - 1
-    while start < newest and kept > (target if start < len(sizes) - RECENT_UNITS else budget):
-        kept -= sizes[start]
-        start += 1
-    return start, kept
+    start, kept = cut(sizes, start, kept, int(budget * REFILL), RECENT_UNITS)
+    return cut(sizes, start, kept, budget)
 
 
-def cut(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[int, int]:
-    """Return where the window starts when no more than `budget` tokens may be left, recent units or not; as
+def cut(sizes: Sequence[int], start: int, kept: int, budget: int, recent: int = 1) -> tuple[int, int]:
+    """Return where the window starts when no more than `budget` tokens may be left, but for the `recent` last units; as
     `advance`."""
-    newest = len(sizes) - 1
-    while start < newest and kept > budget:
+    while start < len(sizes) - recent and kept > budget:
         kept -= sizes[start]
         start += 1
     return start, kept
@@ -529,7 +504,8 @@ class WireBuffer:
             self._open[number - first_open] = unit
         else:
             place = self._place_of(number)
-            self._blocks[place] = self._insert_unit(self._blocks[place], place, number, unit)
+            block, begins = self._blocks[place], self._offset(place, number)
+            self._blocks[place] = b"".join((block[:begins], unit, block[begins + self._lengths[number] :]))
         self._lengths[number] = len(unit)
 
     def chunks(
@@ -556,7 +532,6 @@ class WireBuffer:
         return [*found, self._join(first_open, marks, mark)]
 
     def _join(self, start: int, marks: Collection[int], mark: UnitMark) -> bytes:
-        """The open units from number `start` on."""
         shown = self._open[start - (len(self._lengths) - len(self._open)) :]
         if not any(number >= start for number in marks):
             return b",".join(shown)
@@ -570,13 +545,8 @@ class WireBuffer:
         return b"".join(pieces[:-1])
 
     def _place_of(self, number: int) -> int:
-        """The block that the unit of that `number` is in."""
         return bisect_right(self._block_starts, number) - 1
 
     def _offset(self, place: int, number: int) -> int:
         """The first byte of the unit in its block."""
         return sum(length + 1 for length in self._lengths[self._block_starts[place] : number])
-
-    def _insert_unit(self, block: bytes, place: int, number: int, unit: bytes) -> bytes:
-        begins = self._offset(place, number)
-        return b"".join((block[:begins], unit, block[begins + self._lengths[number] :]))

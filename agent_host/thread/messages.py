@@ -155,7 +155,6 @@ def encode(
 
 
 def _optional_fields(message: Message) -> dict[str, Any]:
-    """The fields that the message has beside those of every message."""
     wire: dict[str, Any] = {}
     if message.tool_calls:
         wire["toolCalls"] = [
@@ -365,13 +364,12 @@ AUTO, ESTIMATE = "auto", "estimate"
 _RANK_FILES_AT = "https://openaipublic.blob.core.windows.net/encodings"
 
 
-class _RankFile:
+class _RankFile(NamedTuple):
     """tiktoken's file of an encoding: its name in TIKTOKEN_CACHE_DIR, which is the SHA-1 of its URL, and the SHA-256
     that tiktoken asks of it."""
 
-    def __init__(self, name: str, sha256: str) -> None:
-        self.name = name
-        self.sha256 = sha256
+    name: str
+    sha256: str
 
 
 _RANK_FILES = {

@@ -259,7 +259,7 @@ class CallReader:
             text, count = repair_json(text)
             value = json_text.loads(text)
             self.replaced += count
-        _refuse_repeated_fields(text)
+        _by_fields.decode(text)  # readers differ on which of two counts: policy and a tool might read different calls
         return value
 
 
@@ -287,7 +287,8 @@ def _last_of_several(text: str) -> dict[str, Any] | None:
     try:
         while place < len(text):
             value, place = _by_fields.raw_decode(text, place)
-            place = _space_after(text, place)
+            while text[place : place + 1] in (" ", "\t", "\r", "\n"):
+                place += 1
             if not isinstance(value, dict):
                 return None
             if value and value not in found:
@@ -295,12 +296,6 @@ def _last_of_several(text: str) -> dict[str, Any] | None:
     except (json.JSONDecodeError, RecursionError):
         return None
     return None if len(found) > 1 else found[0] if found else {}
-
-
-def _space_after(text: str, place: int) -> int:
-    while place < len(text) and text[place] in " \t\r\n":
-        place += 1
-    return place
 
 
 def _why_no_json(text: str) -> str:
@@ -344,11 +339,6 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _by_fields = json.JSONDecoder(object_pairs_hook=_refuse_repeated)
-
-
-def _refuse_repeated_fields(text: str) -> None:
-    """Readers differ on which of the two counts, so policy and a tool might judge and run different calls."""
-    _by_fields.decode(text)
 
 
 def meaning_with(calls: Sequence[ToolCall], meaning: Meaning) -> Meaning:

@@ -73,7 +73,8 @@ class AnthropicRenderer:
         for result in results:
             block: dict[str, Any] = {"type": "tool_result", "tool_use_id": result.tool_call_id}
             if result.images:
-                block["content"] = [*_result_parts(result), *map(_image, result.images)]
+                said = [_text(result)] if result.content.strip() else []
+                block["content"] = [*said, *map(_image, result.images)]
             elif result.content:
                 block["content"] = orjson.Fragment(result.content_json)
             if result.is_error:
@@ -87,7 +88,7 @@ class AnthropicRenderer:
         for part in assistant.parts_for(NAME, self._model):
             if isinstance(part, Block):
                 blocks.append(orjson.Fragment(part.raw))
-                answered = answered or not _is_thinking(part)
+                answered = answered or orjson.loads(part.raw)["type"] not in ("thinking", "redacted_thinking")
             elif not isinstance(part, str):
                 blocks.append(_tool_use(part))
                 answered = True
@@ -100,18 +101,9 @@ class AnthropicRenderer:
         return blocks if answered else [*blocks, {"type": "text", "text": NOTHING_SAID}]
 
 
-def _result_parts(result: Message) -> list[dict[str, Any]]:
-    return [_text(result)] if result.content.strip() else []
-
-
 def _image(image: Image) -> dict[str, Any]:
     data = orjson.Fragment(b'"%s"' % b64encode(image.data))
     return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": data}}
-
-
-def _is_thinking(block: Block) -> bool:
-    kind = orjson.loads(block.raw)["type"]
-    return kind in ("thinking", "redacted_thinking")
 
 
 def _tool_use(call: ToolCall) -> dict[str, Any]:
@@ -300,7 +292,10 @@ class AnthropicAssembler(Assembler):
         reason = _string(data["delta"].get("stop_reason"))
         self.content += reason not in ("", self._stop_reason)
         self._stop_reason = reason or self._stop_reason
-        self._detail = _details(data["delta"].get("stop_details")) or self._detail
+        details = data["delta"].get("stop_details")
+        said = [details.get(name) for name in ("category", "explanation")] if isinstance(details, dict) else []
+        line = " ".join(": ".join(part for part in said if isinstance(part, str) and part).split())
+        self._detail = line[:MAX_DETAIL] or self._detail
         self._note_usage(data.get("usage") or {})
 
     def _message_stop(self, _: dict[str, Any]) -> str | None:
@@ -400,12 +395,6 @@ def _string(value: object, *, required: bool = False) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a string")
     return value
-
-
-def _details(value: object) -> str:
-    """Category and explanation of `stop_details`, in one line."""
-    said = [value.get(name) for name in ("category", "explanation")] if isinstance(value, dict) else []
-    return " ".join(": ".join(part for part in said if isinstance(part, str) and part).split())[:MAX_DETAIL]
 
 
 # Content blocks of the Anthropic Messages dialect that go back as they came: thinking with its signature, redacted

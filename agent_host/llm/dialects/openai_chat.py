@@ -303,7 +303,9 @@ class ChatAssembler(Assembler):
             self.content += self._calls.add({"index": -1, "function": function}, raw)
 
     def _add_fields(self, delta: dict[str, Any], place: int) -> None:
-        texts = self._raw.delta(place) if any(map(_is_structure, delta.values())) else {}
+        # Texts are put together from pieces, and of nothing else the JSON text is needed.
+        is_structured = any(value is not None and not isinstance(value, str) for value in delta.values())
+        texts = self._raw.delta(place) if is_structured else {}
         for name, value in delta.items():
             if name not in _KNOWN:
                 self.content += self._fields.add(name, value, texts.get(name, ""))
@@ -330,11 +332,6 @@ class ChatAssembler(Assembler):
             self._usage = usage
 
 
-def _is_structure(value: object) -> bool:
-    """True if the JSON text of `value` is needed: texts are put together from pieces anyway."""
-    return value is not None and not isinstance(value, str)
-
-
 def _reasoning_text(delta: dict[str, Any]) -> str:
     """The thinking in `reasoning_details`, where it stands nowhere else."""
     details = delta.get("reasoning_details")
@@ -356,7 +353,6 @@ def _token_usage(usage: Mapping[str, Any]) -> TokenUsage:
 
 
 def _string(value: object) -> str:
-    """`value` itself. Raises ValueError for what is no string."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a string")
     return value
@@ -457,7 +453,8 @@ class StreamedCalls:
     def read(self, *, cut: bool) -> Iterator[tuple[ToolCall, str, str | None, str | None]]:
         """Each call, the text of its arguments, and as JSON what its provider alone reads of it and of its function.
         `cut`: the answer was cut, and with it perhaps the last call."""
-        for call in self._sort_calls():
+        by_index = [call for _, call in sorted(self._by_index.items())]  # where each has an index of its own
+        for call in by_index if len(by_index) == len(self._calls) else self._calls:
             if not (call.name or call.call_id):  # arguments of a call that never began
                 continue
             arguments = "".join(call.arguments)
@@ -467,12 +464,6 @@ class StreamedCalls:
             else:
                 found = self._reader.call(call.call_id, name, arguments)
             yield found, arguments, _whole(call.beside), _whole(call.of_function)
-
-    def _sort_calls(self) -> list[_StreamedCall]:
-        """The calls by their indexes, where each has one of its own, else as they began."""
-        if len(self._by_index) != len(self._calls):
-            return self._calls
-        return [call for _, call in sorted(self._by_index.items(), key=lambda entry: entry[0])]
 
     def _call_for(self, index: int | None, call_id: str, name: str) -> _StreamedCall:
         """The call that goes on; a new one where none of this index is there, or where another one begins: some servers

@@ -90,7 +90,6 @@ class ResponsesRenderer:
 
 
 def _call(call: ToolCall, blocks: Mapping[str, str] = MappingProxyType({})) -> bytes:
-    """The call, with what came with it, which are members of its `blocks`."""
     name, arguments = orjson.dumps(sendable_name(call.name)), encode_arguments(call, blocks.get(ARGUMENTS_TEXT))
     call_id, beside = orjson.dumps(call.call_id), members_beside(blocks.get(OF_CALL))
     return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b}' % (call_id, name, arguments, beside)
@@ -212,11 +211,8 @@ class ResponsesAssembler(Assembler):
         text, self.thinking = self._output.close(data["item"], _index(data), text_of, intact=self._intact)
         return text
 
-    def _text_delta(self, data: dict[str, Any]) -> str:
-        return self._output.say(_place(data), self._delta(data), halves=self._halves)
-
-    def _refusal_delta(self, data: dict[str, Any]) -> str:
-        return self._output.say(_place(data), self._delta(data), halves=self._halves, refused=True)
+    def _text_delta(self, data: dict[str, Any], *, refused: bool = False) -> str:
+        return self._output.say(_place(data), self._delta(data), halves=self._halves, refused=refused)
 
     def _thinking_delta(self, data: dict[str, Any]) -> None:
         self.thinking = self._output.think(_place(data), self._delta(data))
@@ -276,7 +272,7 @@ class ResponsesAssembler(Assembler):
         "response.output_item.added": _item_added,
         "response.output_item.done": _item_done,
         "response.output_text.delta": _text_delta,
-        "response.refusal.delta": _refusal_delta,
+        "response.refusal.delta": partial(_text_delta, refused=True),
         "response.reasoning_summary_part.added": _summary_part,
         "response.reasoning_summary_text.delta": _thinking_delta,
         "response.reasoning_text.delta": _thinking_delta,

@@ -150,22 +150,11 @@ def message_text(content: Any) -> tuple[str, str]:
     return "".join(said), "".join(refused)
 
 
-def are_said(content: Any) -> bool:
-    """True if each part of the content of a message says something."""
-    return isinstance(content, str) or all(part.get("text") or part.get("refusal") for part in content or ())
-
-
 def thoughts_in(reasoning: Mapping[str, Any]) -> str:
     """The thinking in a reasoning item that is done, for a person to read."""
     parts = [*(reasoning.get("summary") or ()), *(reasoning.get("content") or ())]
     texts = (part.get("text") for part in parts if isinstance(part, dict))
     return repair("\n\n".join(text for text in texts if isinstance(text, str)))[0]
-
-
-def is_readable(reasoning: Mapping[str, Any]) -> bool:
-    """True if the model can read its reasoning in this item. One that only names what a server may have stored is
-    refused, for nothing is stored."""
-    return bool(reasoning.get("encrypted_content") or reasoning.get("content"))
 
 
 def failure_of(error: Any) -> StreamFault:
@@ -336,9 +325,12 @@ class ResponsesOutput:
     def _is_kept(self, item: ResponseItem, raw: dict[str, Any]) -> bool:
         """True if the item, or of a call its fields, is a block."""
         if item.kind == "message":  # one with an empty part is refused
-            return bool(item.text) and raw.get("role") == "assistant" and are_said(raw.get("content"))
+            content = raw.get("content")
+            is_said = isinstance(content, str) or all(part.get("text") or part.get("refusal") for part in content or ())
+            return bool(item.text) and raw.get("role") == "assistant" and is_said
         if item.kind == "reasoning":
-            return is_readable(raw)
+            # One that only names what a server may have stored is refused, for nothing is stored.
+            return bool(raw.get("encrypted_content") or raw.get("content"))
         if item.kind == "function_call":
             return not raw.keys() <= _KNOWN
         if raw["type"] in _UNANSWERED:
