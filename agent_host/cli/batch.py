@@ -88,13 +88,17 @@ async def _run(
         if namespace.engine == "ray"
         else LocalEngine(default_starter(settings, notice))
     )
+
+    def print_row(row: Row) -> None:
+        answer(orjson.dumps(row).decode() + "\n")
+
     attempts = Attempts(ledger, launch, spaces, engine, depot if parcels else None)
     progress = Progress(tasks, ledger)
     max_cost = settings.llm.max_cost or None
     scheduler = Scheduler(
         tasks, ledger, attempts,
         jobs=jobs, retries=namespace.retries, max_cost=max_cost,
-        on_row=_print_row if namespace.output == "jsonl" else lambda _: None,
+        on_row=print_row if namespace.output == "jsonl" else lambda _: None,
         spent=None if max_cost is None else _costs_on_record(tasks, ledger, depot),
     )  # fmt: skip
     end_on_signals(lambda _: _interrupt(scheduler))
@@ -106,10 +110,6 @@ async def _run(
         progress.end()
         await engine.aclose()
     return _report(namespace, tasks, ledger, launch.state_dir, stop, int((MACHINE.monotonic() - began) * 1000))
-
-
-def _print_row(row: Row) -> None:
-    answer(orjson.dumps(row).decode() + "\n")
 
 
 def _costs_on_record(tasks: Sequence[BatchTask], ledger: Ledger, depot: Depot) -> dict[str, float]:

@@ -63,7 +63,8 @@ class Display:
         self.marks = _marks(self._progress.flush)
         self._result: bytes | None = None
         self._refused: Exception | None = None
-        self._lost_file = False
+        self.lost_file = False
+        """True if a file that was asked for was not written, which was said already."""
 
     @property
     def is_text(self) -> bool:
@@ -79,7 +80,7 @@ class Display:
     def lost(self) -> str | None:
         """The reason why stdout did not take all; None when it did, or when its reader left, who wants no more."""
         sink = self._text or self._lines
-        if self._lost_file:
+        if self.lost_file:
             return "a file that was asked for is missing"
         refused = self._refused or (None if sink is None else sink.refused)
         if refused is None or isinstance(refused, BrokenPipeError):
@@ -90,10 +91,6 @@ class Display:
         """One line on stderr, while the task runs."""
         self._progress.clear()
         notice(line)
-
-    def note_lost_file(self, *, is_whole: bool) -> None:
-        """A file that was asked for was not written, which was said already, unless all were."""
-        self._lost_file = not is_whole
 
     def stop(self) -> None:
         """The task runs no longer, however it ended: nothing is shown by itself any more."""
@@ -137,10 +134,6 @@ class Display:
         _tell_denied(result.details["deniedApprovals"], resume_command)
         if result.unfinished and resume_command is not None:
             notice(f"resume with: {resume_command}")
-
-    def repeat(self, result: Result, resume_command: str) -> None:
-        """Show a stored result. No event comes with it, so the result is the one line of the form `jsonl`."""
-        self.end(result, resume_command)
 
 
 def _marks(flush: Callable[[], None]) -> StepMarks | None:

@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agent_host.cli import exit_codes, notice
 from agent_host.cli.ask import Terminal, agrees, can_ask
@@ -59,7 +59,11 @@ def run(namespace: argparse.Namespace) -> int:
     limit = TimeLimit(namespace.timeout)
     order = None if namespace.order is None else RunOrder.read(namespace.order)
     prompt = _prompt(namespace.prompt, with_input=namespace.stdin) if order is None else order.prompt
-    _check_id(namespace.session_id)
+    try:
+        if namespace.session_id is not None:
+            check_session_id(namespace.session_id)
+    except InvalidSessionId as error:
+        raise UsageError(f"--session-id {error}") from error
     line = CommandLine(namespace, limit)
     line.order = order
     if namespace.or_resume and namespace.session_id is None:
@@ -68,14 +72,6 @@ def run(namespace: argparse.Namespace) -> int:
         if not namespace.or_resume:
             return _start(line, prompt)
         return _start_or_resume(line, namespace.session_id, prompt)
-
-
-def _check_id(chosen: str | None) -> None:
-    try:
-        if chosen is not None:
-            check_session_id(chosen)
-    except InvalidSessionId as error:
-        raise UsageError(f"--session-id {error}") from error
 
 
 def _start(line: CommandLine, prompt: str) -> int:
@@ -114,7 +110,7 @@ def _repeat(line: CommandLine, result: Result) -> int:
         items, make_patch = _history(line.source.state_dir, result)
         result, is_whole = take_away(line.outputs, result, items, make_patch, code=code, resume=command)
         code = code if is_whole else code or exit_codes.FAILED
-    display.repeat(result, command)
+    display.end(result, command)  # no event comes with it, so it is the one line of the form `jsonl`
     display.close()
     if result.completed and display.lost is not None:
         return exit_codes.FAILED
@@ -240,6 +236,9 @@ def _code_of(result: Result, stopped_by: Sequence[int]) -> int:
 class _HeadlessRun:
     """One run as the terminal sees it. `stopped_by` are the signals that came meanwhile."""
 
+    _session: Session
+    _task: asyncio.Task[Any]
+
     def __init__(
         self, line: CommandLine, resolved: ResolvedOptions, prompt: str | None, display: Display, *, resumes: bool
     ) -> None:
@@ -248,9 +247,7 @@ class _HeadlessRun:
         self._prompt = prompt
         self._display = display
         self._resumes = resumes
-        self._sessions: list[Session] = []
-        self._shown: list[Result] = []
-        self._task: asyncio.Task[Any] | None = None
+        self._shown: Result | None = None
         self.stopped_by: list[int] = []
 
     async def run(self) -> Result | None:
@@ -259,7 +256,7 @@ class _HeadlessRun:
         # What runs a session is the most of the start, and a result that is only repeated does without.
         from agent_host.host.sessions import run_to_end
 
-        self._task = asyncio.current_task()
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
         line, resolved, display = self._line, self._resolved, self._display
         approve = Terminal(resolved.settings.approvals.timeout_s).approve if display.asks else None
         questions = SessionQuestions(resolved.state_dir, display.notice)
@@ -278,27 +275,30 @@ class _HeadlessRun:
         except asyncio.CancelledError:
             if not self.stopped_by and not line.time_limit.is_over:
                 raise
-            if self._shown:
+            if self._shown is not None:
                 return None
-            self._on_result(self._sessions[0].cut_off())
-            return self._shown[0]
+            return self._on_result(self._session.cut_off())
         finally:
             await questions.close()
             display.stop()
-        session = self._sessions[0]
-        _show_what_was_lost(session, display, line.resume_command(session.id))
+        _show_what_was_lost(self._session, display, line.resume_command(self._session.id))
         return result
 
     def _stop(self, number: int) -> None:
-        if self.stopped_by and self._task is not None:
+        if self.stopped_by:
             self._task.cancel()
             return
         self.stopped_by.append(number)
-        self._sessions[0].interrupt()
+        self._session.interrupt()
         self._display.notice("stopping once the running tools are done; the same signal again ends them")
 
+    def _end_by_time(self) -> None:
+        words = self._line.time_limit.words
+        self._display.notice(words)
+        self._session.end_by_time(words)
+
     def _on_open(self, session: Session) -> None:
-        self._sessions.append(session)
+        self._session = session
         gc.freeze()
         gc.enable()
         if self._resumes and self._prompt is None:
@@ -306,58 +306,40 @@ class _HeadlessRun:
         _show_what_was_found(session, policy=self._prompt is not None and self._display.is_text)
         on_signals(self._stop)
         self._line.end_with_input(lambda: self._stop(signal.SIGTERM))
-        _watch_time(self._line.time_limit, session, self._display)
+        self._line.time_limit.watch(self._end_by_time, self._task.cancel)
 
-    def _on_result(self, result: Result) -> None:
-        session, display, outputs = self._sessions[0], self._display, self._line.outputs
-        command = _how_to_resume(self._line, self._resolved, result)
+    def _on_result(self, result: Result) -> Result:
+        session, display, outputs = self._session, self._display, self._line.outputs
+        command, code = self._resume_command(result), _code_of(result, self.stopped_by)
         if outputs:
-            items, code = session.transcript(result.task_id), _code_of(result, self.stopped_by)
+            items = session.transcript(result.task_id)
             result, is_whole = take_away(outputs, result, items, session.whole_patch, code=code, resume=command)
-            display.note_lost_file(is_whole=is_whole)
-        self._shown.append(result)
+            display.lost_file = not is_whole
+        self._shown = result
         display.end(result, command, session.patch(result.task_id) if display.is_text else "")
         if display.marks is not None:
-            code = _code_of(result, self.stopped_by)
             taken = functools.partial(session.transcript, result.task_id)
             display.marks.annotate(result, taken, self._resolved.workspace, code=code, resume=command)
+        return result
 
-
-def _watch_time(limit: TimeLimit, session: Session, display: Display) -> None:
-    main_task = asyncio.current_task()
-
-    def end() -> None:
-        display.notice(limit.words)
-        session.end_by_time(limit.words)
-
-    def give_up() -> None:
-        if main_task is not None:
-            main_task.cancel()
-
-    limit.watch(end, give_up)
-
-
-def _how_to_resume(line: CommandLine, resolved: ResolvedOptions, result: Result) -> str | None:
-    """The command, None where the state directory is gone; a policy file that has expired has to be replaced by another
-    one."""
-    if not os.path.isdir(result.records):
-        return None
-    command = line.resume_command(result.session_id)
-    expired = result.reason == ErrorCode.POLICY_EXPIRED and resolved.settings.host.policy not in BUILT_IN
-    return f"{command} --policy NEW" if expired else command
+    def _resume_command(self, result: Result) -> str | None:
+        """The command, None where the state directory is gone; a policy file that has expired has to be replaced by
+        another one."""
+        if not os.path.isdir(result.records):
+            return None
+        command = self._line.resume_command(result.session_id)
+        expired = result.reason == ErrorCode.POLICY_EXPIRED and self._resolved.settings.host.policy not in BUILT_IN
+        return f"{command} --policy NEW" if expired else command
 
 
 def _show_what_was_found(session: Session, *, policy: bool) -> None:
     """Show what a user should know before the task begins; `policy`: also what its bundle allows."""
-    for found in (session.provider_notice, *session.found_on_disk):
+    why = "this policy knows no such rule, tool or capability"
+    unknown = [f"--approve {name}: {why}" for name in session.unknown_approvals]
+    admitted = session.policy_notice if policy else None
+    for found in (session.provider_notice, *session.found_on_disk, *unknown, admitted, session.sandbox_notice):
         if found is not None:
             notice(found)
-    for name in session.unknown_approvals:
-        notice(f"--approve {name}: this policy knows no such rule, tool or capability")
-    admitted = session.policy_notice if policy else None
-    for said in (admitted, session.sandbox_notice):
-        if said is not None:
-            notice(said)
 
 
 def _show_what_was_lost(session: Session, display: Display, resume_command: str) -> None:

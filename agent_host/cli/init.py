@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from agent_host.host.first_provider import Candidate, ConfigurationChange, Plan
+    from agent_host.host.first_provider import ConfigurationChange, Plan
     from agent_host.host.machine_checks import Check
 
 _LINE_BYTES = 4096
@@ -42,10 +42,11 @@ class _TypedKey(NamedTuple):
 def init(namespace: argparse.Namespace) -> int:
     """Find a provider or take the one that is named, prove it, write it down; exit 1 where the proof fails."""
     asks = can_ask(no_input=namespace.yes)
-    if namespace.provider is None and namespace.gateway is None:
-        plan = _ask_for_plan(namespace) if asks else _only_plan(namespace)
+    if namespace.provider is not None or namespace.gateway is not None:
+        own = {"model": namespace.model, "key_env": namespace.key_env}
+        plan = first_provider.plan(namespace.provider, namespace.gateway, **own)
     else:
-        plan = _named_plan(namespace)
+        plan = _ask_for_plan(namespace) if asks else _only_plan(namespace)
     name, variable = plan.provider.name, plan.provider.key_env
     typed = None
     if asks and variable and not os.environ.get(variable, "").strip():
@@ -70,10 +71,6 @@ def init(namespace: argparse.Namespace) -> int:
     if typed is not None and typed.place == "variable":
         notice(f"set {variable} to the key where you run agent-host: it is not kept here")
     return _write(change)
-
-
-def _named_plan(namespace: argparse.Namespace) -> Plan:
-    return first_provider.plan(namespace.provider, namespace.gateway, model=namespace.model, key_env=namespace.key_env)
 
 
 def _only_plan(namespace: argparse.Namespace) -> Plan:
@@ -108,16 +105,11 @@ def _ask_for_plan(namespace: argparse.Namespace) -> Plan:
             model=namespace.model,
             key_env=namespace.key_env or _read("Variable with its key (none): ") or None,
         )
-    name = [*(one.name for one in found), *others][at]
-    model = namespace.model or _ask_for_model(found[at] if at < len(found) else None)
+    name, model = [*(one.name for one in found), *others][at], namespace.model
+    models = found[at].models if at < len(found) else ()  # those that a local server lists
+    if not model and len(models) > 1:
+        model = models[_choose("Which model?", models)]
     return first_provider.plan(name, model=model, key_env=namespace.key_env)
-
-
-def _ask_for_model(chosen: Candidate | None) -> str | None:
-    """The model among those that a local server lists; None where there is no choice."""
-    if chosen is None or len(chosen.models) < 2:
-        return None
-    return chosen.models[_choose("Which model?", chosen.models)]
 
 
 def _ask_for_key(name: str, variable: str) -> _TypedKey:

@@ -356,6 +356,9 @@ def scope_in_words(row: Mapping[str, Any], *, told: bool = True) -> str:
     """A scope in JSON (`CommandScope.to_wire`) in lines: what a command reads, writes and reaches, and what is not
     held; or, unless `told`, only how much is not."""
     head = _NO_SANDBOX if row["level"] == "none" else f"commands run in the {row['level']} sandbox:"
+    unheld = row["unheld"]
+    if not told and unheld:
+        unheld = [f"{len(unheld)} rules, which --output json names"]
     lines = [
         head,
         f"  reads {_list(row['reads'], 'every place')}",
@@ -365,18 +368,10 @@ def scope_in_words(row: Mapping[str, Any], *, told: bool = True) -> str:
         f"  reaches {'no host' if row['domains'] == [] else _list(row['domains'], 'any host')}",
         f"  never reaches {_list(row['blockedDomains'])}",
         f"  uses the agents {_list(row['agents'])}",
-        *(_unheld(row["unheld"]) if told else _count(row["unheld"])),
+        *(f"  not held: {one}" for one in unheld),
         *(f"  refused as well: {one}" for one in row.get("withheld", ())),
     ]
     return "".join(f"{escape(line, keep='')}\n" for line in lines if not line.endswith(" -"))
-
-
-def _unheld(rules: list[str]) -> list[str]:
-    return [f"  not held: {one}" for one in rules]
-
-
-def _count(rules: list[str]) -> list[str]:
-    return [f"  not held: {len(rules)} rules, which --output json names"] if rules else []
 
 
 def _list(places: list[str] | None, every: str = "") -> str:
