@@ -1,21 +1,13 @@
-"""Composition of a session: its parts, which its launch decides before anything of it is on disk, what a mode changes
-of them, and its loop, with the runtime, the judge and the conversation.
-
-A mode is the options that a client sets for a session after its launch (interface section 2, `SetMode`). It can only
-narrow. Its policy is decided beside that of the launch, and the stricter decision counts, so that bundles need no
-order. Its level of the sandbox is at or above that of the launch, and its model one that the launch bundle allows.
-`launch` in place of a value goes back to the option of the launch.
-"""
+"""Composition of a session's loop: the runtime, the judge, the conversation."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import os
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING
 
 from agent_host.approval.gate import ElicitationQueue, WatchedGate
-from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events import EventType
 from agent_host.events.emitter import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.host.environment import (
@@ -25,8 +17,6 @@ from agent_host.host.environment import (
     hidden_files,
     limits_of,
     limits_of_family,
-    machine_of,
-    names_of_packages,
     native_list,
     native_roots,
     project_tool_names,
@@ -36,223 +26,41 @@ from agent_host.host.environment import (
     skill_scripts,
     variables_to_allow,
 )
-from agent_host.host.gateway import answer_form, make_client, make_conversation, put_under_parts, report_window
-from agent_host.host.options import anchor
-from agent_host.host.sandboxing import LEVEL, level_of, scoping_of
-from agent_host.host.secrets import redaction_of
-from agent_host.judging import Judge, Mode, Registry
-from agent_host.llm.deferred import KnownModels
+from agent_host.host.gateway import answer_form, make_client, report_window
+from agent_host.judging import Judge, Registry
 from agent_host.loop import ArtifactPlaces, CommandWatch, Journal, LoopContext
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
-from agent_host.loop.conversation import refuse_uncounted, refuse_unpriced
+from agent_host.loop.conversation import refuse_uncounted
 from agent_host.loop.elicitation import ask_person
 from agent_host.loop.progress import Progress
 from agent_host.loop.results import RecordedResults
-from agent_host.session.handshake import files_to_guard, load_bundle, own_files
-from agent_host.session.lifecycle import SessionMode
-from agent_host.session.opening import refuse_other_owner, temporary_of
 from agent_host.states import task_machine
-from agent_host.thread.messages import AUTO, TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
-from config.policies import names_file
-from policy.names import CapabilityName as Name
 from policy.rules import NO_LIMITS
 from policy.rules.toolset import delegated_capabilities
-from policy.scope import is_weaker
 from state.locations import SessionPaths
 from tool_runtime.families.python_tools import PythonTools
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.tool import RuntimeSettings, SandboxSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Emitter
     from agent_host.host.backends import Stores
     from agent_host.host.environment import LocalMachine, Surroundings
     from agent_host.host.gateway import Gateway
-    from agent_host.host.remote_tools import RecordedToolService, ToolsElsewhere, ToolService
+    from agent_host.host.parts import Parts
+    from agent_host.host.remote_tools import ToolsElsewhere
     from agent_host.host.secrets import Secrets
     from agent_host.ids import Outside
     from agent_host.judging import Approved
-    from agent_host.judging.scoping import Scoping
     from agent_host.llm.client import LlmClient
-    from agent_host.llm.dialects import CacheTtl, Dialect
     from agent_host.loop.conversation import Conversation
-    from agent_host.session.opening import ClientServer, ResolvedOptions
-    from config.settings import Settings
-    from policy.bundle import PolicyBundle
-    from policy.rules import ApprovalMode
-    from state.checkpoint import SessionIdentity
+    from agent_host.session.opening import ResolvedOptions
     from state.file_session import FileSession
-    from tool_runtime.families.python_tools import PythonTool
     from tool_runtime.processes.scripts import SkillScripts
     from tool_runtime.tool import Provider
-
-
-_SHORT_TTL_S = 300
-LAUNCH: Final = "launch"
-"""In place of an option of a mode: that of the launch."""
-
-
-class Parts(NamedTuple):
-    """Decisions about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
-    servers. `tool_service` is the Backend Tool Service, None where there is none for the session. `answer_schema` is
-    the JSON Schema of final answers as JSON text, None for any text; `structured`: the dialect's own way to ask for
-    one is used as well. `granted`: the bundle is of the Session Service. `client_servers` are MCP servers that the
-    client names."""
-
-    machine: LocalMachine
-    bundle: PolicyBundle
-    model: str
-    count: Callable[[str], int]
-    dialect: Dialect
-    models: KnownModels
-    takes_images: bool = True
-    tools: tuple[PythonTool, ...] = ()
-    fallbacks: tuple[str, ...] = ()
-    has_mcp: bool = True
-    tool_service: ToolService | RecordedToolService | None = None
-    scoping: Scoping | None = None
-    answer_schema: str | None = None
-    structured: bool = True
-    granted: bool = False
-    client_servers: tuple[ClientServer, ...] = ()
-
-    @classmethod
-    def make(
-        cls,
-        settings: Settings,
-        machine: LocalMachine,
-        bundle: PolicyBundle,
-        dialect: Dialect,
-        tools: tuple[PythonTool, ...] = (),
-    ) -> Parts:
-        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer and for a
-        model whose cost is to be limited and that has no price."""
-        llm, allowed, models = settings.llm, bundle.llm_policy.allowed_models, KnownModels(settings.models)
-        model = llm.model or allowed[0]
-        fallbacks = ((name, f"llm.fallback_models: {name}") for name in llm.fallback_models)
-        for name, words in ((model, f"--model {model}"), *fallbacks):
-            if name not in allowed:
-                raise PolicyDenied(f"{words} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
-        if llm.max_cost:
-            refuse_unpriced(models, model)
-        try:
-            count = counter(llm.tokenizer, models.of(model).limits.tokenizer if llm.tokenizer == AUTO else None)
-        except TokenizerUnavailable as error:
-            raise UsageError(f"llm.tokenizer: {error}") from error
-        made = cls(machine, bundle, model, count, dialect, models, dialect.takes_images and llm.images, tools)
-        return made._replace(
-            fallbacks=llm.fallback_models,
-            answer_schema=settings.host.answer_schema or None,
-            structured=llm.structured_answers != "never",
-        )
-
-    def set_cache_time(self, settings: Settings, *, attended: bool) -> Parts:
-        """The same parts, requests kept in the provider's cache as long as steps of this session may take: one hour
-        costs more to write, and pays if a step may take longer than five minutes, because a person is asked
-        (`attended`) or commands may run that long."""
-        ttl = settings.llm.cache_ttl
-        if ttl == "auto":
-            asks = attended and any(capability.requires_approval for capability in self.bundle.capabilities)
-            runs = self.bundle.capability(Name.SHELL_EXEC) is not None
-            ttl = "1h" if asks or (runs and settings.tools.command_timeout_s > _SHORT_TTL_S) else "5m"
-        return self._replace(dialect=self.dialect.kept_for(cast("CacheTtl", ttl)))
-
-
-def make_bundle(
-    settings: Settings,
-    machine: LocalMachine,
-    session_id: str,
-    state_dir: str,
-    now: datetime,
-    *,
-    held: bool,
-    granted: bytes | None = None,
-) -> PolicyBundle:
-    """The bundle of a session on this machine; see `load_bundle`. Raises PolicyError, UsageError."""
-    return load_bundle(
-        settings,
-        machine.environment,
-        session_id=session_id,
-        state_dir=state_dir,
-        now=now,
-        granted=granted,
-        temporary=machine.temporary,
-        installed=names_of_packages(settings),
-        held=held,
-    )
-
-
-class LaunchParts(NamedTuple):
-    """The options and the parts that a session has in this process without a mode; `now` gives the present moment."""
-
-    resolved: ResolvedOptions
-    identity: SessionIdentity
-    parts: Parts
-    now: Callable[[], datetime]
-
-    @property
-    def fields(self) -> dict[str, str]:
-        """The options of the launch, as a mode has them."""
-        settings = self.resolved.settings
-        own = {} if self.parts.granted else {"policy": settings.host.policy}
-        level = settings.sandbox.level if self.parts.scoping is None else self.parts.scoping.level
-        return {**own, "model": self.parts.model, "sandbox": level}
-
-    def merge(self, fields: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-        """The options of the mode with some `changes`, without those that are as at the launch."""
-        if names_file(changes.get("policy", "")):
-            changes = {**changes, "policy": anchor(changes["policy"])}
-        was = self.fields
-        return {name: value for name, value in {**fields, **changes}.items() if value not in (LAUNCH, was.get(name))}
-
-    def make_mode(self, fields: Mapping[str, str]) -> SessionMode:
-        """Make the parts of a mode with these options. Tries a level of the sandbox if need be, so it may take a while.
-        Raises UsageError for a model or a level that it may not have, PolicyBundleInvalid, PolicyExpired."""
-        parts, resolved = self.parts, self.resolved
-        if not fields:
-            return SessionMode(Mode(), parts.scoping, parts.model, redaction_of(resolved, parts.bundle))
-        own = {"host.policy": fields.get("policy"), LEVEL: fields.get("sandbox")}
-        settings = resolved.settings.over({key: value for key, value in own.items() if value is not None})
-        machine = machine_of(resolved, temporary_of(resolved.state_dir, self.identity))
-        scoping = self._scoping(settings, machine)
-        allowed = parts.bundle.llm_policy.allowed_models
-        if "policy" in fields:
-            bundle = make_bundle(
-                settings, machine, self.identity.session_id, resolved.state_dir, self.now(), held=scoping.holds
-            )
-            refuse_other_owner(self.identity, bundle)
-            # Which models there are is for the launch bundle to say.
-            policy = bundle.llm_policy._replace(allowed_models=allowed)
-            scoping.within = bundle._replace(llm_policy=policy).keep_known(bundle)
-        model = fields.get("model", parts.model)
-        if model not in allowed:
-            raise UsageError(f"model {model!r} is not in llmPolicy.allowedModels of the launch: {', '.join(allowed)}")
-        mode = Mode(scoping.within, cast("ApprovalMode | None", fields.get("approvalMode")), fields)
-        return SessionMode(mode, scoping, model, redaction_of(resolved, *filter(None, (parts.bundle, scoping.within))))
-
-    def _scoping(self, settings: Settings, machine: LocalMachine) -> Scoping:
-        """The sandbox of commands in the mode, which guards the files of both policies."""
-        resolved, was = self.resolved, self.parts.scoping
-        is_raised = settings.sandbox.level != resolved.settings.sandbox.level
-        level = level_of(settings, resolved.state_dir, machine.temporary)
-        if is_raised and level.wanted not in (level.level, "auto"):
-            raise UsageError(f"sandbox {level.wanted!r} does not work here: {level.why}")
-        if was is not None and is_weaker(level.level, was.level):
-            raise UsageError(
-                f"sandbox {level.wanted!r} is weaker than {was.level}, the level of the launch: a mode can only narrow"
-            )
-        guarded = (files_to_guard(one, resolved.workspace) for one in (resolved.settings, settings))
-        steering = tuple(dict.fromkeys((*own_files(), *(path for paths in guarded for path in paths))))
-        scoping = scoping_of(resolved, machine, level, steering=steering, granted=self.parts.granted)
-        scoping.is_of_mode = is_raised
-        scoping.scripts = None if was is None else was.scripts
-        return scoping
 
 
 class Composition(NamedTuple):
@@ -285,7 +93,7 @@ class Composition(NamedTuple):
         ctx = LoopContext(
             journal=journal,
             judge=self._judge(Registry(await router.tools()), scripts, approved, outputs),
-            conversation=make_conversation(settings, parts, state, scrubber, lambda: self._client(ctx.conversation)),
+            conversation=parts.make_conversation(settings, state, scrubber, lambda: self._client(ctx.conversation)),
             router=router,
             gate=WatchedGate(self.gate, phase),
             emitter=emitter,
@@ -432,16 +240,6 @@ class Composition(NamedTuple):
         state_dir, emitter = self.resolved.state_dir, self.emitter
         judge.approved = elsewhere = ToolsElsewhere(state_dir, lambda: judge.bundle, emitter, judge.approved)
         return elsewhere
-
-
-def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None:
-    """Have a session go on under the parts' bundle."""
-    if parts.scoping is not None and ctx.judge.scoping is not None:
-        parts.scoping.scripts = ctx.judge.scoping.scripts
-    ctx.judge.bundle, ctx.judge.scoping = parts.bundle, parts.scoping
-    ctx.scrubber.redaction = redaction_of(resolved, parts.bundle)
-    put_under_parts(ctx.conversation, parts, ctx.state, ctx.scrubber)
-    ctx.conversation.renew_head(ctx.judge)
 
 
 def runtime_settings(

@@ -1,56 +1,41 @@
-"""The conversation of a session, put together: the thread on record, what a request begins with, the client."""
+"""The gateway of a session: its client, the form of its answers, and settings that follow from it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import socket
 from codecs import BOM_UTF8
-from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agent_host.errors import PolicyDenied, UsageError
+from agent_host.errors import UsageError
 from agent_host.events import EventType
 from agent_host.host.secrets import token_name
-from agent_host.http import RetryPolicy, TlsContext, displayable_url, is_loopback
-from agent_host.llm.deferred import DeferredClient, KnownModels
+from agent_host.http import TlsContext, displayable_url, is_loopback
 from agent_host.llm.known_dialects import check_headers, check_token, check_url, gateway_name, is_by_proxy, place_of
-from agent_host.loop import clean_message
-from agent_host.loop.conversation import Compaction, Conversation, ForModel
-from agent_host.loop.progress import AnswerForm, instruction_on
-from agent_host.thread import Thread, summary_message
-from agent_host.thread.messages import decode
+from agent_host.llm.deferred import KnownModels
+from agent_host.loop.progress import AnswerForm
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX, MODELS
 from state.errors import WriteFailed
 from state.keys import LocalServers, server_key
 from tool_runtime.families.catalogue import SLIM
-from tool_runtime.families.schemas import definition_of
 from tool_runtime.schema import UnusableSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.events.emitter import Emitter
-    from agent_host.host.compose import Parts
-    from agent_host.judging import Judge
     from agent_host.llm.client import LlmClient
     from agent_host.llm.dialects import Dialect
     from agent_host.llm.local_server import ServerFacts
-    from agent_host.redaction import Scrubber
-    from agent_host.thread.messages import Message
+    from agent_host.loop.conversation import Conversation
     from config.settings import Settings
     from policy.bundle import PolicyBundle
-    from state.checkpoint import Checkpoint, ContextStrategy
-
-# A provider may count so many times the tokens that the estimate gives (`loop.requests`).
-_LOW_ESTIMATE = 1.5
-_MOST_BYTES_PER_TOKEN = 8
 
 
 class Gateway(NamedTuple):
@@ -62,113 +47,6 @@ class Gateway(NamedTuple):
     tls: TlsContext
     said: str = ""
     server_said: str = ""
-
-
-def make_conversation(
-    settings: Settings,
-    parts: Parts,
-    state: Checkpoint,
-    scrubber: Scrubber,
-    client: Callable[[], LlmClient],
-) -> Conversation:
-    """The conversation of the session with this `state`; `client` is made with its first request. Raises PolicyDenied
-    for a model for summaries that the bundle does not allow."""
-    retry_s = (settings.llm.retry_base_s, settings.llm.retry_max_s)
-    return Conversation(
-        _thread(parts, state, scrubber),
-        DeferredClient(client),
-        parts.model,
-        _head_maker(parts, scrubber, state),
-        RetryPolicy(settings.llm.max_retries, *retry_s, max_wait_s=settings.llm.max_wait_s),
-        parts.count,
-        parts.models,
-        _view_of_models(parts, scrubber, state),
-        fallbacks=parts.fallbacks,
-        takes_images=parts.takes_images,
-        compaction=_compaction(settings, parts.bundle),
-        max_cost=settings.llm.max_cost,
-    )
-
-
-def put_under_parts(conversation: Conversation, parts: Parts, state: Checkpoint, scrubber: Scrubber) -> None:
-    """Have a conversation go on with the model and under the bundle of `parts`; `scrubber` has its rules already."""
-    other_model = conversation.model != parts.model  # it gets no blocks of the one before
-    conversation.model = conversation.default_model = parts.model
-    conversation.fallbacks = parts.fallbacks
-    conversation.models = parts.models
-    conversation.for_model = _view_of_models(parts, scrubber, state)
-    if parts.bundle.redaction_rules or other_model:
-        conversation.thread = _thread(parts, state, scrubber)
-    conversation.make_head = _head_maker(parts, scrubber, state)
-
-
-def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber, dropped: int | None = None) -> Thread:
-    """The conversation behind the system prompt; a turn whose step is open enters it when the step is over. What was
-    recorded under other rules leaves under those of this bundle. `dropped` is how many messages requests leave out from
-    now on, None for as many as on record."""
-    takes_images = parts.takes_images
-    if takes_images and len(state.thread) > 1:  # a new session has no pictures yet
-        takes_images = parts.models.of(parts.model).limits.images is not False
-    renderer = parts.dialect.renderer(parts.model)
-    thread = Thread(renderer, takes_images=takes_images, marks_from=lambda: _marks_from(parts))
-    step = state.open_step
-    messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
-    if scrubber.redaction is not None and scrubber.redaction.has_rules:
-        messages = (clean_message(scrubber, message) for message in messages)
-    still_open = None if step is None else step.position - 1
-    thread.restore(
-        messages,
-        still_open=still_open,
-        dropped=state.dropped_messages if dropped is None else dropped,
-        large_from=state.cleared_messages,
-        summary=None if state.summary is None else summary_message(scrubber.text(state.summary), parts.count),
-        thinking_from=_thinking_from(parts, state, dropped),
-    )
-    return thread
-
-
-def _marks_from(parts: Parts) -> int:
-    """Estimated tokens that a beginning of a request has to have for a cache mark. A provider keeps nothing that is
-    shorter than its minimum; a mark that is missing costs more than one too many, and estimates may be low."""
-    minimum = parts.models.of(parts.model).limits.cache_minimum_tokens
-    return 0 if minimum is None else int(minimum / _LOW_ESTIMATE)
-
-
-def _thinking_from(parts: Parts, state: Checkpoint, dropped: int | None) -> int:
-    # The provider of some models refuses a request in which anything in front of its thinking was changed.
-    if not (state.flattened_messages or dropped) or not parts.models.of(parts.model).limits.thinking_bound:
-        return 0
-    return state.flattened_messages if dropped is None else len(state.thread) - 1
-
-
-def _view_of_models(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[str, int | None], ForModel]:
-    def for_model(model: str, dropped: int | None) -> ForModel:
-        own = parts._replace(model=model)
-        return ForModel(_thread(own, state, scrubber, dropped), _head_maker(own, scrubber, state))
-
-    return for_model
-
-
-def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[Judge, int], bytes]:
-    """The front of model requests: model, limit, system prompt, and those tools that a call could be allowed of."""
-
-    def head(judge: Judge, max_output_tokens: int) -> bytes:
-        system = scrubber.text(decode(state.thread[0]).content)
-        encode = partial(
-            parts.dialect.head,
-            model=parts.model,
-            max_output_tokens=max_output_tokens,
-            system=system if parts.answer_schema is None else system + instruction_on(parts.answer_schema),
-            tools=list(map(definition_of, judge.offered_tools())),
-            session_id=state.identity.session_id,
-            answer_schema=orjson.loads(parts.answer_schema) if parts.answer_schema and parts.structured else None,
-        )
-        made, marks_from = encode(), _marks_from(parts)
-        # A text has fewer tokens than bytes, and no language as few as one for so many.
-        is_short = len(made) < marks_from * _MOST_BYTES_PER_TOKEN and parts.count(made.decode()) < marks_from
-        return encode(is_marked=False) if is_short else made
-
-    return head
 
 
 def answer_form(settings: Settings) -> AnswerForm | None:
@@ -204,15 +82,6 @@ def schema_text(data: bytes) -> str:
     except UnusableSchema as error:
         raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
     return orjson.dumps(schema).decode()
-
-
-def _compaction(settings: Settings, bundle: PolicyBundle) -> Compaction:
-    """Raises PolicyDenied for a model for summaries that the bundle does not allow."""
-    model = settings.llm.summary_model or None
-    if model is not None and model not in bundle.llm_policy.allowed_models:
-        allowed = ", ".join(bundle.llm_policy.allowed_models)
-        raise PolicyDenied(f"llm.summary_model {model} is not in llmPolicy.allowedModels: {allowed}")
-    return Compaction(cast("ContextStrategy", settings.llm.context_strategy), model)
 
 
 def make_client(

@@ -16,7 +16,7 @@ from agent_host.errors import AgentHostError, Incompatible, SessionExpired, Sess
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.host.backends import Backends, serving_gateway
-from agent_host.host.compose import Composition, LaunchParts, Parts, make_bundle, put_under
+from agent_host.host.compose import Composition
 from agent_host.host.environment import (
     THIS_MACHINE,
     families_of,
@@ -26,6 +26,7 @@ from agent_host.host.environment import (
     registry_with,
 )
 from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, refuse_unknown_host, settle_model
+from agent_host.host.parts import LaunchParts, Parts, make_bundle
 from agent_host.host.sandboxing import level_of, look_ahead, machine_and_level, refuse_weaker, scoping_under
 from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
 from agent_host.http import TlsContext
@@ -254,7 +255,7 @@ class SessionOpener:
         launch = LaunchParts(resolved, session.identity, parts, self._outside.now)
         mode = cast("dict[str, str]", session.ctx.state.mode)
         made = await asyncio.to_thread(launch.make_mode, mode) if mode else None
-        session.renew(lambda ctx: put_under(ctx, resolved, parts))
+        session.renew(lambda ctx: parts.put_under(ctx, resolved))
         self._launch = launch
         if made is not None:
             session.apply_mode(made)

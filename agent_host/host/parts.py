@@ -1,0 +1,328 @@
+"""The parts of a session, which its launch decides before anything of it is on disk, what a mode changes of them, and
+the conversation that they make.
+
+A mode is the options that a client sets for a session after its launch (interface section 2, `SetMode`). It can only
+narrow. Its policy is decided beside that of the launch, and the stricter decision counts, so that bundles need no
+order. Its level of the sandbox is at or above that of the launch, and its model one that the launch bundle allows.
+`launch` in place of a value goes back to the option of the launch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+import orjson
+
+from agent_host.errors import PolicyDenied, UsageError
+from agent_host.host.environment import (
+    machine_of,
+    names_of_packages,
+)
+from agent_host.host.options import anchor
+from agent_host.host.sandboxing import LEVEL, level_of, scoping_of
+from agent_host.host.secrets import redaction_of
+from agent_host.http import RetryPolicy
+from agent_host.judging import Judge, Mode
+from agent_host.llm.deferred import DeferredClient, KnownModels
+from agent_host.loop import LoopContext, clean_message
+from agent_host.loop.conversation import Compaction, Conversation, ForModel, refuse_unpriced
+from agent_host.loop.progress import instruction_on
+from agent_host.session.handshake import files_to_guard, load_bundle, own_files
+from agent_host.session.lifecycle import SessionMode
+from agent_host.session.opening import refuse_other_owner, temporary_of
+from agent_host.thread import Thread, summary_message
+from agent_host.thread.messages import AUTO, TokenizerUnavailable, counter, decode
+from config.lean_typing import NamedTuple
+from config.policies import names_file
+from policy.names import CapabilityName as Name
+from policy.scope import is_weaker
+from tool_runtime.families.schemas import definition_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from datetime import datetime
+
+    from agent_host.host.environment import LocalMachine
+    from agent_host.host.remote_tools import RecordedToolService, ToolService
+    from agent_host.judging import Judge
+    from agent_host.judging.scoping import Scoping
+    from agent_host.llm.client import LlmClient
+    from agent_host.llm.dialects import CacheTtl, Dialect
+    from agent_host.redaction import Scrubber
+    from agent_host.session.opening import ClientServer, ResolvedOptions
+    from agent_host.thread.messages import Message
+    from config.settings import Settings
+    from policy.bundle import PolicyBundle
+    from policy.rules import ApprovalMode
+    from state.checkpoint import Checkpoint, ContextStrategy, SessionIdentity
+    from tool_runtime.families.python_tools import PythonTool
+
+
+# A provider may count so many times the tokens that the estimate gives (`loop.requests`).
+_LOW_ESTIMATE = 1.5
+_MOST_BYTES_PER_TOKEN = 8
+_SHORT_TTL_S = 300
+LAUNCH: Final = "launch"
+"""In place of an option of a mode: that of the launch."""
+
+
+class Parts(NamedTuple):
+    """Decisions about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
+    servers. `tool_service` is the Backend Tool Service, None where there is none for the session. `answer_schema` is
+    the JSON Schema of final answers as JSON text, None for any text; `structured`: the dialect's own way to ask for
+    one is used as well. `granted`: the bundle is of the Session Service. `client_servers` are MCP servers that the
+    client names."""
+
+    machine: LocalMachine
+    bundle: PolicyBundle
+    model: str
+    count: Callable[[str], int]
+    dialect: Dialect
+    models: KnownModels
+    takes_images: bool = True
+    tools: tuple[PythonTool, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+    has_mcp: bool = True
+    tool_service: ToolService | RecordedToolService | None = None
+    scoping: Scoping | None = None
+    answer_schema: str | None = None
+    structured: bool = True
+    granted: bool = False
+    client_servers: tuple[ClientServer, ...] = ()
+
+    @classmethod
+    def make(
+        cls,
+        settings: Settings,
+        machine: LocalMachine,
+        bundle: PolicyBundle,
+        dialect: Dialect,
+        tools: tuple[PythonTool, ...] = (),
+    ) -> Parts:
+        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer and for a
+        model whose cost is to be limited and that has no price."""
+        llm, allowed, models = settings.llm, bundle.llm_policy.allowed_models, KnownModels(settings.models)
+        model = llm.model or allowed[0]
+        fallbacks = ((name, f"llm.fallback_models: {name}") for name in llm.fallback_models)
+        for name, words in ((model, f"--model {model}"), *fallbacks):
+            if name not in allowed:
+                raise PolicyDenied(f"{words} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
+        if llm.max_cost:
+            refuse_unpriced(models, model)
+        try:
+            count = counter(llm.tokenizer, models.of(model).limits.tokenizer if llm.tokenizer == AUTO else None)
+        except TokenizerUnavailable as error:
+            raise UsageError(f"llm.tokenizer: {error}") from error
+        made = cls(machine, bundle, model, count, dialect, models, dialect.takes_images and llm.images, tools)
+        return made._replace(
+            fallbacks=llm.fallback_models,
+            answer_schema=settings.host.answer_schema or None,
+            structured=llm.structured_answers != "never",
+        )
+
+    def set_cache_time(self, settings: Settings, *, attended: bool) -> Parts:
+        """The same parts, requests kept in the provider's cache as long as steps of this session may take: one hour
+        costs more to write, and pays if a step may take longer than five minutes, because a person is asked
+        (`attended`) or commands may run that long."""
+        ttl = settings.llm.cache_ttl
+        if ttl == "auto":
+            asks = attended and any(capability.requires_approval for capability in self.bundle.capabilities)
+            runs = self.bundle.capability(Name.SHELL_EXEC) is not None
+            ttl = "1h" if asks or (runs and settings.tools.command_timeout_s > _SHORT_TTL_S) else "5m"
+        return self._replace(dialect=self.dialect.kept_for(cast("CacheTtl", ttl)))
+
+    def make_conversation(
+        self, settings: Settings, state: Checkpoint, scrubber: Scrubber, client: Callable[[], LlmClient]
+    ) -> Conversation:
+        """The conversation of the session with this `state`; `client` is made with its first request. Raises
+        PolicyDenied for a model for summaries that the bundle does not allow."""
+        llm, allowed = settings.llm, self.bundle.llm_policy.allowed_models
+        summary_model = llm.summary_model or None
+        if summary_model is not None and summary_model not in allowed:
+            raise PolicyDenied(
+                f"llm.summary_model {summary_model} is not in llmPolicy.allowedModels: {', '.join(allowed)}"
+            )
+        return Conversation(
+            self.make_thread(state, scrubber),
+            DeferredClient(client),
+            self.model,
+            self.make_head(state, scrubber),
+            RetryPolicy(llm.max_retries, llm.retry_base_s, llm.retry_max_s, max_wait_s=llm.max_wait_s),
+            self.count,
+            self.models,
+            self._view_of_models(state, scrubber),
+            fallbacks=self.fallbacks,
+            takes_images=self.takes_images,
+            compaction=Compaction(cast("ContextStrategy", llm.context_strategy), summary_model),
+            max_cost=llm.max_cost,
+        )
+
+    def put_under(self, ctx: LoopContext, resolved: ResolvedOptions) -> None:
+        """Have a session go on with the model and under the bundle of these parts."""
+        judge, scrubber, conversation = ctx.judge, ctx.scrubber, ctx.conversation
+        if self.scoping is not None and judge.scoping is not None:
+            self.scoping.scripts = judge.scoping.scripts
+        judge.bundle, judge.scoping = self.bundle, self.scoping
+        scrubber.redaction = redaction_of(resolved, self.bundle)
+        other_model = conversation.model != self.model  # it gets no blocks of the one before
+        conversation.model = conversation.default_model = self.model
+        conversation.fallbacks = self.fallbacks
+        conversation.models = self.models
+        conversation.for_model = self._view_of_models(ctx.state, scrubber)
+        if self.bundle.redaction_rules or other_model:
+            conversation.thread = self.make_thread(ctx.state, scrubber)
+        conversation.make_head = self.make_head(ctx.state, scrubber)
+        conversation.renew_head(judge)
+
+    def make_thread(self, state: Checkpoint, scrubber: Scrubber, dropped: int | None = None) -> Thread:
+        """The conversation behind the system prompt; a turn whose step is open enters it when the step is over. What
+        was recorded under other rules leaves under those of this bundle. `dropped` is how many messages requests leave
+        out from now on, None for as many as on record."""
+        limits, takes_images = self.models.of(self.model).limits, self.takes_images
+        if takes_images and len(state.thread) > 1:  # a new session has no pictures yet
+            takes_images = limits.images is not False
+        thread = Thread(self.dialect.renderer(self.model), takes_images=takes_images, marks_from=self._marks_from)
+        messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
+        if scrubber.redaction is not None and scrubber.redaction.has_rules:
+            messages = (clean_message(scrubber, message) for message in messages)
+        thinking_from = 0
+        # The provider of some models refuses a request in which anything in front of its thinking was changed.
+        if (state.flattened_messages or dropped) and limits.thinking_bound:
+            thinking_from = state.flattened_messages if dropped is None else len(state.thread) - 1
+        thread.restore(
+            messages,
+            still_open=None if state.open_step is None else state.open_step.position - 1,
+            dropped=state.dropped_messages if dropped is None else dropped,
+            large_from=state.cleared_messages,
+            summary=None if state.summary is None else summary_message(scrubber.text(state.summary), self.count),
+            thinking_from=thinking_from,
+        )
+        return thread
+
+    def _marks_from(self) -> int:
+        """Estimated tokens that a beginning of a request has to have for a cache mark. A provider keeps nothing that is
+        shorter than its minimum; a mark that is missing costs more than one too many, and estimates may be low."""
+        minimum = self.models.of(self.model).limits.cache_minimum_tokens
+        return 0 if minimum is None else int(minimum / _LOW_ESTIMATE)
+
+    def _view_of_models(self, state: Checkpoint, scrubber: Scrubber) -> Callable[[str, int | None], ForModel]:
+        def for_model(model: str, dropped: int | None) -> ForModel:
+            own = self._replace(model=model)
+            return ForModel(own.make_thread(state, scrubber, dropped), own.make_head(state, scrubber))
+
+        return for_model
+
+    def make_head(self, state: Checkpoint, scrubber: Scrubber) -> Callable[[Judge, int], bytes]:
+        """Return the encoder of the front of requests: model, limit, system prompt, and tools that might be allowed."""
+        schema = self.answer_schema
+
+        def head(judge: Judge, max_output_tokens: int) -> bytes:
+            system = scrubber.text(decode(state.thread[0]).content)
+            encode = partial(
+                self.dialect.head,
+                model=self.model,
+                max_output_tokens=max_output_tokens,
+                system=system if schema is None else system + instruction_on(schema),
+                tools=list(map(definition_of, judge.offered_tools())),
+                session_id=state.identity.session_id,
+                answer_schema=orjson.loads(schema) if schema and self.structured else None,
+            )
+            made, marks_from = encode(), self._marks_from()
+            # A text has fewer tokens than bytes, and no language as few as one for so many.
+            is_short = len(made) < marks_from * _MOST_BYTES_PER_TOKEN and self.count(made.decode()) < marks_from
+            return encode(is_marked=False) if is_short else made
+
+        return head
+
+
+def make_bundle(
+    settings: Settings,
+    machine: LocalMachine,
+    session_id: str,
+    state_dir: str,
+    now: datetime,
+    *,
+    held: bool,
+    granted: bytes | None = None,
+) -> PolicyBundle:
+    """The bundle of a session on this machine; see `load_bundle`. Raises PolicyError, UsageError."""
+    return load_bundle(
+        settings,
+        machine.environment,
+        session_id=session_id,
+        state_dir=state_dir,
+        now=now,
+        granted=granted,
+        temporary=machine.temporary,
+        installed=names_of_packages(settings),
+        held=held,
+    )
+
+
+class LaunchParts(NamedTuple):
+    """The options and the parts that a session has in this process without a mode; `now` gives the present moment."""
+
+    resolved: ResolvedOptions
+    identity: SessionIdentity
+    parts: Parts
+    now: Callable[[], datetime]
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The options of the launch, as a mode has them."""
+        settings = self.resolved.settings
+        own = {} if self.parts.granted else {"policy": settings.host.policy}
+        level = settings.sandbox.level if self.parts.scoping is None else self.parts.scoping.level
+        return {**own, "model": self.parts.model, "sandbox": level}
+
+    def merge(self, fields: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+        """The options of the mode with some `changes`, without those that are as at the launch."""
+        if names_file(changes.get("policy", "")):
+            changes = {**changes, "policy": anchor(changes["policy"])}
+        was = self.fields
+        return {name: value for name, value in {**fields, **changes}.items() if value not in (LAUNCH, was.get(name))}
+
+    def make_mode(self, fields: Mapping[str, str]) -> SessionMode:
+        """Make the parts of a mode with these options. Tries a level of the sandbox if need be, so it may take a while.
+        Raises UsageError for a model or a level that it may not have, PolicyBundleInvalid, PolicyExpired."""
+        parts, resolved = self.parts, self.resolved
+        if not fields:
+            return SessionMode(Mode(), parts.scoping, parts.model, redaction_of(resolved, parts.bundle))
+        own = {"host.policy": fields.get("policy"), LEVEL: fields.get("sandbox")}
+        settings = resolved.settings.over({key: value for key, value in own.items() if value is not None})
+        machine = machine_of(resolved, temporary_of(resolved.state_dir, self.identity))
+        scoping = self._scoping(settings, machine)
+        allowed = parts.bundle.llm_policy.allowed_models
+        if "policy" in fields:
+            bundle = make_bundle(
+                settings, machine, self.identity.session_id, resolved.state_dir, self.now(), held=scoping.holds
+            )
+            refuse_other_owner(self.identity, bundle)
+            # Which models there are is for the launch bundle to say.
+            policy = bundle.llm_policy._replace(allowed_models=allowed)
+            scoping.within = bundle._replace(llm_policy=policy).keep_known(bundle)
+        model = fields.get("model", parts.model)
+        if model not in allowed:
+            raise UsageError(f"model {model!r} is not in llmPolicy.allowedModels of the launch: {', '.join(allowed)}")
+        mode = Mode(scoping.within, cast("ApprovalMode | None", fields.get("approvalMode")), fields)
+        return SessionMode(mode, scoping, model, redaction_of(resolved, *filter(None, (parts.bundle, scoping.within))))
+
+    def _scoping(self, settings: Settings, machine: LocalMachine) -> Scoping:
+        """The sandbox of commands in the mode, which guards the files of both policies."""
+        resolved, was = self.resolved, self.parts.scoping
+        is_raised = settings.sandbox.level != resolved.settings.sandbox.level
+        level = level_of(settings, resolved.state_dir, machine.temporary)
+        if is_raised and level.wanted not in (level.level, "auto"):
+            raise UsageError(f"sandbox {level.wanted!r} does not work here: {level.why}")
+        if was is not None and is_weaker(level.level, was.level):
+            raise UsageError(
+                f"sandbox {level.wanted!r} is weaker than {was.level}, the level of the launch: a mode can only narrow"
+            )
+        guarded = (files_to_guard(one, resolved.workspace) for one in (resolved.settings, settings))
+        steering = tuple(dict.fromkeys((*own_files(), *(path for paths in guarded for path in paths))))
+        scoping = scoping_of(resolved, machine, level, steering=steering, granted=self.parts.granted)
+        scoping.is_of_mode = is_raised
+        scoping.scripts = None if was is None else was.scripts
+        return scoping
