@@ -18,15 +18,15 @@ from agent_host.cli.policy import policy_only
 from agent_host.cli.shared import answer_in, sandbox_in_words, settings_of_options, state_dir_of
 from agent_host.display_text import count_noun, escape, one_line
 from agent_host.errors import UsageError
-from agent_host.host.cost_check import baseline_of, compare, cost_of, name_of, read_baseline
-from agent_host.host.replay import NOT_ON_RECORD, rejudge_calls, replay_session
+from agent_host.host.own_policy import NOT_ON_RECORD, rejudge_calls
+from agent_host.host.replay import baseline_of, compare, cost_of, name_of, read_baseline, replay_session
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from agent_host.host.cost_check import Growth
-    from agent_host.host.replay import Rejudged, Replayed
+    from agent_host.host.own_policy import Rejudged
+    from agent_host.host.replay import Growth, Replayed
 
 _NEEDS_A_PLACE = (
     "replay runs the session's commands and writes again: name the directory for that with --workspace, such as a "

@@ -1,4 +1,5 @@
-"""Inner door: find the providers that this machine has, prove one with a call, and write it down."""
+"""Inner door: find the providers that this machine has, prove one with a call, and write it down; say in one line what
+is wrong with URL, token, model or wire of a gateway."""
 
 from __future__ import annotations
 
@@ -9,29 +10,53 @@ import os
 import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final
+from urllib.request import getproxies, proxy_bypass
 
-from agent_host.errors import GatewayError, UsageError
-from agent_host.host.connection_checks import try_tool_call
-from agent_host.host.gateway import settle_model
+from agent_host.contracts import Subject, ToolSpec
+from agent_host.display_text import one_line
+from agent_host.errors import GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
+from agent_host.host.gateway import Gateway, make_client, settle_model
 from agent_host.host.options import OptionNames, settings_from
-from agent_host.host.secrets import KEYRING_SERVICE, Tokens
-from agent_host.http import displayable_url
+from agent_host.host.secrets import KEYRING_SERVICE, Tokens, token_name
+from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, strip_html
 from agent_host.ids import MACHINE
-from agent_host.llm.known_dialects import AUTO, check_url, dialect_of_script, dialect_of_settings, find_dialect
+from agent_host.llm import errors
+from agent_host.llm.errors import KINDS, kind_of_answer
+from agent_host.llm.known_dialects import (
+    AUTO,
+    check_headers,
+    check_token,
+    check_url,
+    dialect_of_script,
+    dialect_of_settings,
+    find_dialect,
+    password_of,
+    request_url,
+    secrets_in,
+)
 from agent_host.llm.local_server import NoList, ask_models
+from agent_host.llm.network import whole_events
+from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.redaction import Scrubber
+from agent_host.thread.messages import Message
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_file
+from config.policies import BUILT_IN, template
 from config.providers import KNOWN, LOCAL, NotEditable, found_in, names_of, provider_called, put_provider
 from config.settings import KEY_HEADERS, LlmProvider, ValueSource, settings_under
 from config.shapes import hint_at
 from state.disk import Disk, make_durable_dir, replace_atomically
 from state.errors import WriteFailed
+from tool_runtime.families.schemas import definition_of, parameters, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from agent_host.llm.dialects import Dialect
+    from agent_host.llm.errors import Kind
+    from agent_host.llm.stream import ModelTurn
     from config.settings import Settings
+
 
 LOCAL_S: Final = 1.0
 """Seconds that a server at a usual local port has to answer."""
@@ -240,3 +265,156 @@ def keep_in_keyring(name: str, key: str) -> None:
         keyring.set_password(KEYRING_SERVICE, name, key)
     except KeyringError as error:
         raise UsageError(f"the keyring does not take the key: {error}") from error
+
+
+# One real call to the gateway.
+
+_TIMEOUT_S = 20.0
+_MAX_ANSWER_BYTES = 64 * 1024
+_SAID_BYTES = 200
+# The least that every provider takes.
+_MAX_TOKENS = 16
+_DEEP_TOKENS = 512
+_LOOK_UP: Final = ToolSpec(
+    "look_up",
+    "Look up a word",
+    parameters(["word"], word=text("The word")),
+    capability="Tool.Invoke",
+    subject=Subject("name"),
+    effect="none",
+    category="files",
+)
+
+
+def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str]:
+    """True if the gateway at `url` answers a request with the token and the model of a run, and what it did. With
+    `auto` its dialect is looked for anew, and kept in `state_dir`."""
+    try:
+        host = check_url(url).host
+        token = check_token(Tokens.read().under(settings).gateway)
+        headers = check_headers(settings.llm.headers)
+        dialect, found = dialect_of_settings(settings) or find_dialect(
+            settings, url, token, state_dir, MACHINE.time, anew=True
+        )
+    except (UsageError, GatewayError) as error:
+        return False, str(error)
+    model = model_of(settings)
+    scrubber = Scrubber([token, password_of(url), *secrets_in(headers)])
+    shown, began = displayable_url(request_url(url, dialect.path)).partition("?")[0], MACHINE.monotonic()
+    try:
+        with httpx.stream(
+            "POST",
+            request_url(url, dialect.path),
+            content=_request(dialect, model),
+            headers={**dialect.headers(token), **headers, "x-session-id": "doctor", "accept-encoding": "identity"},
+            timeout=_TIMEOUT_S,
+            verify=TlsContext(url).get(),
+            trust_env=not is_loopback(host),
+        ) as response:
+            status, media_type = response.status_code, response.headers.get("content-type", "none")
+            data, speaks = _start_of(response, dialect, until=began + _TIMEOUT_S)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return False, f"{shown} cannot be reached{_by_proxy(url, host)}: {one_line(first_line(error))}"
+    read = errors.read(data)
+    said = scrubber.text(one_line(strip_html(read.message) or "an empty answer", _SAID_BYTES))
+    if status != httpx.codes.OK:
+        kind = kind_of_answer(status, read)
+        why = _refusal(kind, status, model, token_name(settings), has_token=token is not None)
+        return False, f"{shown} {why} (HTTP {status}): {said}"
+    if not media_type.startswith("text/event-stream") or not speaks:
+        return False, f"{shown} does not speak the wire {dialect.name!r}: it answered {one_line(media_type)}: {said}"
+    took = MACHINE.ms_since(began)
+    return True, f"{shown} answers with model {one_line(model)} ({took} ms)" + (f"; {found}" if found else "")
+
+
+def try_tool_call(settings: Settings, url: str, state_dir: str) -> tuple[bool, str]:
+    """True if the model behind the gateway calls a tool when it is asked to, and the server gives that as a call; and
+    what it did. One request of up to `_DEEP_TOKENS` tokens."""
+    try:
+        token = check_token(Tokens.read().under(settings).gateway)
+        dialect, _ = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir, MACHINE.time)
+        turn = asyncio.run(_tool_call(settings, url, dialect, token))
+    except (UsageError, GatewayError, GuardrailBlocked) as error:
+        return False, str(error)
+    if any(call.name == _LOOK_UP.name for call in turn.tool_calls):
+        return True, "the model calls a tool, and the server gives it as a call"
+    how = "llama.cpp needs --jinja and a template with tools, vLLM --enable-auto-tool-choice and --tool-call-parser"
+    if _LOOK_UP.name in turn.text:
+        return False, f"the model wrote its call as text: this server parses none ({how})"
+    said = one_line(turn.text or "an empty answer", _SAID_BYTES)
+    return False, f"the model called no tool: choose one that can, or the server parses no calls ({how}): {said}"
+
+
+async def _tool_call(settings: Settings, url: str, dialect: Dialect, token: str | None) -> ModelTurn:
+    model = model_of(settings)
+    head = dialect.head(
+        model=model, max_output_tokens=_DEEP_TOKENS, system="You work through tools.", tools=[definition_of(_LOOK_UP)]
+    )
+    question = Message("user", "Call the tool look_up with the word ok.", 12)
+    client = make_client(settings, Gateway(url, TlsContext(url)), token, dialect, "doctor", MACHINE.time)
+    try:
+        return await client.stream(head, [dialect.renderer(model).user([question])], lambda _text: None)
+    finally:
+        await client.aclose()
+
+
+def _by_proxy(url: str, host: str) -> str:
+    """The proxy that the environment names for this URL, in words; "" for none."""
+    proxy = getproxies().get(url.partition(":")[0].lower()) or getproxies().get("all")
+    if proxy is None or is_loopback(host) or proxy_bypass(host):
+        return ""
+    return f" by the proxy {displayable_url(proxy)} of the environment (NO_PROXY names hosts that need none)"
+
+
+def _request(dialect: Dialect, model: str) -> bytes:
+    head = dialect.head(model=model, max_output_tokens=_MAX_TOKENS, system="Answer in one word.", tools=[])
+    return b"".join((head, dialect.renderer(model).user([Message("user", "Say: ok", 3)]), dialect.tail))
+
+
+def model_of(settings: Settings) -> str:
+    """The model of a run: the setting's, else the first that the policy allows, where that is a built-in."""
+    policy = settings.host.policy
+    allowed = template(policy if policy in BUILT_IN else "workspace")["llmPolicy"]["allowedModels"]
+    return settings.llm.model or str(allowed[0])
+
+
+def _refusal(kind: Kind, status: int, model: str, token: str, *, has_token: bool) -> str:
+    if kind == "credentials":
+        return f"refuses the token in {token}" if has_token else f"wants a token: set {token}"
+    if kind == "loading":
+        return "is loading the model: try again once it is loaded; a run waits for it up to llm.max_wait_s"
+    no_token = "" if has_token else f"; no token was sent: set {token} if it wants one"
+    if kind == "model":
+        return f"does not serve the model {one_line(model)!r}: check --model{no_token}"
+    if kind == "billing":
+        return f"has no credit or budget left: {KINDS[kind].advice}"
+    if kind == "rate_limit":
+        return "limits requests: try again later"
+    if issubclass(KINDS[kind].error, GatewayUnavailable):
+        return "fails: try again later"
+    if status == httpx.codes.NOT_FOUND:
+        unknown = f"does not know the path, or the model {one_line(model)!r}"
+        return f"{unknown}: check --gateway, --dialect and --model{no_token}"
+    return f"refuses the request: check the model, {one_line(model)!r}, and the wire"
+
+
+def _start_of(response: httpx.Response, dialect: Dialect, *, until: float) -> tuple[bytes, bool]:
+    """The answer up to its first content, `until` a moment of the monotonic clock, and whether the dialect reads it."""
+    data = b""
+    for piece in response.iter_raw():
+        data += piece
+        speaks = _is_of(dialect, data)
+        if speaks or len(data) > _MAX_ANSWER_BYTES or MACHINE.monotonic() > until:
+            return data, speaks
+    return data, False
+
+
+def _is_of(dialect: Dialect, data: bytes) -> bool:
+    """True if the whole events at the start of a stream bring something of an answer of this dialect."""
+    assembler = dialect.assembler()
+    try:
+        for event, content in whole_events(data):
+            assembler.feed(event, content)
+    except (StreamProtocolError, StreamFault, AnswerTooLarge):
+        return False
+    return assembler.content > 0

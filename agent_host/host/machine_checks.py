@@ -10,27 +10,30 @@ import subprocess
 import sys
 import tempfile
 import time
+import webbrowser
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from agent_host import import_isolation
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
-from agent_host.display_text import one_line
+from agent_host.display_text import count_noun, one_line
 from agent_host.errors import PolicyError, UsageError
-from agent_host.host import connection_checks
 from agent_host.host.backends import NO_GATEWAY
-from agent_host.host.connection_checks import check_servers, model_of, try_gateway, try_tool_call
 from agent_host.host.dry_runs import first_request_tokens, policy_to_try
-from agent_host.host.environment import families_of, host_shell, secret_variables
-from agent_host.host.first_provider import local_servers
+from agent_host.host.environment import families_of, host_shell, secret_variables, start_here, this_environment
+from agent_host.host.first_provider import local_servers, model_of, try_gateway, try_tool_call
 from agent_host.host.gateway import GATEWAY_SAYS, advice, ask_gateway, fit_toolset
+from agent_host.host.mcp_servers import SessionServers, UnusedServer
 from agent_host.host.options import model_facts, settings_from, with_provider
 from agent_host.host.sandboxing import level_of, try_levels
 from agent_host.host.secrets import Tokens
 from agent_host.http import displayable_url, httpx, is_loopback, usable_in_header
 from agent_host.ids import MACHINE
+from agent_host.llm.known_dialects import (
+    dialect_of_script,
+    dialect_of_settings,
+)
 from agent_host.llm.deferred import KnownModels
-from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings
 from agent_host.services import TOOLS_TOKEN_VARIABLE, endpoints
 from agent_host.testing.script import Script, ScriptError
 from agent_host.thread.messages import AUTO, ESTIMATE, TokenizerUnavailable, counter
@@ -38,17 +41,25 @@ from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
 from policy.scope import STRONGEST
 from state.locations import make_private_dir
+from state.temporary import scratch
 from tool_runtime.platform import current
 from tool_runtime.platform.directories import BY_DESCRIPTOR
 from tool_runtime.platform.environment import path_to_trust
 from tool_runtime.remote.backend import tools_of
-from tool_runtime.tool import ToolFault
+from tool_runtime.remote.mcp import Http, Stdio
+from tool_runtime.remote.mcp.source import McpSource
+from tool_runtime.router import LocalToolRouter
+from tool_runtime.tool import FaultKind, RuntimeSettings, SandboxSettings, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from mcp.shared.auth import AuthorizationCodeResult
+
     from agent_host.host.sandboxing import Level
     from config.settings import Settings
+    from tool_runtime.remote.mcp import ServerConfig
+
 
 _PROBE_TIMEOUT_S = 5.0
 _TOOLS_SHOWN = 10
@@ -87,11 +98,6 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str, *, deep: bool = Fal
         _leftovers(secret_variables(settings)),
         _sandbox(flags, settings, state_dir),
     )
-
-
-def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable[[str], None]) -> str:
-    """Have a person authorize this program at an MCP server of the configuration; see `mcp_check.authorize`."""
-    return connection_checks.authorize(settings_from(flags, workspace=None), state_dir, name, say)
 
 
 def _python() -> Check:
@@ -352,3 +358,140 @@ def _scope_here(flags: Mapping[str, Any], state_dir: str, level: Level) -> Mappi
     except (UsageError, PolicyError):
         return None
     return tried.hosts.scoping(level, tried.here, is_here=True).row(tried.bundle_in_use, tried.here)
+
+
+# The MCP servers of the user's configuration, and OAuth's one visit to a browser.
+
+_AUTHORIZE_S = 300.0
+
+
+def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[tuple[str, bool, str]]:
+    """(name, whether it answers, what was found) of each, started and held as a session in this directory would under
+    the policy of `flags`. Raises UsageError for entries that cannot be used, PolicyError for the policy."""
+    workspace, now = os.path.realpath(os.getcwd()), MACHINE.now()
+    used = level_of(settings, state_dir)
+    level = used.level
+    with scratch("doctor") as temporary:
+        bundle = scoping = sandbox = None
+        if level != "none" or used.is_untried:
+            tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir, level=used)
+            bundle = tried.bundle_in_use._replace(mcp_servers=())
+            scoping = tried.hosts._replace(temporary=temporary).scoping(used, tried.here, is_here=True)
+        if level != "none":
+            sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
+        runtime = RuntimeSettings(workspace, MACHINE, temporary=temporary, sandbox=sandbox)
+        here = this_environment(workspace, temporary=temporary)
+        found = list(SessionServers(settings, bundle, here, state_dir, now, "", temporary, scoping).servers())
+        return asyncio.run(_check(found, runtime)) if found else []
+
+
+def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable[[str], None]) -> str:
+    """Have the person authorize this program at a server of the configuration, in a browser; what came of it. Raises
+    UsageError."""
+    settings = settings_from(flags, workspace=None)
+    found = list(SessionServers(settings, None, this_environment(os.getcwd()), state_dir, MACHINE.now()).servers())
+    server = next((one for one in found if one.name == name), None)
+    if server is None or isinstance(server, UnusedServer):
+        why = f"{name}: {server.why}" if server is not None else f"there is no server {name!r} in mcp.servers"
+        raise UsageError(f"configuration: {why}")
+    if not isinstance(server.place, Http) or server.place.oauth_folder is None:
+        raise UsageError(f"configuration: mcp.servers: {name} has no oauth = true")
+    return asyncio.run(_authorize(server, say))
+
+
+async def _check(servers: list[ServerConfig | UnusedServer], runtime: RuntimeSettings) -> list[tuple[str, bool, str]]:
+    router = LocalToolRouter(runtime, start_here)
+    try:
+        return list(await asyncio.gather(*(_check_server(one, runtime, router) for one in servers)))
+    finally:
+        await router.aclose()
+
+
+async def _check_server(
+    server: ServerConfig | UnusedServer, runtime: RuntimeSettings, router: LocalToolRouter
+) -> tuple[str, bool, str]:
+    if isinstance(server, UnusedServer):
+        return server.name, False, server.why
+    source = McpSource(server, runtime, router.start_program)
+    place = displayable_url(server.place.url) if isinstance(server.place, Http) else server.place.argv[0]
+    is_held = isinstance(server.place, Stdio) and server.place.scope is not None
+    try:
+        listed = await source.list()
+    except ToolFault as fault:
+        held = "; the sandbox holds it: write and domains of its entry give it more" if is_held else ""
+        return server.name, False, f"{place}: {fault}{held}"
+    finally:
+        await source.aclose()
+    return server.name, True, f"{place} answers, {count_noun(len(listed.definitions), 'tool')}{listed.note}"
+
+
+class _Redirect:
+    """The page on this machine to which an authorization server sends the browser with its answer."""
+
+    def __init__(self) -> None:
+        self._answered: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
+
+    async def listen(self) -> asyncio.Server:
+        """Serve the page at the usual port; one that registers with the server again gets any other."""
+        from tool_runtime.remote.mcp.oauth import DEFAULT_PORT
+
+        try:
+            return await asyncio.start_server(self._serve, "127.0.0.1", DEFAULT_PORT)
+        except OSError:  # another program has it
+            return await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    async def answer(self) -> AuthorizationCodeResult:
+        """Wait for the answer. Raises ToolFault for one that says no, and TimeoutError."""
+        async with asyncio.timeout(_AUTHORIZE_S):
+            return await self._answered
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = (await reader.readline()).decode("ascii", "replace").split()
+        self._take(parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {})
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nYou can close this.\n")
+        await writer.drain()
+        writer.close()
+
+    def _take(self, said: Mapping[str, list[str]]) -> None:
+        from mcp.shared.auth import AuthorizationCodeResult
+
+        if self._answered.done():
+            return
+        if "error" in said:
+            why = "; ".join(said.get(name, [""])[0] for name in ("error", "error_description") if name in said)
+            fault = ToolFault(FaultKind.ACCESS_DENIED, f"the authorization server says: {one_line(why)}")
+            self._answered.set_exception(fault)
+        elif "code" in said:
+            first = {name: values[0] for name, values in said.items() if name in ("code", "state", "iss")}
+            self._answered.set_result(AuthorizationCodeResult.model_validate(first))
+
+
+async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
+    from tool_runtime.remote.mcp.oauth import Browser
+
+    async def send_to(url: str) -> None:
+        say(f"authorize agent-host at {url}")
+        # It takes the browser from PATH.
+        os.environ["PATH"] = path_to_trust(os.environ.get("PATH", os.defpath), (os.getcwd(),))
+        await asyncio.to_thread(webbrowser.open, url)
+
+    redirect = _Redirect()
+    listening = await redirect.listen()
+    port = listening.sockets[0].getsockname()[1]
+    runtime = RuntimeSettings(os.getcwd(), MACHINE)
+    router = LocalToolRouter(runtime, start_here)
+    source = McpSource(
+        server._replace(connect_timeout_s=_AUTHORIZE_S),
+        runtime,
+        router.start_program,
+        browser=Browser(send_to, redirect.answer, port),
+    )
+    async with listening:
+        try:
+            listed = await source.list()
+        except ToolFault as fault:
+            raise UsageError(f"mcp.servers: {server.name}: {fault}") from fault
+        finally:
+            await source.aclose()
+            await router.aclose()
+    return f"{server.name} is authorized, {count_noun(len(listed.definitions), 'tool')}"

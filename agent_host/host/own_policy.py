@@ -19,18 +19,25 @@ import os
 import re
 import tempfile
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from agent_host.display_text import count_noun, one_line
-from agent_host.errors import AgentHostError, UsageError
+from agent_host.errors import AgentHostError, SessionNotFound, UsageError
+from agent_host.events import EventType
+from agent_host.events.sinks import run_logs
 from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.first_provider import ConfigurationChange
 from agent_host.host.first_provider import write as write_configuration
-from agent_host.host.options import anchor, settings_from
-from agent_host.host.replay import rejudge_calls
+from agent_host.host.options import anchor, settings_from, snapshot_limit
 from agent_host.host.sandboxing import Level
 from agent_host.ids import MACHINE
+from agent_host.loop import NOT_KEPT
+from agent_host.loop.results import arguments_in_note
 from agent_host.services import endpoints
+from agent_host.thread.messages import ToolCall, decode
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_file
@@ -40,15 +47,22 @@ from policy.names import SANDBOX_GRANT
 from policy.names import CapabilityName as Name
 from policy.programs import what_it_starts
 from policy.rules.toolset import risk_of_guarded
+from policy.scope import LEVELS
 from policy.shell import parse
 from policy.urls import UrlProblem, host_of
+from state.blobs import sha256_hex
 from state.disk import Disk, make_durable_dir, replace_atomically
+from state.errors import Damaged, InvalidSessionId, NoSuchSession, TooLarge, UnknownVersion, Untrusted, WriteFailed
+from state.file_store import FileCheckpointStore
+from state.locations import SessionPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from agent_host.host.dry_runs import Tried
-    from agent_host.host.replay import Rejudged
+    from policy.decision import Decision
+    from policy.scope import SandboxLevel
+
 
 _POLICY: Final = "host.policy"
 _FOLDER: Final = "policies"
@@ -310,3 +324,192 @@ def _read(path: str) -> bytes | None:
         return read_regular_file(path)
     except FileNotFoundError:
         return None
+
+
+# What is on record of a session's calls: the model's, policy's word on them, and what was run in their place.
+#
+# A call whose arguments somebody changed while approving it has two forms, each with a decision of its own.
+
+
+class Recorded(NamedTuple):
+    """The encoded messages of a session, the workspace it had, and by call id the arguments that were put in place of
+    the model's in the step that is open. `started` says with which policy, model and families it was begun."""
+
+    messages: list[bytes]
+    workspace: str
+    edited: dict[str, dict[str, Any]]
+    started: Mapping[str, Any] = MappingProxyType({})
+
+    def calls(self) -> Iterator[ToolCall]:
+        """The calls of the model, in order; one whose arguments could not be read was never judged. What is kept of a
+        call with a secret is judged with its placeholders."""
+        for data in self.messages:
+            if b'"toolCalls"' in data:
+                yield from (call for call in decode(data).tool_calls if call.problem in {None, NOT_KEPT})
+
+
+class Decided(NamedTuple):
+    """Policy's word on one form of a call, the hash of its arguments as they are kept, and the capability that was
+    asked for."""
+
+    decision: str
+    arguments_hash: str | None
+    capability: str | None = None
+
+
+def read_record(paths: SessionPaths) -> Recorded:
+    """Of the checkpoint, else of what stayed of a session that has ended. Raises SessionNotFound, UsageError."""
+    store = FileCheckpointStore(paths.state_dir, snapshot_limit_bytes=snapshot_limit())
+    try:
+        state = store.load(paths.session_id)
+    except (NoSuchSession, Damaged, UnknownVersion, TooLarge, Untrusted, WriteFailed):
+        return _read_ended(paths)
+    calls = [] if state.open_step is None else state.open_step.calls
+    results = [call.result for call in calls if call.result is not None]
+    edited = {call.call_id: call.edited_arguments for call in calls if call.edited_arguments is not None}
+    workspace = str(state.identity.options.get("workspace", os.getcwd()))
+    return Recorded([*state.thread, *results], workspace, edited, state.identity.options.get("started", {}))
+
+
+def _read_ended(paths: SessionPaths) -> Recorded:
+    try:
+        with open(os.path.join(paths.artifacts, "session_history"), "rb") as handle:
+            messages = orjson.loads(handle.read())
+        with open(paths.result, "rb") as handle:
+            result = orjson.loads(handle.read())
+        encoded = [orjson.dumps(message) for message in messages]
+        return Recorded(encoded, str(result["workspace"]), {}, dict(result.get("started", {})))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise SessionNotFound(
+            f"there is no session {paths.session_id} with its history on this disk; `agent-host sessions` lists all"
+        ) from error
+
+
+def decisions(paths: SessionPaths) -> tuple[dict[str, Decided], dict[str, Decided]]:
+    """Policy's word on each call as the model made it, and on each edited form, from the run log; of several the
+    last."""
+    found: tuple[dict[str, Decided], dict[str, Decided]] = ({}, {})
+    for path in run_logs(paths.events):
+        try:
+            with open(path, "rb") as handle:
+                for line in handle:
+                    _note_decision(line, *found)
+        except OSError:
+            continue
+    return found
+
+
+def _note_decision(line: bytes, asked: dict[str, Decided], edited: dict[str, Decided]) -> None:
+    try:
+        event = orjson.loads(line)
+        payload = event["payload"]
+        if event["eventType"] == EventType.TOOL_REQUESTED and "decision" in payload:
+            said = Decided(str(payload["decision"]), payload.get("argumentsSha256"), payload.get("capability"))
+            (edited if payload.get("edited") else asked)[str(payload["toolCallId"])] = said
+    except (ValueError, TypeError, KeyError):
+        return  # a line that a crash has cut
+
+
+def find_edits(record: Recorded, edited: dict[str, Decided]) -> dict[str, dict[str, Any] | None]:
+    """The arguments of each edited form by call id, None where they are not on record.
+
+    They stand beside the result; in records of earlier versions the note in front of it has them, and cuts what is
+    long. They count when they have the hash that the run log has.
+    """
+    found: dict[str, dict[str, Any] | None] = dict.fromkeys(edited)
+    for data in record.messages:
+        if b'"toolCallId"' not in data:
+            continue
+        message = decode(data)
+        if message.tool_call_id in edited:
+            arguments = message.edited_arguments
+            if arguments is None:
+                arguments = arguments_in_note(message.content)
+            found[message.tool_call_id] = arguments if _fits(arguments, edited[message.tool_call_id]) else None
+    return {**found, **record.edited}  # a process that was killed may not have written its last events
+
+
+def _fits(arguments: dict[str, Any] | None, said: Decided) -> bool:
+    if arguments is None:
+        return False
+    # Arguments out of which a secret was taken are encoded by the standard library.
+    spelled = (orjson.dumps(arguments), json.dumps(arguments, separators=(",", ":")).encode())
+    return said.arguments_hash in {sha256_hex(one) for one in spelled}
+
+
+# Inner door: what another policy would have said to the calls of a session.
+
+NOT_ON_RECORD = "the arguments that it ran with are not on record"
+
+
+class Rejudged(NamedTuple):
+    """One call as the model made it, or the form that the person who approved it gave it.
+
+    `before` is what policy said then, None where it was not asked; `now` what it would say now, None for a form whose
+    arguments are not on record. `level` is the one that commands of the session were held at.
+    """
+
+    call: ToolCall
+    before: str | None
+    now: Decision | None
+    edited: bool = False
+    level: SandboxLevel = "none"
+
+    @property
+    def differs(self) -> bool:
+        """True if the two decisions are not the same."""
+        return self.before is not None and self.now is not None and self.before != self.now.decision
+
+    def to_wire(self) -> dict[str, Any]:
+        """A line of the list."""
+        row: dict[str, Any] = {
+            "toolCallId": self.call.call_id,
+            "toolName": self.call.name,
+            "before": self.before,
+            "now": None if self.now is None else self.now.decision,
+            "rule": None if self.now is None else self.now.rule,
+            "reason": NOT_ON_RECORD if self.now is None else self.now.reason,
+            "changed": self.differs,
+        }
+        if self.now is not None and self.now.command_scope is not None:
+            row["commandScope"] = self.now.command_scope.to_wire(self.level)
+        return row | {"edited": True} if self.edited else row
+
+
+def rejudge_calls(
+    flags: Mapping[str, Any], *, session_id: str, workspace: str | None, state_dir: str
+) -> list[Rejudged]:
+    """Every call of the session in order, under the policy of `host.policy` in `flags`; nothing is executed.
+
+    The disk is asked as it is now, in `workspace`, by default the session's. A call that was edited when it was
+    approved is judged in both its forms, each beside what policy said to that form. Raises UsageError,
+    SessionNotFound, PolicyBundleInvalid.
+    """
+    paths = paths_of(state_dir, session_id)
+    record = read_record(paths)
+    root = anchor(workspace, os.path.realpath) if workspace else record.workspace
+    level = record.started.get("sandbox", LEVELS[0])
+    tried = policy_to_try(flags, workspace=root, state_dir=state_dir, session_id=session_id, level=Level(level, level))
+    now = MACHINE.now()
+    asked, edited = decisions(paths)
+    ran_with = find_edits(record, edited)
+    rows = []
+    for call in record.calls():
+        said = asked.get(call.call_id)
+        decision = tried.judge(call.name, call.arguments, now, level)
+        rows.append(Rejudged(call, None if said is None else said.decision, decision, level=level))
+        if call.call_id in ran_with:
+            then = edited.get(call.call_id)
+            arguments = ran_with[call.call_id]
+            form = call if arguments is None else ToolCall(call.call_id, call.name, arguments)
+            changed = None if arguments is None else tried.judge(form.name, form.arguments, now, level)
+            rows.append(Rejudged(form, None if then is None else then.decision, changed, edited=True, level=level))
+    return rows
+
+
+def paths_of(state_dir: str, session_id: str) -> SessionPaths:
+    """Raises UsageError for what is no id."""
+    try:
+        return SessionPaths(state_dir, session_id)
+    except InvalidSessionId as error:
+        raise UsageError(str(error)) from error

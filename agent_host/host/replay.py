@@ -8,50 +8,46 @@ the arguments that reach it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
-import json
 import os
+import shutil
+import tomllib
 from collections import defaultdict, deque
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from agent_host.approval import ApprovalAnswer
-from agent_host.errors import SessionNotFound, UsageError
+from agent_host.errors import UsageError
 from agent_host.events import EventType
-from agent_host.events.sinks import run_logs
-from agent_host.host.dry_runs import policy_to_try
-from agent_host.host.options import SessionOptions, anchor, existing_directory, snapshot_limit
+from agent_host.host.options import SessionOptions, anchor, existing_directory
+from agent_host.host.own_policy import Recorded, decisions, find_edits, paths_of, read_record
 from agent_host.host.remote_tools import RecordedAnswer, RecordedToolService
-from agent_host.host.sandboxing import Level
 from agent_host.host.sessions import open_recorded
-from agent_host.ids import MACHINE
-from agent_host.loop import NOT_KEPT
-from agent_host.loop.results import arguments_in_note
 from agent_host.session.transcript import read_run_log
 from agent_host.testing.gateway import MockGateway, Script
+from agent_host.testing.script import ScriptError
 from agent_host.thread.messages import GO_ON, ToolCall, decode
+from config.lean_typing import NamedTuple
+from config.load import read_regular_file
+from config.settings import SETTINGS
 from policy.names import SANDBOX_GRANT, CapabilityName
-from policy.scope import LEVELS
 from state.blobs import sha256_hex
-from state.errors import Damaged, InvalidSessionId, NoSuchSession, TooLarge, UnknownVersion, Untrusted, WriteFailed
-from state.file_store import FileCheckpointStore
-from state.locations import SessionPaths
 from state.temporary import scratch
 from state.tool_lists import TOKENS, copy_lists, read_definitions
 from tool_runtime.remote import definition_of
 from tool_runtime.remote.backend import NAME as BACKEND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.approval import ApprovalRequest
     from agent_host.host.sessions import OnEvent
     from agent_host.session.transcript import CallsOfRunLog
     from agent_host.thread.messages import Message
-    from policy.decision import Decision
-    from policy.scope import SandboxLevel
+    from state.locations import SessionPaths
+
 
 _BROKEN = "{"
 """Arguments that are no whole JSON: so were those of a recorded call that never ran."""
@@ -134,7 +130,7 @@ async def replay_session(
     """Run the session again in `workspace`, with the policy, model and families that it had where `flags` give no
     others. The records of the run are kept nowhere. With `on_counted`, which gets its events, the gateway counts the
     tokens of each request. Raises UsageError, SessionNotFound, and what opening a session raises."""
-    paths = _paths(state_dir, session_id)
+    paths = paths_of(state_dir, session_id)
     record, root = read_record(paths), anchor(workspace, os.path.realpath)
     existing_directory(root)
     messages = [decode(data) for data in record.messages]
@@ -359,189 +355,155 @@ def _settings(record: Recorded) -> dict[str, Any]:
     return {key: record.started[name] for name, key in keys.items() if record.started.get(name)}
 
 
-def _paths(state_dir: str, session_id: str) -> SessionPaths:
-    try:
-        return SessionPaths(state_dir, session_id)
-    except InvalidSessionId as error:
-        raise UsageError(str(error)) from error
-
-
-# What is on record of a session's calls: the model's, policy's word on them, and what was run in their place.
+# What recorded sessions cost, replayed against a gateway that counts tokens as a provider's cache does.
 #
-# A call whose arguments somebody changed while approving it has two forms, each with a decision of its own.
+# A cost is in token equivalents: a token of input counts 1, one written to the cache 1.25, one read from it 0.1, one of
+# output 5. So it changes with what this program sends, and with no price list.
+
+WRITTEN: Final = 1.25
+READ: Final = 0.1
+OUTPUT: Final = 5.0
+_PROMPT: Final = "Do the task."
+_SCRIPTS: Final = (".toml", ".jsonl")
 
 
-class Recorded(NamedTuple):
-    """The encoded messages of a session, the workspace it had, and by call id the arguments that were put in place of
-    the model's in the step that is open. `started` says with which policy, model and families it was begun."""
+class RecordedCost(NamedTuple):
+    """The cost of one recorded session: in token equivalents, and the tokens of its first request."""
 
-    messages: list[bytes]
-    workspace: str
-    edited: dict[str, dict[str, Any]]
-    started: Mapping[str, Any] = MappingProxyType({})
-
-    def calls(self) -> Iterator[ToolCall]:
-        """The calls of the model, in order; one whose arguments could not be read was never judged. What is kept of a
-        call with a secret is judged with its placeholders."""
-        for data in self.messages:
-            if b'"toolCalls"' in data:
-                yield from (call for call in decode(data).tool_calls if call.problem in {None, NOT_KEPT})
+    equivalents: int
+    first_request: int
 
 
-class Decided(NamedTuple):
-    """Policy's word on one form of a call, the hash of its arguments as they are kept, and the capability that was
-    asked for."""
+class Growth(NamedTuple):
+    """A cost beside that of the baseline, None where that has none; `is_over` says that one of its figures grew by more
+    than is allowed."""
 
-    decision: str
-    arguments_hash: str | None
-    capability: str | None = None
+    name: str
+    cost: RecordedCost
+    before: RecordedCost | None
+    is_over: bool
 
 
-def read_record(paths: SessionPaths) -> Recorded:
-    """Of the checkpoint, else of what stayed of a session that has ended. Raises SessionNotFound, UsageError."""
-    store = FileCheckpointStore(paths.state_dir, snapshot_limit_bytes=snapshot_limit())
+class _Meter:
+    """Adds up what requests used."""
+
+    def __init__(self) -> None:
+        self.equivalents = 0.0
+        self.first_request = 0
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Count an answered request."""
+        if event["eventType"] != EventType.LLM_REQUEST_COMPLETED:
+            return
+        used = event["payload"]
+        read, written = used.get("cachedInputTokens", 0), used.get("cacheWriteTokens", 0)
+        fresh = used["inputTokens"] - read - written
+        self.first_request = self.first_request or used["inputTokens"]
+        self.equivalents += fresh + WRITTEN * written + READ * read + OUTPUT * used["outputTokens"]
+
+    @property
+    def cost(self) -> RecordedCost:
+        """The sum so far."""
+        return RecordedCost(round(self.equivalents), self.first_request)
+
+
+async def cost_of(recording: str, flags: Mapping[str, Any], *, workspace: str | None, state_dir: str) -> RecordedCost:
+    """The cost of a recording: a script, which is run in a copy of the directory of its name beside it, with the
+    settings of the file `NAME.settings` there; or the id of a session, which is run again in a copy of
+    `workspace`. Raises UsageError, SessionNotFound and what opening a session raises."""
+    meter = _Meter()
+    with scratch("cost") as place:
+        root = os.path.join(place, "workspace")
+        if recording.endswith(_SCRIPTS):
+            await _run_script(anchor(recording), flags, root, os.path.join(place, "state"), meter.take)
+        else:
+            if workspace is None:
+                raise UsageError(f"{recording} is a session: name the directory that it works in with --workspace")
+            existing_directory(anchor(workspace))
+            shutil.copytree(anchor(workspace), root, symlinks=True)
+            await replay_session(
+                flags, session_id=recording, workspace=root, state_dir=state_dir, on_counted=meter.take
+            )
+    return meter.cost
+
+
+async def _run_script(
+    path: str, flags: Mapping[str, Any], root: str, state_dir: str, take: Callable[[Mapping[str, Any]], object]
+) -> None:
+    stem = path.rpartition(".")[0]
+    _make_workspace(stem, root)
     try:
-        state = store.load(paths.session_id)
-    except (NoSuchSession, Damaged, UnknownVersion, TooLarge, Untrusted, WriteFailed):
-        return _read_ended(paths)
-    calls = [] if state.open_step is None else state.open_step.calls
-    results = [call.result for call in calls if call.result is not None]
-    edited = {call.call_id: call.edited_arguments for call in calls if call.edited_arguments is not None}
-    workspace = str(state.identity.options.get("workspace", os.getcwd()))
-    return Recorded([*state.thread, *results], workspace, edited, state.identity.options.get("started", {}))
+        script = dataclasses.replace(Script.load(path, {"workspace": root}), count_tokens=True)
+    except ScriptError as error:
+        raise UsageError(f"{path}: {error}") from error
+    settings = {**_settings_beside(f"{stem}.settings"), **flags}
+    async with MockGateway(script) as gateway:
+        options = SessionOptions(
+            workspace=root, gateway=gateway.url, state_dir=state_dir, settings=settings, approve_all=True
+        )
+        async with open_recorded(options, None, take, None) as session:
+            result = await session.run(_PROMPT)
+    if result.status != "TASK_COMPLETED":
+        raise UsageError(f"{path}: the session does not come to its end: {result.reason}: {result.message}")
 
 
-def _read_ended(paths: SessionPaths) -> Recorded:
+def _make_workspace(template: str, root: str) -> None:
+    if os.path.isdir(template):
+        shutil.copytree(template, root, symlinks=True)
+    else:
+        os.makedirs(root)
+
+
+def _settings_beside(path: str) -> dict[str, Any]:
+    """The settings of a recording, by key; `${here}` in it stands for its directory. Raises UsageError."""
     try:
-        with open(os.path.join(paths.artifacts, "session_history"), "rb") as handle:
-            messages = orjson.loads(handle.read())
-        with open(paths.result, "rb") as handle:
-            result = orjson.loads(handle.read())
-        encoded = [orjson.dumps(message) for message in messages]
-        return Recorded(encoded, str(result["workspace"]), {}, dict(result.get("started", {})))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise SessionNotFound(
-            f"there is no session {paths.session_id} with its history on this disk; `agent-host sessions` lists all"
-        ) from error
-
-
-def decisions(paths: SessionPaths) -> tuple[dict[str, Decided], dict[str, Decided]]:
-    """Policy's word on each call as the model made it, and on each edited form, from the run log; of several the
-    last."""
-    found: tuple[dict[str, Decided], dict[str, Decided]] = ({}, {})
-    for path in run_logs(paths.events):
-        try:
-            with open(path, "rb") as handle:
-                for line in handle:
-                    _note_decision(line, *found)
-        except OSError:
-            continue
+        text = read_regular_file(path).decode().replace("${here}", os.path.dirname(path))
+        sections = tomllib.loads(text)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    found: dict[str, Any] = {}
+    for section, content in sections.items():
+        if section in SETTINGS or not isinstance(content, dict):
+            found[section] = content
+        else:
+            found |= {f"{section}.{name}": value for name, value in content.items()}
     return found
 
 
-def _note_decision(line: bytes, asked: dict[str, Decided], edited: dict[str, Decided]) -> None:
+def name_of(recording: str) -> str:
+    """The name of a recording in a baseline."""
+    return os.path.basename(recording).rpartition(".")[0] if recording.endswith(_SCRIPTS) else recording
+
+
+def read_baseline(path: str) -> dict[str, RecordedCost]:
+    """The costs of a baseline, by name. Raises UsageError."""
     try:
-        event = orjson.loads(line)
-        payload = event["payload"]
-        if event["eventType"] == EventType.TOOL_REQUESTED and "decision" in payload:
-            said = Decided(str(payload["decision"]), payload.get("argumentsSha256"), payload.get("capability"))
-            (edited if payload.get("edited") else asked)[str(payload["toolCallId"])] = said
-    except (ValueError, TypeError, KeyError):
-        return  # a line that a crash has cut
-
-
-def find_edits(record: Recorded, edited: dict[str, Decided]) -> dict[str, dict[str, Any] | None]:
-    """The arguments of each edited form by call id, None where they are not on record.
-
-    They stand beside the result; in records of earlier versions the note in front of it has them, and cuts what is
-    long. They count when they have the hash that the run log has.
-    """
-    found: dict[str, dict[str, Any] | None] = dict.fromkeys(edited)
-    for data in record.messages:
-        if b'"toolCallId"' not in data:
-            continue
-        message = decode(data)
-        if message.tool_call_id in edited:
-            arguments = message.edited_arguments
-            if arguments is None:
-                arguments = arguments_in_note(message.content)
-            found[message.tool_call_id] = arguments if _fits(arguments, edited[message.tool_call_id]) else None
-    return {**found, **record.edited}  # a process that was killed may not have written its last events
-
-
-def _fits(arguments: dict[str, Any] | None, said: Decided) -> bool:
-    if arguments is None:
-        return False
-    # Arguments out of which a secret was taken are encoded by the standard library.
-    spelled = (orjson.dumps(arguments), json.dumps(arguments, separators=(",", ":")).encode())
-    return said.arguments_hash in {sha256_hex(one) for one in spelled}
-
-
-# Inner door: what another policy would have said to the calls of a session.
-
-NOT_ON_RECORD = "the arguments that it ran with are not on record"
-
-
-class Rejudged(NamedTuple):
-    """One call as the model made it, or the form that the person who approved it gave it.
-
-    `before` is what policy said then, None where it was not asked; `now` what it would say now, None for a form whose
-    arguments are not on record. `level` is the one that commands of the session were held at.
-    """
-
-    call: ToolCall
-    before: str | None
-    now: Decision | None
-    edited: bool = False
-    level: SandboxLevel = "none"
-
-    @property
-    def differs(self) -> bool:
-        """True if the two decisions are not the same."""
-        return self.before is not None and self.now is not None and self.before != self.now.decision
-
-    def to_wire(self) -> dict[str, Any]:
-        """A line of the list."""
-        row: dict[str, Any] = {
-            "toolCallId": self.call.call_id,
-            "toolName": self.call.name,
-            "before": self.before,
-            "now": None if self.now is None else self.now.decision,
-            "rule": None if self.now is None else self.now.rule,
-            "reason": NOT_ON_RECORD if self.now is None else self.now.reason,
-            "changed": self.differs,
+        rows = orjson.loads(read_regular_file(anchor(path)))["recordings"]
+        return {
+            name: RecordedCost(int(row["tokenEquivalents"]), int(row["firstRequestTokens"]))
+            for name, row in rows.items()
         }
-        if self.now is not None and self.now.command_scope is not None:
-            row["commandScope"] = self.now.command_scope.to_wire(self.level)
-        return row | {"edited": True} if self.edited else row
+    except OSError as error:
+        raise UsageError(f"--baseline {path}: {error.strerror}; --write-baseline makes one") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"--baseline {path}: it is no baseline: --write-baseline makes one") from error
 
 
-def rejudge_calls(
-    flags: Mapping[str, Any], *, session_id: str, workspace: str | None, state_dir: str
-) -> list[Rejudged]:
-    """Every call of the session in order, under the policy of `host.policy` in `flags`; nothing is executed.
+def baseline_of(costs: Mapping[str, RecordedCost]) -> bytes:
+    """The content of a baseline with these costs."""
+    rows = {
+        name: {"tokenEquivalents": cost.equivalents, "firstRequestTokens": cost.first_request}
+        for name, cost in sorted(costs.items())
+    }
+    return orjson.dumps({"recordings": rows}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
-    The disk is asked as it is now, in `workspace`, by default the session's. A call that was edited when it was
-    approved is judged in both its forms, each beside what policy said to that form. Raises UsageError,
-    SessionNotFound, PolicyBundleInvalid.
-    """
-    paths = _paths(state_dir, session_id)
-    record = read_record(paths)
-    root = anchor(workspace, os.path.realpath) if workspace else record.workspace
-    level = record.started.get("sandbox", LEVELS[0])
-    tried = policy_to_try(flags, workspace=root, state_dir=state_dir, session_id=session_id, level=Level(level, level))
-    now = MACHINE.now()
-    asked, edited = decisions(paths)
-    ran_with = find_edits(record, edited)
-    rows = []
-    for call in record.calls():
-        said = asked.get(call.call_id)
-        decision = tried.judge(call.name, call.arguments, now, level)
-        rows.append(Rejudged(call, None if said is None else said.decision, decision, level=level))
-        if call.call_id in ran_with:
-            then = edited.get(call.call_id)
-            arguments = ran_with[call.call_id]
-            form = call if arguments is None else ToolCall(call.call_id, call.name, arguments)
-            changed = None if arguments is None else tried.judge(form.name, form.arguments, now, level)
-            rows.append(Rejudged(form, None if then is None else then.decision, changed, edited=True, level=level))
-    return rows
+
+def compare(costs: Mapping[str, RecordedCost], before: Mapping[str, RecordedCost], most: float) -> list[Growth]:
+    """Each cost beside the baseline's; `most` is the growth that is allowed, as a part of it."""
+
+    def is_over(now: RecordedCost, then: RecordedCost | None) -> bool:
+        return then is not None and any(a > b * (1 + most) for a, b in zip(now, then, strict=True))
+
+    return [Growth(name, cost, before.get(name), is_over(cost, before.get(name))) for name, cost in costs.items()]

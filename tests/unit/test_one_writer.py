@@ -33,7 +33,6 @@ ELSEWHERE = {
     "agent_host/cli/outputs.py": "the files that the user names, opened before a session begins",
     "agent_host/cli/pipeline.py": "the summary and the outputs of a pipeline's step, which its runner names",
     "agent_host/cli/__init__.py": "the null device",
-    "agent_host/host/cost_check.py": "a temporary directory of its own, for copies of recorded workspaces",
     "agent_host/events/otel_export.py": "the state directory",
     "agent_host/events/sinks.py": "the state directory",
     "agent_host/faults/": "workspaces of its own, which no session has yet or has any more",

@@ -152,7 +152,7 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
     assert {name for name in naming if name.startswith("agent_host.host.")} == {
         f"agent_host.host.{name}"
         for name in (
-            *("connection_checks", "dry_runs", "environment", "first_provider", "machine_checks", "opening", "records"),
+            *("dry_runs", "environment", "first_provider", "machine_checks", "opening", "records"),
             *("options", "own_policy", "replay", "sessions", "undo"),
         )
     }
