@@ -15,8 +15,8 @@ from agent_host.errors import UsageError
 from agent_host.events import EventType
 from agent_host.host.secrets import token_name
 from agent_host.http import TlsContext, displayable_url, is_loopback
-from agent_host.llm.known_dialects import check_headers, check_token, check_url, gateway_name, is_by_proxy, place_of
 from agent_host.llm.deferred import KnownModels
+from agent_host.llm.known_dialects import check_headers, check_token, check_url, gateway_name, is_by_proxy, place_of
 from agent_host.loop.progress import AnswerForm
 from config import json_text
 from config.lean_typing import NamedTuple

@@ -29,11 +29,11 @@ from agent_host.host.sandboxing import level_of, try_levels
 from agent_host.host.secrets import Tokens
 from agent_host.http import displayable_url, httpx, is_loopback, usable_in_header
 from agent_host.ids import MACHINE
+from agent_host.llm.deferred import KnownModels
 from agent_host.llm.known_dialects import (
     dialect_of_script,
     dialect_of_settings,
 )
-from agent_host.llm.deferred import KnownModels
 from agent_host.services import TOOLS_TOKEN_VARIABLE, endpoints
 from agent_host.testing.script import Script, ScriptError
 from agent_host.thread.messages import AUTO, ESTIMATE, TokenizerUnavailable, counter
