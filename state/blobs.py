@@ -19,6 +19,7 @@ import os
 import stat
 import threading
 from base64 import b64decode, b64encode
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -75,10 +76,11 @@ class BlobFolder:
         self._directory = directory
         self.limit_bytes = limit_bytes
         self.refused = False  # something, for want of room
+        self.aside_bytes = 0  # stored elsewhere, and sharing the limit
         self._sizes: dict[str, int] | None = None
-        self._aside_bytes = 0
-        # What an earlier process left may be whole and not durable, so only what this one wrote counts.
-        self._durable: set[str] = set()
+        # What an earlier process left may be whole and not durable, so only what this one wrote counts, and what a
+        # checkpoint names, since it was durable before that did.
+        self.durable: set[str] = set()
         self._shared: set[str] = set()  # written by this one as well, and not durable
         self._made = False
         self._aside = itertools.count(1)  # of what is not whole yet; the folder is one process's
@@ -87,28 +89,16 @@ class BlobFolder:
     @property
     def total_bytes(self) -> int:
         """The bytes that the folder holds in all, with what was set aside."""
-        return sum(self._read_sizes().values()) + self._aside_bytes
+        return sum(self._read_sizes().values()) + self.aside_bytes
 
     @property
     def names(self) -> frozenset[str]:
         """The whole blobs that are there."""
         return frozenset(name for name in self._read_sizes() if not name.endswith(TEMPORARY))
 
-    def set_aside(self, size: int) -> None:
-        """Count `size` bytes that are stored elsewhere and share the limit."""
-        self._aside_bytes += size
-
     def has_room(self, size: int) -> bool:
         """True if `size` more bytes may be kept."""
         return self.total_bytes + size <= self.limit_bytes
-
-    def holds(self, name: str) -> bool:
-        """True if the blob is there, and durable, for all that this process knows."""
-        return name in self._durable
-
-    def trust(self, names: AbstractSet[str]) -> None:
-        """Take `names` for durable: a checkpoint names them, and they were before it did."""
-        self._durable.update(names)
 
     def put(self, *contents: bytes, limited: bool = True) -> None:
         """Keep each of `contents` under its SHA-256, durable on return; what is there already is not written again.
@@ -116,19 +106,24 @@ class BlobFolder:
         Raises StorageLimit, before anything is written, when it is `limited` and the folder may not hold all of them;
         OSError.
         """
-        new = {name: data for data in contents if (name := sha256_hex(data)) not in self._durable}
+        new = {name: data for data in contents if (name := sha256_hex(data)) not in self.durable}
         if not new:
             return
         with self._guard:
             if limited:
-                self._check_room({name: len(data) for name, data in new.items()})
+                needed = sum(len(data) for name, data in new.items() if name not in self._read_sizes())
+                if needed and not self.has_room(needed):
+                    self.refused = True
+                    raise StorageLimit(self.limit_bytes)
             if not self._made:
                 make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory), is_there=True)
                 self._made = True
             for name, data in new.items():
-                self._write(name, data, durable=True)
+                write_new(self._disk, self._path(name) + TEMPORARY, [data])
+                put_in_place(self._disk, self._path(name) + TEMPORARY, self._path(name))
+                self._read_sizes()[name] = len(data)
             self._disk.sync_directory(self._directory)
-            self._durable.update(new)
+            self.durable.update(new)
 
     def share(self, pieces: Iterable[bytes], path: str) -> tuple[str, int]:
         """Keep a content that comes in `pieces`, not durably, with `path` as a second name for the same file, and
@@ -141,22 +136,32 @@ class BlobFolder:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._directory)
         self._disk.make_private_dir(self._directory)
         temporary = self._path(f"{os.path.basename(path)}-{next(self._aside)}{TEMPORARY}")
-        hashed = _Hashed(pieces, room)
-        write_new(self._disk, temporary, hashed.pieces_within_room(), durable=False)
-        name = hashed.sha256()
+        digest, size = hashlib.sha256(), 0
+
+        def within_room() -> Iterator[bytes]:
+            # The rest is hashed only: what is there already needs no room, and only the hash says that it is.
+            nonlocal size
+            for piece in pieces:
+                digest.update(piece)
+                size += len(piece)
+                if size <= room:
+                    yield piece
+
+        write_new(self._disk, temporary, within_room(), durable=False)
+        name = digest.hexdigest()
         with self._guard:
-            if self._is_there(name, hashed.size):
+            if self._is_there(name, size):
                 self._disk.remove(temporary)
-            elif hashed.is_whole:
+            elif size <= room:
                 put_in_place(self._disk, temporary, self._path(name))
-                self._read_sizes()[name] = hashed.size
+                self._read_sizes()[name] = size
                 self._shared.add(name)
             else:
                 self._disk.remove(temporary)
                 self.refused = True
                 raise StorageLimit(self.limit_bytes)
         second_name(self._disk, self._path(name), path)
-        return name, hashed.size
+        return name, size
 
     def get(self, name: str) -> bytes | None:
         """The content called `name`; None when it is missing or no longer what its name says."""
@@ -176,7 +181,7 @@ class BlobFolder:
                 continue
             self._disk.remove(self._path(name))
             sizes.pop(name, None)
-            self._durable.discard(name)
+            self.durable.discard(name)
             self._shared.discard(name)
 
     def _is_there(self, name: str, size: int) -> bool:
@@ -185,19 +190,7 @@ class BlobFolder:
         status = self._disk.status(self._path(name)) if name in self._read_sizes() else None
         if status is None or status.size != size:
             return False
-        return self.get(name) is not None if size <= _READ_AT_ONCE_BYTES else name in self._shared | self._durable
-
-    def _check_room(self, sizes: dict[str, int]) -> None:
-        needed = sum(size for name, size in sizes.items() if name not in self._read_sizes())
-        if needed and not self.has_room(needed):
-            self.refused = True
-            raise StorageLimit(self.limit_bytes)
-
-    def _write(self, name: str, data: bytes, *, durable: bool) -> None:
-        temporary = self._path(name) + TEMPORARY
-        write_new(self._disk, temporary, [data], durable=durable)
-        put_in_place(self._disk, temporary, self._path(name))
-        self._read_sizes()[name] = len(data)
+        return self.get(name) is not None if size <= _READ_AT_ONCE_BYTES else name in self._shared | self.durable
 
     def _read_sizes(self) -> dict[str, int]:
         if self._sizes is None:
@@ -209,32 +202,15 @@ class BlobFolder:
         return os.path.join(self._directory, name)
 
 
-class _Hashed:
-    """Pieces on their way to a file. When `room` bytes have passed the rest is hashed only: what is there already needs
-    no room, and only the hash says that it is."""
+# The parts of a message that may be large, besides its `content`: lists of objects, and the field of each.
+_LARGE_FIELDS = (("toolCalls", "arguments"), ("blocks", "raw"), ("images", "data"))
 
-    def __init__(self, pieces: Iterable[bytes], room: int) -> None:
-        self.size = 0
-        self._pieces = pieces
-        self._room = room
-        self._digest = hashlib.sha256()
 
-    def pieces_within_room(self) -> Iterator[bytes]:
-        """The pieces."""
-        for piece in self._pieces:
-            self._digest.update(piece)
-            self.size += len(piece)
-            if self.size <= self._room:
-                yield piece
-
-    @property
-    def is_whole(self) -> bool:
-        """True if all of it has gone to the file."""
-        return self.size <= self._room
-
-    def sha256(self) -> str:
-        """Of all pieces."""
-        return self._digest.hexdigest()
+def _large_fields(wire: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    yield wire, "content"
+    for name, key in _LARGE_FIELDS:
+        for holder in wire.get(name, ()):
+            yield holder, key
 
 
 def shorten(message: bytes) -> tuple[bytes, list[bytes]]:
@@ -243,25 +219,13 @@ def shorten(message: bytes) -> tuple[bytes, list[bytes]]:
         return message, []
     wire = orjson.loads(message)
     parts: list[bytes] = []
-    content = wire["content"].encode()
-    if len(content) > LARGE_BYTES:
-        wire |= {"content": "", "contentBlob": _reference(content)}
-        parts.append(content)
-    for call in wire.get("toolCalls", ()):
-        arguments = orjson.dumps(call["arguments"])
-        if len(arguments) > LARGE_BYTES:
-            call |= {"arguments": {}, "argumentsBlob": _reference(arguments)}
-            parts.append(arguments)
-    for block in wire.get("blocks", ()):
-        raw = block["raw"].encode()
-        if len(raw) > LARGE_BYTES:
-            block |= {"raw": "", "rawBlob": _reference(raw)}
-            parts.append(raw)
-    for image in wire.get("images", ()):
-        data = b64decode(image["data"])
-        if len(data) > LARGE_BYTES and b64encode(data).decode() == image["data"]:  # else it would come back changed
-            image |= {"data": "", "dataBlob": _reference(data)}
-            parts.append(data)
+    for holder, key in _large_fields(wire):
+        value = holder[key]
+        part = orjson.dumps(value) if key == "arguments" else b64decode(value) if key == "data" else value.encode()
+        # A picture whose base64 has another form would come back changed.
+        if len(part) > LARGE_BYTES and (key != "data" or b64encode(part).decode() == value):
+            holder |= {key: {} if key == "arguments" else "", f"{key}Blob": _reference(part)}
+            parts.append(part)
     return (orjson.dumps(wire), parts) if parts else (message, [])
 
 
@@ -317,18 +281,8 @@ def _reference(data: bytes) -> dict[str, Any]:
     return {"sha256": sha256_hex(data), "bytes": len(data)}
 
 
-def _holders(wire: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    if "contentBlob" in wire:
-        yield wire, "content"
-    for call in wire.get("toolCalls", ()):
-        if "argumentsBlob" in call:
-            yield call, "arguments"
-    for block in wire.get("blocks", ()):
-        if "rawBlob" in block:
-            yield block, "raw"
-    for image in wire.get("images", ()):
-        if "dataBlob" in image:
-            yield image, "data"
+def _holders(wire: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    return [(holder, key) for holder, key in _large_fields(wire) if f"{key}Blob" in holder]
 
 
 # Large values of a session: first versions of files, and the large parts of its messages. What is new waits in the
@@ -338,6 +292,7 @@ def _holders(wire: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
 _MAX_INLINE_BYTES = 64 * 1024
 
 
+@dataclass(slots=True)
 class SnapshotThread:
     """The messages of one snapshot and what they name; another thread may write it while the session goes on.
 
@@ -345,28 +300,20 @@ class SnapshotThread:
     shortened in the snapshot, by their place; those before `examined` are known.
     """
 
-    def __init__(
-        self,
-        blobs: BlobFolder,
-        thread: list[bytes],
-        inline: dict[str, bytes],
-        short: dict[int, bytes],
-        examined: int,
-    ) -> None:
-        self._blobs = blobs
-        self._examined = examined
-        self.thread = thread
-        self.inline = inline
-        self.short = short
+    blobs: BlobFolder
+    thread: list[bytes]
+    inline: dict[str, bytes]
+    short: dict[int, bytes]
+    examined: int
 
     def write(self) -> list[bytes]:
         """The messages as they are to stand in the snapshot; what they name has a file, durable on return. Raises
         OSError."""
-        self._blobs.put(*self.inline.values(), limited=False)  # there was room when they were taken
-        new = {place: shorten(self.thread[place]) for place in range(self._examined, len(self.thread))}
+        self.blobs.put(*self.inline.values(), limited=False)  # there was room when they were taken
+        new = {place: shorten(self.thread[place]) for place in range(self.examined, len(self.thread))}
         large = {place: (short, parts) for place, (short, parts) in new.items() if parts}
         with contextlib.suppress(StorageLimit):  # then they stay where they are
-            self._blobs.put(*(part for _, parts in large.values() for part in parts))
+            self.blobs.put(*(part for _, parts in large.values() for part in parts))
             self.short |= {place: short for place, (short, _) in large.items()}
         if not self.short:
             return self.thread
@@ -380,7 +327,7 @@ class LargeValues:
         self.blobs = blobs
         # What stands in the journal alone, and what the next record takes there.
         self._inline: dict[str, bytes] = {}
-        self._to_record: dict[str, str] = {}
+        self.to_record: dict[str, str] = {}  # base64 by name
         # Messages as they stand in snapshots, by their place in the thread, where that is not as they are.
         self._short: dict[int, bytes] = {}
         self._examined = 0
@@ -394,7 +341,7 @@ class LargeValues:
     def put(self, data: bytes) -> str:
         """See `FileSession.keep`."""
         name = sha256_hex(data)
-        if name in self._inline or self.blobs.holds(name):
+        if name in self._inline or name in self.blobs.durable:
             return name
         try:
             if len(data) > _MAX_INLINE_BYTES:
@@ -408,21 +355,13 @@ class LargeValues:
         except OSError:
             return UNAVAILABLE
         self._inline[name] = data
-        self._to_record[name] = b64encode(data).decode()
+        self.to_record[name] = b64encode(data).decode()
         return name
 
     def get(self, name: str) -> bytes | None:
         """See `FileSession.kept`."""
         inline = self._inline.get(name)
         return self.blobs.get(name) if inline is None else inline
-
-    def to_record(self) -> dict[str, str]:
-        """The values that the next record is to carry: base64 by name. `recorded` says that it does."""
-        return self._to_record
-
-    def mark_recorded(self) -> None:
-        """The record has what `to_record` gave."""
-        self._to_record = {}
 
     def take_over(
         self,
@@ -436,7 +375,7 @@ class LargeValues:
         name blobs, how many messages were `examined`, and blobs that are `lost`. Whatever a checkpoint names was
         durable before it did."""
         self._inline, self._short, self._examined = inline, short, examined
-        self.blobs.trust(self.blobs_to_keep(first_versions) - frozenset(lost) - inline.keys())
+        self.blobs.durable |= self.blobs_to_keep(first_versions) - frozenset(lost) - inline.keys()
 
     def blobs_to_keep(self, first_versions: Iterable[str]) -> frozenset[str]:
         """The blobs that the session needs: those of its messages and its `first_versions` of files."""
@@ -452,5 +391,5 @@ class LargeValues:
         """The snapshot that was made with `written` is in place: go on from it."""
         for name in written.inline:
             self._inline.pop(name, None)
-            self._to_record.pop(name, None)
+            self.to_record.pop(name, None)
         self._short, self._examined = written.short, len(written.thread)

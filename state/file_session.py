@@ -183,10 +183,10 @@ class FileSession:
         """Fold one record over the state and write it; on return it survives the death of this process, and after
         `sync` that of the machine. Raises WriteFailed, and then the state has the record all the same: the next
         write that succeeds carries it."""
-        fields = encode(record, self._kept.to_record())
+        fields = encode(record, self._kept.to_record)
         fold(self.state, record)
         self.state.seq += 1
-        self._kept.mark_recorded()
+        self._kept.to_record = {}
         if self._journal is None or self._journal.broken:
             self.compact()
         else:
@@ -201,7 +201,7 @@ class FileSession:
         journal = self._journal
         if journal is None:
             raise WriteFailed("the journal was not renewed")
-        fields = encode(record, self._kept.to_record())
+        fields = encode(record, self._kept.to_record)
         self.state.seq += 1
         try:
             journal.append(fields, message_of(record))
@@ -211,7 +211,7 @@ class FileSession:
             with contextlib.suppress(WriteFailed):
                 self.compact()
             raise
-        self._kept.mark_recorded()
+        self._kept.to_record = {}
 
     def sync(self) -> None:
         """Make everything appended so far durable: one sync, but for what a compaction adds. A journal that failed

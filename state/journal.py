@@ -309,7 +309,7 @@ class Archive:
                 return
             for (path, target), size in zip(wanted, sizes, strict=True):
                 self._put(path, target)
-                self._blobs.set_aside(size)
+                self._blobs.aside_bytes += size
             self._is_begun = True
 
     def seal(self) -> None:
@@ -334,7 +334,7 @@ class Archive:
     def _begin(self) -> None:
         make_durable_dir(self._disk, self._paths.archive, within=self._paths.records)
         names = self._disk.names(self._paths.archive)
-        self._blobs.set_aside(sum(self._size(self._path(name)) for name in names))
+        self._blobs.aside_bytes += sum(self._size(self._path(name)) for name in names)
         self._is_begun = any(name.endswith(ARCHIVED_JOURNAL) for name in names)
         self._is_full = FULL in names
 

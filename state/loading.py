@@ -36,7 +36,7 @@ from state.journal import (
 )
 from state.record_shapes import record_problems
 from state.records import fold, record_of
-from state.snapshot import SNAPSHOT_LIMIT_BYTES, decode_snapshot
+from state.snapshot import decode_snapshot
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder
@@ -70,16 +70,10 @@ class LoadedFiles:
     unusable: Checkpoint | None = None
 
 
-def find(
-    disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES
-) -> LoadedFiles:
+@translate_errors("reading the checkpoint")
+def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int) -> LoadedFiles:
     """Read a session without changing anything; a snapshot above the limit is not read. Raises NoSuchSession,
     UnknownVersion, TooLarge, Untrusted, WriteFailed."""
-    with translate_errors("reading the checkpoint"):
-        return _find(disk, paths, blobs, snapshot_limit_bytes)
-
-
-def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int) -> LoadedFiles:
     readable = _check_owner(disk, paths)
     _refuse_large(disk, paths.snapshot, snapshot_limit_bytes)
     data, snapshot_problem = _read(disk, paths.snapshot)
@@ -90,10 +84,8 @@ def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_byt
         raise no_such(disk, paths)
     beside = _Beside(disk, paths, blobs, snapshot_limit_bytes)
     whole = mend(content, beside.older(), paths.session_id) if content.torn_bytes else None
-    if whole is not None:
-        content = whole
-    found = _fold_all(data, content.records, beside)
-    found.journal, found.readable = content, readable
+    found = _fold_all(data, (whole or content).records, beside)
+    found.journal, found.readable = whole or content, readable
     found.restored = found.restored or whole is not None
     found.damage = problem or found.damage
     if found.state is None:
@@ -151,15 +143,18 @@ class _Beside(NamedTuple):
         """The whole records of the journal before."""
         return parse(_read(self.disk, self.paths.previous_journal)[0] or b"").records
 
-    def fold(self, found: LoadedFiles, records: list[JournalLine]) -> Checkpoint | None:
-        """The state that the journal with `records` goes on from, from the snapshot before the newest; None where that
-        pair is damaged as well, or ends before the journal begins."""
-        _refuse_large(self.disk, self.paths.previous_snapshot, self.snapshot_limit_bytes)
-        data, _ = _read(self.disk, self.paths.previous_snapshot)
-        if data is None or not records:
-            return None
-        older = self.older()
+    def fold(self, found: LoadedFiles, opening: dict[str, Any], records: list[JournalLine]) -> Checkpoint | None:
+        """The state that the journal with `records` goes on from: a small one stands in its `opening`, a large one
+        comes from the snapshot before the newest. None where that is damaged as well, or ends before the journal begins."""
+        small = opening.get(SNAPSHOT)
         try:
+            if isinstance(small, str):
+                return _decode(small.encode(), found, self.blobs)
+            _refuse_large(self.disk, self.paths.previous_snapshot, self.snapshot_limit_bytes)
+            data, _ = _read(self.disk, self.paths.previous_snapshot)
+            if data is None or not records:
+                return None
+            older = self.older()
             state = _decode(data, found, self.blobs)
             if older and fields_of_line(older[0]).get("sessionId") == self.paths.session_id:
                 for record in older:
@@ -184,7 +179,7 @@ def _fold_all(data: bytes | None, records: list[JournalLine], beside: _Beside) -
         # No flipped bit takes a file away. Who did may have meant it, so that is damage, and reported before the
         # session goes on.
         found.restored = data is not None
-        instead = _instead(found, opening, records, beside)
+        instead = beside.fold(found, opening, records)
         if instead is None or not found.restored:
             found.damage = str(error)
         if instead is None:
@@ -208,31 +203,19 @@ def _fold_all(data: bytes | None, records: list[JournalLine], beside: _Beside) -
     return found
 
 
-def _instead(
-    found: LoadedFiles, opening: dict[str, Any], records: list[JournalLine], beside: _Beside
-) -> Checkpoint | None:
-    small = opening.get(SNAPSHOT)
-    if isinstance(small, str):
-        try:
-            return _decode(small.encode(), found, beside.blobs)
-        except Damaged:
-            return None
-    return beside.fold(found, records)
-
-
 def _decode(data: bytes, found: LoadedFiles, blobs: BlobFolder) -> Checkpoint:
     found.short, found.lost = {}, []
-    state = decode_snapshot(data, lambda place, message: _whole(place, message, found, blobs))
+
+    def restore_message(place: int, message: bytes) -> bytes:
+        whole, lost = restore(message, blobs.get)
+        if whole is not message:
+            found.short[place] = message
+            found.lost += lost
+        return whole
+
+    state = decode_snapshot(data, restore_message)
     found.in_snapshot = len(state.thread)
     return state
-
-
-def _whole(place: int, message: bytes, found: LoadedFiles, blobs: BlobFolder) -> bytes:
-    whole, lost = restore(message, blobs.get)
-    if whole is not message:
-        found.short[place] = message
-        found.lost += lost
-    return whole
 
 
 def _fold(state: Checkpoint, record: JournalLine, inline: dict[str, bytes]) -> None:

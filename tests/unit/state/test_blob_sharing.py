@@ -148,7 +148,7 @@ def test_what_is_durable_is_not_written_again() -> None:
     blobs.put(b"more")
     written = [line for line in disk.calls.log[before:] if "make_private_dir" in line or "sync_directory" in line]
     assert len(written) == 1, "the folder is made once"
-    blobs.trust({sha256_hex(b"trusted")})
+    blobs.durable |= {sha256_hex(b"trusted")}
     before = disk.calls.count
     blobs.put(b"trusted")
     assert disk.calls.count == before
