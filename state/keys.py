@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from state.disk import LOCAL_DISK, boot_id, make_durable_dir, replace_atomically, write_new
-from state.errors import Damaged, InvalidSessionId, translate_errors
-from state.locations import SessionPaths, check_session_id
+from state.errors import Damaged, translate_errors
+from state.locations import SessionPaths, check_session_id, is_session_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,12 +44,9 @@ def session_of(state_dir: str, key: str) -> str:
     InvalidSessionId, and Damaged for a record that cannot be read: it may name a session."""
     path = _path(state_dir, key)
     kept = _read(path)
-    if kept is None:
-        return key
-    named = kept.get("sessionId")
-    if isinstance(named, str):
-        with contextlib.suppress(InvalidSessionId):
-            return check_session_id(named)
+    named = key if kept is None else kept.get("sessionId")
+    if isinstance(named, str) and is_session_id(named):
+        return named
     raise Damaged(f"{path} names no session")
 
 
@@ -93,7 +90,8 @@ def leave_stub(state_dir: str, session_id: str, options: dict[str, Any] | None, 
         kept = {"sessionId": session_id, "started": options.get("started", {})}
     if kept is None and damaged:  # nothing says whether its id was chosen: the safe answer
         kept = {"sessionId": session_id, "started": {"key": session_id}}
-    if kept is None or not _was_chosen(kept):
+    started = {} if kept is None else kept.get("started")
+    if not isinstance(started, dict) or not isinstance(started.get("key"), str):  # its id was not chosen
         return
     stub = SessionPaths(state_dir, session_id).stub
     make_durable_dir(LOCAL_DISK, os.path.dirname(stub), within=state_dir)
@@ -113,11 +111,6 @@ def _read(path: str) -> dict[str, Any] | None:
     if not isinstance(kept, dict):
         raise Damaged(f"{path} holds no object")
     return kept
-
-
-def _was_chosen(kept: dict[str, Any]) -> bool:
-    started = kept.get("started")
-    return isinstance(started, dict) and isinstance(started.get("key"), str)
 
 
 def _path(state_dir: str, key: str) -> str:

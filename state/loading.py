@@ -145,7 +145,7 @@ class _Beside(NamedTuple):
 
     def fold(self, found: LoadedFiles, opening: dict[str, Any], records: list[JournalLine]) -> Checkpoint | None:
         """The state that the journal with `records` goes on from: a small one stands in its `opening`, a large one
-        comes from the snapshot before the newest. None where that is damaged as well, or ends before the journal begins."""
+        comes from the snapshot before the newest. None where that is damaged as well, or ends before the journal."""
         small = opening.get(SNAPSHOT)
         try:
             if isinstance(small, str):

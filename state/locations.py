@@ -51,9 +51,14 @@ def _xdg(variable: str, default: str) -> str:
     return chosen if os.path.isabs(chosen) else expand_home(default)
 
 
+def is_session_id(name: str) -> bool:
+    """True if `name` is safe as a file name."""
+    return _SESSION_ID.fullmatch(name) is not None
+
+
 def check_session_id(session_id: str) -> str:
     """`session_id` itself when it is safe as a file name, else InvalidSessionId."""
-    if not _SESSION_ID.fullmatch(session_id):
+    if not is_session_id(session_id):
         shown = session_id if len(session_id) <= _SHOWN_CHARS else f"{session_id[:_SHOWN_CHARS]}…"
         raise InvalidSessionId(f"{shown!r}: a session id is 1 to 128 of the characters A-Z a-z 0-9 _ -")
     return session_id

@@ -26,7 +26,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -34,7 +34,6 @@ from state import temporary
 from state.disk import LOCAL_DISK, SessionLock, holder
 from state.errors import (
     Damaged,
-    InvalidSessionId,
     NoSuchSession,
     SessionLocked,
     TooLarge,
@@ -44,7 +43,7 @@ from state.errors import (
 )
 from state.file_store import FileCheckpointStore
 from state.keys import leave_stub
-from state.locations import PREVIOUS, SessionPaths, check_session_id
+from state.locations import PREVIOUS, SessionPaths, check_session_id, is_session_id
 from state.snapshot import SNAPSHOT_LIMIT_BYTES
 from state.temporary import BY_DESCRIPTOR, Folder, is_directory, is_link
 
@@ -69,7 +68,7 @@ _NOT_OURS = (UnknownVersion, TooLarge, Untrusted, WriteFailed)
 _MAX_RESULT_BYTES = 64 * 1024 * 1024
 
 
-class SessionPruner:
+class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
     """The sessions under one state directory, as pruning sees them. `now` in seconds since the epoch; a snapshot above
     `snapshot_limit_bytes` is not looked into.
 
@@ -87,20 +86,14 @@ class SessionPruner:
             self._checkpoints = opened.enter_context(Folder(os.path.join(state_dir, "checkpoints"), root))
             self._opened = opened.pop_all()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
     def survey(self) -> list[Stored]:
         """Every session, by id. Changes nothing. Raises OSError when a folder cannot be listed."""
         parts = self._all_parts()
-        folders = {name for name in self._sessions.names() if _is_session_id(name)}
-        rows = (
-            self._look(session_id, parts.get(session_id, _NOTHING)) for session_id in sorted(parts.keys() | folders)
-        )
-        return [row for row in rows if row is not None]
+        ids = sorted(parts.keys() | set(filter(is_session_id, self._sessions.names())))
+        return [row for one in ids if (row := self._look(one, parts.get(one, _NOTHING))) is not None]
 
     def look(self, session_id: str) -> Stored | None:
         """One session, None where there is none of this id. Raises OSError, InvalidSessionId."""
@@ -110,8 +103,8 @@ class SessionPruner:
         """Leftovers of interrupted removals and of cut-off ends: bytes by session id. Changes nothing. Raises OSError
         when a folder cannot be listed."""
         parts = self._all_parts()
-        folders = {name.removesuffix(_SUFFIX) for name in self._sessions.names() if name.endswith(_SUFFIX)}
-        folders = {name for name in folders if _is_session_id(name)}
+        marked = (name.removesuffix(_SUFFIX) for name in self._sessions.names() if name.endswith(_SUFFIX))
+        folders = set(filter(is_session_id, marked))
         found: dict[str, int] = {}
         for session_id in sorted(parts.keys() | folders):
             going = self._going(session_id, parts.get(session_id, _NOTHING))
@@ -186,8 +179,9 @@ class SessionPruner:
         last_used = self._last_used(paths, parts, standing, real=real)
         if last_used is None:
             last_used = self._now if folder is None else folder.st_mtime
-        if standing is Standing.ENDED and self._may_be_starting(paths, last_used, real=real):
-            standing = Standing.HELD
+        is_recent = real and self._now - last_used < _STARTING_S
+        if standing is Standing.ENDED and is_recent and not os.path.lexists(paths.result):
+            standing = Standing.HELD  # it may be starting
         size = self._size(session_id, parts) + (self._sessions.size(session_id) if real else 0)
         return Stored(session_id, last_used, size, standing)
 
@@ -195,9 +189,6 @@ class SessionPruner:
         """The session's folder, or the link in its place; a file there is not ours."""
         found = self._sessions.stat(session_id)
         return found if found is not None and (is_directory(found) or is_link(found)) else None
-
-    def _may_be_starting(self, paths: SessionPaths, last_used: float, *, real: bool) -> bool:
-        return real and self._now - last_used < _STARTING_S and not os.path.lexists(paths.result)
 
     def _last_used(
         self, paths: SessionPaths, parts: AbstractSet[str], standing: Standing, *, real: bool
@@ -219,7 +210,7 @@ class SessionPruner:
         found: dict[str, set[str]] = {}
         for name in self._checkpoints.names():
             session_id, dot, part = name.partition(".")
-            if dot and _is_session_id(session_id):
+            if dot and is_session_id(session_id):
                 found.setdefault(session_id, set()).add(part)
         return found
 
@@ -234,10 +225,9 @@ class SessionPruner:
         replaced = OSError(errno.ELOOP, "it was replaced meanwhile", self._checkpoints.path)
         if not self._checkpoints.is_current():  # the lock is opened by its path, and written to
             raise replaced
-        try:
+        lock = None
+        with contextlib.suppress(SessionLocked):
             lock = SessionLock.acquire(path, session_id)
-        except SessionLocked:
-            lock = None
         if lock is None:
             yield False
             return
@@ -312,17 +302,7 @@ def _change_time(path: str) -> float | None:
         return None
 
 
-def _is_session_id(name: str) -> bool:
-    try:
-        check_session_id(name)
-    except InvalidSessionId:
-        return False
-    return True
-
-
-# What is kept of sessions, and for how long: the choice by age, count and size (SK 6/7, AH 9.6).
-#
-# Pure; `state.prune` looks at what lies on disk and removes it.
+# What is kept of sessions, and for how long: the choice by age, count and size (SK 6/7, AH 9.6). Pure.
 
 
 class Standing(StrEnum):

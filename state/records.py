@@ -1,8 +1,8 @@
 """The records of a session's journal: one class for each, with its kind, its fields and the change that it makes.
 
 A session's state is never written where it changes. The loop appends a record for each change, and `fold` applies it to
-the `Checkpoint`: live at once, after a crash again from the file. Because both run the same `fold` of the same class, a
-resumed session is in the state that the killed one was in.
+the `Checkpoint`: live at once, after a crash again from the file. Because both run the same `_fold` of the same class,
+a resumed session is in the state that the killed one was in.
 
 A class here is all there is about a record:
 
@@ -12,7 +12,7 @@ A class here is all there is about a record:
 - The annotations are the shape that a file's field must have; `state.record_shapes` derives the check from them, when a
   session is loaded and not before. A marker in `Annotated` names what the type cannot say, such as "any whole number".
 - `message` is no field: the encoded message follows the fields in the file. Its annotation names its role.
-- `fold` changes the state. It raises KeyError, TypeError, AttributeError or StopIteration if the record cannot follow
+- `_fold` changes the state. It raises KeyError, TypeError, AttributeError or StopIteration if the record cannot follow
   what came before it; callers see Damaged.
 
 Rules of a fold:
@@ -81,11 +81,9 @@ ToolMessage = Annotated[bytes, "tool"]
 
 
 class JournalRecord(Protocol):
-    """A change of a session."""
+    """A change of a session, which `fold` applies."""
 
-    def fold(self, state: Checkpoint) -> None:
-        """Apply the change to `state`."""
-        ...
+    def _fold(self, state: Checkpoint) -> None: ...
 
 
 _KINDS: Final[dict[type[JournalRecord], str]] = {}
@@ -122,8 +120,7 @@ class TaskStarted(NamedTuple):
     message: UserMessage
     options: Annotated[Mapping[str, Any], "task options"] = {}
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         if state.open_step is not None:
             raise KeyError("a task follows when the step before it is over")
         if state.task is not None:
@@ -144,8 +141,7 @@ class TaskReopened(NamedTuple):
 
     max_steps: int
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         task = state.require_task()
         if task.status == "running":
             raise KeyError("only a task that is over is opened again")
@@ -162,8 +158,7 @@ class TaskQueued(NamedTuple):
     max_steps: int
     options: Annotated[Mapping[str, Any], "task options"] = {}
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         state.queue.append(self)
 
 
@@ -175,8 +170,7 @@ class TaskSteered(NamedTuple):
     text: str
     taken_back: bool = False
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         if self.taken_back:
             state.steers.remove(self.text)
         else:
@@ -189,8 +183,7 @@ class ModeChanged(NamedTuple):
 
     mode: ModeRow
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         if self.mode.get("model") != state.mode.get("model") and state.task is not None:
             state.task.options = {name: value for name, value in state.task.options.items() if name != "model"}
         if self.mode.get("sandbox") != state.mode.get("sandbox"):
@@ -204,8 +197,7 @@ class TaskUnqueued(NamedTuple):
 
     task_id: str
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         state.queue.remove(next(queued for queued in state.queue if queued.task_id == self.task_id))
 
 
@@ -232,8 +224,7 @@ class TurnTaken(NamedTuple):
     model: str | None = None
     sandbox: Annotated[Mapping[str, Any], "sandbox"] = {}
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         task = state.require_task()
         if state.open_step is not None:
             raise KeyError("a turn needs a step before it that is over")
@@ -262,8 +253,7 @@ class ApprovalAsked(NamedTuple):
     call_id: str
     approval_id: str
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         call = state.open_call(self.call_id)
         call.gated, call.approval_id, call.answer = True, self.approval_id, None
 
@@ -285,8 +275,7 @@ class ApprovalAnswered(NamedTuple):
     arguments: EditedArguments | None = None
     answered_by: Answerer | None = None
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         call = state.open_call(self.call_id)
         call.gated, call.approval_id, call.answer = True, self.approval_id, self
 
@@ -305,8 +294,7 @@ class ApprovalGranted(NamedTuple):
     policy_bundle_version: str | None = None
     granted_at: str | None = None
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         state.grants.append(self)
 
 
@@ -317,8 +305,7 @@ class CallStarted(NamedTuple):
     call_id: str
     effect: FileEffect | None = None
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         call = state.open_call(self.call_id)
         call.started = True
         if self.effect is not None:
@@ -352,8 +339,7 @@ class CallFinished(NamedTuple):
     uris: Sequence[str] = ()
     coloured: Mapping[str, str] = {}
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         call = state.open_call(self.call_id)
         call.result, call.status, call.code, call.replay = self.message, self.status, self.code, self.replay
         call.exit_code, call.duration_ms = self.exit_code, self.duration_ms
@@ -374,8 +360,7 @@ class ArtifactUploaded(NamedTuple):
     id: str
     uri: str
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         row = state.uploads.pop(self.id)
         state.artifact_uris.setdefault(row["callId"], []).append(self.uri)
 
@@ -387,8 +372,7 @@ class ArtifactGivenUp(NamedTuple):
     id: str
     why: str
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         row = state.uploads.pop(self.id)
         task = state.require_task()
         if task.task_id == row["taskId"]:  # the result of an earlier task is out
@@ -402,8 +386,7 @@ class CommandStarted(NamedTuple):
     id: str
     call_id: str
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         call, step = state.open_call(self.call_id), state.open_step
         if step is None or self.id in state.commands:
             raise KeyError("a background command is started once, by a call of the open step")
@@ -427,8 +410,7 @@ class CommandEnded(NamedTuple):
     exit_code: ExitCode | None = None
     left: int = 0
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         row = state.commands[self.id]
         if self.reason == _BY_THE_MODEL:  # the answer to its call says so
             del state.commands[self.id]
@@ -449,8 +431,7 @@ class ChangesSeen(NamedTuple):
     changed: Mapping[str, str | None] = {}
     unseen: str | None = None
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         state.see_changes(self.changed, self.unseen)
 
 
@@ -465,8 +446,7 @@ class StepCommitted(NamedTuple):
     message: SystemMessage | None = None
     dropped: int | None = None
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         task, step = state.require_task(), state.open_step
         if step is None or any(call.result is None for call in step.calls):
             raise KeyError("a step is committed when it is open and all its calls are answered")
@@ -496,8 +476,7 @@ class NoteAdded(NamedTuple):
     of_commands: Sequence[str] = ()
     steers: int = 0
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         state.thread.append(self.message)
         del state.steers[: self.steers]
         if self.of_damage:
@@ -513,8 +492,7 @@ class TaskEnded(NamedTuple):
     status: TaskStatus
     reason: OptionalText = None
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         task = state.require_task()
         task.status, task.reason = self.status, self.reason
 
@@ -532,8 +510,7 @@ class ContextCompacted(NamedTuple):
     usage: TokenUsage = NO_TOKENS
     model: str | None = None
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         state.show(self.dropped, self.cleared, self.summary)
         state.add_usage(self.usage, self.model)
 
@@ -547,8 +524,7 @@ class SessionStatusChanged(NamedTuple):
     max_steps: int | None = None
     reason: OptionalText = None
 
-    def fold(self, state: Checkpoint) -> None:
-        """See JournalRecord."""
+    def _fold(self, state: Checkpoint) -> None:
         state.session_status = self.status
         if self.policy_bundle_version is not None:
             state.policy_bundle_version = self.policy_bundle_version
@@ -568,7 +544,7 @@ _TYPES: Final = {kind: of for of, kind in _KINDS.items()}
 def fold(state: Checkpoint, record: JournalRecord) -> None:
     """Change `state` as `record` says. Raises Damaged for a record that cannot follow what came before."""
     try:
-        record.fold(state)
+        record._fold(state)  # noqa: SLF001  of a class of this module
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise Damaged(f"record {kind_of(record)!r} does not fit the state it follows") from error
 

@@ -45,13 +45,11 @@ class ToolLists:
 
     def newest(self) -> str | None:
         """The SHA-256 of the list that the source gave last, None where it never did."""
-        sha256: str | None = self._about().get("newest")
-        return sha256
+        return self._about().get("newest")
 
     def list_in_use(self) -> str | None:
         """The SHA-256 of the list that a task had last."""
-        sha256: str | None = self._about().get("inUse")
-        return sha256
+        return self._about().get("inUse")
 
     def read(self, sha256: str) -> Sequence[Mapping[str, Any]] | None:
         """The list of this SHA-256; None where it is not kept, or is not what its name says."""
@@ -155,17 +153,22 @@ def copy_lists(state_dir: str, to: str, kind: str) -> None:
 
 def _about_in(path: str) -> dict[str, Any]:
     """The record of a source, empty if it cannot be read."""
-    try:
-        about = orjson.loads(_content(path) or b"null")
-    except orjson.JSONDecodeError:
-        return {}
+    about = _json_in(path, _MAX_BYTES)
     return about if _SHAPE.fits(about) else {}
 
 
-def _content(path: str) -> bytes | None:
+def _json_in(path: str, most: int) -> Any:
+    """The JSON of a file of `most` bytes at most; None if it cannot be read."""
+    try:
+        return orjson.loads(_content(path, most) or b"null")
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _content(path: str, most: int = _MAX_BYTES) -> bytes | None:
     try:
         with open(path, "rb") as file:
-            return file.read(_MAX_BYTES + 1)
+            return file.read(most + 1)
     except OSError:
         return None
 
@@ -198,10 +201,6 @@ class ApprovedTools:
             replace_atomically(LOCAL_DISK, self._path, [content])
 
     def _tools(self) -> dict[str, str]:
-        try:
-            with open(self._path, "rb") as file:
-                kept: Any = orjson.loads(file.read(1 << 20))
-        except (OSError, orjson.JSONDecodeError):
-            return {}
+        kept = _json_in(self._path, 1 << 20)
         tools = kept.get("tools") if isinstance(kept, dict) and kept.get("workspace") == self._workspace else None
         return {name: one for name, one in tools.items() if isinstance(one, str)} if isinstance(tools, dict) else {}

@@ -356,7 +356,9 @@ class TurnChooser:
         counts: Mapping[int, int] = self._served.get(view.session, {})
         variables = {**self._variables, "turn": str(view.turn_index)}
         for turn in self._conditional:
-            if _is_left(turn, counts) and all(fill(condition, variables).met(view) for condition in turn.when or ()):
+            if _is_left(turn, counts) and all(
+                fill(condition, variables).miss(view) is None for condition in turn.when or ()
+            ):
                 return turn
         if view.position < len(self._by_position):
             for turn in self._by_position[view.position]:

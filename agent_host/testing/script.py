@@ -65,8 +65,6 @@ class RequestView:
 
 
 # Conditions on a request: what `when` matches on and `expect` insists on, one table for both.
-#
-# Each row knows how to read its value from the script and how to say what a request lacks.
 
 _EXCERPT_CHARS = 400
 
@@ -80,75 +78,61 @@ class Condition:
 
     def miss(self, view: RequestView) -> str | None:
         """None when `view` meets the condition, else the difference in words."""
-        return CONDITIONS[self.key].miss(self.value, view)
-
-    def met(self, view: RequestView) -> bool:
-        """True if `view` meets the condition."""
-        return self.miss(view) is None
+        _, field, miss = CONDITIONS[self.key]
+        return miss(self.value, getattr(view, field))
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionKind:
-    """The reader (raises `values.BadValue`) and the judge (None means met) of one condition."""
+class ConditionKind(NamedTuple):
+    """The reader of one condition (raises `values.BadValue`), the field of a request that it is about, and its judge:
+    of what is wanted and what is found; None means met."""
 
     read: Callable[[Any], Any]
-    miss: Callable[[Any, RequestView], str | None]
+    field: str
+    miss: Callable[[Any, Any], str | None]
 
 
-def _equals(field: str) -> Callable[[Any, RequestView], str | None]:
-    def miss(wanted: Any, view: RequestView) -> str | None:
-        found = getattr(view, field)
-        return None if found == wanted else f"is {found!r}, wanted {wanted!r}"
-
-    return miss
+def _equals(wanted: Any, found: Any) -> str | None:
+    return None if found == wanted else f"is {found!r}, wanted {wanted!r}"
 
 
-def _contains(field: str) -> Callable[[tuple[str, ...], RequestView], str | None]:
-    def miss(wanted: tuple[str, ...], view: RequestView) -> str | None:
-        found: str = getattr(view, field)
-        lacking = [part for part in wanted if part not in found]
-        return f"lacks {_list(lacking)} in {_excerpt(found)}" if lacking else None
-
-    return miss
+def _contains(wanted: tuple[str, ...], found: str) -> str | None:
+    lacking = [part for part in wanted if part not in found]
+    return f"lacks {_list(lacking)} in {_excerpt(found)}" if lacking else None
 
 
-def _last_matches(wanted: re.Pattern[str], view: RequestView) -> str | None:
-    return None if wanted.search(view.last_text) else f"{wanted.pattern!r} finds nothing in {_excerpt(view.last_text)}"
+def _matches(wanted: re.Pattern[str], found: str) -> str | None:
+    return None if wanted.search(found) else f"{wanted.pattern!r} finds nothing in {_excerpt(found)}"
 
 
-def _last_images(wanted: tuple[str, ...], view: RequestView) -> str | None:
-    found = view.last_images
+def _are_images(wanted: tuple[str, ...], found: tuple[str, ...]) -> str | None:
     return None if found == wanted else f"is {_list(found) or 'none'}, wanted {_list(wanted) or 'none'}"
 
 
-def _check_offered(wanted: tuple[str, ...], view: RequestView) -> str | None:
-    lacking = [name for name in wanted if name not in view.tools]
-    return f"lacks {_list(lacking)}; offered: {_list(view.tools) or 'none'}" if lacking else None
+def _are_offered(wanted: tuple[str, ...], offered: tuple[str, ...]) -> str | None:
+    lacking = [name for name in wanted if name not in offered]
+    return f"lacks {_list(lacking)}; offered: {_list(offered) or 'none'}" if lacking else None
 
 
-def _not_offered(unwanted: tuple[str, ...], view: RequestView) -> str | None:
-    found = [name for name in unwanted if name in view.tools]
+def _are_not_offered(unwanted: tuple[str, ...], offered: tuple[str, ...]) -> str | None:
+    found = [name for name in unwanted if name in offered]
     return f"offered all the same: {_list(found)}" if found else None
 
 
-def _position(wanted: tuple[int, ...], view: RequestView) -> str | None:
-    return None if view.position + 1 in wanted else f"is {view.position + 1}, wanted {' or '.join(map(str, wanted))}"
+def _is_position(wanted: tuple[int, ...], before: int) -> str | None:
+    return None if before + 1 in wanted else f"is {before + 1}, wanted {' or '.join(map(str, wanted))}"
 
 
-def _headers(wanted: Mapping[str, str | bool], view: RequestView) -> str | None:
+def _have_headers(wanted: Mapping[str, str | bool], headers: Mapping[str, str]) -> str | None:
     problems = []
     for name, value in wanted.items():
-        found = view.headers.get(name.lower())
+        found = headers.get(name.lower())
         met = (found is not None) is value if isinstance(value, bool) else found == value
         if not met:
             # A header may hold a secret: its value is shown only beside the value that the script spells out.
             shown = "absent" if found is None else "present" if isinstance(value, bool) else repr(found)
-            problems.append(f"{name} is {shown}, wanted {_parse_header(value)}")
+            asked = repr(value) if isinstance(value, str) else "present" if value else "absent"
+            problems.append(f"{name} is {shown}, wanted {asked}")
     return "; ".join(problems) or None
-
-
-def _parse_header(value: str | bool) -> str:
-    return repr(value) if isinstance(value, str) else "present" if value else "absent"
 
 
 def _list(names: list[str] | tuple[str, ...]) -> str:
@@ -163,22 +147,22 @@ def _excerpt(text: str) -> str:
 
 
 CONDITIONS: Mapping[str, ConditionKind] = {
-    "session": ConditionKind(string, _equals("session")),
-    "model": ConditionKind(string, _equals("model")),
-    "max_tokens": ConditionKind(natural, _equals("max_tokens")),
-    "stream": ConditionKind(boolean, _equals("stream")),
-    "position": ConditionKind(positions, _position),
-    "message_count": ConditionKind(natural, _equals("message_count")),
-    "system_contains": ConditionKind(strings, _contains("system")),
-    "last_role": ConditionKind(string, _equals("last_role")),
-    "last_contains": ConditionKind(strings, _contains("last_text")),
-    "last_matches": ConditionKind(pattern, _last_matches),
-    "last_tool_error": ConditionKind(boolean, _equals("last_tool_error")),
-    "last_images": ConditionKind(strings, _last_images),
-    "image_count": ConditionKind(natural, _equals("image_count")),
-    "tools": ConditionKind(strings, _check_offered),
-    "tools_absent": ConditionKind(strings, _not_offered),
-    "headers": ConditionKind(table_of(AnyOf(TEXT, FLAG)), _headers),
+    "session": ConditionKind(string, "session", _equals),
+    "model": ConditionKind(string, "model", _equals),
+    "max_tokens": ConditionKind(natural, "max_tokens", _equals),
+    "stream": ConditionKind(boolean, "stream", _equals),
+    "position": ConditionKind(positions, "position", _is_position),
+    "message_count": ConditionKind(natural, "message_count", _equals),
+    "system_contains": ConditionKind(strings, "system", _contains),
+    "last_role": ConditionKind(string, "last_role", _equals),
+    "last_contains": ConditionKind(strings, "last_text", _contains),
+    "last_matches": ConditionKind(pattern, "last_text", _matches),
+    "last_tool_error": ConditionKind(boolean, "last_tool_error", _equals),
+    "last_images": ConditionKind(strings, "last_images", _are_images),
+    "image_count": ConditionKind(natural, "image_count", _equals),
+    "tools": ConditionKind(strings, "tools", _are_offered),
+    "tools_absent": ConditionKind(strings, "tools", _are_not_offered),
+    "headers": ConditionKind(table_of(AnyOf(TEXT, FLAG)), "headers", _have_headers),
 }
 
 
@@ -298,14 +282,9 @@ class Script:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Script:
-        """Read a script: TOML when `path` ends in .toml, JSON lines when it ends in .jsonl.
-
-        With `variables`, placeholders are checked too (see `with_variables`).
-
-        Raises:
-            ScriptError: the file cannot be read, or is not a valid script.
-        """
-
+        """Read a script: TOML when `path` ends in .toml, JSON lines when it ends in .jsonl. With `variables`,
+        placeholders are checked too (see `with_variables`). Raises ScriptError if the file cannot be read, or is not a
+        valid script."""
         name = os.fspath(path)
         file = read_file(name)
         script = cls.from_turns(file.turns, variables=file.variables, name=name, count_tokens=file.count_tokens)
@@ -320,12 +299,7 @@ class Script:
         name: str = "script",
         count_tokens: bool = False,
     ) -> Script:
-        """A script from tables with the same keys as in a file.
-
-        Raises:
-            ScriptError: a turn is not valid.
-        """
-
+        """A script from tables with the same keys as in a file. Raises ScriptError if a turn is not valid."""
         read, wrong = [], list[str]()
         for number, raw in enumerate(turns, 1):
             try:
@@ -343,11 +317,8 @@ class Script:
         return cls(tuple(read), values, name, count_tokens)
 
     def with_variables(self, variables: Mapping[str, str]) -> Script:
-        """The same script, its variables overlaid with `variables`; every placeholder must then have a value.
-
-        Raises:
-            ScriptError: a turn uses a placeholder that nothing defines.
-        """
+        """The same script, its variables overlaid with `variables`; every placeholder must then have a value. Raises
+        ScriptError if a turn uses one that nothing defines."""
         known = {**self.variables, **variables}
         for turn in self.turns:
             for key in Turn.__dataclass_fields__:
@@ -388,12 +359,8 @@ def _tool_call(raw: Any) -> ScriptedCall:
     return ScriptedCall(**values)
 
 
-def _error(raw: Any) -> ErrorBody:
-    return ErrorBody(**table(raw, ERROR_KEYS, required=("message",)))
-
-
-def _stream_error(raw: Any) -> ErrorBody:
-    return ErrorBody(**table(raw, STREAM_ERROR_KEYS, required=("message",)))
+def _error_of(keys: Mapping[str, Reader]) -> Reader:
+    return lambda raw: ErrorBody(**table(raw, keys, required=("message",)))
 
 
 def _usage(raw: Any) -> Usage:
@@ -419,15 +386,9 @@ def _times(raw: Any) -> int | str:
     return whole_number(1)(raw)
 
 
-TOOL_CALL_KEYS: Mapping[str, Reader] = {
-    "name": string,
-    "arguments": _arguments,
-    "raw_arguments": string,
-    "id": string,
-}
+TOOL_CALL_KEYS: Mapping[str, Reader] = {"name": string, "arguments": _arguments, "raw_arguments": string, "id": string}
 USAGE_KEYS: Mapping[str, Reader] = dict.fromkeys(Usage.__dataclass_fields__, natural)
 ERROR_KEYS: Mapping[str, Reader] = {"type": string, "message": string}
-STREAM_ERROR_KEYS: Mapping[str, Reader] = {**ERROR_KEYS, "failed": boolean}
 TURN_KEYS: Mapping[str, Reader] = {
     "when": _conditions,
     "expect": _conditions,
@@ -445,9 +406,9 @@ TURN_KEYS: Mapping[str, Reader] = {
     "cut_after_bytes": natural,
     "pings": natural,
     "status": whole_number(400, 599),
-    "error": _error,
+    "error": _error_of(ERROR_KEYS),
     "headers": table_of(TEXT),
-    "stream_error": _stream_error,
+    "stream_error": _error_of({**ERROR_KEYS, "failed": boolean}),
     "garbage": _garbage,
     "hang": boolean,
     "times": _times,
@@ -456,15 +417,7 @@ TURN_KEYS: Mapping[str, Reader] = {
 
 _ANSWER = ("text", "thinking", "redacted_thinking", "tool_calls")
 _WAYS_TO_ANSWER = (*_ANSWER, "stream_error", "status", "garbage", "hang")
-_ANSWER_KEYS = (
-    *_ANSWER,
-    "usage",
-    "stop_reason",
-    "chunk_chars",
-    "cut_after_events",
-    "pings",
-    "stream_error",
-)
+_ANSWER_KEYS = (*_ANSWER, "usage", "stop_reason", "chunk_chars", "cut_after_events", "pings", "stream_error")
 _EXCLUDES: Mapping[str, tuple[str, ...]] = {
     "status": (*_ANSWER_KEYS, "garbage", "hang", "cut_after_bytes", "split_bytes", "chunk_delay_ms"),
     "garbage": (*_ANSWER_KEYS, "hang"),
@@ -476,11 +429,7 @@ _EXCLUDES: Mapping[str, tuple[str, ...]] = {
 
 
 def read_turn(number: int, raw: Any) -> Turn:
-    """One turn from its table.
-
-    Raises:
-        BadValue: with the path of the key below the turn.
-    """
+    """One turn from its table. Raises BadValue with the path of the key below the turn."""
     values = table(raw, TURN_KEYS)
     for key, excluded in _EXCLUDES.items():
         if key in values and (clash := next((other for other in excluded if other in values), None)):
@@ -511,11 +460,7 @@ class ScriptFile(NamedTuple):
 
 
 def read_file(path: str) -> ScriptFile:
-    """The content of a script file.
-
-    Raises:
-        ScriptError: the file cannot be read or is not well-formed.
-    """
+    """The content of a script file. Raises ScriptError if it cannot be read or is not well-formed."""
     readers = {".toml": _read_toml, ".jsonl": _read_json_lines}
     suffix = next((suffix for suffix in readers if path.endswith(suffix)), None)
     if suffix is None:

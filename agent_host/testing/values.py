@@ -93,18 +93,20 @@ def array_of(read_item: Reader) -> Callable[[Any], tuple[Any, ...]]:
     def read(raw: Any) -> tuple[Any, ...]:
         if not isinstance(raw, (list, tuple)):
             raise BadValue(f"must be an array, not {display(raw)}")
-        return tuple(_items(raw, read_item))
+        items = []
+        for index, item in enumerate(raw):
+            try:
+                items.append(read_item(item))
+            except BadValue as problem:
+                raise problem.nest(f"[{index}]") from None
+        return tuple(items)
 
     return read
 
 
 def table(raw: Any, readers: Mapping[str, Reader], required: Sequence[str] = ()) -> dict[str, Any]:
-    """The values of a table by key, each read by its reader.
-
-    Raises:
-        BadValue: not a table, a key that `readers` lacks (with the nearest one it has), a value its reader refuses, or
-            a `required` key that is missing.
-    """
+    """The values of a table by key, each read by its reader. Raises BadValue for what is no table, a key that `readers`
+    lacks (with the nearest one it has), a value its reader refuses, or a `required` key that is missing."""
     values = {}
     for key, value in _table(raw).items():
         if key not in readers:
@@ -130,14 +132,6 @@ def _table(raw: Any) -> Mapping[str, Any]:
     return raw
 
 
-def _items(raw: Iterable[Any], read_item: Reader) -> Iterable[Any]:
-    for index, item in enumerate(raw):
-        try:
-            yield read_item(item)
-        except BadValue as problem:
-            raise problem.nest(f"[{index}]") from None
-
-
 # Placeholders in scripts: `${name}` is filled in, `$${` stands for a plain `${`, anything else is left alone.
 
 T = TypeVar("T")
@@ -158,11 +152,8 @@ def names_in(value: object) -> Iterator[str]:
 
 
 def fill(value: T, variables: Mapping[str, str]) -> T:
-    """`value` with its placeholders filled. Table keys and compiled patterns stay as they are.
-
-    Raises:
-        KeyError: a placeholder's name is not in `variables`.
-    """
+    """`value` with its placeholders filled. Table keys and compiled patterns stay as they are. Raises KeyError for a
+    placeholder whose name is not in `variables`."""
     return cast("T", _fill(value, variables))
 
 

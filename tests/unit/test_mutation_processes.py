@@ -46,7 +46,7 @@ def test_a_process_that_is_started_tells_its_lines(tmp_path: Path) -> None:
     assert said() == "SESSION_COMPLETED a"
     found = mutation_processes.written_lines(into)
     source = (ROOT / "state" / "locations.py").read_text("utf-8").splitlines()
-    line = source.index("    if not _SESSION_ID.fullmatch(session_id):") + 1
+    line = source.index("    if not is_session_id(session_id):") + 1
     path = str(ROOT / "state" / "locations.py")
     assert (path, line) in found
     assert (path, line + 1) not in found, "the id is a good one"
