@@ -66,7 +66,8 @@ class JobVerdict(NamedTuple):
 def run(argv: Sequence[str]) -> int:
     """The exit code: 0, 1 when a run failed, 2 when the arguments cannot be used."""
     chosen = _parse(argv)
-    jobs = _jobs(chosen)
+    faults: Iterable[Fault] = _every_fault(chosen.scenario) if chosen.all or chosen.list else [chosen.fault]
+    jobs = [FaultJob(fault, chosen.scenario, chosen.output) for fault in faults]
     if chosen.list:
         for job in jobs:
             sys.stdout.write(job.command + "\n")
@@ -78,10 +79,8 @@ def run(argv: Sequence[str]) -> int:
             failed += _report(job, verdict, alone=not chosen.all)
         if chosen.all:
             for number in itertools.count(1, chosen.jobs):
-                batch = [
-                    FaultJob(KillAfterRecord(number + more), chosen.scenario, chosen.output)
-                    for more in range(chosen.jobs)
-                ]
+                records = map(KillAfterRecord, range(number, number + chosen.jobs))
+                batch = [FaultJob(fault, chosen.scenario, chosen.output) for fault in records]
                 verdicts = list(pool.map(try_job, batch))
                 failed += sum(_report(job, verdict, alone=False) for job, verdict in zip(batch, verdicts, strict=True))
                 if not all(verdict.reached for verdict in verdicts):
@@ -94,13 +93,13 @@ def try_job(job: FaultJob) -> JobVerdict:
     folder = Path(tempfile.mkdtemp(prefix="agent-host-run-")).resolve()
     try:
         problems = run_through(job.fault, folder, _scenario_named(job.scenario), output=job.output)
+        if problems:
+            return JobVerdict([*problems, f"kept: {folder}"])
+        verdict = JobVerdict([])
     except NotReached as error:
-        shutil.rmtree(folder)
-        return JobVerdict([str(error)], reached=False)
-    if problems:
-        return JobVerdict([*problems, f"kept: {folder}"])
+        verdict = JobVerdict([str(error)], reached=False)
     shutil.rmtree(folder)
-    return JobVerdict([])
+    return verdict
 
 
 def _scenario_named(name: str) -> Scenario:
@@ -124,11 +123,6 @@ def _report(job: FaultJob, verdict: JobVerdict, *, alone: bool) -> bool:
         sys.stdout.write(f"        {' '.join(problem.split())}\n")
     sys.stdout.flush()
     return True
-
-
-def _jobs(chosen: argparse.Namespace) -> list[FaultJob]:
-    faults: Iterable[Fault] = _every_fault(chosen.scenario) if chosen.all or chosen.list else [chosen.fault]
-    return [FaultJob(fault, chosen.scenario, chosen.output) for fault in faults]
 
 
 def _every_fault(scenario: str) -> Iterator[Fault]:

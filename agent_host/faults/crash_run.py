@@ -11,20 +11,20 @@ import stat
 import subprocess
 import sys
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from agent_host.display_text import count_noun
 from agent_host.faults.scenarios import RunOutcome, Scenario
 from agent_host.testing.gateway import MockGateway
 from state import temporary
+from state.checkpoint import TokenUsage
+from state.disk import named_pid
 from state.locations import SessionPaths
 from tool_runtime.platform import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from agent_host.testing.gateway import RequestRecord
 
@@ -35,16 +35,13 @@ _NO_SESSION = 2
 _PAUSED = 3
 # What a disturbed session may need: once for what was cut off, once to start what never began, once to clear up.
 _MAX_RESUMES = 5
-
-
 _SCRIPTS = (b"/tool_runtime/sandbox/launcher.py", b"/tool_runtime/processes/orphan_reaper.py")
 _PATIENCE_S = 10.0
 _ROOM = 4
 """Allowed increase from the first half of a session to the second: one ends while another begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """A process that has ended. `code` is negative for a signal."""
 
     pid: int
@@ -162,8 +159,7 @@ class CrashRun:
         self._was_killed |= ended.code < 0
         if "Traceback" in err or "internal error" in err:
             self.problems.append(f"a process broke down: {err.strip()}")
-        # The end counts as reported even if the process was killed while it cleaned up.
-        if self.reports_the_end(ended):
+        if self.reports_the_end(ended):  # even if it was killed while it cleaned up
             self.reported = ended
         return ended
 
@@ -176,10 +172,7 @@ class CrashRun:
     def wait_until_held(self, process: StartedProcess) -> None:
         """Until `process` has the session or has ended; a start takes differently long."""
         deadline = time.monotonic() + PATIENCE_S
-        while process.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(FileNotFoundError), open(self.paths.lock, encoding="ascii") as lock:
-                if lock.read().strip() == str(process.pid):
-                    return
+        while process.poll() is None and named_pid(self.paths.lock) != process.pid and time.monotonic() < deadline:
             time.sleep(0.002)
 
     # The end
@@ -242,14 +235,10 @@ class CrashRun:
         return problems + self.scenario.check(outcome)
 
     def _outcome(self, reported: Ended) -> RunOutcome:
-        return RunOutcome(
-            self.workspace,
-            _read_json(self.paths.result),
-            _read_json(os.path.join(self.paths.artifacts, "session_history")),
-            self.events(),
-            reported.out,
-            None if self._output == "json" else _patch_in(reported.err),
-        )
+        history = Path(self.paths.artifacts, "session_history").read_bytes()
+        patch = None if self._output == "json" else _patch_in(reported.err)
+        result = json.loads(Path(self.paths.result).read_bytes())
+        return RunOutcome(self.workspace, result, json.loads(history), self.events(), reported.out, patch)
 
     def events(self) -> list[dict[str, Any]]:
         """The run log; a line that a kill cut off is left out."""
@@ -286,12 +275,7 @@ class CrashRun:
         cached = sum(usage.cache_read_input_tokens for usage in said)
         uncached = sum(usage.input_tokens + usage.cache_creation_input_tokens for usage in said)
         written = sum(usage.cache_creation_input_tokens for usage in said)
-        total = {
-            "inputTokens": uncached + cached,
-            "outputTokens": sum(usage.output_tokens for usage in said),
-            "cachedInputTokens": cached,
-            **({"cacheWriteTokens": written} if written else {}),
-        }
+        total = TokenUsage(uncached + cached, sum(usage.output_tokens for usage in said), cached, written).to_wire()
         found = outcome.result["usage"]
         return [] if found == total else [f"usage is {found}, and the gateway reported {total}"]
 
@@ -301,27 +285,20 @@ def _thread_problems(outcome: RunOutcome) -> list[str]:
     calls = [call["id"] for message in outcome.history for call in message.get("toolCalls", [])]
     answers = [message["toolCallId"] for message in outcome.history if message["role"] == "tool"]
     turns = sum(message["role"] == "assistant" for message in outcome.history)
-    problems = []
-    if answers != calls:
-        problems.append(f"calls {calls} were answered by {answers}")
-    if len(set(answers)) != len(answers):
-        problems.append(f"a call was answered twice: {answers}")
-    if len(outcome.result["toolCalls"]) != len(answers):
-        problems.append(f"{len(answers)} calls were made, {len(outcome.result['toolCalls'])} are reported")
-    if outcome.result["stepCount"] != turns:
-        problems.append(f"{turns} turns are in the thread, {outcome.result['stepCount']} are counted")
-    return problems
+    reported, counted = len(outcome.result["toolCalls"]), outcome.result["stepCount"]
+    rules = (
+        (answers == calls, f"calls {calls} were answered by {answers}"),
+        (len(set(answers)) == len(answers), f"a call was answered twice: {answers}"),
+        (reported == len(answers), f"{len(answers)} calls were made, {reported} are reported"),
+        (counted == turns, f"{turns} turns are in the thread, {counted} are counted"),
+    )
+    return [problem for holds, problem in rules if not holds]
 
 
 def _patch_in(err: str) -> str:
     """The patch on stderr: what stands before the totals from the first file's header on."""
     start = err.find("\ndiff --git ")
     return "" if start < 0 else err[start + 1 : err.rindex("\n\n") + 1]
-
-
-def _read_json(path: str) -> Any:
-    with open(path, "rb") as handle:
-        return json.loads(handle.read())
 
 
 class Count(NamedTuple):
@@ -344,20 +321,16 @@ def growth(counts: Sequence[Count]) -> list[str]:
     half = len(counts) // 2
     if not half:
         return []
-    problems = []
-    for kind in Count._fields:
-        before, after = (max(getattr(one, kind) for one in part) for part in (counts[:half], counts[half:]))
-        if after > before + _ROOM:
-            problems.append(f"{before} {kind} became {after}")
-    return problems
+    most = ((max(part) for part in zip(*counts[place], strict=True)) for place in (slice(half), slice(half, None)))
+    rows = zip(Count._fields, *most, strict=True)
+    return [f"{before} {kind} became {after}" for kind, before, after in rows if after > before + _ROOM]
 
 
 def idle_helpers(pid: int) -> list[int]:
     """The helper processes of a host that hold no command: none in whose namespace another program runs."""
     rows = [one for one, row in current.descendants(pid).items() if row.alive]
-    helpers = {one for one in rows if _is_helper(one)}
-    own = _namespace(pid)
-    busy = {_namespace(one) for one in rows if one not in helpers} - {own}
+    helpers = {one for one in rows if any(word.endswith(_SCRIPTS) for word in _read(one, "cmdline").split(b"\0"))}
+    busy = {_namespace(one) for one in rows if one not in helpers} - {_namespace(pid)}
     return sorted(one for one in helpers if _namespace(one) not in busy)
 
 
@@ -369,14 +342,6 @@ def _leftovers_of(folder: Path, temporary: Path) -> list[str]:
     while (processes := _processes_of(folder)) and time.monotonic() < until:
         time.sleep(0.02)
     return problems + [f"process {pid} still runs: {line.decode(errors='replace')}" for pid, line in processes]
-
-
-def _is_helper(pid: int) -> bool:
-    return any(word.endswith(_SCRIPTS) for word in _command_line(pid).split(b"\0"))
-
-
-def _command_line(pid: int) -> bytes:
-    return _read(pid, "cmdline")
 
 
 def _namespace(pid: int) -> str:
@@ -391,13 +356,12 @@ def _processes_of(folder: Path) -> list[tuple[int, bytes]]:
         return []
     home = b"HOME=%b" % os.fsencode(folder)
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
-    return [(pid, _command_line(pid)) for pid in pids if home in _read(pid, "environ").split(b"\0")]
+    return [(pid, _read(pid, "cmdline")) for pid in pids if home in _read(pid, "environ").split(b"\0")]
 
 
 def _read(pid: int, name: str) -> bytes:
     try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read()
+        return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:  # it has ended
         return b""
 
@@ -406,6 +370,6 @@ def _sockets(folder: Path) -> Iterator[str]:
     for at, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(at, name)
-            with suppress(OSError):
+            with contextlib.suppress(OSError):
                 if stat.S_ISSOCK(os.lstat(path).st_mode):
                     yield path

@@ -16,8 +16,8 @@ import contextlib
 import errno
 import os
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from agent_host.faults.crash import NO_FAULTS, Calls, Faults
 from state.disk import Disk, FileStatus
@@ -355,8 +355,7 @@ class PickedOutcome:
         return TornWrite(head, tail, grown=self.pick(2) == 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Extreme:
+class _Extreme(NamedTuple):
     names: bool
     contents: bool
     tear_last: bool = False
@@ -438,17 +437,15 @@ class Inode:
         content = self.durable
         for change in self.changes:
             size = len(change.data)
-            if change.durable:
-                content = _apply(content, change, TornWrite.all_of(size))
-            else:
+            kept = TornWrite.all_of(size)
+            if not change.durable:
                 kept = outcome.write(size, first=change.number == first, last=change.number == last)
-                content = _apply(content, change, kept)
+            content = _apply(content, change, kept)
         return Inode(content, content, self.modified)
 
     def copy(self) -> Inode:
         """The same file for another process."""
-        changes = [FileWrite(each.number, each.offset, each.data, each.durable, each.lost) for each in self.changes]
-        return Inode(self.durable, self.now, self.modified, changes)
+        return replace(self, changes=[replace(each) for each in self.changes])
 
 
 def _apply(content: bytes, change: FileWrite, kept: TornWrite) -> bytes:
@@ -489,12 +486,11 @@ class Names:
     def copy(self) -> Names:
         """The same names and files for another process."""
         files: dict[int, Inode] = {}
-        made = Names(renames=list(self.renames), changes=self.changes)
-        for path, name in self.by_path.items():
-            made.by_path[path] = NameHistory(
-                name.parent, [_once(files, entry, Inode.copy) for entry in name.versions], name.durable
-            )
-        return made
+        by_path = {
+            path: replace(name, versions=[_once(files, entry, Inode.copy) for entry in name.versions])
+            for path, name in self.by_path.items()
+        }
+        return Names(by_path, list(self.renames), self.changes)
 
     def lose_power(self, outcome: PowerLossOutcome) -> Names:
         """The names at the next boot."""

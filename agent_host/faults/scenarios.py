@@ -163,8 +163,7 @@ class Effects(Scenario):
         workspace = outcome.workspace
         problems = effect_problems(workspace, EFFECTS)
         for name, content in (("note.txt", "done\n"), ("settings.ini", "colour = green\n")):
-            path = workspace / name
-            found = path.read_text() if path.exists() else None
+            found = (workspace / name).read_text() if (workspace / name).exists() else None
             if found != content:
                 problems.append(f"{name} holds {found!r}, not {content!r}")
         if not (workspace / _SECOND_NAME).samefile(workspace / "settings.ini"):
