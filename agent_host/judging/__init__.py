@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from functools import reduce
 from hashlib import sha256
@@ -12,7 +11,6 @@ from config.lean_typing import NamedTuple
 from policy.bundle import common_limits, common_llm_limits, policy_hash, scope_of_call
 from policy.decision import strictest
 from policy.names import SANDBOX_GRANT
-from policy.paths import is_absolute, join_nested, normalize, split_nested
 from policy.rules import AS_THE_BUNDLE_SAYS, check_llm
 from policy.rules.toolset import why_not_offered, withheld_by
 from state.records import FileEffect
@@ -22,12 +20,13 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from agent_host.contracts import Maker, ToolSpec, ToolStatus
+    from agent_host.judging.environment import Environment
     from agent_host.judging.facts import Scripts
     from agent_host.judging.scoping import Scoping
     from agent_host.thread.messages import ToolCall
     from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
     from policy.decision import Decision
-    from policy.facts import ActionFacts, OsFamily, PathFacts, ShellName
+    from policy.facts import ActionFacts, PathFacts
     from policy.rules import ApprovalMode, Limits, NativeExec, TaskOptions
     from state.records import ApprovalAnswered
 
@@ -177,63 +176,6 @@ class Judge:
         place = place._replace(size_bytes=None)  # one that is too large to show is kept all the same
         now, os = self.clock(), self.environment.os_family
         return all(check_tool(bundle, _READING, place, now=now, os=os).decision != "DENIED" for bundle in granting)
-
-
-class Environment(NamedTuple):
-    """The places that relative names are relative to. All paths are real, absolute strings."""
-
-    workspace: str
-    home: str | None
-    os_family: OsFamily
-    shell: ShellName
-    environment: Mapping[str, str] | None = None
-    """The environment of commands; None if not specified."""
-
-    def absolute(self, path: str) -> str:
-        """A path as a call spells it, made absolute: `~` is the home, and what is relative lies in the workspace. Links
-        are not followed, and dots stay where the path was absolute."""
-        if is_absolute(path, self.os_family):
-            return path
-        return normalize(path, self.os_family, self.workspace, self.home)
-
-
-def resolve_places(bundle: PolicyBundle, environment: Environment) -> PolicyBundle:
-    """The bundle with where the entries of its path lists really lead. For an allowed path no link inside the workspace
-    is followed: a change there would choose what is allowed."""
-    allowed = {path for entry in bundle.capabilities for path in entry.allowed_paths or ()}
-    blocked = {path for entry in bundle.capabilities for path in entry.blocked_paths or ()}
-    outside = {path: _real_outside_of(path, environment.workspace) for path in filter(_is_followed, allowed)}
-    anywhere: dict[str, str] = {}
-    for path in filter(_is_followed, blocked):
-        nested = split_nested(normalize(path, environment.os_family), environment.os_family)
-        if nested is None:
-            anywhere[path] = os.path.realpath(path)
-            continue
-        # Never as it is spelled: something might be called `**`.
-        root, name = nested
-        anywhere[path] = join_nested(os.path.realpath(root), name, environment.os_family)
-        direct = os.path.join(root, name)
-        anywhere[direct] = os.path.realpath(direct)
-    found = {"allowed": _links_of(outside), "blocked": _links_of(anywhere)}
-    return bundle.set_real_places(found) if any(found.values()) else bundle
-
-
-def _is_followed(path: str) -> bool:
-    return os.path.isabs(path) and "\0" not in path
-
-
-def _links_of(places: Mapping[str, str]) -> dict[str, str]:
-    return {path: real for path, real in places.items() if real != os.path.normpath(path)}
-
-
-def _real_outside_of(path: str, workspace: str) -> str:
-    """The real path of `path`, with no link followed inside of the real `workspace`."""
-    parts = os.path.normpath(path).split(os.sep)
-    for count in range(2, len(parts) + 1):
-        real = os.path.realpath(os.sep.join(parts[:count]))
-        if real == workspace or real.startswith(workspace.rstrip(os.sep) + os.sep):
-            return os.path.join(real, *parts[count:])
-    return os.path.realpath(path)
 
 
 # The tools of a session, by name: a value that goes to all code that asks about a tool.

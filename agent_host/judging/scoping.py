@@ -16,7 +16,7 @@ from policy.scope import STRONGEST, RepositoryFacts, ScopeFacts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from agent_host.judging import Environment
+    from agent_host.judging.environment import Environment
     from policy.bundle import PolicyBundle
     from policy.decision import Decision
     from policy.scope import CommandScope, SandboxLevel, Widening

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from agent_host.contracts import Category, ToolRouter
     from agent_host.events.emitter import Emitter, LiveOutput
     from agent_host.ids import Outside
-    from agent_host.judging import Judge
+    from agent_host.judging import Judge, PreparedCall
+    from agent_host.llm.stream import Meaning
     from agent_host.loop.cancellation import Cancellation
     from agent_host.loop.conversation import Conversation
     from agent_host.loop.progress import Progress
@@ -57,6 +58,19 @@ class Replay(NamedTuple):
     settles: tuple[str, ...]
     place: str | None = None
     approve: str | None = None
+
+
+class Step(NamedTuple):
+    """A model turn on record. `calls` are its calls with policy's decision on each; None when the step was found open
+    after a crash, where what happened to each call decides first. `stop` is the gateway's word for its end, and
+    `detail` what it said of it besides; a crash loses that."""
+
+    step_id: str
+    assistant: Message
+    meaning: Meaning
+    calls: tuple[PreparedCall, ...] | None
+    stop: str = ""
+    detail: str = ""
 
 
 MODEL_OPTION, MAX_COST_OPTION = "model", "max_cost"

@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from agent_host.judging import PreparedCall
-    from agent_host.loop import LoopContext
+    from agent_host.loop import LoopContext, Step
     from agent_host.loop.cancellation import Cancellation
-    from agent_host.loop.task import Step
     from agent_host.thread.messages import Message
 
 _STOPPED = "ended by force on request while it ran; what it had done by then is not known: inspect before you retry"

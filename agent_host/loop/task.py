@@ -55,7 +55,7 @@ from agent_host.errors import (
 from agent_host.events import EventType
 from agent_host.judging import PreparedCall, Refusal
 from agent_host.llm.known_dialects import meaning_of_old_record
-from agent_host.loop import LISTS_OPTION, MODEL_OPTION, clean_message
+from agent_host.loop import LISTS_OPTION, MODEL_OPTION, Step, clean_message
 from agent_host.loop.background import commands_to_report, see_background_changes
 from agent_host.loop.calls import run_calls
 from agent_host.loop.cancellation import TaskCancelled
@@ -84,7 +84,6 @@ from agent_host.thread.messages import (
     last_answer,
     message_tokens,
 )
-from config.lean_typing import NamedTuple
 from state.checkpoint import NO_TOKENS
 from state.records import (
     NoteAdded,
@@ -239,19 +238,6 @@ _DAMAGED = (
     "[The record of this session was damaged on disk and is whole up to here. What was done after this is not known: "
     "look at what is there before you do anything again.]"
 )
-
-
-class Step(NamedTuple):
-    """A model turn on record. `calls` are its calls with policy's decision on each; None when the step was found open
-    after a crash, where what happened to each call decides first. `stop` is the gateway's word for its end, and
-    `detail` what it said of it besides; a crash loses that."""
-
-    step_id: str
-    assistant: Message
-    meaning: Meaning
-    calls: tuple[PreparedCall, ...] | None
-    stop: str = ""
-    detail: str = ""
 
 
 async def take_turn(ctx: LoopContext) -> Step:

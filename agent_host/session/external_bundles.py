@@ -14,7 +14,6 @@ import orjson
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.events.sinks import run_logs
-from agent_host.session.handshake import own_files
 from config.policies import BUILT_IN, place_groups, template_as_written
 from config.shapes import hint_at_path
 from policy.bundle import BundleProblems, validate
@@ -38,19 +37,23 @@ def read_file_bundle(
     places: PlaceholderValues,
     now: datetime,
     *,
+    steering: tuple[str, ...],
     models: tuple[str, ...] = (),
     more_models: tuple[str, ...] = (),
     held: bool = False,
 ) -> PolicyBundle:
     """The bundle of a file's content. `models` and `more_models` are those that the configuration names (see
-    `BuiltIns`); `held`: a sandbox holds commands. Raises BundleProblems."""
+    `BuiltIns`), `steering` the files that steer this program for its user, which no tool may change; `held`: a sandbox
+    holds commands. Raises BundleProblems."""
     groups = place_groups()
-    groups["steering"] = [*groups["steering"], *own_files()]
+    groups["steering"] = [*groups["steering"], *steering]
     built_ins = BuiltIns(BUILT_IN, template_as_written, models, more_models)
     return parse_file_bundle(raw, places=places._replace(groups=groups), built_ins=built_ins, now=now, held=held)
 
 
-def suspicions_in(raw: bytes, places: PlaceholderValues, now: datetime, *, hints: bool) -> list[BundleProblem]:
+def suspicions_in(
+    raw: bytes, places: PlaceholderValues, now: datetime, *, steering: tuple[str, ...], hints: bool
+) -> list[BundleProblem]:
     """Entries of a good bundle that have no effect (`file_bundle.suspicions`); none of one that is not good. `hints`:
     look for the path that may have been meant, which takes a while."""
 
@@ -60,7 +63,7 @@ def suspicions_in(raw: bytes, places: PlaceholderValues, now: datetime, *, hints
         return hint_at_path(path).removeprefix("; ") if hints else ""
 
     try:
-        read_file_bundle(raw, places, now)
+        read_file_bundle(raw, places, now, steering=steering)
     except BundleProblems:
         return []
     shape, _ = validate.read_shape(raw)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import UsageError
 from agent_host.import_isolation import places_in
-from agent_host.judging import resolve_places
+from agent_host.judging.environment import resolve_places
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from agent_host.judging import Environment, Registry
+    from agent_host.judging import Registry
+    from agent_host.judging.environment import Environment
     from config.settings import Settings
     from policy.bundle import BundleProblem, CommandPolicy, PolicyBundle
 
@@ -151,7 +152,8 @@ def bundle_in_file(
     """The bundle of a file's content, before any settings; `held`: a sandbox holds commands. Raises BundleProblems."""
     from agent_host.session import external_bundles
 
-    return external_bundles.read_file_bundle(raw, _places(environment, state_dir, ANY_SESSION), now, held=held)
+    places = _places(environment, state_dir, ANY_SESSION)
+    return external_bundles.read_file_bundle(raw, places, now, steering=own_files(), held=held)
 
 
 def suspicions_in_file(
@@ -161,7 +163,8 @@ def suspicions_in_file(
     for the path that may have been meant, which takes a while."""
     from agent_host.session import external_bundles
 
-    return external_bundles.suspicions_in(raw, _places(environment, state_dir, ANY_SESSION), now, hints=hints)
+    places = _places(environment, state_dir, ANY_SESSION)
+    return external_bundles.suspicions_in(raw, places, now, steering=own_files(), hints=hints)
 
 
 SESSION_TO_TRY = "SESSION"
@@ -244,9 +247,8 @@ def _in_file(
     source, raw = f"{settings.name_of(_POLICY)} {settings.host.policy}", _content(settings)
     models = (settings.llm.model,) if settings.llm.model else ()
     with external_bundles.problems_of(source):
-        bundle = external_bundles.read_file_bundle(
-            raw, places, now, models=models, more_models=settings.llm.fallback_models, held=held
-        )
+        more = {"models": models, "more_models": settings.llm.fallback_models}
+        bundle = external_bundles.read_file_bundle(raw, places, now, steering=own_files(), held=held, **more)
     if session_id is not None:
         external_bundles.refuse_unusable(bundle, source, session_id, now)
     return bundle

@@ -21,7 +21,8 @@ from agent_host.events.emitter import LiveOutput
 from agent_host.host.environment import BUILT_IN
 from agent_host.http import RetryPolicy
 from agent_host.ids import MACHINE
-from agent_host.judging import Environment, Judge
+from agent_host.judging import Judge
+from agent_host.judging.environment import Environment
 from agent_host.llm.deferred import KnownModels
 from agent_host.llm.dialects.anthropic import AnthropicDialect
 from agent_host.loop import ArtifactPlaces, Journal, LoopContext
