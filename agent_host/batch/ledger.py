@@ -150,7 +150,7 @@ class Ledger:
         known = self._known()
         if known is None:
             batch_id = MACHINE.new_id("b").removeprefix("b_")[:16]
-            self._write_batch({"batchId": batch_id, "policy": launch, "tasks": meant})
+            self._replace("batch.json", [{"batchId": batch_id, "policy": launch, "tasks": meant}])
             return batch_id
         other = [one for one, what in meant.items() if known["tasks"].get(one, what) != what]
         problems = [f"line of id {one}: another prompt, workspace or policy than before" for one in other]
@@ -159,7 +159,7 @@ class Ledger:
         if problems:
             raise UsageError(f"{self.path} is of other tasks: {list_problems(problems)}; choose another --out")
         if not meant.keys() <= known["tasks"].keys():
-            self._write_batch({**known, "tasks": {**known["tasks"], **meant}})
+            self._replace("batch.json", [{**known, "tasks": {**known["tasks"], **meant}}])
         return str(known["batchId"])
 
     def _known(self) -> Row | None:
@@ -176,9 +176,6 @@ class Ledger:
         if not shapes or not _BATCH_ID.fullmatch(str(value.get("batchId"))):
             raise UsageError(f"{self.at('batch.json')} is damaged: choose another --out")
         return {"policy": "", **value}
-
-    def _write_batch(self, value: Row) -> None:
-        self._replace("batch.json", [value])
 
     def _read(self) -> dict[str, Row]:
         """The last row of each id. What a crash cut is dropped, from the file as well."""

@@ -318,17 +318,8 @@ _LEAST_COST: Final = 1e-9
 _FAILED: Final = "TASK_FAILED"
 _MESSAGE_CHARS: Final = 1000
 _OF_RESULT: Final = (
-    "status",
-    "reason",
-    "endedBy",
-    "retryable",
-    "usage",
-    "cost",
-    "costCurrency",
-    "model",
-    "message",
-    "answer",
-)
+    "status", "reason", "endedBy", "retryable", "usage", "cost", "costCurrency", "model", "message", "answer",
+)  # fmt: skip
 
 
 class ProcessEnd(NamedTuple):
@@ -345,11 +336,9 @@ class Engine(Protocol):
     async def run(self, name: str, arguments: Sequence[str], *, directory: str, parcel: Parcel) -> ProcessEnd:
         """Run `agent-host` with these arguments to its end, under `name`; `parcel` is what it needs on another disk.
         Cancelling ends its input, and waits until it has finished its step. Raises EngineFailed."""
-        ...
 
     async def aclose(self) -> None:
         """Let go of it."""
-        ...
 
 
 class EngineFailed(Exception):
@@ -393,12 +382,7 @@ class Attempts:
     """Makes attempts at tasks, any number at once. `depot` is there for an engine whose sessions travel as parcels."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        launch: BatchLaunch,
-        workspaces: Workspaces,
-        engine: Engine,
-        depot: Depot | None = None,
+        self, ledger: Ledger, launch: BatchLaunch, workspaces: Workspaces, engine: Engine, depot: Depot | None = None
     ) -> None:
         self._depot = depot
         self._ledger = ledger
@@ -503,7 +487,9 @@ class Attempts:
         if lost:
             row["cost"] = row.get("cost", 0.0) + lost
         is_slice = max_cost is not None and (task.max_cost is None or max_cost < task.max_cost)
-        return {**row, "reason": SPENDING_LIMIT, "retryable": True} if is_slice and _has_spent_all(result) else row
+        # It stopped because what it may cost does not cover its next call: more lets it go on.
+        has_spent_all = result.get("reason") == ErrorCode.LLM_BUDGET_EXCEEDED and MAX_COST in str(result.get("message"))
+        return {**row, "reason": SPENDING_LIMIT, "retryable": True} if is_slice and has_spent_all else row
 
     async def _run_line(self, task: BatchTask, which: str) -> LineEnd:
         """Run `setup` or `check` of the task under its policy and sandbox."""
@@ -543,20 +529,14 @@ class Attempts:
         return None
 
 
-def _has_spent_all(result: dict[str, Any]) -> bool:
-    """True if the session stopped because what it may cost does not cover its next call; more lets it go on."""
-    return result.get("reason") == ErrorCode.LLM_BUDGET_EXCEEDED and MAX_COST in str(result.get("message"))
-
-
 def _line_end(end: ProcessEnd) -> LineEnd:
     result = _result_in(end.output)
     if result is None:
         return LineEnd(None, _last_line(end.last_words) or f"ended with exit code {end.exit_code}")
     for call in result.get("toolCalls", ()):
         if result["deniedApprovals"]:
-            return LineEnd(
-                None, "it needs an approval, and no person can give one in a batch", ErrorCode.APPROVAL_REQUIRED
-            )
+            why = "it needs an approval, and no person can give one in a batch"
+            return LineEnd(None, why, ErrorCode.APPROVAL_REQUIRED)
         if call["status"] == "denied":
             return LineEnd(None, "the policy denies it", str(call.get("code", ErrorCode.CAPABILITY_DENIED)))
         if "exitCode" in call:
@@ -606,22 +586,16 @@ def _result_in(output: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _read_json(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, "rb") as file:
-            value = json_text.loads(file.read())
-    except (OSError, orjson.JSONDecodeError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _take_known(marker: str, workspace: str) -> dict[str, Any] | None:
     """The fields that are known of a workspace that is ready; None for one that is not, or where a part is missing."""
-    known = _read_json(marker) if os.path.isdir(workspace) else None
-    if known is None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(marker)
-    return known
+    if os.path.isdir(workspace):
+        with contextlib.suppress(OSError, orjson.JSONDecodeError), open(marker, "rb") as file:
+            known = json_text.loads(file.read())
+            if isinstance(known, dict):
+                return known
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(marker)
+    return None
 
 
 def _write_json(path: str, value: Row) -> None:

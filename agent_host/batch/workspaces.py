@@ -108,8 +108,11 @@ class Workspaces:
                 unpack(source.place, unfinished)
             else:
                 self._check_out(source, unfinished)
-            if not self._borrows and source.kind != "archive":  # whose repository has a configuration of its own
-                _have_own_objects(unfinished)
+            lenders = os.path.join(unfinished, ".git", "objects", "info", "alternates")
+            # An archive's repository has a configuration of its own.
+            if not self._borrows and source.kind != "archive" and os.path.exists(lenders):
+                _git(unfinished, "repack", "-a", "-d", "--quiet")
+                os.unlink(lenders)
             os.rename(unfinished, path)
         except UNUSABLE as error:
             remove_tree(unfinished)
@@ -138,7 +141,8 @@ class Workspaces:
                 _fetch(source, store)
                 self._fetched.add((source.place, source.revision))
         os.makedirs(path)
-        _git(path, "init", "--quiet", "--template=", f"--object-format={_setting(store, 'extensions.objectformat')}")
+        kind = _setting(store, "extensions.objectformat") or "sha1"
+        _git(path, "init", "--quiet", "--template=", f"--object-format={kind}")
         _borrow(os.path.join(path, ".git"), os.path.join(store, "objects"))
         found = _resolve(store, source.revision)
         _git(path, "checkout", "--quiet", "--detach", str(found))
@@ -148,7 +152,7 @@ def _fetch(source: Source, store: str) -> None:
     """Have the revision in the bare repository `store`."""
     is_path = os.path.isabs(source.place)
     if not os.path.isdir(store):
-        kind = _setting(source.place, "extensions.objectformat") if is_path else "sha1"
+        kind = (is_path and _setting(source.place, "extensions.objectformat")) or "sha1"
         unfinished = f"{store}.new"
         if os.path.isdir(unfinished):
             remove_tree(unfinished)
@@ -157,7 +161,11 @@ def _fetch(source: Source, store: str) -> None:
         os.rename(unfinished, store)
     if _resolve(store, source.revision) is not None:
         return
-    _unlock(store)
+    # Locks of a git that was killed: the batch has its directory to itself, and fetches once at a time.
+    for folder, _, names in os.walk(store):
+        for name in names:
+            if name.endswith(".lock"):
+                os.unlink(os.path.join(folder, name))
     allowed = ("-c", "protocol.file.allow=always") if is_path else ()
     fetch = (*allowed, "fetch", "--quiet", "--no-write-fetch-head", "--no-recurse-submodules")
     _git(store, *fetch, "--tags", "--force", "--", source.place, "+refs/heads/*:refs/heads/*")
@@ -165,14 +173,6 @@ def _fetch(source: Source, store: str) -> None:
         _git(store, *fetch, "--", source.place, f"{source.revision}:refs/fetched/{source.revision}")
     if _resolve(store, source.revision) is None:
         raise WorkspaceUnavailable(one_line(f"{source.place}: there is no revision {source.revision}", _REASON_CHARS))
-
-
-def _unlock(store: str) -> None:
-    """Remove the locks of a git that was killed: the batch has its directory to itself, and fetches once at a time."""
-    for folder, _, names in os.walk(store):
-        for name in names:
-            if name.endswith(".lock"):
-                os.unlink(os.path.join(folder, name))
 
 
 def _resolve(store: str, revision: str) -> str | None:
@@ -183,10 +183,11 @@ def _resolve(store: str, revision: str) -> str | None:
     return None
 
 
-def _setting(directory: str, name: str) -> str:
+def _setting(directory: str, name: str, *file: str) -> str:
+    """A value of a repository's configuration, or of that in a file (`--file PATH`); "" for none."""
     with contextlib.suppress(WorkspaceUnavailable):
-        return _git(directory, "config", "--get", name).strip() or "sha1"
-    return "sha1"
+        return _git(directory, "config", *file, "--get", name).strip()
+    return ""
 
 
 def _git(directory: str, *arguments: str) -> str:
@@ -217,23 +218,19 @@ def _borrow(git_directory: str, objects: str) -> None:
         file.write(f"{objects}\n")
 
 
-def _have_own_objects(directory: str) -> None:
-    """Copy what a repository borrows, and borrow no more."""
-    lenders = os.path.join(directory, ".git", "objects", "info", "alternates")
-    if os.path.exists(lenders):
-        _git(directory, "repack", "-a", "-d", "--quiet")
-        os.unlink(lenders)
-
-
 def _copy(source: str, target: str, left_out: Collection[str]) -> None:
     """Copy a directory with its links as links, and have a repository of its own where it has one. A `.git` further
     down that only leads elsewhere is left out: git would work in the person's repository through it."""
-
     source = os.path.realpath(source)
 
     def skip(folder: str, names: list[str]) -> list[str]:
-        skipped = [name for name in names if _is_special(path := os.path.join(folder, name)) or path in left_out]
-        if ".git" in names and (folder == source or _leads_elsewhere(os.path.join(folder, ".git"))):
+        paths = {name: os.path.join(folder, name) for name in names}
+        # A pipe, a socket or a device cannot be copied.
+        kept = (os.path.islink, os.path.isfile, os.path.isdir)
+        skipped = [name for name, path in paths.items() if path in left_out or not any(one(path) for one in kept)]
+        git = paths.get(".git")
+        # That of a linked working tree, of a submodule, or a link, is no directory of its own.
+        if git is not None and (folder == source or os.path.islink(git) or os.path.isfile(git)):
             skipped.append(".git")
         return skipped
 
@@ -241,16 +238,6 @@ def _copy(source: str, target: str, left_out: Collection[str]) -> None:
     git_directory = _git_directory_of(source)
     if git_directory is not None:
         _copy_repository(git_directory, os.path.join(target, ".git"))
-
-
-def _is_special(path: str) -> bool:
-    """True for what cannot be copied: a pipe, a socket, a device."""
-    return not (os.path.islink(path) or os.path.isfile(path) or os.path.isdir(path))
-
-
-def _leads_elsewhere(path: str) -> bool:
-    """True for a `.git` that is no directory of its own: that of a linked working tree, of a submodule, a link."""
-    return os.path.islink(path) or os.path.isfile(path)
 
 
 def _git_directory_of(directory: str) -> str | None:
@@ -281,21 +268,15 @@ def _copy_repository(source: str, target: str) -> None:
                 shutil.copytree(found, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("stash"))
             elif os.path.isfile(found):
                 shutil.copyfile(found, to)
-    kept = {name: value for name in _EXTENSIONS if (value := _raw_setting(common, name))}
+    in_file = ("--file", os.path.join(common, "config"))
+    # What is no word is not taken.
+    kept = {name: value for name in _EXTENSIONS if (value := _setting(os.sep, name, *in_file)).isalnum()}
     version = "1" if any(name.startswith("extensions.") for name in kept) else "0"
     with open(os.path.join(target, "config"), "w", encoding="utf-8") as file:
         file.write(f"[core]\n\trepositoryformatversion = {version}\n\tbare = false\n\tlogallrefupdates = true\n")
         for name, value in kept.items():
             section, _, key = name.partition(".")
             file.write(f"[{section}]\n\t{key} = {value}\n")
-
-
-def _raw_setting(git_directory: str, name: str) -> str:
-    """A word of a repository's own configuration, "" for none; what is no word is not taken."""
-    with contextlib.suppress(WorkspaceUnavailable):
-        found = _git(os.sep, "config", "--file", os.path.join(git_directory, "config"), "--get", name).strip()
-        return found if found.isalnum() else ""
-    return ""
 
 
 def unpack(path: str, target: str, *, is_own: bool = False) -> None:
@@ -395,7 +376,9 @@ class Depot:
     def unpack_here(self, parcel: Parcel, archive: str) -> None:
         """On a node: have the contents of a parcel, and nothing of an earlier one. Raises SessionLocked while a process
         of an earlier attempt is still there, OSError, TarError."""
-        for session_id in self._ids_of_task(parcel):
+        whole = parcel.session_id.removesuffix("-setup").removesuffix("-check")
+        ids = {whole, f"{whole}-setup", f"{whole}-check"}  # of all sessions that work in the task's workspace
+        for session_id in ids | {session_of(self.state_dir, one) for one in ids}:
             lock = SessionPaths(self.state_dir, session_id).lock
             make_private_dir(os.path.dirname(lock))
             SessionLock.acquire(lock, session_id).release(remove=True)
@@ -471,12 +454,6 @@ class Depot:
             _remove(old)
         os.rename(came, f"{came}.gone")
         remove_tree(f"{came}.gone")
-
-    def _ids_of_task(self, parcel: Parcel) -> set[str]:
-        """The ids of all sessions that work in the task's workspace."""
-        whole = parcel.session_id.removesuffix("-setup").removesuffix("-check")
-        ids = {whole, f"{whole}-setup", f"{whole}-check"}
-        return ids | {session_of(self.state_dir, one) for one in ids}
 
     def _came_places(self, came: str, parcel: Parcel) -> dict[str, str]:
         """The places here of what came: the node may have learned which session the id stands for."""

@@ -321,7 +321,7 @@ def test_a_file_that_cannot_be_written_is_no_failure_of_the_model_and_ends_no_ot
     tasks(host, {"id": "one"}, {"id": "two"})
     out(host, "work").mkdir(parents=True)
     key = hashlib.sha256(b"one").hexdigest()[:16]
-    blocked = out(host, "work", f"{key}.order.new")
+    blocked = out(host, "work", f"{key}.order.tmp")
     blocked.mkdir()
     with gateway(say("Done.")) as model:
         outcome = run(host, model.url, "--retries", "1")
