@@ -109,9 +109,8 @@ class HttpApp:
         body = await _read_body(request, tenant.limits.max_request_bytes)
         key = request.headers.get(KEY_HEADER)
         if key is not None and not 0 < len(key) <= MAX_KEY_CHARS:
-            raise HttpRefusal(
-                400, ErrorCode.INVALID_REQUEST, f"Idempotency-Key must have 1 to {MAX_KEY_CHARS} characters"
-            )
+            message = f"Idempotency-Key must have 1 to {MAX_KEY_CHARS} characters"
+            raise HttpRefusal(400, ErrorCode.INVALID_REQUEST, message)
         asked = InvocationRequest(name, body, grant, key, request.headers.get(EPOCH_HEADER))
         return self._json(await self._invoker.invoke(tenant, asked))
 
@@ -120,17 +119,15 @@ class HttpApp:
         name = request.path_params["tool_name"]
         tool_of(tenant, name)
         grant = self._invoker.read_grant(tenant, name, request.headers.get(GRANT_HEADER))
-        known = await self._answers.find(
-            IdempotencyScope(tenant.name, grant.session_id, name, request.path_params["key"])
-        )
+        place = IdempotencyScope(tenant.name, grant.session_id, name, request.path_params["key"])
+        known = await self._answers.find(place)
         if known is None:
             raise HttpRefusal(404, ErrorCode.INVALID_REQUEST, "no call of this key is known")
         if known.state == "running":
             return self._json(orjson.dumps({"status": "running"}), 202, {"retry-after": "1"})
         if known.body is None:
-            raise HttpRefusal(
-                410, ErrorCode.TOOL_INTERRUPTED, "the call of this key was cut off, or its answer is let go"
-            )
+            message = "the call of this key was cut off, or its answer is let go"
+            raise HttpRefusal(410, ErrorCode.TOOL_INTERRUPTED, message)
         return self._json(known.body)
 
     async def _tools(self, request: HttpRequest) -> Response:

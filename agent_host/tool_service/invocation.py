@@ -113,9 +113,8 @@ class Invoker:
         if wrong is not None:
             return _failed(ErrorCode.INVALID_REQUEST, f"the arguments are wrong: {wrong}").body(call)
         if request.epoch is not None and request.epoch != self._answers.epoch:
-            raise HttpRefusal(
-                412, ErrorCode.TOOL_INTERRUPTED, "the service has started anew and may not know of the call any more"
-            )
+            message = "the service has started anew and may not know of the call any more"
+            raise HttpRefusal(412, ErrorCode.TOOL_INTERRUPTED, message)
         fingerprint = hashlib.sha256(orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)).hexdigest()
         place = None if call.key is None else IdempotencyScope(tenant.name, call.session_id, call.tool_name, call.key)
         with tenant.admission.enter():
@@ -170,15 +169,13 @@ class Invoker:
     async def _answer_known(self, call: Call, place: IdempotencyScope, known: Known) -> bytes:
         """The answer of a key that was sent before."""
         if known.state == "other_arguments":
-            raise HttpRefusal(
-                409, ErrorCode.INVALID_REQUEST, "this idempotency key was sent before, for other arguments of the tool"
-            )
+            message = "this idempotency key was sent before, for other arguments of the tool"
+            raise HttpRefusal(409, ErrorCode.INVALID_REQUEST, message)
         if known.state == "running":
             found = await self._answers.wait(place, call.timeout_s)
             if found is None or found.state == "running":
-                raise HttpRefusal(
-                    503, ErrorCode.TOOL_EXECUTION_TIMEOUT, "the call of this key still runs; ask again", retry_after_s=1
-                )
+                message = "the call of this key still runs; ask again"
+                raise HttpRefusal(503, ErrorCode.TOOL_EXECUTION_TIMEOUT, message, retry_after_s=1)
             known = found
         if known.state == "answered" and known.body is not None:
             return known.body
@@ -223,9 +220,8 @@ async def _slot(tenant: ServedTenant) -> Slot:
     try:
         return await tenant.admission.acquire()
     except asyncio.CancelledError:
-        raise HttpRefusal(
-            503, ErrorCode.INTERNAL_ERROR, "the service is being stopped; the tool did not run", retry_after_s=1
-        ) from None
+        message = "the service is being stopped; the tool did not run"
+        raise HttpRefusal(503, ErrorCode.INTERNAL_ERROR, message, retry_after_s=1) from None
 
 
 def tool_of(tenant: ServedTenant, name: str) -> TenantTool:

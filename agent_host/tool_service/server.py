@@ -215,70 +215,53 @@ def application(
     kinds: Mapping[str, BackendTool],
 ) -> Starlette:
     """The ASGI application, with tools of these `kinds`. Nothing is connected before it starts. Raises UsageError."""
-    parts = _Parts(configuration, key, environ, artifacts, kinds)
-    return HttpApp(parts.tenants, parts.metrics, parts.open).starlette()
+    urls = endpoints(environ)
+    token = environ.get(TOKEN_VARIABLE) or None
+    tls: dict[str, TlsContext] = {}
+
+    def client_of(url: str | None) -> ServiceClient | None:
+        if url is None:
+            return None
+        context = tls.setdefault(url.partition(":")[0], TlsContext(url))
+        return ServiceClient(url, token, outside=MACHINE, tls=context)
+
+    workspace, metrics = client_of(urls.workspace), Metrics()
+    watchers = Watchers(client_of(urls.telemetry), client_of(urls.audit), metrics)
+
+    def storage(bucket: Bucket | None) -> Storage:
+        return LocalStorage(artifacts) if workspace is None else ServiceStorage(workspace, bucket)
+
+    served = [ServedTenant(tenant, kinds, key, storage) for tenant in configuration.tenants.values()]
+    tenants = Tenants(served, configuration)
+    opened = functools.partial(_opened, configuration.answers_url, key, tenants, watchers, metrics, workspace)
+    return HttpApp(tenants, metrics, opened).starlette()
 
 
-class _Parts:
-    """The parts of the application."""
+@contextlib.asynccontextmanager
+async def _opened(
+    answers_url: str | None, key: bytes, tenants: Tenants, watchers: Watchers, metrics: Metrics,
+    workspace: ServiceClient | None,
+) -> AsyncIterator[tuple[Answers, Invoker]]:  # fmt: skip
+    """The store of answers and the invoker. At the end services get their last events, and everything is released."""
+    answers: Answers = MemoryAnswers()
+    slots: Slots = LocalSlots()
+    if answers_url is not None:  # shared by all workers and services that use the database
+        from agent_host.tool_service import postgres
 
-    def __init__(
-        self,
-        configuration: Configuration,
-        key: bytes,
-        environ: Mapping[str, str],
-        artifacts: str,
-        kinds: Mapping[str, BackendTool],
-    ) -> None:
-        self._configuration = configuration
-        self._key = key
-        urls = endpoints(environ)
-        token = environ.get(TOKEN_VARIABLE) or None
-        tls: dict[str, TlsContext] = {}
-
-        def client_of(url: str | None) -> ServiceClient | None:
-            if url is None:
-                return None
-            context = tls.setdefault(url.partition(":")[0], TlsContext(url))
-            return ServiceClient(url, token, outside=MACHINE, tls=context)
-
-        self._workspace = client_of(urls.workspace)
-        self.metrics = Metrics()
-        self._watchers = Watchers(client_of(urls.telemetry), client_of(urls.audit), self.metrics)
-
-        def storage(bucket: Bucket | None) -> Storage:
-            return LocalStorage(artifacts) if self._workspace is None else ServiceStorage(self._workspace, bucket)
-
-        served = [ServedTenant(tenant, kinds, key, storage) for tenant in configuration.tenants.values()]
-        self.tenants = Tenants(served, configuration)
-
-    @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[tuple[Answers, Invoker]]:
-        """The store of answers and the invoker. At the end services get their last events, and everything is
-        released."""
-        answers, slots = await _answers_and_slots(self._configuration)
-        for tenant in self.tenants.all.values():
-            tenant.open(slots)
-        try:
-            yield answers, Invoker(self._key, answers, self._watchers, self.metrics)
-        finally:
-            await self._watchers.aclose(_LAST_EVENTS_S)
-            for tenant in self.tenants.all.values():
-                await tenant.aclose()
-            if self._workspace is not None:
-                await self._workspace.aclose()
-            await slots.aclose()
-            await answers.aclose()
-
-
-async def _answers_and_slots(configuration: Configuration) -> tuple[Answers, Slots]:
-    """The store of answers and the counter of running calls: of all services that share a database, or of this one."""
-    if configuration.answers_url is None:
-        return MemoryAnswers(), LocalSlots()
-    from agent_host.tool_service import postgres
-
-    answers = await postgres.PostgresAnswers.opening(configuration.answers_url)
-    return answers, postgres.PostgresSlots(configuration.answers_url)
+        answers = await postgres.PostgresAnswers.opening(answers_url)
+        slots = postgres.PostgresSlots(answers_url)
+    for tenant in tenants.all.values():
+        tenant.open(slots)
+    try:
+        yield answers, Invoker(key, answers, watchers, metrics)
+    finally:
+        await watchers.aclose(_LAST_EVENTS_S)
+        for tenant in tenants.all.values():
+            await tenant.aclose()
+        if workspace is not None:
+            await workspace.aclose()
+        await slots.aclose()
+        await answers.aclose()
 
 
 async def _try_answers(url: str) -> None:

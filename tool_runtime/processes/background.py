@@ -29,7 +29,7 @@ from tool_runtime.tool import FaultKind, ToolFault, fault_of, os_faults
 
 if TYPE_CHECKING:
     from agent_host.contracts import CommandReason, Denial
-    from tool_runtime.processes.command import Captured, CommandParams, RunningCommand, ServerParams, StartCommand
+    from tool_runtime.processes.command import CommandParams, RunningCommand, ServerParams, StartCommand
     from tool_runtime.processes.guard import ProcessGuard
     from tool_runtime.sandbox.session import Sandbox
     from tool_runtime.threads import DaemonPool
@@ -98,7 +98,11 @@ class BackgroundCommand:
         output, total = self._command.stdout, self.total
         start = min(start, total)
         with os_faults(f"the output of {self.command_id}"):
-            data, first = _read_kept(output, start, limit)
+            if start < output.spill.kept_bytes:
+                data, first = output.spill.read(start, limit), start
+            else:
+                tail = output.ends.tail(total - start)
+                data, first = tail[:limit], total - len(tail)
         end = first + len(data)
         if end < total or self.end is None:  # the rest of a character, or of an escape, may follow
             characters = whole_end(data)
@@ -138,14 +142,6 @@ class BackgroundCommand:
         if exited.done():
             return "exited"
         return asked.result() if asked.done() else "timed_out"
-
-
-def _read_kept(output: Captured, start: int, limit: int) -> tuple[bytes, int]:
-    """The kept output from byte `start` on, up to `limit` bytes, and where it begins. Raises OSError."""
-    if start < output.spill.kept_bytes:
-        return output.spill.read(start, limit), start
-    tail = output.ends.tail(output.ends.total - start)
-    return tail[:limit], output.ends.total - len(tail)
 
 
 class BackgroundCommands:

@@ -9,6 +9,7 @@ ends, and the watcher kills them. At an orderly end the host does so itself.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final
 
 from agent_host.contracts import Leftovers
 from tool_runtime.platform import WINDOWS, current, windows
@@ -53,7 +54,8 @@ class ProcessGuard:
         self._watcher: subprocess.Popen[bytes] | None = None
         self._backoff = Backoff()
         self._reported = b""
-        self._has_reported = False
+        self.has_reported = False
+        """True if the watcher process has what it needs to end what commands have left running."""
         self._known: dict[int, int] = {}
         self._cgroup: str | None = None
         self._job: windows.JobObject | None = None
@@ -73,16 +75,12 @@ class ProcessGuard:
         with self._lock:  # between the two nobody may reap it
             process = start()
             if self._cgroup is not None:
-                _add_to_group(self._cgroup, process.pid)
+                # What it starts from then on is in the group, too. One that is gone needs no place.
+                _write_to(os.path.join(self._cgroup, _MEMBERS_FILE), str(process.pid))
             self._leaders.add(process.pid)
             self._marks = [*self._marks[-_MAX_MARKS + 1 :], mark]
         self._awake.set()
         return process
-
-    @property
-    def has_reported(self) -> bool:
-        """True if the watcher process has what it needs to end what commands have left running."""
-        return self._has_reported
 
     def release(self, process: subprocess.Popen[bytes]) -> None:
         """The shell has ended, or is no longer waited for; what it left goes on under guard."""
@@ -108,7 +106,9 @@ class ProcessGuard:
         left = kill_until_quiet(self._found) if self._rows() else NOBODY
         self._reap(self._rows())
         if self._cgroup is not None:
-            _end_group(self._cgroup)
+            _write_to(os.path.join(self._cgroup, _KILL_FILE), "1")
+            with suppress(OSError):
+                os.rmdir(self._cgroup)
         # Nobody reaps them from here on: what escaped would fill the process table as long as this process lives.
         current.adopt_orphans(adopt=False)
         self._say(b"bye\n")
@@ -172,21 +172,21 @@ class ProcessGuard:
         members = " ".join(f"{pid}:{row.started}:{row.group}" for pid, row in sorted(rows.items()))
         marks = " ".join(mark for mark in self._marks if " " not in mark and "\n" not in mark)
         group = "" if self._cgroup is None else f"cgroup {self._cgroup}\n"
-        report = f"marks {marks}\nmembers {members}\n" if members else f"marks {marks}\nmembers\n"
-        line = (group + report).encode()
-        if line == self._reported and self._watcher_is_alive():
+        line = f"{group}marks {marks}\n{f'members {members}'.rstrip()}\n".encode()
+        if line == self._reported and self._watcher is not None and self._watcher.poll() is None:
             self._backoff.worked()  # for a tick at least
             return
         self._reported = line
         said = self._say(line)
         if not said:  # somebody ended it
             self._let_go()
-            self._start_watcher()
+            # Without one, as in a program that is no Python interpreter, only a resume looks for what was left.
+            if self._backoff.wait_s == 0:
+                self._backoff.failed()
+                with suppress(OSError):
+                    self._watcher = start_helper(_REAPER, stdin=subprocess.PIPE, own_session=True)
             said = self._say(line)
-        self._has_reported = said
-
-    def _watcher_is_alive(self) -> bool:
-        return self._watcher is not None and self._watcher.poll() is None
+        self.has_reported = said
 
     def _say(self, line: bytes) -> bool:
         watcher = self._watcher
@@ -198,13 +198,6 @@ class ProcessGuard:
         except (OSError, ValueError):
             return False
         return True
-
-    def _start_watcher(self) -> None:
-        """Without one, as in a program that is no Python interpreter, only a resume looks for what was left."""
-        if self._backoff.wait_s == 0:
-            self._backoff.failed()
-            with suppress(OSError):
-                self._watcher = start_helper(_REAPER, stdin=subprocess.PIPE, own_session=True)
 
     def _let_go(self) -> None:
         watcher, self._watcher = self._watcher, None
@@ -228,18 +221,6 @@ def make_group(name: str, *, root: str = _CGROUPS, own: str = _OWN_CGROUP) -> st
     except (OSError, UnicodeDecodeError):
         return None
     return path
-
-
-def _add_to_group(path: str, pid: int) -> None:
-    """Put a process into the group; what it starts from then on is in it, too. One that is gone needs no place."""
-    _write_to(os.path.join(path, _MEMBERS_FILE), str(pid))
-
-
-def _end_group(path: str) -> None:
-    """Kill all that is in the group, and take the group away once it is empty."""
-    _write_to(os.path.join(path, _KILL_FILE), "1")
-    with suppress(OSError):
-        os.rmdir(path)
 
 
 def _write_to(path: str, value: str) -> None:
@@ -290,13 +271,21 @@ _AHEAD: Final = 8
 Take = Callable[[bytes], None]
 
 
-class PipeWatch(Protocol):
-    """Something under way until `done` is; `close` ends it early and releases what it holds."""
+class PipeWatch:
+    """Something under way on the loop until `done` is; `close` ends it early and releases what it holds."""
 
-    done: asyncio.Future[None]
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self.loop.create_future()
+
+    def finish(self) -> None:
+        """It is over. Harmless when repeated."""
+        if not self.done.done():
+            self.done.set_result(None)
 
     def close(self) -> None:
         """End; harmless when it is over."""
+        self.finish()
 
 
 def watch_exit(process: subprocess.Popen[bytes]) -> PipeWatch:
@@ -304,7 +293,7 @@ def watch_exit(process: subprocess.Popen[bytes]) -> PipeWatch:
     try:
         return _ExitByDescriptor(os.pidfd_open(process.pid))
     except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor left
-        return _ExitByThread(process)
+        return _ByThread(functools.partial(_await_exit, process))
 
 
 def read_pipe(pipe: IO[bytes], take: Take, *, threaded: bool) -> PipeWatch:
@@ -314,20 +303,10 @@ def read_pipe(pipe: IO[bytes], take: Take, *, threaded: bool) -> PipeWatch:
 
 def feed_pipe(pipe: IO[bytes], data: bytes, *, threaded: bool) -> PipeWatch:
     """Writes `data` to `pipe` and closes it; a child that does not want it all is no error. Owns the pipe."""
-    return _FeedByThread(pipe, data) if threaded else _FeedByDescriptor(pipe, data)
+    return _ByThread(functools.partial(_feed, pipe, data)) if threaded else _FeedByDescriptor(pipe, data)
 
 
-class _OnLoop:
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.done: asyncio.Future[None] = self.loop.create_future()
-
-    def finish(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-
-class _ExitByDescriptor(_OnLoop):
+class _ExitByDescriptor(PipeWatch):
     def __init__(self, pidfd: int) -> None:
         super().__init__()
         self._pidfd = pidfd
@@ -341,13 +320,15 @@ class _ExitByDescriptor(_OnLoop):
         self.finish()
 
 
-class _ReadByDescriptor(_OnLoop):
+class _ReadByDescriptor(PipeWatch):
     def __init__(self, pipe: IO[bytes], take: Take) -> None:
         super().__init__()
         self._pipe = pipe
         self._take = take
         self._fd = pipe.fileno()
-        _widen(self._fd)
+        if sys.platform == "linux":
+            with suppress(OSError):  # the user's pipes have all the room that they may have
+                fcntl.fcntl(self._fd, _F_SETPIPE_SZ, _PIPE_BYTES)
         os.set_blocking(self._fd, False)
         self.loop.add_reader(self._fd, self._readable)
 
@@ -371,14 +352,7 @@ class _ReadByDescriptor(_OnLoop):
         self.finish()
 
 
-def _widen(fd: int) -> None:
-    """Give a pipe more room, where the system lets a program have that."""
-    if sys.platform == "linux":
-        with suppress(OSError):  # the user's pipes have all the room that they may have
-            fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_BYTES)
-
-
-class _FeedByDescriptor(_OnLoop):
+class _FeedByDescriptor(PipeWatch):
     def __init__(self, pipe: IO[bytes], data: bytes) -> None:
         super().__init__()
         self._pipe = pipe
@@ -405,59 +379,56 @@ class _FeedByDescriptor(_OnLoop):
         self.finish()
 
 
-class _ByThread(_OnLoop):
+class _ByThread(PipeWatch):
     """A daemon thread that runs `work`; `close` stops listening to it, the thread ends with its pipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: Callable[[], None]) -> None:
         super().__init__()
-        self._closed = False
-
-    def start(self) -> None:
+        self._work = work
+        self.closed = False
         threading.Thread(target=self._run, name="tool-pipe", daemon=True).start()
-
-    def work(self) -> None:
-        raise NotImplementedError
 
     def say(self, callback: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop may be closed by now
             self.loop.call_soon_threadsafe(callback, *arguments)
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self.finish()
 
     def _run(self) -> None:
-        self.work()
+        self._work()
         self.say(self.finish)
 
 
-class _ExitByThread(_ByThread):
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        super().__init__()
-        self._process = process
-        self.start()
+def _await_exit(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "waitid"):
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    else:
+        process.wait()
 
-    def work(self) -> None:
-        if hasattr(os, "waitid"):
-            with suppress(ChildProcessError):
-                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        else:
-            self._process.wait()
+
+def _feed(pipe: IO[bytes], data: bytes) -> None:
+    # Closing flushes again, so both meet the same broken pipe.
+    with suppress(OSError), pipe:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(pipe.fileno(), rest) :]
 
 
 class _ReadByThread(_ByThread):
     def __init__(self, pipe: IO[bytes], take: Take) -> None:
-        super().__init__()
         self._pipe = pipe
         self._take = take
         self._room = threading.Semaphore(_AHEAD)
-        self.start()
+        super().__init__(self._read)
 
-    def work(self) -> None:
+    def _read(self) -> None:
         with self._pipe:
             while chunk := os.read(self._pipe.fileno(), READ_BYTES):
                 self._room.acquire()
-                if self._closed:
+                if self.closed:
                     return
                 self.say(self._on_data, chunk)
 
@@ -467,23 +438,8 @@ class _ReadByThread(_ByThread):
 
     def _on_data(self, chunk: bytes) -> None:
         self._room.release()
-        if not self._closed:
+        if not self.closed:
             self._take(chunk)
-
-
-class _FeedByThread(_ByThread):
-    def __init__(self, pipe: IO[bytes], data: bytes) -> None:
-        super().__init__()
-        self._pipe = pipe
-        self._data = data
-        self.start()
-
-    def work(self) -> None:
-        # Closing flushes again, so both meet the same broken pipe.
-        with suppress(OSError), self._pipe:
-            rest = memoryview(self._data)
-            while rest:
-                rest = rest[os.write(self._pipe.fileno(), rest) :]
 
 
 # The end of a process tree that may be forking while it is ended (TR 6.2): shared by a time-out, a cancellation, a
@@ -537,7 +493,6 @@ def kill(pid: int) -> None:
 def kill_group(group: int) -> None:
     """SIGKILL to a process group, all of it at once: none of it can fork meanwhile. Not to the numbers 0 and 1, which a
     process table may show: the kernel takes them for the caller's own group and for every process there is."""
-    if group <= 1:
-        return
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
+    if group > 1:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
