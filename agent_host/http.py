@@ -134,20 +134,12 @@ class TlsContext:
         return self._context
 
     def _load_roots(self) -> None:
+        paths = ssl.get_default_verify_paths()
+        has_roots = bool(paths.cafile or paths.capath)  # else those of a package
         try:
-            self._context = ssl.create_default_context() if _has_system_roots() else _roots_of_package()
+            self._context = ssl.create_default_context() if has_roots else _import_httpx().create_ssl_context()
         except OSError as error:
             self._error = error
-
-
-def _has_system_roots() -> bool:
-    paths = ssl.get_default_verify_paths()
-    return bool(paths.cafile or paths.capath)
-
-
-def _roots_of_package() -> ssl.SSLContext:
-    context: ssl.SSLContext = _import_httpx().create_ssl_context()
-    return context
 
 
 def _import_httpx() -> Any:
@@ -197,39 +189,14 @@ async def call_with_retries(
         if policy.retries == 0 or not error.again:
             raise
         first = error
-    return await _again(passing, attempt, policy, on_retry, first, outside)
-
-
-async def _again(
-    passing: type[Passing],
-    attempt: Callable[[], Awaitable[T]],
-    policy: RetryPolicy,
-    on_retry: Callable[[int, float, Passing], None],
-    first: Passing,
-    outside: Outside,
-) -> T:
     # Only a call that failed pays for the import.
     from tenacity import AsyncRetrying, retry_if_exception
 
-    pending = [first]
-    waiting = _Waiting(policy, outside)
+    pending, waiting = [first], _Waiting(policy, outside)
 
     def error_of(state: RetryCallState) -> Passing:
         error = state.outcome.exception() if state.outcome is not None else None
         return error if isinstance(error, passing) else first
-
-    def wait(state: RetryCallState) -> float:
-        error = error_of(state)
-        if error.retry_after_s is not None:
-            return waiting.bound(error, min(error.retry_after_s, policy.max_retry_after_s))
-        # Jitter over the upper half only: a wait of nothing would not help a server that is overrun.
-        longest_s = min(policy.max_s, math.ldexp(policy.base_s, min(state.attempt_number - 1, _MOST_DOUBLED)))
-        jittered_s = policy.base_s / 2 + longest_s * outside.fraction() / 2
-        return waiting.bound(error, min(policy.max_s, jittered_s))
-
-    def report(state: RetryCallState) -> None:
-        if state.next_action is not None:
-            on_retry(state.attempt_number, state.next_action.sleep, error_of(state))
 
     async def next_try() -> T:
         if pending:  # the first failure happened outside; raising it here gives it its wait like any other
@@ -239,8 +206,8 @@ async def _again(
     retrying = AsyncRetrying(
         retry=retry_if_exception(lambda error: isinstance(error, passing) and error.again),
         stop=lambda state: waiting.is_over(error_of(state)),
-        wait=wait,
-        before_sleep=report,
+        wait=lambda state: waiting.wait_s(error_of(state), state.attempt_number),
+        before_sleep=lambda state: on_retry(state.attempt_number, state.upcoming_sleep, error_of(state)),
         reraise=True,
     )
     return await retrying(next_try)
@@ -249,24 +216,30 @@ async def _again(
 class _Waiting:
     def __init__(self, policy: RetryPolicy, outside: Outside) -> None:
         self._policy = policy
-        self._now = outside.monotonic
+        self._outside = outside
         self._left = policy.retries
         self._until: float | None = None
 
     def is_over(self, error: GatewayUnavailable | ServiceUnavailable) -> bool:
-        self._left -= 1
+        self._left -= 1  # called once for each failure
         until = self._deadline_for(error)
-        return self._left < 0 and (until is None or self._now() >= until)
+        return self._left < 0 and (until is None or self._outside.monotonic() >= until)
 
-    def bound(self, error: GatewayUnavailable | ServiceUnavailable, wait_s: float) -> float:
-        """The wait behind `error`: none goes beyond the time, so that the last try is made when it is up."""
+    def wait_s(self, error: GatewayUnavailable | ServiceUnavailable, number: int) -> float:
+        """The wait after the try of this number; none goes beyond the deadline, so that the last try is made then."""
+        policy = self._policy
+        if error.retry_after_s is not None:
+            wait_s = min(error.retry_after_s, policy.max_retry_after_s)
+        else:  # jitter over the upper half only: a wait of nothing would not help a server that is overrun
+            longest_s = min(policy.max_s, math.ldexp(policy.base_s, min(number - 1, _MOST_DOUBLED)))
+            wait_s = min(policy.max_s, policy.base_s / 2 + longest_s * self._outside.fraction() / 2)
         until = self._deadline_for(error)
-        return wait_s if until is None else max(0.0, min(wait_s, until - self._now()))
+        return wait_s if until is None else max(0.0, min(wait_s, until - self._outside.monotonic()))
 
     def _deadline_for(self, error: GatewayUnavailable | ServiceUnavailable) -> float | None:
         """The end of the wait for a server that gets ready, from its first such answer on; None for any other."""
         if not error.gets_ready or self._policy.max_wait_s is None:
             return None
         if self._until is None:  # tenacity asks for the wait before it asks whether to stop
-            self._until = self._now() + self._policy.max_wait_s
+            self._until = self._outside.monotonic() + self._policy.max_wait_s
         return self._until

@@ -422,41 +422,32 @@ class MarkdownBlocks:
     """Cuts a text that comes in pieces where a block of Markdown ends: at a blank line outside of a fence of code."""
 
     def __init__(self) -> None:
-        self._open = ""
-        self._seen = 0  # chars of whole lines in `_open` that are known to hold no end of a block
-        self._fence = ""
-
-    @property
-    def is_empty(self) -> bool:
-        """True if no text waits for the end of its block."""
-        return not self._open
-
-    @property
-    def open(self) -> str:
+        self.open = ""
         """The text that has no end yet."""
-        return self._open
+        self._seen = 0  # chars of whole lines in `open` that are known to hold no end of a block
+        self._fence = ""
 
     def add(self, text: str) -> Iterator[str]:
         """Yield the blocks that `text` completes."""
-        self._open += text
+        self.open += text
         while True:
             end = self._next_end()
             if end is None:
                 break
-            block, self._open, self._seen = self._open[:end], self._open[end:], 0
+            block, self.open, self._seen = self.open[:end], self.open[end:], 0
             if block.strip():
                 yield block
-        if len(self._open) > _MAX_OPEN_CHARS:
+        if len(self.open) > _MAX_OPEN_CHARS:
             yield self.end()
 
     def end(self) -> str:
         """The text that has no end yet; nothing is left."""
-        rest, self._open, self._seen, self._fence = self._open, "", 0, ""
+        rest, self.open, self._seen, self._fence = self.open, "", 0, ""
         return rest
 
     def _next_end(self) -> int | None:
-        while (at := self._open.find("\n", self._seen)) >= 0:
-            line, self._seen = self._open[self._seen : at], at + 1
+        while (at := self.open.find("\n", self._seen)) >= 0:
+            line, self._seen = self.open[self._seen : at], at + 1
             mark = FENCE.match(line)
             if mark is not None and not self._fence:
                 self._fence = mark[1]
@@ -486,16 +477,12 @@ def render(block: str, columns: int, *, styled: bool = True) -> str:
         emoji=False,
         theme=Theme({"markdown.code": "bold cyan"}),  # no background: not every terminal is dark
     )
-    console.print(_parsed(block))
-    rows = [row if _STYLE.sub("", row).strip() else "" for row in out.getvalue().splitlines()]
-    return "\n".join(row.rstrip() for row in rows).strip("\n") + "\n"
-
-
-def _parsed(block: str) -> Markdown:
     parser, empty = _markdown()
     markdown = copy.copy(empty)
     markdown.parsed = parser.parse(block)
-    return markdown
+    console.print(markdown)
+    rows = [row if _STYLE.sub("", row).strip() else "" for row in out.getvalue().splitlines()]
+    return "\n".join(row.rstrip() for row in rows).strip("\n") + "\n"
 
 
 @functools.cache

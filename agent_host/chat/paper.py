@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.display_text import count_noun, escape, one_line
@@ -127,7 +128,7 @@ class Paper:
 
     def diff(self, diff: str, *, most: int | None = None) -> str:
         """A unified diff, side by side where there is room."""
-        rows = list(diff_lines(diff, self.columns - len(INDENT), styled=self.styled, plain=self.plain))
+        rows = list(self.diff_rows(diff, self.columns - len(INDENT)))
         more = 0 if most is None else len(rows) - most
         shown = self._indented(rows if more <= 0 else rows[:most])
         return shown if more <= 0 else shown + self._hanging(INDENT, f"… {count_noun(more, 'line')} more (/diff)", DIM)
@@ -140,13 +141,81 @@ class Paper:
         rows = []
         for line in lines_of_question(shown):
             rows += [self.style(line.colour, one) for one in wrap(line.text, self.columns - 2, line.indent)]
-        rows += diff_lines(diff, self.columns - 2, styled=self.styled, plain=self.plain) if diff else []
+        rows += self.diff_rows(diff, self.columns - 2) if diff else []
         return "\n" + "".join(f"{bar}{row}\n" for row in rows)
 
     def rows(self, rows: Iterable[str], *, hang: int = 4) -> str:
         """Rows of the host's own, as they are but for their escapes."""
         wrapped = (line for row in rows for line in wrap(escape(row, keep=""), self.columns, hang))
         return "".join(f"{line}\n" for line in wrapped)
+
+    def diff_rows(self, diff: str, columns: int) -> Iterator[str]:
+        """The rows of a diff, each at most `columns` wide."""
+        # At newlines alone: a file may hold what else counts as an end of a line, and no part of it is to pass for
+        # another.
+        lines = [escape(line, keep="") for line in diff.replace("\t", "    ").removesuffix("\n").split("\n")]
+        marks = {line[:1] for line in lines if not line.startswith(("+++", "---"))}
+        if self.plain or columns < SIDE_BY_SIDE_COLUMNS or len(lines) > _MOST_PAIRED or not marks >= {"+", "-"}:
+            for line in lines:
+                yield from self._unified(line, columns)
+        else:
+            yield from self._side_by_side(lines, columns)
+
+    def _unified(self, line: str, columns: int) -> Iterator[str]:
+        colour = DIM if line.startswith(("+++", "---")) else DIFF_COLOURS.get(line[:1], "")
+        first = split_cells(line, columns)[0]
+        yield self._paint(colour, first)
+        for part in split_cells(line[len(first) :], columns - 2) if len(first) < len(line) else ():
+            yield self._paint(colour, f"↪ {part}")
+
+    def _side_by_side(self, lines: list[str], columns: int) -> Iterator[str]:
+        half = (columns - len(_DIVIDER)) // 2
+        old: list[tuple[int, str]] = []
+        new: list[tuple[int, str]] = []
+        at_old = at_new = 0
+        in_hunk = False
+
+        def flush() -> Iterator[str]:
+            for left, right in zip_longest(old, new):
+                yield from self._pair(left, right, half, (RED, GREEN))
+            old.clear()
+            new.clear()
+
+        for line in lines:
+            hunk = _HUNK.match(line)
+            if in_hunk and hunk is None and line.startswith("-"):
+                if new:
+                    yield from flush()
+                old.append((at_old, line[1:]))
+                at_old += 1
+                continue
+            if in_hunk and hunk is None and line.startswith("+"):
+                new.append((at_new, line[1:]))
+                at_new += 1
+                continue
+            yield from flush()
+            if hunk is not None:
+                at_old, at_new, in_hunk = int(hunk[1]), int(hunk[2]), True
+                yield self._paint(CYAN, wrap(line, columns)[0])
+            elif in_hunk and line.startswith(" "):
+                yield from self._pair((at_old, line[1:]), (at_new, line[1:]), half, ("", ""))
+                at_old, at_new = at_old + 1, at_new + 1
+            else:
+                in_hunk = in_hunk and line.startswith("\\")
+                for row in wrap(line, columns):
+                    yield self._paint(DIM, row)
+        yield from flush()
+
+    def _paint(self, colour: str, text: str) -> str:
+        return self.style(colour, text) if colour else text
+
+    def _pair(
+        self, left: tuple[int, str] | None, right: tuple[int, str] | None, half: int, colours: tuple[str, str]
+    ) -> Iterator[str]:
+        for parts in zip_longest(_numbered(left, half), _numbered(right, half), fillvalue=""):
+            pad = " " * max(0, half - cells(parts[0]))
+            first, second = (self._paint(colour, text) for colour, text in zip(colours, parts, strict=True))
+            yield f"{first}{pad}{_DIVIDER}{second}".rstrip()
 
     def _hanging(self, mark: str, text: str, colour: str, *, mark_colour: str | None = None) -> str:
         room = self.columns - len(INDENT if not self.plain else mark)
@@ -208,85 +277,6 @@ def end_in_words(kind: str, payload: Mapping[str, Any]) -> str:
     if kind == "task_cancelled" and len(parts) > 1:
         parts = [what] if parts[-1].startswith(what) else [what, parts[-1]]
     return one_line(": ".join(dict.fromkeys(parts)), 4000)
-
-
-# Diffs
-
-
-def diff_lines(diff: str, columns: int, *, styled: bool, plain: bool = False) -> Iterator[str]:
-    """The rows of a diff, each at most `columns` wide."""
-    # At newlines alone: a file may hold what else counts as an end of a line, and no part of it is to pass for another.
-    lines = [escape(line, keep="") for line in diff.replace("\t", "    ").removesuffix("\n").split("\n")]
-    marks = {line[:1] for line in lines if not line.startswith(("+++", "---"))}
-    if plain or columns < SIDE_BY_SIDE_COLUMNS or len(lines) > _MOST_PAIRED or not marks >= {"+", "-"}:
-        for line in lines:
-            yield from _unified(line, columns, styled=styled)
-        return
-    yield from _columns(lines, columns, styled=styled)
-
-
-def _paint(colour: str, text: str, *, styled: bool) -> str:
-    return f"{colour}{text}{PLAIN}" if styled and colour and text else text
-
-
-def _unified(line: str, columns: int, *, styled: bool) -> Iterator[str]:
-    colour = DIM if line.startswith(("+++", "---")) else DIFF_COLOURS.get(line[:1], "")
-    first = split_cells(line, columns)[0]
-    yield _paint(colour, first, styled=styled)
-    for part in split_cells(line[len(first) :], columns - 2) if len(first) < len(line) else ():
-        yield _paint(colour, f"↪ {part}", styled=styled)
-
-
-def _columns(lines: list[str], columns: int, *, styled: bool) -> Iterator[str]:
-    half = (columns - len(_DIVIDER)) // 2
-    old: list[tuple[int, str]] = []
-    new: list[tuple[int, str]] = []
-    at_old = at_new = 0
-    in_hunk = False
-
-    def flush() -> Iterator[str]:
-        for place in range(max(len(old), len(new))):
-            left = old[place] if place < len(old) else None
-            right = new[place] if place < len(new) else None
-            yield from _pair(left, right, half, (RED, GREEN), styled=styled)
-        old.clear()
-        new.clear()
-
-    for line in lines:
-        hunk = _HUNK.match(line)
-        if hunk is not None:
-            yield from flush()
-            at_old, at_new, in_hunk = int(hunk[1]), int(hunk[2]), True
-            yield _paint(CYAN, wrap(line, columns)[0], styled=styled)
-        elif in_hunk and line.startswith("-"):
-            if new:
-                yield from flush()
-            old.append((at_old, line[1:]))
-            at_old += 1
-        elif in_hunk and line.startswith("+"):
-            new.append((at_new, line[1:]))
-            at_new += 1
-        elif in_hunk and line.startswith(" "):
-            yield from flush()
-            yield from _pair((at_old, line[1:]), (at_new, line[1:]), half, ("", ""), styled=styled)
-            at_old, at_new = at_old + 1, at_new + 1
-        else:
-            yield from flush()
-            in_hunk = in_hunk and line.startswith("\\")
-            for row in wrap(line, columns):
-                yield _paint(DIM, row, styled=styled)
-    yield from flush()
-
-
-def _pair(
-    left: tuple[int, str] | None, right: tuple[int, str] | None, half: int, colours: tuple[str, str], *, styled: bool
-) -> Iterator[str]:
-    sides = [_numbered(left, half), _numbered(right, half)]
-    for place in range(max(map(len, sides))):
-        parts = [side[place] if place < len(side) else "" for side in sides]
-        pad = " " * max(0, half - cells(parts[0]))
-        first, second = (_paint(one, text, styled=styled) for one, text in zip(colours, parts, strict=True))
-        yield f"{first}{pad}{_DIVIDER}{second}".rstrip()
 
 
 def _numbered(line: tuple[int, str] | None, half: int) -> list[str]:

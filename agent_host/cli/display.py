@@ -209,7 +209,7 @@ class TextOutput(ProgressLines):
 
     def flush(self) -> None:
         """End a line of prose that is still open, or show the end of what is rendered."""
-        if self._blocks is not None and not self._blocks.is_empty:
+        if self._blocks is not None and self._blocks.open:
             self._write_rendered(self._blocks.end())
         if self._in_text:
             self._write("\n")

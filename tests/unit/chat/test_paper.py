@@ -11,13 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from wcwidth import wcwidth
 
-from agent_host.chat.paper import Paper, diff_lines
+from agent_host.chat.paper import Paper
 from agent_host.display_text import escape
 from agent_host.terminal import cells, wrap, wrap_coloured
 
 HOSTILE = "a b\t\n-#`|*<>&[]()!\x00\x1b\x07\x9b\u202e\u200d\ufe0f\u0301\u231a\u4e2d\U0001f600\U0001f1e6┃›·Allow?"
 TEXTS = st.text(alphabet=HOSTILE, max_size=300)
 COLUMNS = st.integers(40, 200)
+PLAIN = Paper(lambda: 80, styled=False)
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -105,7 +106,7 @@ def test_wrapping_loses_nothing(text: str, columns: int, hang: int) -> None:
 )
 def test_a_diff_has_every_line_whole_in_one_column_or_two(old: list[str], new: list[str], columns: int) -> None:
     lines = list(difflib.unified_diff(old, new, "a", "b", lineterm="", n=1))
-    rows = list(diff_lines("\n".join(lines), columns, styled=False))
+    rows = list(PLAIN.diff_rows("\n".join(lines), columns))
     assert [row for row in rows if cells(row) > columns] == []
     if any("│" in row for row in rows):
         halves = [row.partition("│") for row in rows if "│" in row]
@@ -122,13 +123,13 @@ def without_numbers(text: str) -> str:
 
 
 def test_no_line_of_a_file_passes_for_another_of_the_diff() -> None:
-    rows = list(diff_lines("@@ -1 +1 @@\n+one\u2028-two\x0b+three\x85 four\n", 100, styled=False))
+    rows = list(PLAIN.diff_rows("@@ -1 +1 @@\n+one\u2028-two\x0b+three\x85 four\n", 100))
     assert rows[1:] == [r"+one\u2028-two\x0b+three\x85 four"]
 
 
 def test_a_diff_of_two_sides_stands_side_by_side_where_it_has_room() -> None:
     change, addition = "@@ -1 +1 @@\n-one\n+two\n", "@@ -0,0 +1 @@\n+two\n"
-    wide = list(diff_lines(change, 200, styled=False))
+    wide = list(PLAIN.diff_rows(change, 200))
     assert [row.split() for row in wide[1:]] == [["1", "one", "│", "1", "two"]]
-    assert list(diff_lines(change, 100, styled=False))[1:] == ["-one", "+two"]
-    assert list(diff_lines(addition, 200, styled=False))[1:] == ["+two"]
+    assert list(PLAIN.diff_rows(change, 100))[1:] == ["-one", "+two"]
+    assert list(PLAIN.diff_rows(addition, 200))[1:] == ["+two"]

@@ -17,7 +17,7 @@ def test_nothing_but_blank_lines_is_lost_on_the_way(pieces: list[str]) -> None:
     shown = [block for piece in pieces for block in blocks.add(piece)]
     shown.append(blocks.end())
     assert "".join(shown).split() == "".join(pieces).split()
-    assert blocks.is_empty
+    assert not blocks.open
 
 
 @given(PIECES)
