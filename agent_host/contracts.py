@@ -157,14 +157,10 @@ class ToolSpec(NamedTuple):
 
     def summary(self, arguments: Mapping[str, Any]) -> str:
         """On what a call of these arguments acts, as they say it; empty where they do not."""
-        if self.subject.kind == "program":
-            from policy.shell import summary_of  # with the first such call
+        if self.subject.kind in ("program", "script"):
+            from policy import shell  # with the first such call
 
-            return summary_of(arguments)
-        if self.subject.kind == "script":
-            from policy.shell import summary_of_script
-
-            return summary_of_script(arguments)
+            return shell.summary_of(arguments) if self.subject.kind == "program" else shell.summary_of_script(arguments)
         others = (need.subject.argument for need in self.also if not need.optional)
         named = dict.fromkeys((self.subject.argument, *others))
         places = " → ".join(str(arguments[name]) for name in named if name in arguments)
@@ -283,12 +279,8 @@ class Image(NamedTuple):
 
     def to_wire(self) -> dict[str, Any]:
         """A description without its bytes: {mediaType, width, height, bytes}."""
-        return {
-            "mediaType": self.media_type,
-            "width": self.width,
-            "height": self.height,
-            "bytes": len(self.data),
-        }
+        size = {"width": self.width, "height": self.height, "bytes": len(self.data)}
+        return {"mediaType": self.media_type, **size}
 
 
 class ToolError(NamedTuple):
@@ -300,16 +292,13 @@ class ToolError(NamedTuple):
     name: str | None = None
 
 
-DenialKind = Literal["path", "host", "socket", "port"]
-
-
 class Denial(NamedTuple):
     """A denial of a sandbox to the processes of a call. `what` is a real path, a host with its port, the place of a
     unix socket or a port; `rule` names the part of its `policy.scope.CommandScope` that refuses it, `network` where no
     host is granted. `action` is what was tried: `read`, `write`, `connect`, `listen`, `use`; or `change`, where a place
     was changed that is guarded, and `done` says what became of it."""
 
-    kind: DenialKind
+    kind: Literal["path", "host", "socket", "port"]
     what: str
     rule: str
     action: str
@@ -317,12 +306,7 @@ class Denial(NamedTuple):
 
     def note(self) -> str:
         """One line for people and the model."""
-        why = _RULES.get(self.rule, self.rule)
-        return (
-            f"{self.action} {self.what}: {self.done} ({why})"
-            if self.done
-            else f"{self.action} {self.what}: refused ({why})"
-        )
+        return f"{self.action} {self.what}: {self.done or 'refused'} ({_RULES.get(self.rule, self.rule)})"
 
 
 _RULES: Final[Mapping[str, str]] = {

@@ -43,8 +43,9 @@ class CommandOutput:
     def __init__(self) -> None:
         self.count = 0
         self.is_whole = True
-        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
-        self._kept: list[str] = []
+        self._last: deque[str] = deque(maxlen=TAIL_LINES)
+        self.lines: list[str] = []
+        """All that was kept."""
         self._kept_chars = 0
         self._open: dict[str, str] = {}
 
@@ -69,17 +70,12 @@ class CommandOutput:
     @property
     def tail(self) -> list[str]:
         """The last lines, those that have no end yet too."""
-        return [*self._lines, *(line for line in map(last_state, self._open.values()) if line.strip())][-TAIL_LINES:]
-
-    @property
-    def lines(self) -> list[str]:
-        """All that was kept."""
-        return list(self._kept)
+        return [*self._last, *(line for line in map(last_state, self._open.values()) if line.strip())][-TAIL_LINES:]
 
     @property
     def hidden(self) -> str:
         """The number of lines above the last ones, in words; empty for none."""
-        number = self.count - len(self._lines)
+        number = self.count - len(self._last)
         if number <= 0:
             return ""
         return count_noun(number, "line") if self.is_whole else f"more than {count_noun(number, 'line')}"
@@ -88,10 +84,10 @@ class CommandOutput:
         self.count += 1
         shown = last_state(line)
         if without_colours(shown).strip():
-            self._lines.append(shown)
+            self._last.append(shown)
         self._kept_chars += len(line)
         if self._kept_chars <= _KEPT_CHARS:
-            self._kept.append(line)
+            self.lines.append(line)
         else:
             self.is_whole = False
 
@@ -215,6 +211,11 @@ class Activity:
             self.thinking_since, self.thinking = time.monotonic(), ""
         self.thinking = (self.thinking + payload["text"])[-_KEPT_CHARS:]
 
+    def _on_approval(self, payload: Mapping[str, Any]) -> None:
+        call = self.calls.get(payload.get("toolCallId", ""))
+        if call is not None:
+            call.is_asked, call.since = "decision" not in payload, time.monotonic()
+
     def _on_output(self, payload: Mapping[str, Any]) -> None:
         call = self.calls.get(payload["toolCallId"])
         if call is not None:
@@ -232,6 +233,8 @@ class Activity:
         "llm_request_completed": _on_answered,
         "thinking_chunk": _on_thinking,
         "tool_output_chunk": _on_output,
+        "approval_requested": _on_approval,
+        "approval_resolved": _on_approval,
         "command_ended": _on_ended,
     }
 
@@ -239,9 +242,7 @@ class Activity:
 def subject_of(arguments: Mapping[str, Any], summary: str, workspace: str) -> str:
     """The subject of a call in one line; a path of the workspace is relative to it."""
     found = next((arguments[name] for name in ("command", "path", "url", "pattern") if name in arguments), summary)
-    text = one_line(str(found), _SUBJECT_BYTES)
-    inside = workspace.rstrip("/\\") + "/"
-    return text.removeprefix(inside)
+    return one_line(str(found), _SUBJECT_BYTES).removeprefix(workspace.rstrip("/\\") + "/")
 
 
 _RENDERED_CHARS: Final = 1024
@@ -262,9 +263,7 @@ class LiveArea:
         """The rows, each at most `columns` wide; the last is the status of what runs."""
         chat = self._chat
         most = max(3, min(_MOST_ROWS, height // 3))
-        rows = self._growing(columns) or list(self._running(columns))
-        if len(rows) > most:
-            rows = rows[-most:]
+        rows = (self._growing(columns) or list(self._running(columns)))[-most:]
         rows += [chat.paper.style(DIM, one) for one in self._queued(columns)]
         if chat.is_busy:
             rows += self._status(columns)
@@ -293,14 +292,9 @@ class LiveArea:
 
     def _running(self, columns: int) -> Iterator[str]:
         for call in list(self._chat.activity.calls.values())[-2:]:
-            tail = call.output.tail
-            if not tail or call.is_asked:
-                continue
-            for line in tail:
+            for line in () if call.is_asked else call.output.tail:
                 row = wrap_coloured(line, columns - len(INDENT))[0]
-                yield (
-                    f"{INDENT}{row}" if self._chat.paper.styled else f"{INDENT}{cut(one_line(line, 400), columns - 2)}"
-                )
+                yield INDENT + (row if self._chat.paper.styled else cut(one_line(line, 400), columns - 2))
 
     def _queued(self, columns: int) -> Iterator[str]:
         waiting = list(self._chat.queued.values())
@@ -435,7 +429,6 @@ def _call(chat: Conversation, item: Mapping[str, Any]) -> str:
 def _printed_by(output: str) -> CommandOutput:
     """The lines of a command's streams in what the model read of it."""
     found = CommandOutput()
-    parts = _STREAMS.split(output)
-    for text in parts[2::2] if len(parts) > 1 else ():
+    for text in _STREAMS.split(output)[2::2]:
         found.add("all", text.rstrip("\n") + "\n" if text.strip() else "")
     return found

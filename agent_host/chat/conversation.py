@@ -539,10 +539,9 @@ class Conversation:
             self.note(self.activity.summary())
         else:
             self.warn(end_in_words(kind, payload))
-        self.paused_task = self.task_id if kind == "session_paused" else None
+        self.paused_task, self.task_id = (self.task_id if kind == "session_paused" else None), None
         if self.paused_task is not None and self.session is not None:
             self.note("/resume continues the task; another prompt sets it aside")
-        self.task_id = None
         self.activity.stop()
 
     def _requested(self, event: Mapping[str, Any]) -> None:
@@ -576,24 +575,17 @@ class Conversation:
 
     def _asked(self, event: Mapping[str, Any]) -> None:
         self._print_blocks(self.answer.end())
-        self._mark_asked(event, is_asked=True)
         self.questions.add(event["payload"])
 
     def _resolved(self, event: Mapping[str, Any]) -> None:
-        self._mark_asked(event, is_asked=False)
         self.questions.resolve(event["payload"])
-
-    def _mark_asked(self, event: Mapping[str, Any], *, is_asked: bool) -> None:
-        call = self.activity.calls.get(event["payload"].get("toolCallId", ""))
-        if call is not None:
-            call.is_asked, call.since = is_asked, time.monotonic()
 
     def _compacted(self, event: Mapping[str, Any]) -> None:
         self.note(compaction_in_words(event["payload"]))
 
     def _mode_changed(self, event: Mapping[str, Any]) -> None:
-        said = event["payload"]
-        self.mode = {name: str(said[name]) for name in ("policy", "model", "sandbox") if name in said}
+        payload = event["payload"]
+        self.mode = {name: str(payload[name]) for name in ("policy", "model", "sandbox") if name in payload}
 
     def _started(self, event: Mapping[str, Any]) -> None:
         payload = event["payload"]
