@@ -48,24 +48,13 @@ _ROOT = "$"
 _MAX_READ_CHARS = 100_000
 _MAX_SHOWN_CHARS = 300
 _EXPECTED: Mapping[str, str] = {
-    "object": "an object",
-    "array": "a list",
-    "string": "a string",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "null": "null",
-}
+    "object": "an object", "array": "a list", "string": "a string", "integer": "a whole number", "number": "a number",
+    "boolean": "true or false", "null": "null",
+}  # fmt: skip
 _KINDS: Mapping[type, str] = {
-    dict: "object",
-    list: "array",
-    tuple: "array",
-    str: "string",
-    int: "integer",
-    float: "number",
-    bool: "boolean",
+    dict: "object", list: "array", tuple: "array", str: "string", int: "integer", float: "number", bool: "boolean",
     type(None): "null",
-}
+}  # fmt: skip
 _TYPE = one_of(*_EXPECTED)
 _SCALAR = AnyOf(TEXT, whole(), FLAG, NULL)
 _SCHEMA = Record(
@@ -79,13 +68,9 @@ _SCHEMA = Record(
         "required": ListOf(TEXT),
         "additionalProperties": AnyOf(FLAG, OBJECT),
         "items": OBJECT,
-        "minItems": COUNT,
-        "maxItems": COUNT,
-        "minLength": COUNT,
-        "maxLength": COUNT,
         "pattern": TEXT,
-        "minimum": number(),
-        "maximum": number(),
+        **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), COUNT),
+        **dict.fromkeys(("minimum", "maximum"), number()),
         **dict.fromkeys(("description", "title", "default", "examples"), ANYTHING),
     },
     closed=True,

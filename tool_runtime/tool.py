@@ -283,12 +283,9 @@ def encode(text: str, argument: str) -> bytes:
 
 
 _KIND_OF_ERRNO = {
-    errno.ENOENT: FaultKind.NOT_FOUND,
-    errno.ENOTDIR: FaultKind.NOT_FOUND,
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), FaultKind.NOT_FOUND),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), FaultKind.ACCESS_DENIED),
     errno.EISDIR: FaultKind.IS_DIRECTORY,
-    errno.EACCES: FaultKind.ACCESS_DENIED,
-    errno.EPERM: FaultKind.ACCESS_DENIED,
-    errno.EROFS: FaultKind.ACCESS_DENIED,
     errno.ELOOP: FaultKind.PATH_CHANGED,
     errno.ENAMETOOLONG: FaultKind.INVALID_ARGUMENT,
     errno.EFBIG: FaultKind.TOO_LARGE,

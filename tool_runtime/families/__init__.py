@@ -24,24 +24,20 @@ if TYPE_CHECKING:
     from tool_runtime.tool import CallContext
 
 
+_FAILED: Final = (
+    FaultKind.IS_DIRECTORY, FaultKind.NOT_REGULAR, FaultKind.RESPONSE_TOO_LARGE, FaultKind.CHANGED, FaultKind.EXISTS,
+    FaultKind.NETWORK, FaultKind.SYSTEM, FaultKind.EXIT_NONZERO,
+)  # fmt: skip
+_DENIED: Final = (FaultKind.OUT_OF_SCOPE, FaultKind.PATH_CHANGED, FaultKind.ACCESS_DENIED)
 DESKTOP: Final[Mapping[FaultKind, str]] = {
+    **dict.fromkeys(_FAILED, ErrorCode.TOOL_EXECUTION_FAILED),
+    **dict.fromkeys(_DENIED, ErrorCode.PERMISSION_DENIED),
     FaultKind.UNKNOWN_TOOL: ErrorCode.TOOL_NOT_FOUND,
     FaultKind.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST,
-    FaultKind.NOT_FOUND: ErrorCode.FILE_NOT_FOUND,
-    FaultKind.IS_DIRECTORY: ErrorCode.TOOL_EXECUTION_FAILED,
-    FaultKind.NOT_REGULAR: ErrorCode.TOOL_EXECUTION_FAILED,
-    FaultKind.TOO_LARGE: ErrorCode.FILE_TOO_LARGE,
-    FaultKind.RESPONSE_TOO_LARGE: ErrorCode.TOOL_EXECUTION_FAILED,
-    FaultKind.OUT_OF_SCOPE: ErrorCode.PERMISSION_DENIED,
-    FaultKind.PATH_CHANGED: ErrorCode.PERMISSION_DENIED,
-    FaultKind.CHANGED: ErrorCode.TOOL_EXECUTION_FAILED,
-    FaultKind.EXISTS: ErrorCode.TOOL_EXECUTION_FAILED,
-    FaultKind.ACCESS_DENIED: ErrorCode.PERMISSION_DENIED,
     FaultKind.ADDRESS_REFUSED: ErrorCode.INVALID_REQUEST,  # TR 8.3 counts it among input validation
-    FaultKind.NETWORK: ErrorCode.TOOL_EXECUTION_FAILED,
-    FaultKind.SYSTEM: ErrorCode.TOOL_EXECUTION_FAILED,
+    FaultKind.NOT_FOUND: ErrorCode.FILE_NOT_FOUND,
+    FaultKind.TOO_LARGE: ErrorCode.FILE_TOO_LARGE,
     FaultKind.TIMED_OUT: ErrorCode.TOOL_EXECUTION_TIMEOUT,
-    FaultKind.EXIT_NONZERO: ErrorCode.TOOL_EXECUTION_FAILED,
 }
 """TR 7.3."""
 ELSEWHERE: Final[Mapping[FaultKind, str]] = {

@@ -47,14 +47,8 @@ class Commands:
         self._start_command = start
         self._pool = pool
         self._guard = ProcessGuard() if settings.guard_processes else None
-        self._background = BackgroundCommands(
-            start,
-            pool,
-            self._guard,
-            settings.outside.monotonic,
-            most=settings.max_background,
-            before=settings.commands_before,
-        )
+        limits = {"most": settings.max_background, "before": settings.commands_before}
+        self._background = BackgroundCommands(start, pool, self._guard, settings.outside.monotonic, **limits)
         self._ended = False
         self._sandboxes: dict[SandboxLevel, Sandbox | None] = {}
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tool_runtime.families.operations import Operations
     from tool_runtime.files.grep import MatchLine
     from tool_runtime.files.listing import ListedEntry, Listing
+    from tool_runtime.files.tree import Walk
     from tool_runtime.files.write import WriteOutcome
     from tool_runtime.tool import CallContext, RuntimeSettings
     from tool_runtime.web.http import HttpOutcome
@@ -314,13 +315,10 @@ HTTP_REQUEST: Final = ToolSpec(
 async def _request(operations: Operations, call: CallContext) -> ToolOutput:
     arguments, save_to = call.request.arguments, call.request.arguments.get("saveTo")
     await operations.http_client()
-    outcome = await operations.fetch(
-        call.request,
-        await _body(operations, call),
-        arguments.get("headers", {}),
-        timeout_s=arguments.get("timeout", operations.settings.default_request_s),
-        max_saved_bytes=None if save_to is None else operations.most_sent(call, CapabilityName.FILE_WRITE),
-    )
+    timeout_s = arguments.get("timeout", operations.settings.default_request_s)
+    most = None if save_to is None else operations.most_sent(call, CapabilityName.FILE_WRITE)
+    body, headers = await _body(operations, call), arguments.get("headers", {})
+    outcome = await operations.fetch(call.request, body, headers, timeout_s, max_saved_bytes=most)
     if save_to is None:
         return _response(call, outcome)
     if not 200 <= outcome.status < 300:
@@ -401,7 +399,7 @@ LIST_DIRECTORY: Final = ToolSpec(
 def _list(operations: Operations, call: CallContext) -> ToolOutput:
     """A line for each entry: kind, path, size or target."""
     listing = operations.trees.list_entries(call, **given(call, "depth", "offset", "limit"))
-    where = escape(_prefix_of(listing.root, operations).rstrip("/") or ".", "")
+    where = escape(_prefix_of(listing.walk.root, operations).rstrip("/") or ".", "")
     head = f"{where}: {_count_entries(listing.total)}"
     return _text_lines(head, *map(_entry, listing.page), *_notes(listing, call))
 
@@ -425,7 +423,7 @@ FIND_FILES: Final = ToolSpec(
 def _find(operations: Operations, call: CallContext) -> ToolOutput:
     fields = given(call, "pattern", "offset", "limit", ignored_too="includeIgnored")
     listing = operations.trees.find(call, **fields)
-    prefix = _prefix_of(listing.root, operations)
+    prefix = _prefix_of(listing.walk.root, operations)
     lines = [escape(prefix + one.path, "") for one in listing.page]
     if not listing.total:
         lines = [f"No file fits {fields['pattern']}"]
@@ -460,7 +458,7 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
     fields: dict[str, Any] = {"mode": "content", "limit": 200, "offset": 0}
     fields |= given(call, *names, ignore_case="ignoreCase", ignored_too="includeIgnored")
     outcome = operations.trees.grep(call, **fields)
-    prefix, limit, offset = _prefix_of(outcome.root, operations), fields["limit"], fields["offset"]
+    prefix, limit, offset = _prefix_of(outcome.walk.root, operations), fields["limit"], fields["offset"]
     lines: list[str] = []
     for hit in outcome.hits:
         path = escape(prefix + hit.path, "")
@@ -472,7 +470,7 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
         lines = [f"No {'more matches' if offset else 'match'} in {count_noun(outcome.files, 'file')}"]
     if outcome.more:
         lines.append(f"[Stopped at the limit of {limit}; offset: {offset + limit} goes on]")
-    lines += _omissions(outcome.left_out, outcome.ignored)
+    lines += _omissions(outcome.walk)
     if outcome.large:
         lines.append(f"[Not searched for their size: {count_noun(outcome.large, 'file')}]")
     return _text_lines(*lines, *_failures(outcome.unreadable, outcome.stopped))
@@ -498,15 +496,15 @@ def _notes(listing: Listing, call: CallContext) -> Iterator[str]:
         yield f"[{offset + 1} to {end} of {listing.total} shown; offset: {end} goes on]"
     elif offset and not listing.page:
         yield f"[There are only {listing.total}]"
-    yield from _omissions(listing.left_out, listing.ignored)
-    yield from _failures(listing.unreadable, listing.stopped)
+    yield from _omissions(listing.walk)
+    yield from _failures(listing.walk.unreadable, listing.walk.stopped)
 
 
-def _omissions(left_out: int, ignored: int) -> Iterator[str]:
-    if left_out:
-        yield f"[Left out by policy: {_count_entries(left_out)}]"
-    if ignored:
-        yield f"[Left out by .gitignore: {_count_entries(ignored)}; includeIgnored: true shows them]"
+def _omissions(walk: Walk) -> Iterator[str]:
+    if walk.left_out:
+        yield f"[Left out by policy: {_count_entries(walk.left_out)}]"
+    if walk.ignored:
+        yield f"[Left out by .gitignore: {_count_entries(walk.ignored)}; includeIgnored: true shows them]"
 
 
 def _failures(unreadable: int, stopped: str | None) -> Iterator[str]:

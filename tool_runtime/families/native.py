@@ -70,9 +70,8 @@ ERROR_NAMES: Final[Mapping[str, str]] = {
     ErrorCode.TOOL_INTERRUPTED: "Internal",
     ErrorCode.INTERNAL_ERROR: "Internal",
 }
-FAULT_NAMES: Final[Mapping[FaultKind, str]] = dict.fromkeys(
-    (FaultKind.IS_DIRECTORY, FaultKind.NOT_REGULAR), "InvalidArgument"
-)
+_NO_FILE: Final = (FaultKind.IS_DIRECTORY, FaultKind.NOT_REGULAR)
+FAULT_NAMES: Final[Mapping[FaultKind, str]] = dict.fromkeys(_NO_FILE, "InvalidArgument")
 OF_PROGRAMS: Final[Mapping[str, str]] = {**ERROR_NAMES, ErrorCode.CAPABILITY_DENIED: "CommandNotAllowed"}
 """For the tool that starts programs: what a list does not admit. A refusal by place keeps its name, see
 `agent_host.loop.prepare`."""
@@ -141,9 +140,8 @@ WRITE_FILE: Final = ToolSpec(
 
 def _write(operations: Operations, call: CallContext) -> ToolOutput:
     mode = call.request.arguments.get("mode")
-    _, output = operations.write(
-        call, MAX_FILE_BYTES, mode=None if mode is None else int(mode, 8), through_links=False, **given(call, "append")
-    )
+    bits = None if mode is None else int(mode, 8)
+    _, output = operations.write(call, MAX_FILE_BYTES, mode=bits, through_links=False, **given(call, "append"))
     return answer({"success": True}, **output)
 
 
@@ -283,16 +281,11 @@ GREP: Final = ToolSpec(
 
 def _grep(operations: Operations, call: CallContext) -> ToolOutput:
     arguments = call.request.arguments
-    outcome = operations.trees.grep(
-        call,
-        arguments.get("max_file_bytes", MAX_FILE_BYTES),
-        limit=arguments.get("max_results", MAX_RESULTS),
-        max_files=arguments.get("max_files_visited", MAX_FILES_VISITED),
-        ignored_too=True,
-        printable_only=True,
-        **({} if arguments.get("recursive", False) else {"depth": 1}),
-        **given(call, "pattern", "ignore_case"),
-    )
+    wanted = {"limit": MAX_RESULTS, "max_files": MAX_FILES_VISITED, "ignored_too": True, "printable_only": True}
+    wanted |= given(call, "pattern", "ignore_case", limit="max_results", max_files="max_files_visited")
+    if not arguments.get("recursive", False):
+        wanted["depth"] = 1
+    outcome = operations.trees.grep(call, arguments.get("max_file_bytes", MAX_FILE_BYTES), **wanted)
     rows = [
         {
             "file": name_for_json(hit.path),

@@ -112,15 +112,9 @@ class Operations:
         stored. Raises ToolFault, and NeedsThread."""
         arguments = call.request.arguments
         path: str = arguments["path"]
-        params = ReadParams(
-            path,
-            self.scope(call.request),
-            call.max_output_bytes,
-            call.max_file_size_bytes,
-            arguments.get("offset", 1),
-            arguments.get("limit"),
-            arguments.get("encoding"),
-        )
+        offset, limit, encoding = arguments.get("offset", 1), arguments.get("limit"), arguments.get("encoding")
+        scope, most = self.scope(call.request), call.max_file_size_bytes
+        params = ReadParams(path, scope, call.max_output_bytes, most, offset, limit, encoding)
         # Paths of files come absolute from the host.
         if self.settings.open_output is not None and not os.path.isabs(path):
             call.need_thread()
@@ -172,34 +166,25 @@ class Operations:
 
     def write(self, call: CallContext, max_bytes: int | None = None, **how: Any) -> Written:
         """Write the `content` of a call to its `path`; `how` are more of WriteParams. Raises ToolFault."""
-        request = call.request
-        params = writing.WriteParams(
-            request.arguments["path"],
-            self.scope(request),
-            encode(request.arguments["content"], "content"),
-            mark_of(request),
-            smallest(max_bytes, call.max_file_size_bytes),
-            expected=_expectation_of(request),
-            kept=place_to_keep(call.settings, request),
-            **how,
-        )
+        params = self._write_params(call, encode(call.request.arguments["content"], "content"), max_bytes, **how)
         return _add_diff(call, writing.write_file(params, call.abandoned))
 
     def edit(self, call: CallContext) -> Written:
         """Make the `edits` of a call in the file at its `path`, as in `write`. Raises ToolFault."""
+        request, edits = call.request, edits_from(call.request.arguments["edits"])
+        read_scope = self.scope(request, CapabilityName.FILE_READ)
+        most = constraints_of(request, CapabilityName.FILE_READ).max_file_size_bytes
+        params = self._write_params(call, b"", None)
+        return _add_diff(call, writing.edit_file(params, edits, read_scope, most, call.abandoned))
+
+    def _write_params(self, call: CallContext, data: bytes, max_bytes: int | None, **how: Any) -> writing.WriteParams:
+        """The write of a call, which expects the file as it names it, else as a call saw it last."""
         request = call.request
-        params = writing.EditParams(
-            request.arguments["path"],
-            self.scope(request),
-            self.scope(request, CapabilityName.FILE_READ),
-            edits_from(request.arguments["edits"]),
-            mark_of(request),
-            call.max_file_size_bytes,
-            constraints_of(request, CapabilityName.FILE_READ).max_file_size_bytes,
-            _expectation_of(request),
-            place_to_keep(call.settings, request),
-        )
-        return _add_diff(call, writing.edit_file(params, call.abandoned))
+        seen = None if request.last_seen is None else FileStamp.parse(request.last_seen)
+        named, readable = request.arguments.get("expectedSha256"), CapabilityName.FILE_READ in request.also
+        how |= {"expected": writing.Expected(named, seen, readable), "kept": place_to_keep(call.settings, request)}
+        most = smallest(max_bytes, call.max_file_size_bytes)
+        return writing.WriteParams(request.arguments["path"], self.scope(request), data, mark_of(request), most, **how)
 
     def delete(self, call: CallContext, *, tree: bool = False, through_links: bool = True) -> str:
         """Delete the file at the call's `path`, or with `tree` a directory with all in it; the path. Raises
@@ -243,9 +228,8 @@ class Operations:
 
     def most_sent(self, call: CallContext, capability: str) -> int:
         """Bytes of the largest file that the call sends or saves."""
-        settings = self.settings
-        of_policy = constraints_of(call.request, capability).max_file_size_bytes
-        return smallest(settings.http_max_download_bytes, settings.max_file_size_bytes, of_policy) or 0
+        of_policy, own = constraints_of(call.request, capability).max_file_size_bytes, self.settings
+        return smallest(own.http_max_download_bytes, own.max_file_size_bytes, of_policy) or 0
 
     async def _on_disk(self, call: CallContext, path: str, work: Callable[[], T]) -> T:
         timeout_s = self.settings.file_timeout_s
@@ -261,43 +245,28 @@ class Operations:
 
     async def http_client(self) -> HttpClient:
         """The one client, made when the first request comes, in a thread: httpx and a TLS context cost some 80 ms."""
+
+        def make() -> HttpClient:
+            from tool_runtime.web.http import client_under
+
+            return client_under(self.settings, self.pool, tls_checks=self._tls_checks)
+
         async with self._http_lock:
             if self._http is None:
-                self._http = await self.pool.run(self._make_client)
+                self._http = await self.pool.run(make)
         return self._http
 
     async def fetch(
         self, request: ToolRequest, body: bytes, headers: Mapping[str, str], timeout_s: float, **limits: int | None
     ) -> HttpOutcome:
-        """The answer to the request that the call's `url` and `method` name; for the limits see HttpParams. Raises
-        ToolFault."""
+        """See HttpClient.fetch."""
         client = await self.http_client()
-        from tool_runtime.web import DomainScope
-        from tool_runtime.web.http import HttpParams
-
-        arguments, granted = request.arguments, request.constraints
-        domains = DomainScope(granted.allowed_domains, granted.blocked_domains)
-        method = arguments.get("method", "GET")
-        return await client.fetch(HttpParams(arguments["url"], method, headers, body, timeout_s, domains, **limits))
-
-    def _make_client(self) -> HttpClient:
-        from tool_runtime.web import network_under
-        from tool_runtime.web.http import HttpClient
-
-        limits = {
-            "max_body_bytes": self.settings.http_max_body_bytes,
-            "max_redirects": self.settings.http_max_redirects,
-        }
-        return HttpClient(self.pool, network_under(self.settings, tls_checks=self._tls_checks), **limits)
+        return await client.fetch(request, body, headers, timeout_s, **limits)
 
     def _ends(self, request: ToolRequest) -> writing.MoveParams:
-        return writing.MoveParams(
-            request.arguments["path"],
-            self.scope(request),
-            self.scope(request, CapabilityName.FILE_READ),
-            request.arguments["newPath"],
-            self.scope(request, CapabilityName.FILE_WRITE),
-        )
+        read, write = (self.scope(request, one) for one in (CapabilityName.FILE_READ, CapabilityName.FILE_WRITE))
+        path, new_path = request.arguments["path"], request.arguments["newPath"]
+        return writing.MoveParams(path, self.scope(request), read, new_path, write)
 
 
 def scope_of(request: ToolRequest, capability: str | None = None) -> Scope:
@@ -312,13 +281,6 @@ def constraints_of(request: ToolRequest, capability: str | None = None) -> ToolC
     if capability is None or capability == request.capability:
         return request.constraints
     return request.also[capability]
-
-
-def _expectation_of(request: ToolRequest) -> writing.Expected:
-    """The state that the file must have for the call to change it: what it names, else what a call saw of it last."""
-    named = request.arguments.get("expectedSha256")
-    seen = None if request.last_seen is None else FileStamp.parse(request.last_seen)
-    return writing.Expected(named, seen, CapabilityName.FILE_READ in request.also)
 
 
 def _add_diff(call: CallContext, outcome: writing.WriteOutcome) -> Written:

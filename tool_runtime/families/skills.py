@@ -177,9 +177,9 @@ def _list(operations: Operations, call: CallContext) -> ToolOutput:
         {"name": name_for_json(one.path), "type": one.kind, **({} if one.size is None else {"size": one.size})}
         for one in listing.page
     ]
-    told: dict[str, Any] = {"total": listing.total, "hidden": listing.hidden, "truncated": False}
-    if listing.stopped is not None:
-        told["stopped"] = listing.stopped
+    told: dict[str, Any] = {"total": listing.total, "hidden": listing.walk.hidden, "truncated": False}
+    if listing.walk.stopped is not None:
+        told["stopped"] = listing.walk.stopped
     count = fitting(call, told, rows)
     told["truncated"] = fields["offset"] + count < listing.total
     return answer({"entries": rows[:count], **told})
@@ -230,7 +230,7 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
     wanted = given(call, "pattern", "glob", "mode", "ignore_case")
     outcome = operations.trees.grep(call, FILE_BYTES, limit=limit, hidden=operations.trees.hidden, **wanted)
     passed_over = outcome.large + outcome.unreadable
-    counts = {"hidden": outcome.hidden, "ignored": outcome.ignored, "passed_over": passed_over}
+    counts = {"hidden": outcome.walk.hidden, "ignored": outcome.walk.ignored, "passed_over": passed_over}
     fields: dict[str, Any] = {"truncated": False, **{name: count for name, count in counts.items() if count}}
     if outcome.stopped is not None:
         fields["stopped"] = outcome.stopped
@@ -323,22 +323,19 @@ NETWORK_REQUEST: Final = ToolSpec(
 async def _request(operations: Operations, call: CallContext) -> ToolOutput:
     """An HTTP error status is no failure of the call."""
     arguments, settings = call.request.arguments, operations.settings
-    outcome = await operations.fetch(
-        call.request,
-        encode(arguments.get("body", ""), "body"),
-        arguments.get("headers", {}),
-        timeout_s=min(arguments.get("timeout_s", settings.default_request_s), settings.http_timeout_max_s),
-        cut_body_bytes=settings.http_max_body_bytes,
-    )
-    body = body_text(outcome)
+    body, headers = encode(arguments.get("body", ""), "body"), arguments.get("headers", {})
+    timeout_s = min(arguments.get("timeout_s", settings.default_request_s), settings.http_timeout_max_s)
+    most = settings.http_max_body_bytes
+    outcome = await operations.fetch(call.request, body, headers, timeout_s, cut_body_bytes=most)
+    shown = body_text(outcome)
     fields: dict[str, Any] = {
         "status": outcome.status,
         "headers": dict(outcome.headers),
         "sha256": hashlib.sha256(outcome.body).hexdigest(),
         "truncated": False,
     }
-    end = excerpt(call, fields, "content_excerpt", body, 0, EXCERPT_CHARS)
-    if end == len(body) and not outcome.body_cut:
+    end = excerpt(call, fields, "content_excerpt", shown, 0, EXCERPT_CHARS)
+    if end == len(shown) and not outcome.body_cut:
         return answer(fields)
     fields["truncated"] = True
     stored = artifacts.tool_output(call.request, outcome.body, part="body")._replace(ref_field="storage_ref")

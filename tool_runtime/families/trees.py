@@ -53,7 +53,7 @@ class Trees:
             _refuse_far(path, stat.S_ISDIR)
             given["max_entries"] = _LISTED_AT_ONCE
         listing = list_directory(path, self._scope(call.request), call.abandoned, **given)
-        if listing.stopped is not None:
+        if listing.walk.stopped is not None:
             call.need_thread()
         return listing
 

@@ -189,9 +189,15 @@ def open_parent(real: str) -> Iterator[tuple[int | None, str]]:
     if not BY_DESCRIPTOR:
         yield None, real
         return
-    fd = open_dir(parent)
-    try:
+    with hold_open(open_dir(parent)) as fd:
         yield fd, name
+
+
+@contextmanager
+def hold_open(fd: int) -> Iterator[int]:
+    """The descriptor, which is closed behind the block."""
+    try:
+        yield fd
     finally:
         os.close(fd)
 

@@ -249,10 +249,8 @@ class _PdfReading:
             shown = text.encode("utf-8", "replace").decode().strip("\n") or "[no text on this page]"
             yield f"--- page {at} of {count} ---\n{shown}\n"
         if at < count or at == 0:
-            what = (
-                f"reading it took more than {self._limits.time_s:g} seconds" if self._is_late() else "its reader ended"
-            )
-            self.problem = f"{what} at page {at + 1}"
+            late = f"reading it took more than {self._limits.time_s:g} seconds"
+            self.problem = f"{late if self._is_late() else 'its reader ended'} at page {at + 1}"
 
     def close(self) -> None:
         self._timer.cancel()
@@ -280,7 +278,6 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(said, dict):
         return None
-    is_page = (
-        isinstance(said.get("page"), int) and isinstance(said.get("of"), int) and isinstance(said.get("text"), str)
-    )
+    kinds = {"page": int, "of": int, "text": str}
+    is_page = all(isinstance(said.get(name), kind) for name, kind in kinds.items())
     return said if is_page or "problem" in said else None

@@ -190,10 +190,8 @@ def _edit_cells(now: list[str], edit: Edit, number: int) -> int:
         raise EditProblem("the old text is in no cell's source", number, found=0, text=shown_text)
     if count > 1 and not edit.all:
         where = ", ".join(str(cell + 1) for cell in found)
-        message = (
-            f"the old text is in the notebook {count} times, in cell {where}: begin it with the line above the cell"
-        )
-        raise EditProblem(message, number)
+        places = f"the old text is in the notebook {count} times, in cell {where}"
+        raise EditProblem(f"{places}: begin it with the line above the cell", number)
     if old == new:
         raise EditProblem("the new text is the old one", number)
     for cell in found:
@@ -322,14 +320,10 @@ def _alike(lines: list[str], wanted: str) -> list[int]:
         key=lambda one: (-one[0], one[1]),
     )[:_MAX_COMPARED]
     likeness: list[tuple[float, int]] = []
-    for shared, number in ranked:
-        if not shared:
-            break
+    for number in (number for shared, number in ranked if shared):
         matcher.set_seq1(lines[number - 1].strip()[:_MAX_LINE_CHARS])
-        ratio = matcher.ratio()
-        if ratio >= _LIKENESS:
-            likeness.append((-ratio, number))
-    return [number for _, number in sorted(likeness)[:_MAX_SHOWN]]
+        likeness.append((-matcher.ratio(), number))
+    return [number for ratio, number in sorted(likeness)[:_MAX_SHOWN] if -ratio >= _LIKENESS]
 
 
 def _pieces(line: str) -> set[str]:
@@ -338,7 +332,7 @@ def _pieces(line: str) -> set[str]:
 
 
 def _render(lines: list[str], numbers: list[int]) -> str:
-    shown = [(number, lines[number - 1].rstrip("\r")) for number in numbers[:_MAX_SHOWN]]
-    return " | ".join(
-        f"{number}: {line if len(line) <= _MAX_LINE_CHARS else f'{line[:_MAX_LINE_CHARS]}…'}" for number, line in shown
-    )
+    def cut(line: str) -> str:
+        return line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…"
+
+    return " | ".join(f"{number}: {cut(lines[number - 1].rstrip(chr(13)))}" for number in numbers[:_MAX_SHOWN])

@@ -14,11 +14,11 @@ import os
 import re
 import subprocess
 import tempfile
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
+from contextlib import nullcontext
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from policy.patterns import compile_pattern, problem_of
-from tool_runtime.files import Scope, open_dir, open_regular, resolve
+from tool_runtime.files import Scope, hold_open, open_dir, open_regular, resolve
 from tool_runtime.files.listing import glob_below, path_bytes
 from tool_runtime.files.tree import MAX_DEPTH, Walk, WalkParams
 from tool_runtime.output import is_unprintable, looks_binary, strip_bom
@@ -86,19 +86,16 @@ class Hit(NamedTuple):
 
 
 class GrepOutcome(NamedTuple):
-    """`hits` in the order of the walk. `files` were searched, `large` and `unreadable` could not be; the others are the
-    walk's. `more`: there are matches beyond the limit."""
+    """`hits` in the order of the walk, which has counted what is left out. `files` were searched, `large` and
+    `unreadable` could not be. `more`: there are matches beyond the limit; `stopped` says why not all was searched."""
 
-    root: str
     hits: list[Hit]
     files: int
     more: bool
     large: int
     unreadable: int
-    left_out: int
-    ignored: int
     stopped: str | None
-    hidden: int = 0
+    walk: Walk
 
 
 class _Files(NamedTuple):
@@ -115,17 +112,15 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
     root = resolve(params.path, params.scope)
     search = _Search(params, wanted, abandoned)
     with os_faults(params.path):
-        if not os.path.isdir(root):
-            directory, name = os.path.split(root)
-            hits = search.search_all([_Files("", directory, [name])], None, strictly=True)
-            return GrepOutcome(directory, hits, 1, search.more, search.large, 0, 0, 0, None)
-        wanted_files = WalkParams(root, params.scope, params.depth, params.ignored_too, hidden=params.hidden)
-        walk = Walk(wanted_files._replace(with_sizes=params.max_file_size_bytes is not None), abandoned)
-        candidates, with_match = search.candidates(root, walk)
-        hits = search.search_all(candidates, with_match)
-    files, unreadable = sum(len(files.names) for files in candidates), search.unreadable + walk.unreadable
-    counts = search.more, search.large, unreadable, walk.left_out, walk.ignored
-    return GrepOutcome(root, hits, files, *counts, search.stopped or walk.stopped, walk.hidden)
+        is_file = not os.path.isdir(root)
+        directory, name = os.path.split(root) if is_file else (root, "")
+        sized = params.max_file_size_bytes is not None
+        walked = WalkParams(directory, params.scope, params.depth, params.ignored_too, hidden=params.hidden)
+        walk = Walk(walked._replace(with_sizes=sized), abandoned)
+        found = ([_Files("", directory, [name])], None) if is_file else search.candidates(root, walk)
+        hits = search.search_all(*found, strictly=is_file)
+    files, unreadable = sum(len(files.names) for files in found[0]), search.unreadable + walk.unreadable
+    return GrepOutcome(hits, files, search.more, search.large, unreadable, search.stopped or walk.stopped, walk)
 
 
 def _pattern(params: GrepParams) -> Pattern:
@@ -212,7 +207,7 @@ class _Search:
             if not files.names:
                 continue
             try:
-                with _enter(files.real) as fd:
+                with hold_open(open_dir(files.real)) if BY_DESCRIPTOR else nullcontext() as fd:
                     hits += self._search_folder(fd, files, strictly=strictly)
             except (OSError, ToolFault):  # of the directory itself: what is wrong with a file is dealt with there
                 if strictly or self._abandoned.flag:
@@ -336,17 +331,6 @@ def _context_behind(content: bytes, end: int, number: int, wanted: int) -> Itera
         yield MatchLine(number, content[start:end], None)
 
 
-@contextmanager
-def _enter(directory: str) -> Iterator[int | None]:
-    """A descriptor of the directory, None where the system does not work with such. Raises OSError and ToolFault."""
-    fd = open_dir(directory) if BY_DESCRIPTOR else None
-    try:
-        yield fd
-    finally:
-        if fd is not None:
-            os.close(fd)
-
-
 # `rg`, where it is installed: which of many files have a match. What it is asked is what RE2 would find.
 #
 # The two engines differ in what they take and, for a few constructs, in what that means. `translate_pattern` gives a
@@ -466,14 +450,9 @@ class Search:
         if not self._waiting:
             return
         said = tempfile.TemporaryFile()  # noqa: SIM115  closed with its process
-        process = subprocess.Popen(
-            [*self._argv, *self._waiting],
-            cwd=self._root,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.PIPE,
-        )
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.PIPE}
+        argv = [*self._argv, *self._waiting]
+        process = subprocess.Popen(argv, cwd=self._root, env=self._environment, **streams)
         self._running.append((process, said))
         self._waiting, self._waiting_bytes, self._waiting_files = [], 0, 0
 

@@ -55,13 +55,14 @@ def check_image(data: bytes) -> ImageFile | None:
     header = header_of(data)
     if header is None:
         return None
+    problem = ""
     if len(data) > MAX_BYTES:
-        return ImageFile(header, None, f"a picture may have at most {MAX_BYTES} bytes")
-    if max(header.width, header.height) > MAX_SIDE:
-        return ImageFile(header, None, f"a side may have at most {MAX_SIDE} pixels")
-    if not header.whole:
-        return ImageFile(header, None, "the file is damaged or cut short")
-    return ImageFile(header, data)
+        problem = f"a picture may have at most {MAX_BYTES} bytes"
+    elif max(header.width, header.height) > MAX_SIDE:
+        problem = f"a side may have at most {MAX_SIDE} pixels"
+    elif not header.whole:
+        problem = "the file is damaged or cut short"
+    return ImageFile(header, None if problem else data, problem)
 
 
 def _png(data: bytes) -> tuple[int, int, bool]:

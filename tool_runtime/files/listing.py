@@ -10,7 +10,7 @@ import os
 import re
 import time
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from policy.patterns import MAX_CHARACTERS, compile_pattern, problem_of
@@ -42,34 +42,21 @@ _made: Callable[[tuple[str, Kind, str | None, int | None]], ListedEntry] = funct
 
 
 class Listing(NamedTuple):
-    """A page of entries out of `total`. The counts and `stopped` are those of the walk."""
+    """A page of entries out of `total`, and the walk, which has counted what is left out."""
 
-    root: str
     page: list[ListedEntry]
     total: int
-    left_out: int
-    ignored: int
-    unreadable: int
-    stopped: str | None
-    hidden: int = 0
+    walk: Walk
 
 
 def list_directory(
-    path: str,
-    scope: Scope,
-    abandoned: Abandoned,
-    *,
-    depth: int = 1,
-    offset: int = 0,
-    limit: int = 500,
-    max_entries: int = MAX_ENTRIES,
-    hidden: Callable[[str], bool] | None = None,
+    path: str, scope: Scope, abandoned: Abandoned, *, offset: int = 0, limit: int = 500, depth: int = 1, **walk: Any
 ) -> Listing:
     """A page of a directory's entries, in the order of their paths, directories before what is in them. Nothing is
-    ignored; what `hidden` is true for is passed over. `depth` 1 is the directory's own entries. Raises ToolFault."""
+    ignored. `depth` 1 is the directory's own entries; `walk` are more of WalkParams. Raises ToolFault."""
     root, opened = open_directory(path, scope)
     try:
-        wanted = WalkParams(root, scope, depth, True, True, True, max_entries, hidden, opened)
+        wanted = WalkParams(root, scope, depth, True, True, True, opened=opened, **walk)
         return _page(Walk(wanted, abandoned), path, offset, limit)
     finally:
         if opened is not None:
@@ -116,9 +103,8 @@ def glob_pattern(glob: str) -> Pattern:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{error}: {glob[:200]!r}") from error
     found = compile_pattern(written)
     if found is None:
-        raise ToolFault(
-            FaultKind.INVALID_ARGUMENT, f"the pattern cannot be used, {problem_of(written)}: {glob[:200]!r}"
-        )
+        why = f"the pattern cannot be used, {problem_of(written)}"
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{why}: {glob[:200]!r}")
     return found
 
 
@@ -141,15 +127,13 @@ def _page(walk: Walk, path: str, offset: int, limit: int, wanted: Pattern | None
                 ]
             page += _list_entries(folder, entries[shown])
             total += len(entries)
-    return Listing(walk.root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped, walk.hidden)
+    return Listing(page, total, walk)
 
 
 def _files(folder: TreeFolder, names: Sequence[str]) -> Iterator[ListedEntry]:
     paths = [folder.path + name for name in names] if folder.path else names
-    kind: Kind = "file"
-    return map(
-        _made, zip(paths, itertools.repeat(kind), itertools.repeat(None), map(folder.sizes.get, names), strict=False)
-    )
+    kinds: Iterator[Kind] = itertools.repeat("file")
+    return map(_made, zip(paths, kinds, itertools.repeat(None), map(folder.sizes.get, names), strict=False))
 
 
 def _list_entries(folder: TreeFolder, entries: Sequence[tuple[str, Kind]]) -> Iterator[ListedEntry]:
@@ -335,9 +319,10 @@ def token_of(path: str, root: str) -> str:
     as `%XX`, and a check by which a token of another directory, or of none, is known."""
     check = _check(path, root)
     if not path.isascii() or "%" in path or not path.isprintable():
-        path = "".join(
+        shown = (
             char if char != "%" and char.isprintable() else quote_from_bytes(os.fsencode(char), "") for char in path
         )
+        path = "".join(shown)
     return f"{path}{_BEFORE_CHECK}{check}"
 
 

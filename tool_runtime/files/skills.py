@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from config.lean_typing import NamedTuple
 from config.shapes import meant_name
-from tool_runtime.files import Scope, open_below, open_parent, open_regular
+from tool_runtime.files import Scope, hold_open, open_below, open_parent, open_regular
 from tool_runtime.files.read import whole_file
 from tool_runtime.tool import FaultKind, ToolFault
 
@@ -112,14 +112,12 @@ class SkillIndex:
         try:
             with _enter(at, folder, name) as (directory, leaf):
                 fd, status = open_regular(directory, leaf)
-            try:
+            with hold_open(fd):
                 stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
                 seen = self._seen.get(folder)
                 if seen is not None and seen[0] == stamp:
                     return seen[1]
                 head = os.read(fd, _MAX_FIELDS_BYTES)
-            finally:
-                os.close(fd)
         except FileNotFoundError:
             return _misnamed(folder)
         except NotADirectoryError:
@@ -150,12 +148,9 @@ def _enter(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None,
     if at is None:
         with open_parent(os.path.join(folder, FILE)) as found:
             yield found
-        return
-    below = open_below(at, name)
-    try:
-        yield below, FILE
-    finally:
-        os.close(below)
+    else:
+        with hold_open(open_below(at, name)) as below:
+            yield below, FILE
 
 
 def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
@@ -211,16 +206,11 @@ def _skill(name: str, folder: str, document: Document, *, of_workspace: bool) ->
     fields = document.fields
     given, description = fields.get("name", name), fields.get("description", "")
     if given != name or not re.fullmatch(NAME, name) or len(name) > MAX_NAME:
-        raise ToolFault(
-            FaultKind.INVALID_ARGUMENT,
-            f"name: {given!r} has to be that of its folder, in up to {MAX_NAME} lower-case letters, digits and hyphens",
-        )
+        rule = f"has to be that of its folder, in up to {MAX_NAME} lower-case letters, digits and hyphens"
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"name: {given!r} {rule}")
     if not isinstance(description, str) or not description.strip():
-        others = [one for one in fields if one not in _FIELDS]
-        hint = next(
-            (f"; {one} is not known: did you mean description?" for one in others if meant_name(one, ("description",))),
-            "",
-        )
+        meant = [one for one in fields if one not in _FIELDS and meant_name(one, ("description",))]
+        hint = f"; {meant[0]} is not known: did you mean description?" if meant else ""
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"description: is missing{hint}")
     described = " ".join(description.split())[:MAX_DESCRIPTION]
     return Skill(name, described, _tools(fields.get("allowed-tools")), folder, of_workspace)
@@ -235,9 +225,8 @@ def _tools(value: Value | None) -> tuple[str, ...] | None:
 
 def _read(raw: bytes) -> Document:
     try:
-        return split(
-            raw.decode("utf-8", "strict" if len(raw) != _MAX_FIELDS_BYTES else "replace").replace("\r\n", "\n")
-        )
+        text = raw.decode("utf-8", "strict" if len(raw) != _MAX_FIELDS_BYTES else "replace")
+        return split(text.replace("\r\n", "\n"))
     except UnicodeDecodeError as error:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{FILE} is not UTF-8") from error
     except NoFrontMatter as error:
@@ -339,7 +328,7 @@ def _block(lines: Sequence[str], *, folded: bool) -> str:
 
 def _items(text: str) -> list[str]:
     """The items of a list in brackets: commas in quotes or parentheses are no separators."""
-    items, current, quote, depth = [], "", "", 0
+    items, quote, depth = [""], "", 0
     for char in text:
         if quote:
             quote = "" if char == quote else quote
@@ -348,11 +337,10 @@ def _items(text: str) -> list[str]:
         elif char in "()":
             depth += 1 if char == "(" else -1
         if char == "," and not quote and depth <= 0:
-            items.append(current.strip())
-            current = ""
+            items.append("")
         else:
-            current += char
-    return [*items, current.strip()]
+            items[-1] += char
+    return [item.strip() for item in items]
 
 
 def _scalar(text: str) -> str:

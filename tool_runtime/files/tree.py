@@ -20,7 +20,7 @@ from pathspec import GitIgnoreSpec
 from agent_host.ids import OWN_PREFIX, is_own_name
 from agent_host.workspace_changes import last_value
 from policy.rules.paths import TreeRule
-from tool_runtime.files import Scope, open_dir, open_parent, open_regular
+from tool_runtime.files import Scope, hold_open, open_dir, open_parent, open_regular
 from tool_runtime.platform import OS_FAMILY
 from tool_runtime.platform.directories import BY_DESCRIPTOR
 from tool_runtime.tool import ToolFault
@@ -299,12 +299,8 @@ def _scan(real: str) -> Iterator[Iterator[os.DirEntry[str]]]:
         with os.scandir(real) as entries:
             yield entries
         return
-    fd = open_dir(real, to_list=True)
-    try:
-        with os.scandir(fd) as entries:
-            yield entries
-    finally:
-        os.close(fd)
+    with hold_open(open_dir(real, to_list=True)) as fd, os.scandir(fd) as entries:
+        yield entries
 
 
 # Which files .gitignore leaves out: pathspec reads the patterns, RE2 matches them, so that no file of a workspace can

@@ -66,21 +66,6 @@ class WriteParams(NamedTuple):
     kept: str | None = None
 
 
-class EditParams(NamedTuple):
-    """`scope` is that of writing, `read_scope` that of reading, and so are the limits."""
-
-    path: str
-    scope: Scope
-    read_scope: Scope
-    edits: Sequence[Edit]
-    mark: str
-    max_file_size_bytes: int | None = None
-    max_read_bytes: int | None = None
-    expected: Expected = Expected()
-    kept: str | None = None
-    mode: None = None
-
-
 class WriteOutcome(NamedTuple):
     """`before` is the earlier content, None when there was no file or it was over BEFORE_MAX_BYTES. `seen` is the file
     as it is now. An edit replaced `places` places. `also` are other names of the file, which have changed with it;
@@ -94,9 +79,6 @@ class WriteOutcome(NamedTuple):
     places: int = 0
     also: tuple[str, ...] = ()
     settle: Callable[[], None] | None = None
-
-
-_Params = WriteParams | EditParams
 
 
 class _Found(NamedTuple):
@@ -127,24 +109,25 @@ def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
         return _replace(directory, real, params, data, found, abandoned)
 
 
-def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
-    """Make the edits in the file, all or none. Raises ToolFault: INVALID_ARGUMENT for an edit that does not fit, with
-    the lines nearest to it; CHANGED where the file is not as expected."""
-    real = resolve(params.path, params.scope, to_change=True)
-    check_scope(params.path, real, params.read_scope)
-    with os_faults(params.path), open_parent(real, root_of(real, params.scope)) as (directory, name):
-        found = _found(directory, name, EDIT_MAX_BYTES, params.expected, params.path)
+def edit_file(
+    params: WriteParams, edits: Sequence[Edit], read_scope: Scope, max_read_bytes: int | None, abandoned: Abandoned
+) -> WriteOutcome:
+    """Make the edits in the file, all or none; `params` have no data. Raises ToolFault: INVALID_ARGUMENT for an edit
+    that does not fit, with the lines nearest to it; CHANGED where the file is not as expected."""
+    path, real = params.path, resolve(params.path, params.scope, to_change=True)
+    check_scope(path, real, read_scope)
+    with os_faults(path), open_parent(real, root_of(real, params.scope)) as (directory, name):
+        found = _found(directory, name, EDIT_MAX_BYTES, params.expected, path)
         if found.status is None:
-            raise ToolFault(FaultKind.NOT_FOUND, f"there is no such file: {params.path}")
-        refuse_size(found.status.st_size, params.max_read_bytes, params.path)
+            raise ToolFault(FaultKind.NOT_FOUND, f"there is no such file: {path}")
+        refuse_size(found.status.st_size, max_read_bytes, path)
         if found.content is None:
-            raise ToolFault(FaultKind.TOO_LARGE, f"files above {EDIT_MAX_BYTES} bytes are not edited: {params.path}")
+            raise ToolFault(FaultKind.TOO_LARGE, f"files above {EDIT_MAX_BYTES} bytes are not edited: {path}")
         try:
-            after, replaced = edit_content(params.path, found.content, params.edits)
+            after, replaced = edit_content(path, found.content, edits)
         except EditProblem as problem:
-            why = problem.explain(params.path, params.edits)
-            raise ToolFault(FaultKind.INVALID_ARGUMENT, why) from problem
-        refuse_size(len(after), params.max_file_size_bytes, params.path)
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, problem.explain(path, edits)) from problem
+        refuse_size(len(after), params.max_file_size_bytes, path)
         return _replace(directory, real, params, after, found, abandoned)._replace(places=replaced)
 
 
@@ -196,7 +179,7 @@ def _refuse_change(expected: Expected, now: FileStamp, digest: str, path: str) -
 
 
 def _replace(
-    directory: OpenDirectory, real: str, params: _Params, data: bytes, found: _Found, abandoned: Abandoned
+    directory: OpenDirectory, real: str, params: WriteParams, data: bytes, found: _Found, abandoned: Abandoned
 ) -> WriteOutcome:
     """Put `data` in the file's place, durably. A file that changed while it was made is not replaced."""
     name, temporary, status = os.path.basename(real), _temporary(real, params.mark), found.status
@@ -222,7 +205,7 @@ def _replace(
 def _replace_in_place(
     directory: OpenDirectory,
     real: str,
-    params: _Params,
+    params: WriteParams,
     status: os.stat_result,
     done: WriteOutcome,
     abandoned: Abandoned,

@@ -76,19 +76,16 @@ def decode_body(data: bytes, charset: str | None = None) -> str | None:
     return data[skip:].decode("latin-1")
 
 
+def charset_of(content_type: str) -> str | None:
+    """The charset that a header names, None where it names none."""
+    pairs = (parameter.partition("=") for parameter in content_type.split(";")[1:])
+    return next((value.strip().strip("\"'") for name, _, value in pairs if name.strip().lower() == "charset"), None)
+
+
 def decode_output(data: bytes, *, crlf: bool) -> str:
     """Text of what a command printed: UTF-8 with the replacement character; `crlf` turns line ends into `\\n`."""
     text = data.decode("utf-8", "replace")
     return text.replace("\r\n", "\n") if crlf else text
-
-
-def charset_of(content_type: str) -> str | None:
-    """The charset that a header names, None where it names none."""
-    for parameter in content_type.split(";")[1:]:
-        name, _, value = parameter.partition("=")
-        if name.strip().lower() == "charset":
-            return value.strip().strip("\"'")
-    return None
 
 
 # Head and tail of what is too long (TR 7.1), in bounded memory and never cutting inside a UTF-8 character.

@@ -74,13 +74,10 @@ CODES: Final = frozenset(
 """The names of errors that a call may end with. Any other is the service's own, or would say something of the session
 that the service cannot know."""
 _BY_STATUS: Final[Mapping[int, ErrorCode]] = {
-    400: ErrorCode.INVALID_REQUEST,
+    **dict.fromkeys((400, 409, 413, 422), ErrorCode.INVALID_REQUEST),
     401: ErrorCode.UNAUTHORIZED,
     403: ErrorCode.CAPABILITY_DENIED,
     404: ErrorCode.TOOL_NOT_FOUND,
-    409: ErrorCode.INVALID_REQUEST,
-    413: ErrorCode.INVALID_REQUEST,
-    422: ErrorCode.INVALID_REQUEST,
     429: ErrorCode.RATE_LIMITED,
 }
 
@@ -251,14 +248,8 @@ class BackendSource(Source):
     async def _send(self, request: ToolRequest, key: str, epoch: str) -> BackendAnswer:
         """One try; with an `epoch` only in that. Raises ServiceUnavailable for what did not run and may the next time,
         _Sent for what may have run."""
-        body = {
-            "sessionId": request.session_id,
-            "taskId": request.task_id,
-            "stepId": request.step_id,
-            "workspaceId": self._terms.workspace_id,
-            "toolName": request.tool_name,
-            "arguments": dict(request.arguments),
-        }
+        made_by = dict(zip(_MADE_BY, _made_by(request), strict=True))
+        body = {**made_by, "workspaceId": self._terms.workspace_id, "arguments": dict(request.arguments)}
         headers = {"idempotency-key": key, **({EPOCH_HEADER: epoch} if epoch else {})}
         path = f"/tools/{_quote(request.tool_name)}/invoke"
         try:
@@ -361,6 +352,10 @@ def _advise(error: ServiceError) -> str:
     return f"{error}; check BACKEND_TOOL_SERVICE_URL, and that the service runs"
 
 
+def _made_by(request: ToolRequest) -> tuple[str, ...]:
+    return request.tool_name, request.session_id, request.task_id, request.step_id
+
+
 def _quote(text: str) -> str:
     """`text` as one segment of a path: dots alone would be another one."""
     return quote(text, safe="").replace(".", "%2E")
@@ -390,11 +385,10 @@ def output_of(request: ToolRequest, body: bytes, clean: Callable[[str], str], th
     """Decode the output of a call from the ToolResult in `body`. Text of more than `threshold` bytes is left as an
     artifact, as local tools leave theirs. Raises ToolFault for a result that is failed or denied, and for what is no
     result of this call: whether the tool did its work is then not known."""
-    made_by = request.tool_name, request.session_id, request.task_id, request.step_id
     value = _json(body)
     problem = first_problem(_RESULT, value)
     said = None if problem is None else problem.sentence
-    if said is None and tuple(map(value.get, _MADE_BY)) != made_by:
+    if said is None and tuple(map(value.get, _MADE_BY)) != _made_by(request):
         said = "it is the result of another call"
     if said is not None:
         message = f"the tool has run, and its result cannot be used: {said}; inspect before you try again"

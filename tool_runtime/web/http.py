@@ -21,13 +21,15 @@ import httpx
 
 from policy.urls import UrlProblem, host_of, target_of
 from tool_runtime.tool import FaultKind, ToolFault
-from tool_runtime.web import DomainScope, Gate, Network, resolve
+from tool_runtime.web import DomainScope, Gate, Network, network_under, resolve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
     from ssl import SSLContext
 
+    from agent_host.contracts import ToolRequest
     from tool_runtime.threads import DaemonPool
+    from tool_runtime.tool import RuntimeSettings
 
 _PORTS: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -46,8 +48,8 @@ _MAX_POOLS: Final = 32
 
 
 class HttpParams(NamedTuple):
-    """One request. `timeout_s` covers the whole exchange, redirects included. `max_saved_bytes` is the limit of the
-    body of a 2xx response, None for that of the client. Of a body longer than `cut_body_bytes` so much is taken, and it
+    """One request. `timeout_s` covers the whole exchange, redirects included. A 2xx response has a body of
+    `max_saved_bytes` at most, None for the client's limit; of one longer than `cut_body_bytes` so much is taken, and it
     is no failure."""
 
     url: str
@@ -86,13 +88,19 @@ class HttpClient:
         self._gates: dict[DomainScope, Gate] = {}
         self._pools: dict[tuple[DomainScope, str | None], httpcore.AsyncConnectionPool] = {}
 
-    async def fetch(self, params: HttpParams) -> HttpOutcome:
-        """Raises ToolFault: INVALID_ARGUMENT, ADDRESS_REFUSED, OUT_OF_SCOPE, NETWORK, RESPONSE_TOO_LARGE, TIMED_OUT."""
+    async def fetch(
+        self, request: ToolRequest, body: bytes, headers: Mapping[str, str], timeout_s: float, **limits: int | None
+    ) -> HttpOutcome:
+        """The answer to the request that the call's `url` and `method` name; for the limits see HttpParams. Raises
+        ToolFault: INVALID_ARGUMENT, ADDRESS_REFUSED, OUT_OF_SCOPE, NETWORK, RESPONSE_TOO_LARGE, TIMED_OUT."""
+        arguments, granted = request.arguments, request.constraints
+        domains, method = DomainScope(granted.allowed_domains, granted.blocked_domains), arguments.get("method", "GET")
+        params = HttpParams(arguments["url"], method, headers, body, timeout_s, domains, **limits)
         try:
-            async with asyncio.timeout(params.timeout_s):
+            async with asyncio.timeout(timeout_s):
                 return await self._follow(params)
         except (TimeoutError, httpcore.TimeoutException) as error:
-            raise ToolFault(FaultKind.TIMED_OUT, f"Request timed out after {params.timeout_s:g} seconds") from error
+            raise ToolFault(FaultKind.TIMED_OUT, f"Request timed out after {timeout_s:g} seconds") from error
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, OSError) as error:
             raise ToolFault(FaultKind.NETWORK, f"{str(error) or type(error).__name__}: {params.url}") from error
 
@@ -156,6 +164,13 @@ class HttpClient:
                 network_backend=_CheckedBackend(self._threads, gate if proxy is None else None),
             )
         return self._pools[key]
+
+
+def client_under(settings: RuntimeSettings, pool: DaemonPool, *, tls_checks: bool = True) -> HttpClient:
+    """The client of a family under its settings."""
+    most, redirects = settings.http_max_body_bytes, settings.http_max_redirects
+    network = network_under(settings, tls_checks=tls_checks)
+    return HttpClient(pool, network, max_body_bytes=most, max_redirects=redirects)
 
 
 def parse_url(text: str) -> httpx.URL:

@@ -55,15 +55,9 @@ for _name in ("mcp", "client"):  # what it says of a failure comes as one, and n
 _Result = types.CallToolResult | types.InputRequiredResult
 _Answer: TypeAdapter[_Result] = TypeAdapter(_Result)
 _FAULTS: Final = (
-    MCPError,
-    httpx2.HTTPError,
-    httpx2.InvalidURL,
-    httpx2.StreamError,
-    ValidationError,
-    OSError,
-    RuntimeError,
-    ToolFault,
-)
+    MCPError, ValidationError, httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError,
+    OSError, RuntimeError, ToolFault,
+)  # fmt: skip
 """Exceptions that the SDK and the layers below it may raise."""
 _MAX_SAID: Final = 500
 _GOODBYE_S: Final = 2.0

@@ -240,12 +240,7 @@ class SdkImport(MetaPathFinder):
         there in part, so this is for a process that ends."""
         self._stopped = True
 
-    def find_spec(
-        self,
-        fullname: str,  # noqa: ARG002  see MetaPathFinder
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: Any = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
         """See MetaPathFinder: it finds nothing, and stops one thread."""
         if self._stopped and threading.get_ident() == self._thread:
             raise Stopped

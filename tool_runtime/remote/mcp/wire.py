@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     Send = Callable[[Mapping[str, Any]], Awaitable[Any]]
+    _Elicited = types.ElicitResult | types.ErrorData
 
 _ANSWER: Final = "agent-host/answer"
 _LIST: Final = "tools/list"
@@ -382,11 +383,7 @@ class ServerQuestions:
             raise ToolFault(FaultKind.SYSTEM, f"the server has not answered after {MAX_QUESTIONS} rounds of questions")
         return answer
 
-    async def answer(
-        self,
-        context: Any,  # noqa: ARG002  the SDK calls it by this name
-        params: types.ElicitRequestParams,
-    ) -> types.ElicitResult | types.ErrorData:
+    async def answer(self, context: Any, params: types.ElicitRequestParams) -> _Elicited:  # noqa: ARG002
         """See the SDK's ElicitationFnT, for a request of the server. It may belong to any of the calls that run."""
         if not self._calls:
             return types.ErrorData(code=types.INVALID_REQUEST, message=_NOT_HERE)
@@ -406,9 +403,7 @@ class ServerQuestions:
             found[key] = answer
         return found
 
-    async def _ask(
-        self, calls: Sequence[_AskingCall], params: types.ElicitRequestParams
-    ) -> types.ElicitResult | types.ErrorData:
+    async def _ask(self, calls: Sequence[_AskingCall], params: types.ElicitRequestParams) -> _Elicited:
         """The answer to a question of one of `calls`: it is put under the last of them, and the time of all stands."""
         latest = calls[-1]
         latest.asked += 1
