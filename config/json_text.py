@@ -82,20 +82,20 @@ def encodable(text: str) -> str:
 
 # Faults of a text that is not in the format it has to be in, in words for the one who wrote it.
 
-_COMMENT = re.compile(r"//|/\*|#")
-_TOML = re.compile(r"\[\[?[\w.\"' -]+\]\]?\s*(?:#.*)?|[\w.\"'-]+\s*=\s*\S.*")
-_YAML = re.compile(r"---(?:\s.*)?|- \S.*|[\w.\"'-]+\s*:(?:\s.*)?")
+_COMMENT = r"//|/\*|#"
+_TOML = r"\[\[?[\w.\"' -]+\]\]?\s*(?:#.*)?|[\w.\"'-]+\s*=\s*\S.*"
+_YAML = r"---(?:\s.*)?|- \S.*|[\w.\"'-]+\s*:(?:\s.*)?"
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def name_format(text: str) -> str | None:
     """`JSON`, `TOML` or `YAML`, by the first line that says something; None if it is like none of them."""
     lines = (line.strip() for line in text.lstrip("\ufeff").splitlines())
-    first = next((line for line in lines if line and not _COMMENT.match(line)), "")
+    first = next((line for line in lines if line and not re.match(_COMMENT, line)), "")
     if first.startswith("{"):
         return "JSON"
     named = (("TOML", _TOML), ("YAML", _YAML))
-    return next((name for name, form in named if form.fullmatch(first)), None)
+    return next((name for name, form in named if re.fullmatch(form, first)), None)
 
 
 def describe_bytes(raw: bytes, error: UnicodeDecodeError) -> str:
@@ -127,7 +127,7 @@ def describe_json(text: str, message: str, position: int) -> str:
         return f"is {found}, and has to be JSON"
     rest = text[position:].lstrip(", \t\r\n")
     line = text.count("\n", 0, len(text) - len(rest)) + 1
-    if _COMMENT.match(rest):
+    if re.match(_COMMENT, rest):
         return f"is not JSON: line {line} has a comment, and JSON has none: take it out"
     if not rest or message.startswith("Unterminated"):
         return f"is not JSON: it is not closed at its end, line {line}: a bracket or a quote is missing"

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from config.shapes import Shape
 
 _LINUX = bool(sys.platform == "linux")
-_WORKSPACE_FILE = os.path.join(".agent", "config.toml")
 _USER_FILE_VARIABLE = "AGENT_HOST_CONFIG"
 
 # What the environment sets, by variable.
@@ -105,7 +104,7 @@ def load(
     ignored: list[str] = []
     ceilings: dict[str, float] = {}
     if workspace is not None:
-        path = os.path.join(workspace, _WORKSPACE_FILE)
+        path = os.path.join(workspace, ".agent", "config.toml")
         if os.path.exists(path):
             _tighten(values, _read(path, problems), path, ignored, ceilings)
     if problems:

@@ -239,7 +239,6 @@ _MODEL = Record(
     },
     closed=True,
 )
-_MODEL_NAME = Text(1, 256)
 
 
 def _model_problems(value: Any, path: str) -> Iterator[Problem]:
@@ -252,7 +251,7 @@ def _model_problems(value: Any, path: str) -> Iterator[Problem]:
     currencies: dict[str, str] = {}
     for name, entry in value.items():
         where = member_path(path, name)
-        yield from _MODEL_NAME.problems(name, f"the name {display(name)} in {path}")
+        yield from Text(1, 256).problems(name, f"the name {display(name)} in {path}")
         if not _MODEL.fits(entry):
             yield from _MODEL.problems(entry, where)
             continue

@@ -503,8 +503,6 @@ def _wrong_size(size: int, least: int, most: int | None, what: str) -> str | Non
 
 # Paths that are not there: the reason, and the name that may have been meant.
 
-_ENTRIES_READ = 1000
-
 
 def why_no_directory(path: str) -> str:
     """Why the absolute `path` is no directory, as the end of a sentence that begins with it."""
@@ -526,7 +524,7 @@ def hint_at_path(path: str) -> str:
     folder, name = os.path.split(path.rstrip(os.sep))
     try:
         with os.scandir(folder or os.curdir) as entries:
-            names = [entry.name for _, entry in zip(range(_ENTRIES_READ), entries, strict=False)]
+            names = [entry.name for _, entry in zip(range(1000), entries, strict=False)]
     except OSError:
         return ""
     meant = None if name in names else meant_name(name, names, likeness=0.6)

@@ -253,7 +253,7 @@ class _Server:
             self._socket.close()
             self._announce()
             for process in self._asked:
-                process.give_up()
+                process.settle({})
 
     def _announce(self) -> None:
         if not self.is_ready.done():
@@ -366,12 +366,9 @@ class _Forked(SessionProcess):
             self._word = message
         # The child may be ready before the server has said which process it is.
         if self._word and (self.pid >= 0 or "ready" not in self._word):
-            self._settle(self._word)
+            self.settle(self._word)
 
-    def give_up(self) -> None:
-        self._settle({})
-
-    def _settle(self, answer: Mapping[str, Any]) -> None:
+    def settle(self, answer: Mapping[str, Any]) -> None:
         if not self._answer.done():
             self._answer.set_result(answer)
 
@@ -379,7 +376,7 @@ class _Forked(SessionProcess):
         if self._ended.done():
             return
         self._ended.set_result(code)
-        self._settle({})
+        self.settle({})
         self._loop.remove_reader(self._control)
         if self._sending is not None:
             self._sending.cancel()

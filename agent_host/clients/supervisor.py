@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 
-MOST_SESSIONS: Final = 64
-MOST_WAITING_BYTES: Final = 8 * 1024 * 1024
-
-
 class SessionSpec(NamedTuple):
     """Launch parameters of a session's process: options of `serve`, environment, directory, client. `opening` are extra
     parameters of CreateSession and of every ResumeSession."""
@@ -75,9 +71,7 @@ class TooManySessions(Exception):
 class Supervisor:
     """See the module. `sessions` has those that are open, also ones whose process has died."""
 
-    def __init__(
-        self, starter: Starter, *, most_sessions: int = MOST_SESSIONS, most_waiting_bytes: int = MOST_WAITING_BYTES
-    ) -> None:
+    def __init__(self, starter: Starter, *, most_sessions: int = 64, most_waiting_bytes: int = 8 * 1024 * 1024) -> None:
         self._starter = starter
         self._most_sessions = most_sessions
         self._most_waiting_bytes = most_waiting_bytes

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 STREAMS: Final = 3
-_MOST_RECEIVED: Final = 16
 _SPARE: Final = "--spare"
 
 # By what imports the rest: all that a session with files and commands comes to need, and the dialects.
@@ -186,7 +185,7 @@ class ForkLoop:
                 if descriptor in self._running:
                     self._report_end(descriptor)
                     continue
-                data, received, _, _ = socket.recv_fds(self._asked, 1, _MOST_RECEIVED, socket.MSG_CMSG_CLOEXEC)
+                data, received, _, _ = socket.recv_fds(self._asked, 1, 16, socket.MSG_CMSG_CLOEXEC)
                 if not data or self._files.have_changed():
                     return None
                 control = self._fork(received)

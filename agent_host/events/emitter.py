@@ -10,6 +10,7 @@ import asyncio
 import codecs
 import json
 import re
+from copy import copy
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
@@ -192,17 +193,11 @@ class Event:
             extra["firstEventId"] = first_id
         if dropped:
             extra["droppedEvents"] = dropped
-        return Event(
-            self.event_id,
-            self.event_type,
-            self.payload if text is None else {**self.payload, "text": text},
-            self.chain,
-            at=self.at,
-            task_id=self.task_id,
-            step_id=self.step_id,
-            scrub=self._scrub,
-            extra=extra,
-        )
+        sent = copy(self)
+        sent.encoded, sent.extra = None, extra
+        if text is not None:
+            sent.payload = {**self.payload, "text": text}
+        return sent
 
 
 def _secret_part(event: Event, line: bytes) -> bytes:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Event
 
 _SIGNALS = ("traces", "metrics")
-_HTTP = ("", "http/protobuf")
 _MAX_WAITING = 20_000
 # The import costs as much processor time as the whole start. The first answer of a model takes longer than this.
 _AFTER_START_S = 0.3
@@ -49,7 +48,7 @@ def _is_wanted(environ: Mapping[str, str], signal: str) -> bool:
     if environ.get(f"OTEL_{upper}_EXPORTER", "otlp").strip().lower() not in ("otlp", ""):
         return False
     general = environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")
-    if environ.get(f"OTEL_EXPORTER_OTLP_{upper}_PROTOCOL", general).strip().lower() not in _HTTP:
+    if environ.get(f"OTEL_EXPORTER_OTLP_{upper}_PROTOCOL", general).strip().lower() not in ("", "http/protobuf"):
         return False
     return bool(environ.get(f"OTEL_EXPORTER_OTLP_{upper}_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"))
 

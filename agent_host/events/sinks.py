@@ -154,9 +154,7 @@ def _poll_of(fd: int) -> select.poll:
     return poll
 
 
-MAX_RUN_LOG_BYTES = 64 * 1024 * 1024
 KEPT_RUN_LOGS = 3
-MAX_WAITING_BYTES = 64 * 1024 * 1024
 _MAX_PENDING = 64  # events, of which none shows more than some 16 KiB
 # Pieces of a stream take numbers and are not kept, so the last number kept may not be the last one given out.
 _GAP_AFTER_RESUME = 100_000
@@ -203,7 +201,7 @@ class RunLog:
         self,
         path: str,
         *,
-        max_bytes: int = MAX_RUN_LOG_BYTES,
+        max_bytes: int = 64 * 1024 * 1024,
         keep: int = KEPT_RUN_LOGS,
         are_clean: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
@@ -308,7 +306,7 @@ class JsonLines(PatientWriter):
     """
 
     def __init__(
-        self, stream: BinaryIO, *, max_bytes: int = MAX_WAITING_BYTES, clean: Callable[[bytes], bytes] | None = None
+        self, stream: BinaryIO, *, max_bytes: int = 64 * 1024 * 1024, clean: Callable[[bytes], bytes] | None = None
     ) -> None:
         super().__init__(stream, max_bytes)
         self._clean = clean

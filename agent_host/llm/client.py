@@ -100,7 +100,6 @@ _NOT_THERE = frozenset({404, 405})
 
 
 _OK = 200
-_IN_THE_MIDDLE = "in the middle of its answer"
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_SHOWN = 300
 _ONE_PIECE_BYTES = 512 * 1024
@@ -261,7 +260,7 @@ class LlmClient:
         """The error for one that the gateway reported inside its answer."""
         said = errors.read_value(fault.body)
         said = said._replace(message=str(fault), names=said.names | errors.names_in(str(fault)))
-        return self._refusal(kind_of_event(said, passing=fault.retryable), _IN_THE_MIDDLE, said)
+        return self._refusal(kind_of_event(said, passing=fault.retryable), "in the middle of its answer", said)
 
     def _refusal(
         self, kind: Kind, where: str, said: Said, hints: RetryHints = NO_HINTS, *, status: int | None = None

@@ -378,7 +378,6 @@ _MESSAGES = ("message", "detail", "msg", "error", "raw", "error_description", "e
 _NAMES = ("type", "code", "error_code", "error_type", "reason", "status", "action", "__type")
 _INSIDE = ("error", "errors", "detail", "details", "message", "raw", "metadata", "innererror", "inner_error",
            "provider_specific_fields")  # fmt: skip
-_WHOLE_ANSWERS = ("content", "choices", "output", "candidates")
 
 _MAX_DEPTH = 6
 _MAX_PARTS = 64
@@ -443,7 +442,7 @@ def is_error(value: Any) -> bool:
 
 def is_whole_answer(value: Any) -> bool:
     """True if the body of a successful answer is the model's, as it comes without a stream."""
-    return isinstance(value, dict) and any(name in value for name in _WHOLE_ANSWERS)
+    return isinstance(value, dict) and any(name in value for name in ("content", "choices", "output", "candidates"))
 
 
 def _parts(value: Any) -> Iterator[Mapping[str, Any]]:

@@ -33,7 +33,6 @@ AUTO: Final = "auto"
 # What the empty object is refused with where somebody reads it.
 _THERE: Final = frozenset({400, 413, 415, 422})
 _NOT_THERE: Final = frozenset({404, 405, 410, 501})
-_NO_TOKEN: Final = frozenset({401, 403})
 _TIMEOUT_S = 10.0
 
 
@@ -64,7 +63,6 @@ _MAKERS: Mapping[str, Callable[[Settings], Dialect]] = {
 NAMES: Final = tuple(_MAKERS)
 """In the order in which a gateway is asked for them."""
 _HOSTS_WITH_KEYS = r"(?:^|\.)(?:openai|azure)\.com$"
-_PROVIDERS: Mapping[str, str] = {"responses": "openai"}
 
 
 def make_dialect(name: str, settings: Settings) -> Dialect:
@@ -84,7 +82,7 @@ def names_cache(settings: Settings) -> bool:
 
 def provider_of(name: str) -> str:
     """OpenTelemetry's name of the provider whose dialect this is."""
-    return _PROVIDERS.get(name, name)
+    return {"responses": "openai"}.get(name, name)
 
 
 # Which dialect a gateway speaks, where the setting `llm.dialect` is `auto`.
@@ -171,7 +169,7 @@ def _probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token:
 def _unknown(url: str, statuses: Mapping[str, int]) -> GatewayError:
     said = ", ".join(f"{path}: HTTP {status}" for path, status in statuses.items())
     text = f"--dialect auto: it cannot be seen what the gateway at {_display(url)} speaks ({said}); name the dialect"
-    if set(statuses.values()) <= _NO_TOKEN:
+    if set(statuses.values()) <= {401, 403}:
         return GatewayRejected(f"{text}, or set LLM_GATEWAY_AUTH_TOKEN", code=ErrorCode.UNAUTHORIZED)
     return GatewayRejected(text) if set(statuses.values()) <= _NOT_THERE else GatewayUnavailable(text)
 
@@ -239,7 +237,6 @@ class GatewayAddress(NamedTuple):
 
 
 _AS_THEY_ARE = "%/:@!$&'()*+,;=~?"  # in a path and a query
-_FOUR_NUMBERS = r"[0-9]+(?:\.[0-9]+){3}"
 _A_BYTE = r"(?:0|[1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-5])"
 
 
@@ -274,7 +271,7 @@ def _network_name(host: str) -> str:
             socket.inet_pton(socket.AF_INET6, host.strip("[]"))
         except OSError as error:
             raise ValueError(f"{host} is no address of IPv6") from error
-    elif re.fullmatch(_FOUR_NUMBERS, host):
+    elif re.fullmatch(r"[0-9]+(?:\.[0-9]+){3}", host):
         if not re.fullmatch(rf"{_A_BYTE}(?:\.{_A_BYTE}){{3}}", host):
             raise ValueError(f"{host} is no address of IPv4")
     elif not host.isascii():

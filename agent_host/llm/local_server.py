@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 1.0
 _MAX_BYTES = 4 * 1024 * 1024
-_MAX_MODELS = 1000
 _OK = 200
 _LLAMA_PAGE: Final = "/props"
 """The page that llama.cpp's server has, by which it is known."""
@@ -145,7 +144,7 @@ def _parse(data: bytes) -> Any:
 
 def _rows(listed: Any) -> list[dict[str, Any]]:
     data = listed.get("data") if isinstance(listed, dict) else None
-    rows = data[:_MAX_MODELS] if isinstance(data, list) else []
+    rows = data[:1000] if isinstance(data, list) else []
     return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str) and row["id"]]
 
 

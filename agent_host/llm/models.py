@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from state.checkpoint import TokenUsage
 
 PICOS = 10**12
-_A_MILLION = 10**6
 # What providers ask at most of a token that is written to their cache, for five minutes and for an hour.
 _CACHE_WRITE, _CACHE_WRITE_1H = 1.25, 2.0
 
@@ -174,7 +173,7 @@ def _prices(entry: Mapping[str, Any]) -> Prices:
     given = entry["price_input"]
 
     def price(price: float) -> int:
-        return round(price * PICOS / _A_MILLION)
+        return round(price * PICOS / 1_000_000)
 
     return Prices(
         price(given),

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 _PIECE: Final = 64 * 1024
 _MOST_WAITING: Final = 256 * 1024
 """Bytes that wait to be read before no more are taken from the socket."""
-_MOST_OF_HEADERS: Final = 100 * 1024
 _KEPT_S: Final = 5.0
 """Longest time for which an idle connection is used again: httpx's default."""
-_NEXT_ADDRESS_S: Final = 0.25
 _CALL: Final = "Connect call failed"
 _NO_ANSWER: Final = "the connection was closed without an answer"
 
@@ -51,7 +49,7 @@ class HttpConnection:
     def __init__(self, socket: _Socket, patience_s: float) -> None:
         self._socket = socket
         self._patience_s = patience_s
-        self._protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_OF_HEADERS)
+        self._protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=100 * 1024)
         self._loop = asyncio.get_running_loop()
         self._idle_since = self._loop.time()
 
@@ -109,7 +107,8 @@ class HttpConnection:
     async def aclose(self) -> None:
         """As `close`, and nothing of it is left in the event loop."""
         self.close()
-        await self._socket.wait_for_the_end()
+        while not self._socket.has_closed:
+            await self._socket.wait()
 
     async def _next_event(self) -> object:
         while True:
@@ -127,11 +126,7 @@ class HttpConnection:
     async def _read(self) -> bytes:
         socket = self._socket
         if not socket.received and not socket.has_ended:
-            try:
-                async with asyncio.timeout(self._patience_s):
-                    await socket.wait_for_bytes()
-            except TimeoutError as error:
-                raise NetworkLate from error
+            await self._wait(lambda: bool(socket.received) or socket.has_ended)
         data = socket.take(_PIECE)
         if not data and socket.error is not None:
             raise NetworkFailed(_said(socket.error)) from socket.error
@@ -145,13 +140,18 @@ class HttpConnection:
             raise _CannotWrite
         socket.transport.write(data)
         if socket.is_full:
-            try:
-                async with asyncio.timeout(self._patience_s):
-                    await socket.wait_for_room()
-            except TimeoutError as error:
-                raise NetworkLate from error
+            # No longer than until the connection is lost, or an answer has come.
+            await self._wait(lambda: not socket.is_full or socket.has_ended or socket.has_answer)
             if socket.is_full:
                 raise _CannotWrite
+
+    async def _wait(self, is_over: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while not is_over():
+                    await self._socket.wait()
+        except TimeoutError as error:
+            raise NetworkLate from error
 
 
 class _CannotWrite(Exception):
@@ -170,7 +170,7 @@ async def connect(
             await loop.create_connection(
                 lambda: socket, host, port, ssl=tls,
                 server_hostname=None if tls is None else host,
-                happy_eyeballs_delay=None if is_address else _NEXT_ADDRESS_S,
+                happy_eyeballs_delay=None if is_address else 0.25,
             )  # fmt: skip
     except TimeoutError as error:
         raise NetworkLate from error
@@ -251,25 +251,12 @@ class _Socket(asyncio.Protocol):
             self.transport.resume_reading()
         return bytes(received)
 
-    async def wait_for_bytes(self) -> None:
-        while not (self.received or self.has_ended):
-            await self._wait()
-
-    async def wait_for_room(self) -> None:
-        """Until more can be written, or need not: the connection is lost, or an answer has come."""
-        while self.is_full and not self.has_ended and not self._has_answer:
-            await self._wait()
-
     @property
-    def _has_answer(self) -> bool:
+    def has_answer(self) -> bool:
         """True if the status that has come is a last one, none of the hints before it (`HTTP/1.1 1..`)."""
         return len(self.received) > 9 and self.received[9] != ord("1")
 
-    async def wait_for_the_end(self) -> None:
-        while not self.has_closed:
-            await self._wait()
-
-    async def _wait(self) -> None:
+    async def wait(self) -> None:
         self._changed.clear()
         await self._changed.wait()
 

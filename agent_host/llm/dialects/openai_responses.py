@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from agent_host.llm.dialects import Event
     from agent_host.thread.messages import Message, ToolCall
 
-_REASONING: Final = "reasoning"
-
 
 class ResponsesRenderer:
     """Messages as items of Responses: texts, calls with what came beside them, and outputs by the id of their call.
@@ -74,7 +72,7 @@ class ResponsesRenderer:
                 kind = found.get("type")
                 if kind is not None:
                     items.append(part.raw.encode())
-                    answered = answered if orjson.loads(kind) == _REASONING else len(items)
+                    answered = answered if orjson.loads(kind) == "reasoning" else len(items)
                     last = None
                 elif last is not None:
                     of_last |= found
