@@ -87,7 +87,6 @@ KNOWN: dict[str, KnownProvider] = {
     "litellm": KnownProvider("http://127.0.0.1:4000", "openai"),
 }
 """By name, in the order in which a variable with a key makes one found; then servers at their usual local ports."""
-KEY_VARIABLES: tuple[str, ...] = tuple(known.key_env for known in KNOWN.values() if known.key_env)
 LOCAL: tuple[str, ...] = tuple(name for name, known in KNOWN.items() if not known.key_env)
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -286,7 +285,7 @@ class NotEditable(ValueError):
 def put_provider(text: str, name: str, entry: Mapping[str, Any]) -> str:
     """Return the text of a configuration with this entry of `[providers]`, as the default, in place of one of the same
     name. Raises NotEditable, and tomllib.TOMLDecodeError for a text that is no TOML."""
-    header, *pairs = [f"[{PROVIDERS}.{_key(name)}]", *_pairs(entry)]
+    header, *pairs = [f"[{PROVIDERS}.{name if _BARE.fullmatch(name) else _value(name)}]", *_pairs(entry)]
     default = f"default = {_value(name)}"
 
     def put(lines: list[str]) -> list[str]:
@@ -380,7 +379,3 @@ def _pairs(entry: Mapping[str, Any]) -> Iterator[str]:
 def _value(value: str | float | bool) -> str:
     """A string or number as TOML writes it: JSON, but for one control character."""
     return json.dumps(value, ensure_ascii=False).translate(_CONTROLS)
-
-
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _value(name)

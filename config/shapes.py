@@ -189,15 +189,13 @@ class Text:
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape. One at most."""
-        wrong = self._wrong(value)
-        if wrong is not None:
+        if (wrong := self._wrong(value)) is not None:
             yield Problem(path, wrong)
 
     def _wrong(self, value: Any) -> str | None:
         if type(value) is not str:
             return f"must be a string, not {display(value)}"
-        wrong_size = _wrong_size(len(value), self._least, self._most, "character")
-        if wrong_size is not None:
+        if (wrong_size := _wrong_size(len(value), self._least, self._most, "character")) is not None:
             return wrong_size
         if not self._nul and "\0" in value:
             return "must not hold a NUL character"
@@ -296,24 +294,21 @@ class ListOf:
 
     def fits(self, value: Any) -> bool:
         """See Shape."""
-        if type(value) is not list and not isinstance(value, tuple):
-            return False
-        if self._bounded and _wrong_size(len(value), self._least, self._most, "item") is not None:
-            return False
-        return all(map(self._item.fits, value))
+        return self._wrong(value) is None and all(map(self._item.fits, value))
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""
-        if not isinstance(value, (list, tuple)):
-            yield Problem(path, f"must be a list, not {display(value)}")
-            return
-        wrong_size = _wrong_size(len(value), self._least, self._most, "item")
-        if wrong_size is not None:
-            yield Problem(path, wrong_size)
+        if (wrong := self._wrong(value)) is not None:
+            yield Problem(path, wrong)
             return
         for place, item in enumerate(value):
             if not self._item.fits(item):
                 yield from self._item.problems(item, f"{path}[{place}]")
+
+    def _wrong(self, value: Any) -> str | None:
+        if type(value) is not list and not isinstance(value, tuple):
+            return f"must be a list, not {display(value)}"
+        return _wrong_size(len(value), self._least, self._most, "item") if self._bounded else None
 
 
 class Row:
@@ -324,9 +319,8 @@ class Row:
 
     def fits(self, value: Any) -> bool:
         """See Shape."""
-        if type(value) is not list or len(value) != len(self._places):
-            return False
-        return all(shape.fits(item) for shape, item in zip(self._places, value, strict=True))
+        is_row = type(value) is list and len(value) == len(self._places)
+        return is_row and all(shape.fits(item) for shape, item in zip(self._places, value, strict=True))
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_host.errors import AgentHostError
 from agent_host.events import LIVE_ONLY, EventType
@@ -127,12 +127,12 @@ class _WaitingEvent:
 
     def continues(self, event: Event) -> bool:
         """True if `event` is of the same stream; what an attempt says that failed is a stream of its own."""
-        last = self.last
-        if event.step_id != last.step_id or event.event_type is not last.event_type or event.task_id != last.task_id:
-            return False
-        ours, theirs = last.payload, event.payload
+        last, ours, theirs = self.last, self.last.payload, event.payload
         return (
-            ours.get("attempt") == theirs.get("attempt")
+            event.step_id == last.step_id
+            and event.event_type is last.event_type
+            and event.task_id == last.task_id
+            and ours.get("attempt") == theirs.get("attempt")
             and ours.get("toolCallId") == theirs.get("toolCallId")
             and ours.get("stream") == theirs.get("stream")
         )
@@ -170,7 +170,7 @@ class Outbox:
         self._bytes = 0
         self._put = 0  # events so far
         self._given = 0  # the place of the last one that was given out
-        self._waiter: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
         self._closed = False
 
     def put(self, event: Event) -> None:
@@ -181,27 +181,25 @@ class Outbox:
         if event.event_type in LIVE_ONLY:
             self._put_piece(event)
         else:
-            self._put_whole(event)
-        if self._bytes > self._max_bytes or len(self._pieces) + len(self._whole) > self._max_events:
-            self._make_room()
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+            self._add(self._whole, event, _size(event))
+            self._tail = None
+        while self._bytes > self._max_bytes or len(self._pieces) + len(self._whole) > self._max_events:
+            dropped = (self._pieces or self._whole).popleft()
+            self._bytes -= dropped.size
+            if dropped is self._tail:
+                self._tail = None
+        self._news.set()
 
     def close(self) -> None:
         """No more comes. What waits can still be got; then `get` gives nothing."""
         self._closed = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._news.set()
 
     async def get(self) -> list[Event]:
         """All that waits, in order, as soon as there is something; empty once the box is closed and empty."""
         while not self._pieces and not self._whole and not self._closed:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            self._news.clear()
+            await self._news.wait()
         waiting = sorted([*self._pieces, *self._whole], key=lambda one: one.place)
         self._pieces.clear()
         self._whole.clear()
@@ -219,26 +217,13 @@ class Outbox:
             tail.join(event, text)
             self._bytes += len(text)
         else:
-            size = _ENVELOPE_BYTES + len(text)
-            self._tail = _WaitingEvent(event, self._put, size)
-            self._pieces.append(self._tail)
-            self._bytes += size
+            self._tail = self._add(self._pieces, event, _ENVELOPE_BYTES + len(text))
 
-    def _put_whole(self, event: Event) -> None:
-        size = _size(event)
-        self._whole.append(_WaitingEvent(event, self._put, size))
+    def _add(self, waiting: deque[_WaitingEvent], event: Event, size: int) -> _WaitingEvent:
+        added = _WaitingEvent(event, self._put, size)
+        waiting.append(added)
         self._bytes += size
-        self._tail = None
-
-    def _make_room(self) -> None:
-        while self._bytes > self._max_bytes or len(self._pieces) + len(self._whole) > self._max_events:
-            if self._pieces:
-                dropped = self._pieces.popleft()
-                if dropped is self._tail:
-                    self._tail = None
-            else:
-                dropped = self._whole.popleft()
-            self._bytes -= dropped.size
+        return added
 
 
 def _text_of(event: Event) -> str:
@@ -250,11 +235,7 @@ def _size(event: Event) -> int:
     """Bytes of the event, about where nobody encoded it yet."""
     if event.encoded is not None:
         return len(event.encoded)
-    return _ENVELOPE_BYTES + sum(_length(value) for value in event.payload.values())
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, str) else 16
+    return _ENVELOPE_BYTES + sum(len(value) if isinstance(value, str) else 16 for value in event.payload.values())
 
 
 # Events on their way to a service (AH 12): in batches and in order, retried until the service has them.

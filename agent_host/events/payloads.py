@@ -429,14 +429,11 @@ class AuditRecords:
     """The shape of audit events. `tool_requested` and the answer are kept until the call's `tool_completed`, which then
     carries the record of SK 7 for its payload:
 
-        {toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?}, result {ok, status, code?,
-        exit_code?, bytes, stdout_ref?, stderr_ref?, storage_refs?, artifact_uris?}, policy {decision?, rule?,
-        approved?, approval_scope?, approval_id?}, hashes {output_sha256, stdout_sha256?, stderr_sha256?,
-        stored_sha256?}}
+        {toolCallId, tool, capability?, risk?, ts_start, ts_end, params, result, policy, hashes}
 
-    All fields but `toolCallId`, which other events have as well, are named as in SK 7. `approval_scope` is `once`,
-    `run` (the task) or `session`, of what was approved. Other outputs than these two streams have names of their own
-    in the same way (`body_ref`, `body_sha256`).
+    docs/events.md has all of it. All fields but `toolCallId`, which other events have as well, are named as in SK 7.
+    `approval_scope` is `once`, `run` (the task) or `session`, of what was approved. Other outputs than stdout and
+    stderr have names of their own in the same way (`body_ref`, `body_sha256`).
 
     `ts_start` is when the call began to run; for one that did not, when it was requested. A call that another process
     requested has what its end says. An artifact that is uploaded later has a record of its own: `artifact_uploaded`
@@ -457,7 +454,10 @@ class AuditRecords:
         if event.event_type is EventType.TOOL_COMPLETED:
             return event.encode(event.envelope_of(self._record(event)))
         if event.event_type is EventType.ARTIFACT_UPLOADED:
-            return event.encode(event.envelope_of(_upload_fields(payload))) if "toolCallId" in payload else None
+            fields: dict[str, Any] = {
+                name: payload[name] for name in ("toolCallId", "artifactUri", "storageRef") if name in payload
+            }
+            return event.encode(event.envelope_of(fields)) if "toolCallId" in payload else None
         if event.event_type is EventType.APPROVAL_RESOLVED and "isQuestion" not in payload:
             policy = _policy(payload["decision"] == "approved", payload["scope"], payload["approvalId"])
             _remember(self._answers, payload["approvalId"], policy)
@@ -496,10 +496,6 @@ class AuditRecords:
                 **_some(stored_sha256=hashes or None),
             },
         }
-
-
-def _upload_fields(payload: dict[str, Any]) -> dict[str, Any]:
-    return {name: payload[name] for name in ("toolCallId", "artifactUri", "storageRef") if name in payload}
 
 
 def _policy(approved: bool, scope: str | None, approval_id: str) -> dict[str, Any]:

@@ -108,9 +108,9 @@ def dialect_of_script(settings: Settings) -> ChosenDialect:
 
 def meaning_of_old_record(stop_reason: str) -> Meaning:
     """The meaning of a stop reason on record without one: versions that wrote none had one dialect."""
-    from agent_host.llm.dialects.anthropic import meaning_of
+    from agent_host.llm.dialects.anthropic import AnthropicAssembler
 
-    return meaning_of(stop_reason)
+    return AnthropicAssembler.meaning_of(stop_reason)
 
 
 def find_dialect(

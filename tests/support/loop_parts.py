@@ -14,7 +14,7 @@ import orjson
 
 from agent_host.approval.gate import PendingApprovals
 from agent_host.contracts import Leftovers, ToolResult, ToolSpec
-from agent_host.llm.dialects.anthropic import AnthropicDialect, meaning_of
+from agent_host.llm.dialects.anthropic import AnthropicAssembler, AnthropicDialect
 from agent_host.llm.stream import ModelTurn
 from agent_host.services.workspace import ArtifactOnDisk, UploadFailed
 from agent_host.testing.dialects import read_request
@@ -43,12 +43,12 @@ Turn = ModelTurn | BaseException
 
 def says(text: str = "Done.", *, stop: str = "end_turn", usage: TokenUsage = USAGE) -> ModelTurn:
     """A turn without calls."""
-    return ModelTurn(text, (), stop, meaning_of(stop), usage)
+    return ModelTurn(text, (), stop, AnthropicAssembler.meaning_of(stop), usage)
 
 
 def calls(*wanted: ToolCall, text: str = "", stop: str = "tool_use", usage: TokenUsage = USAGE) -> ModelTurn:
     """A turn with calls."""
-    return ModelTurn(text, wanted, stop, meaning_of(stop), usage)
+    return ModelTurn(text, wanted, stop, AnthropicAssembler.meaning_of(stop), usage)
 
 
 def call(name: str, call_id: str | None = None, /, **arguments: Any) -> ToolCall:

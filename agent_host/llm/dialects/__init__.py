@@ -139,6 +139,8 @@ class Assembler:
     """Takes the events of one stream and puts the turn together. `real_name` gives the tool that the model means by a
     name. No limit of the arguments where `max_call_arguments_bytes` is None."""
 
+    meanings: ClassVar[Mapping[str, Meaning]]
+
     def __init__(
         self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
     ) -> None:
@@ -177,6 +179,12 @@ class Assembler:
         data, count = repair_json(data)
         self._replaced += count
         return orjson.loads(data)
+
+    @classmethod
+    def meaning_of(cls, stop_reason: str) -> Meaning:
+        """Return the meaning of a stop reason of this dialect; one that the provider may add later is not known to be
+        the end."""
+        return cls.meanings.get(stop_reason, "unknown")
 
     def _note_names(self, response: Mapping[str, Any]) -> None:
         self._response_id = self._response_id or name_in(response.get("id"))

@@ -147,12 +147,6 @@ _OURS = frozenset({"text", "tool_use"})
 _WRITTEN_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
 
 
-def meaning_of(stop_reason: str) -> Meaning:
-    """Return the meaning of a stop reason of this dialect; one that the provider may add later is not known to be the
-    end."""
-    return _MEANINGS.get(stop_reason, "unknown")
-
-
 @dataclass(slots=True)
 class _Block:
     index: int
@@ -171,6 +165,8 @@ class _Block:
 
 class AnthropicAssembler(Assembler):
     """See Assembler. A turn out of message_start, content blocks by index, message_delta and message_stop."""
+
+    meanings: ClassVar[Mapping[str, Meaning]] = _MEANINGS
 
     def __init__(
         self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
@@ -211,7 +207,7 @@ class AnthropicAssembler(Assembler):
             text,
             calls,
             self._stop_reason,
-            meaning_with(calls, meaning_of(self._stop_reason)),
+            meaning_with(calls, self.meaning_of(self._stop_reason)),
             self._token_usage(),
             self._replaced + self._reader.replaced,
             opaque,
@@ -223,7 +219,7 @@ class AnthropicAssembler(Assembler):
         )
 
     def _is_cut(self) -> bool:
-        return meaning_of(self._stop_reason or "") in ("cut", "window")
+        return self.meaning_of(self._stop_reason or "") in ("cut", "window")
 
     def _message_start(self, data: dict[str, Any]) -> None:
         if self._started:

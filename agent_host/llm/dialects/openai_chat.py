@@ -150,13 +150,10 @@ _READ: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_to
 _WRITTEN: Final = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 
 
-def meaning_of(stop_reason: str) -> Meaning:
-    """Return the meaning of a stop reason of this dialect."""
-    return _MEANINGS.get(stop_reason, "unknown")
-
-
 class ChatAssembler(Assembler):
     """See Assembler. A turn out of chunks with deltas of the first choice."""
+
+    meanings: ClassVar[Mapping[str, Meaning]] = _MEANINGS
 
     def __init__(
         self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
@@ -199,7 +196,7 @@ class ChatAssembler(Assembler):
             raise StreamProtocolError(f"the gateway ended it with finish_reason {self._stop_reason!r}")
         self._close_text()
         stop_reason = _REFUSAL if self._refusal else self._stop_reason
-        meaning = meaning_of(stop_reason)
+        meaning = self.meaning_of(stop_reason)
         text = "".join(self._texts)
         calls, blocks, order = self._parts(text, cut=meaning == "cut")
         return ModelTurn(

@@ -124,13 +124,10 @@ _REFUSAL: Final = "refusal"
 _STATUSES: Final = ("completed", "incomplete", "cancelled", "failed")
 
 
-def meaning_of(stop_reason: str) -> Meaning:
-    """Return the meaning of a stop reason of this dialect."""
-    return _MEANINGS.get(stop_reason, "unknown")
-
-
 class ResponsesAssembler(Assembler):
     """See Assembler. A turn out of the items of one response, as each is announced, streamed and done, and its end."""
+
+    meanings: ClassVar[Mapping[str, Meaning]] = _MEANINGS
 
     def __init__(
         self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
@@ -170,7 +167,7 @@ class ResponsesAssembler(Assembler):
             raise StreamProtocolError("the stream ended before the response did")
         refusal = self._output.refusal
         stop_reason = _REFUSAL if refusal else self._stop_reason
-        meaning = meaning_of(stop_reason)
+        meaning = self.meaning_of(stop_reason)
         text, calls, blocks, order = self._output.parts()
         said = repair(" ".join(refusal.split())[:MAX_DETAIL])[0] or stop_reason
         return ModelTurn(

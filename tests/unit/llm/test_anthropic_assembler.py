@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
-from agent_host.llm.dialects.anthropic import AnthropicAssembler, meaning_of
+from agent_host.llm.dialects.anthropic import AnthropicAssembler
 from agent_host.llm.stream import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import Message, ToolCall, encode
 from state.checkpoint import TokenUsage
@@ -138,7 +138,7 @@ def test_the_stop_reason_is_handed_on_with_what_it_means(reason: str, meaning: s
 def test_every_stop_reason_of_the_official_sdk_has_a_row() -> None:
     from anthropic.types.beta import BetaStopReason  # which takes a second, in the worker that needs it
 
-    assert [reason for reason in get_args(BetaStopReason) if meaning_of(reason) == "unknown"] == []
+    assert [reason for reason in get_args(BetaStopReason) if AnthropicAssembler.meaning_of(reason) == "unknown"] == []
 
 
 def test_a_cut_answer_says_at_which_limit() -> None:
