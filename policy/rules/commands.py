@@ -58,21 +58,10 @@ def command_rules(case: Case) -> Decision | str | None:
     parsed = parse_line(facts)
     if parsed.unread:
         return deny(entry.name, where(entry), undecidable(parsed.dynamic))
-    for rule in (
-        _check_blocked,
-        _check_undecidable,
-        _evaluating,
-        _check_opted_out,
-        _check_allowed,
-        _variables,
-        _argument_rules,
-    ):
+    for rule in _RULES:
         verdict = rule(case, parsed, facts)
         if verdict is not None:
             return verdict
-    access = _check_files(case, facts, parsed)
-    if access is not None:
-        return access
     if entry.allowed_commands is None or not parsed.commands:
         return None
     names = ", ".join(dict.fromkeys(str(one.program) for one in parsed.commands))
@@ -152,7 +141,7 @@ def _check_allowed(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> De
     if not entry.allowed_commands:
         return deny(entry.name, where(entry, "allowedCommands"), "the list of allowed commands is empty")
     table = _name_table(case, "allowed", facts.shell)
-    links = _links_made(parsed, facts, case.os)
+    links = tuple(place.path for place in _places_made(parsed, facts, case.os) if place.itself)
     for one in parsed.commands:
         if one.program is None or _narrow_name(one.program, facts.shell) not in table:
             if one.program is not None and _is_in_allowed_place(case, one, facts, links):
@@ -194,7 +183,7 @@ def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts, li
     name = one.name
     if not places or name in {"", ".", ".."} or None in real_places:
         return False
-    if any(_is_behind_link(f"{place}/{name}", links, case.os) for place in places):
+    if any(is_under(f"{place}/{name}", link, case.os, "wide") for place in places for link in links):
         return False
     return all(any(_admits(entry, place or "", case.os) for entry in patterns) for place in real_places)
 
@@ -341,7 +330,7 @@ def suggest(entry: Capability, wanted: str | None) -> str:
 # holds the command, what only the run knows is left to it.
 
 
-def _check_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Decision | None:
+def _check_files(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
     """A denial of one of them denies the line; an approval that one of them needs is needed for the line."""
     approval: Decision | None = None
     made = () if case.bundle.held else _places_made(parsed, facts, case.os)
@@ -351,7 +340,9 @@ def _check_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Deci
     for one in files:
         if one.mode == "make":
             continue
-        if laid_out and one.mode == "write" and _steers_one(case, facts, one, laid_out):
+        paths = (normalize(path, case.os) for path in one.spellings(facts.cwd, facts.home))
+        steered = (place for path in paths for place, _ in repositories_by_shape(path, case.os))
+        if laid_out and one.mode == "write" and not laid_out.isdisjoint(steered):
             reason = f"{one.path} would be what git runs: the line lays out a repository around it"
             return deny(case.entry.name, REPOSITORY_RULE, reason)
         if made and _goes_through(case, facts, one, made):
@@ -366,17 +357,9 @@ def _check_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Deci
 
 def _repositories_made(files: tuple[FileUse, ...], facts: CommandFacts, os: OsFamily) -> set[str]:
     """The directories that the line makes look like repositories: by a HEAD, or by objects and refs."""
-    written = {
-        normalize(path, os) for one in files if one.mode == "write" for path in one.spellings(facts.cwd, facts.home)
-    }
-    made = {path.removesuffix("/HEAD") for path in written if path.endswith("/HEAD")}
-    return made | {path.removesuffix("/objects") for path in written if path.endswith("/objects")}
-
-
-def _steers_one(case: Case, facts: CommandFacts, one: FileUse, laid_out: set[str]) -> bool:
-    """True for a file that would say what git runs in one of these directories."""
-    paths = (normalize(path, case.os) for path in one.spellings(facts.cwd, facts.home))
-    return any(directory in laid_out for path in paths for directory, _ in repositories_by_shape(path, case.os))
+    spelled = (path for one in files if one.mode == "write" for path in one.spellings(facts.cwd, facts.home))
+    written = {normalize(path, os) for path in spelled}
+    return {path.removesuffix(end) for path in written for end in ("/HEAD", "/objects") if path.endswith(end)}
 
 
 def _redirection(case: Case, facts: CommandFacts, one: FileUse) -> Decision | None:
@@ -407,8 +390,10 @@ def _judge(case: Case, facts: CommandFacts, one: FileUse, capability: str, what:
             reason = f"{what}: {spelling} is in {place}, where each process finds other files"
             return deny(case.entry.name, f"{PROCESS_RULE}: {place}", reason)
         answer = case.judge(capability, PathFacts(requested=one.path or "", absolute=spelling, real_path=real))
-        if answer.decision == "DENIED" and _is_asked_for(case, facts, real, answer):
-            continue
+        asked_for = () if facts.widening is None else facts.widening.write
+        is_elsewhere = answer.decision == "DENIED" and answer.rule.endswith(".allowedPaths")
+        if is_elsewhere and any(is_under(real, place, case.os) for place in asked_for):
+            continue  # a person decides about a place that the call asks for
         named = answer._replace(capability=case.entry.name, reason=f"{what}: {answer.reason}")
         if answer.decision == "DENIED":
             return named
@@ -416,24 +401,16 @@ def _judge(case: Case, facts: CommandFacts, one: FileUse, capability: str, what:
     return approval
 
 
-def _is_asked_for(case: Case, facts: CommandFacts, real: str, denial: Decision) -> bool:
-    """True if a place that is denied for being in no allowed path is one that the call asks for: a person decides."""
-    if facts.widening is None or not denial.rule.endswith(".allowedPaths"):
-        return False
-    return any(is_under(real, one, case.os) for one in facts.widening.write)
-
-
 def _somewhere(case: Case, capability: str) -> Decision | None:
     """A redirection whose target nobody knows, or one that a line may have which cannot be read: no path list can be
     decided for it. Without one it is what the capability is for any file."""
     entry = case.bundle.capability(capability)
     if entry is None:
-        reason = f"redirection ({capability}): capability not granted"
-        return deny(case.entry.name, "capabilities", reason)
-    for name, paths in (("blockedPaths", entry.blocked_paths), ("allowedPaths", entry.allowed_paths)):
-        if paths or (name == "allowedPaths" and paths is not None):
-            reason = f"redirection ({capability}): its target is only known when it runs; {_WRITE_IT_OUT}"
-            return deny(case.entry.name, where(entry, name), reason)
+        return deny(case.entry.name, "capabilities", f"redirection ({capability}): capability not granted")
+    if entry.blocked_paths or entry.allowed_paths is not None:
+        name = "blockedPaths" if entry.blocked_paths else "allowedPaths"
+        reason = f"redirection ({capability}): its target is only known when it runs; {_WRITE_IT_OUT}"
+        return deny(case.entry.name, where(entry, name), reason)
     if not entry.requires_approval:
         return None
     asked = approval_needed(entry, "high", (f"{capability} of a file that is only known when it runs",))
@@ -519,25 +496,19 @@ def _place_held(case: Case, facts: CommandFacts, one: FileUse, entry: Capability
 
 def _find_nested(case: Case, facts: CommandFacts, one: FileUse, entry: Capability, real: str) -> str | None:
     """The entry for a name at any depth that a glob may find by how it is spelled, or that is really there."""
-    entries = [(blocked, split_nested(normalize(blocked, case.os), case.os)) for blocked in entry.blocked_paths or ()]
-    for blocked, parts in entries:
-        if parts is None or not (
-            is_under(real, parts[0], case.os, "wide") or is_under(parts[0], real, case.os, "wide")
-        ):
-            continue
-        name = key(parts[1], case.os, "wide")
-        if one.pattern is not None and _may_be_named(one.pattern, name):
+    os = case.os
+    split = ((blocked, split_nested(normalize(blocked, os), os)) for blocked in entry.blocked_paths or ())
+    entries = [(blocked, *parts) for blocked, parts in split if parts is not None]
+    for blocked, root, name in entries if one.pattern is not None else ():
+        is_near = is_under(real, root, os, "wide") or is_under(root, real, os, "wide")
+        if is_near and _may_be_named(one.pattern or "", key(name, os, "wide")):
             return blocked
     below = facts.below.get(real, ())
     if below is None:
         return "more than can be looked through"
-    table = roots((blocked for blocked, parts in entries if parts is not None), case.os, "wide")
-    for found in below:
-        if _finds(one, key(found, case.os, "wide")):
-            hit = covering(normalize(f"{real}/{found}", case.os), table, case.os, "wide")
-            if hit is not None:
-                return hit
-    return None
+    table = roots((blocked for blocked, _, _ in entries), os, "wide")
+    reached = (normalize(f"{real}/{found}", os) for found in below if _finds(one, key(found, os, "wide")))
+    return next(filter(None, (covering(path, table, os, "wide") for path in reached)), None)
 
 
 def _may_be_named(pattern: str, name: str) -> bool:
@@ -601,10 +572,13 @@ def _comes_after(step: int, made: int) -> bool:
     return abs(step) != abs(made) and (made < 0 or step < 0 or step > made)
 
 
-def _links_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[str, ...]:
-    """Symbolic links that the line makes, as absolute paths. Who lists a tree's programs lists its links."""
-    return tuple(place.path for place in _places_made(parsed, facts, os) if place.itself)
-
-
-def _is_behind_link(path: str, links: tuple[str, ...], os: OsFamily) -> bool:
-    return any(is_under(path, link, os, "wide") for link in links)
+_RULES = (
+    _check_blocked,
+    _check_undecidable,
+    _evaluating,
+    _check_opted_out,
+    _check_allowed,
+    _variables,
+    _argument_rules,
+    _check_files,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 from policy.facts import PathFacts
@@ -208,17 +209,18 @@ class TreeRule:
             blocked = covering(directory, self._blocked_table, os, "wide") is not None
             leads_on = not blocked and any(_is_below(one, directory, os) for one in self._allowed or ())
             return "each" if leads_on else "none"
+        separator = "/" if os == "posix" else "\\"
         plain = key(directory, os, "wide")
-        inside = plain if plain.endswith(("/", "\\")) else plain + ("/" if os == "posix" else "\\")
-        if any(place.startswith(inside) for place in self._blocked_table.entries):
-            return "each"
-        if os == "posix" and _is_below_any(PROCESS_PLACES, inside):
+        inside = plain if plain.endswith(("/", "\\")) else plain + separator
+        others = PROCESS_PLACES if os == "posix" else ()
+        if any(place.startswith(inside) for place in chain(self._blocked_table.entries, others)):
             return "each"
         nested = self._blocked_table.nested
-        if nested is None:
+        if nested is None or self._allowed is not None:
             return "named" if self._allowed is not None else "all"
-        near = any(root.startswith(inside) or inside.startswith(_folder_name(root, os)) for root in nested.roots)
-        return "named" if near or plain in nested.roots or self._allowed is not None else "all"
+        folders = (root if root.endswith(separator) else root + separator for root in nested.roots)
+        near = any(folder.startswith(inside) or inside.startswith(folder) for folder in folders)
+        return "named" if near or plain in nested.roots else "all"
 
     def is_named(self, name: str) -> bool:
         """True if an entry of this name below a directory that is "named" has to be asked for."""
@@ -234,12 +236,3 @@ class TreeRule:
 
 def _is_below(path: str, directory: str, os: OsFamily) -> bool:
     return normalize(path, os) != directory and is_under(path, directory, os)
-
-
-def _is_below_any(places: Iterable[str], inside: str) -> bool:
-    return any(place.startswith(inside) for place in places)
-
-
-def _folder_name(root: str, os: OsFamily) -> str:
-    separator = "/" if os == "posix" else "\\"
-    return root if root.endswith(separator) else root + separator

@@ -110,23 +110,17 @@ def _fits(command: SimpleCommand, patterns: Sequence[str], own: ScriptFacts | No
 
 
 def _spell_as_instructed(command: SimpleCommand, script: ScriptFacts) -> Iterator[SimpleCommand]:
-    before, found, behind = _around(command.arguments, script.path)
-    if command.program is None or not found:
+    words = command.arguments
+    if command.program is None or script.path not in words:
         return
+    at = words.index(script.path)
+    before, behind = words[:at], words[at + 1 :]
     names = dict.fromkeys((command.program, (command.name or "").rstrip("0123456789.")))
     path = script.relative_path.removeprefix("./")
     for spelled in (path, f"./{path}", script.path):
         yield SimpleCommand(spelled, behind)
         for name in names:
             yield SimpleCommand(name, (*before, spelled, *behind))
-
-
-def _around(words: tuple[str | None, ...], word: str) -> tuple[tuple[str | None, ...], bool, tuple[str | None, ...]]:
-    """The words before the first such word, whether there is one, and the words after it."""
-    if word not in words:
-        return words, False, ()
-    at = words.index(word)
-    return words[:at], True, words[at + 1 :]
 
 
 def _is_named(command: SimpleCommand, patterns: Iterable[str]) -> bool:

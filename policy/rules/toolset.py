@@ -31,16 +31,9 @@ _UNREADABLE = "an entry of {}.{} of the bundle cannot be read, so that all is re
 _BLOCKED = "every {} that {} of the bundle allows is blocked"
 
 DEFAULT_RISK: dict[str, RiskLevel] = {
-    Name.FILE_READ: "low",
-    Name.FILE_WRITE: "medium",
+    **dict.fromkeys(Name, "medium"),
+    **dict.fromkeys((Name.FILE_READ, Name.WORKSPACE_UPLOAD, Name.LLM_CALL), "low"),
     Name.FILE_DELETE: "high",
-    Name.SHELL_EXEC: "medium",
-    Name.NETWORK_HTTP: "medium",
-    Name.WORKSPACE_UPLOAD: "low",
-    Name.BACKEND_TOOL_INVOKE: "medium",
-    Name.MCP_INVOKE: "medium",
-    Name.TOOL_INVOKE: "medium",
-    Name.LLM_CALL: "low",
 }
 """The risk of a call where nothing about it says more, by capability."""
 
@@ -96,10 +89,8 @@ def why_not_offered(
         return nothing
     if not elsewhere and capability in delegated_capabilities(bundle):
         return reason_for(capability)
-    is_asked_for = (
-        entry_for_tool(entry, tool_name).requires_approval or risk_of_guarded(tool_name, capability) is not None
-    )
-    if "never" in (options.approval_mode, session_mode) and is_asked_for:
+    asks = entry_for_tool(entry, tool_name).requires_approval or risk_of_guarded(tool_name, capability) is not None
+    if "never" in (options.approval_mode, session_mode) and asks:
         return "it needs an approval, and the task is to ask nobody for one"
     if options.allow_network is False and (elsewhere or capability == Name.NETWORK_HTTP):
         return "the network is taken away from the task"
@@ -128,10 +119,9 @@ def _no_path(entry: Capability, os: OsFamily) -> str | None:
         return _EMPTY.format(entry.name, "allowedPaths")
     # Windows has as many roots as drives and shares.
     allowed = entry.allowed_paths or (("/",) if os == "posix" else ())
-    free = [
-        path for path in allowed if is_absolute(path, os) and covering(normalize(path, os), blocked, os, "wide") is None
-    ]
-    return _BLOCKED.format("path", entry.name) if allowed and not free else None
+    places = (normalize(path, os) for path in allowed if is_absolute(path, os))
+    is_free = any(covering(place, blocked, os, "wide") is None for place in places)
+    return _BLOCKED.format("path", entry.name) if allowed and not is_free else None
 
 
 def _misses(entry: Capability, workspace: str, os: OsFamily) -> bool:
@@ -195,13 +185,11 @@ def risk_of_guarded(tool_name: str, capability: str) -> RiskLevel | None:
 # Kinds of tools that a tenant has run in the Backend Tool Service and not on this machine (BT, "When to Use Remote
 # Tools"): `insteadOf` of BackendTool.Invoke. It only takes away: a call is then judged by both capabilities. Pure.
 
-_NONE: Final[frozenset[str]] = frozenset()
-
 
 def delegated_capabilities(bundle: PolicyBundle) -> frozenset[str]:
     """The capabilities whose tools run in the Backend Tool Service only."""
     entry = bundle.capability(Name.BACKEND_TOOL_INVOKE)
-    return _NONE if entry is None or entry.instead_of is None else frozenset(entry.instead_of)
+    return frozenset(() if entry is None else entry.instead_of or ())
 
 
 def apply_delegation(case: Case, decision: Decision) -> Decision:

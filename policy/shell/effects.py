@@ -302,16 +302,15 @@ def _what_starts(program: str, read: _Read | None, args: list[Word], found: Find
     if base in tables.POISONING_BUILTINS:
         if not _is_harmless(base, args):
             found.undecidable(f"{base} changes what the rest of the line means")
-        return []
-    if base in tables.RUNS_TEXT:
+    elif base in tables.RUNS_TEXT:
         _own_text(base, args, found)
-        return []
-    if base in tables.READS_FILES:
+    elif base in tables.READS_FILES:
         what = f"the commands in {args[0].text or 'a file'}" if args else "the commands in a file"
         if not found.run_shown(_file_shown(args[0], found) if args else None, found.grammar, is_own=True):
             found.mark_opaque(program, what)
-        return []
-    return [] if read is None else _what_row_starts(program, base, read, args, found)
+    elif read is not None:
+        return _what_row_starts(program, base, read, args, found)
+    return []
 
 
 def _what_row_starts(program: str, base: str, read: _Read, args: list[Word], found: Findings) -> list[list[Word]]:
@@ -360,9 +359,8 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
     if any(text is None for text in texts) or (texts and (texts[0] or "").startswith("-")):
         found.undecidable(f"{base} runs text that only the run knows")
     else:
-        found.scripts.append(
-            ShellText(found.grammar, " ".join(text or "" for text in texts), True, base == "trap", knows_functions)
-        )
+        text = " ".join(text or "" for text in texts)
+        found.scripts.append(ShellText(found.grammar, text, True, base == "trap", knows_functions))
 
 
 def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
@@ -473,8 +471,7 @@ def _what_gdb_starts(program: str, row: Program, args: list[Word], found: Findin
     if given.unknown or not any(one.spelled.lstrip("-") == "batch" for one in given.used):
         found.undecidable(f"{base_name(program)} runs other programs")
         return []
-    commands = [word.text for word in given.values("command")]
-    if any(text is None or not _GDB_COMMAND.fullmatch(text) for text in commands):
+    if any(word.text is None or not _GDB_COMMAND.fullmatch(word.text) for word in given.values("command")):
         found.undecidable(f"{base_name(program)} is given a command that may run something else")
     return [given.rest] if given.has("args") or len(given.rest) == 1 else [given.rest[:1]]
 
@@ -552,8 +549,7 @@ def _is_plain_value(base: str, used: Used, found: Findings) -> bool:
         return True
     if "unset" in roles:
         check_assignment(value.text or "PATH", found)
-    decides = "marker" in roles
-    if not value.is_several and (value.text or not decides) and not (value.tilde and value.text is None):
+    if not value.is_several and (value.text or "marker" not in roles) and not (value.tilde and value.text is None):
         return True
     found.undecidable(f"{base} {used.spelled} is given an expansion, or nothing")
     return False
