@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 RiskLevel = Literal["low", "medium", "high"]
 Verdict = Literal["ALLOWED", "DENIED", "APPROVAL_REQUIRED"]
 RISK_LEVELS: Final[tuple[RiskLevel, ...]] = get_args(RiskLevel)
-"""From the lowest to the highest."""
 _STRICTNESS: Final[dict[Verdict, int]] = {"ALLOWED": 0, "APPROVAL_REQUIRED": 1, "DENIED": 2}
 
 

@@ -22,7 +22,6 @@ class CapabilityName(StrEnum):
 
 ALL_CAPABILITIES: tuple[str, ...] = tuple(name.value for name in CapabilityName)
 CHANGING: frozenset[str] = frozenset({"File.Write", "File.Delete"})
-"""Those that change files."""
 FILE_CAPABILITIES: frozenset[str] = frozenset({"File.Read", "File.Write", "File.Delete"})
 SIZED_CAPABILITIES: frozenset[str] = FILE_CAPABILITIES | {"Workspace.Upload"}
 """Those that maxFileSizeBytes means something to."""

@@ -36,8 +36,9 @@ _NOT_IN_NAMES = r'[<>"|?*\x00-\x1f]'
 def normalize(path: str, os: OsFamily, cwd: str | None = None, home: str | None = None) -> str:
     """The lexical normal form: `.` and `..` resolved, separators unified, `~` expanded when `home` is given, made
     absolute when `cwd` is given. Links are not followed: that takes the disk. Pure, and idempotent on its result."""
-    if os == "posix" and _is_normal(path):
-        return path  # as nearly all are
+    if os == "posix" and path[:1] == "/" and path[1:] and path[-1] != "/" and "//" not in path:
+        if "/." not in path or not ("/./" in path or "/../" in path or path.endswith(("/.", "/.."))):
+            return path  # as nearly all are
     if home and (path == "~" or path.startswith(("~/", "~\\") if os == "windows" else "~/")):
         path = home + "/" + path[2:]
     if cwd is not None and not is_absolute(path, os):
@@ -57,12 +58,6 @@ def normalize(path: str, os: OsFamily, cwd: str | None = None, home: str | None 
     if os == "windows":
         return (root + "\\".join(kept)) or "."
     return (root + "/".join(kept)) or "."
-
-
-def _is_normal(path: str) -> bool:
-    if path[:1] != "/" or "//" in path or path[1:] == "" or path[-1] == "/":
-        return False
-    return "/." not in path or not ("/./" in path or "/../" in path or path.endswith(("/.", "/..")))
 
 
 def is_absolute(path: str, os: OsFamily) -> bool:

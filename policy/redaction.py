@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from policy.secret_detectors import Detector
 
 PLACEHOLDER = r"\[redacted:[A-Za-z0-9_.-]{1,64}:[0-9a-f]{6}\]"
-"""Regular expression for the placeholder of a value."""
 # Compiled when first used, by the cache of `re`: a start is not to wait for them.
 _PLACEHOLDER_BYTES = PLACEHOLDER.encode()
 
@@ -164,8 +163,9 @@ class Redaction:
         taken: list[tuple[int, int]] | None = None
         for match in rule.pattern.finditer(data):
             found = match.span()  # of whole characters: of nothing else can RE2 make one
-            if any(_is_part(data, found, put) for put in self._puts):
-                continue
+            start, end = found
+            if any(put in data[max(0, end - len(put)) : start + len(put)] for put in self._puts):
+                continue  # nothing but a part of what a rule has put there
             if taken is None:
                 taken = [done.span() for done in re.finditer(_PLACEHOLDER_BYTES, data)][::-1]
             for start, end in _parts_outside(found, taken):
@@ -215,12 +215,6 @@ def strip_terminal_codes(data: bytes) -> bytes:
     return data
 
 
-def _is_part(data: bytes, found: tuple[int, int], put: bytes) -> bool:
-    """True if what was found is nothing but a part of what a rule has put there."""
-    start, end = found
-    return put in data[max(0, end - len(put)) : start + len(put)]
-
-
 def _parts_outside(found: tuple[int, int], taken: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the parts of a match outside of the placeholders in it, whose spans are given from the last to the first
     and used up. A text that looks like one must not hide what stands beside it."""
@@ -259,9 +253,8 @@ class _Scan:
             self._asked += 1
             if len(data) <= _SHORT and self._asked <= _WITHOUT_ENGINE:
                 lower = data.lower()
-                if not any(anchor in lower for anchor in self._in_any_case) and not any(
-                    anchor in data for anchor in self._as_written
-                ):
+                found = any(one in lower for one in self._in_any_case) or any(one in data for one in self._as_written)
+                if not found:
                     return []
             self._set = LiteralSets(detector.anchors for detector in DETECTORS)
         return [DETECTORS[place] for place in self._set.found(data)]

@@ -9,7 +9,6 @@ from config.lean_typing import NamedTuple
 SandboxLevel = Literal["none", "landlock", "namespace"]
 """Sandbox of commands: none, kernel rules (Landlock, seccomp), or namespaces as well."""
 LEVELS: Final[tuple[SandboxLevel, ...]] = get_args(SandboxLevel)
-"""From the weakest to the strongest."""
 STRONGEST: Final = "auto"
 """In place of a level: the strongest that works."""
 

@@ -216,7 +216,7 @@ def native_roots(settings: Settings, workspace: str) -> tuple[str, ...]:
 def native_list(settings: Settings, workspace: str) -> NativeExec:
     """The programs that native tools start. Raises UsageError with every problem of the entries."""
     from policy.bundle.validate import command_policies
-    from policy.rules.native_exec import DEFAULT, entry_problem
+    from policy.rules.native_exec import DEFAULT, path_problem
 
     try:
         shape = json.loads(json.dumps(settings.native.exec))
@@ -224,7 +224,7 @@ def native_list(settings: Settings, workspace: str) -> NativeExec:
     except (BundleProblems, TypeError) as error:
         found = error.problems if isinstance(error, BundleProblems) else (error,)
         raise UsageError(*(f"configuration: {one}" for one in found)) from error
-    problems = [problem for policy in added if (problem := entry_problem(policy, OS_FAMILY)) is not None]
+    problems = [problem for policy in added if (problem := path_problem(policy.command, OS_FAMILY)) is not None]
     if problems:
         raise UsageError(*(f"configuration: {_EXEC}: {problem}" for problem in problems))
     return NativeExec((*DEFAULT, *added), native_roots(settings, workspace))

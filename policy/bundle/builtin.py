@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 DEFAULT_LIFETIME_S = 24 * 3600
 _SANDBOXED, _LINES_ASK = "sandboxed", "linesAsk"
 OF_TEMPLATES = frozenset({"expiresInS", _SANDBOXED})
-"""Fields of templates that bundles do not have."""
 PLACEHOLDERS = ("workspace", "home", "tmp", "stepFiles")
 """Those that a file may use; the shipped lists of places know `${stateDir}` as well."""
 _OPTIONAL = ("tmp", "stepFiles")
@@ -38,7 +37,6 @@ PROGRAMS_BELOW = "${workspace}/"
 STARS = ("/**", "/*")
 """Suffixes of such an entry: everything below a directory, and only its direct entries."""
 _CONFIGURED = "@configured"
-"""In allowedToolNames: the tools that the user's configuration names."""
 _LISTS = ("allowedPaths", "blockedPaths")
 
 
@@ -194,7 +192,6 @@ _FIELDS = {
     "workspace": "workspace", "home": "home", "tmp": "tmp", "stateDir": "state_dir", "stepFiles": "step_files",
 }  # fmt: skip
 STEP_FILES = ("GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE", "GITHUB_STEP_SUMMARY")
-"""The variables that name the files of a step."""
 KEEP_STEP_FILES = "AGENT_HOST_ACTION"
 """The variable that is set if the files of a step are the host's alone; `action.yml` sets it."""
 _STEP_FILES = r"(.*[/\\]_runner_file_commands)[/\\][^/\\]+"

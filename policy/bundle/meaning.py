@@ -176,11 +176,9 @@ SCOPES: dict[str, frozenset[str]] = {
 }
 """The lists that restrict each capability. Any other list would look like a limit and be none."""
 SCOPE_FIELDS: tuple[str, ...] = tuple(one for one in members(Capability) if any(one in it for it in SCOPES.values()))
-"""All of those lists, in the order of the class."""
 SENT_ELSEWHERE: tuple[str, ...] = (
     Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE, Name.SHELL_EXEC, Name.NETWORK_HTTP, Name.TOOL_INVOKE,
 )  # fmt: skip
-"""The capabilities whose tools may be sent to the Backend Tool Service: those of this machine's tools."""
 HARMLESS_EMPTY = words(
     "allowedVariables blockedPaths blockedCommands blockedDomains commandPolicies toolPolicies insteadOf"
 )

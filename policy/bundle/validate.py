@@ -78,7 +78,6 @@ _EXAMPLES = {
     "command": '"git"',
     "index": "0",
 }
-"""Examples of required fields, by name."""
 _TEMPLATE = "`agent-host policy show NAME` prints a bundle to start from"
 
 
@@ -491,7 +490,6 @@ _NEITHER = re.compile(r"\\|[A-Za-z]:")
 """Prefixes of paths that Windows reads as neither relative nor absolute: `\\x`, `C:x`."""
 
 _NESTED = re.compile(r"(?:[^*]*/)?\*\*/\*?[^*/\\]+")
-"""A blocked path that stands for whatever has a name, at any depth."""
 
 
 def file_checks(places: PlaceholderValues) -> EntryChecks:

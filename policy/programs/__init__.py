@@ -455,7 +455,6 @@ _VERSION_CHARS = "0123456789."
 _CROSS_TOOL = re.compile(
     r"^[a-z0-9_]+(?:-[a-z0-9_]+){1,3}-(?=(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+|cpp|gfortran|ld|ar|nm|strip)$)"
 )
-"""Prefix of the name of a cross compiler."""
 _INTERPRETER_BUILD = re.compile(r"(python|pypy|perl|ruby|php|lua)w?[0-9][0-9.]*(?:[a-z]{1,2}|[-_].+)|(python)-dbg")
 """Debug and other builds of interpreters: `python3.12t`, `python3-dbg`, `perl5.36-x86_64-linux-gnu`."""
 _OTHER_NAMES = {"php-cgi": "php", "phpdbg": "php", "texlua": "lua"}
@@ -516,4 +515,3 @@ _BUILTINS = words(
     "enable exec exit export fc fg getopts hash history jobs let local logout mapfile popd pushd pwd read readarray "
     "readonly return set shift shopt suspend test times trap type typeset ulimit umask unalias unset wait : ["
 )
-"""Builtins of shells."""

@@ -38,9 +38,7 @@ _KNOWN_PROGRAMS = words(
     "node npm printf ps pwd pytest python python3 rg sed sleep sort stat tail test tr tree true uname uniq uv wc "
     "which whoami"
 )
-"""Programs that count as known if a bundle lists no commands."""
 _KNOWN_DOMAINS = ("pypi.org", "*.pythonhosted.org", "github.com", "*.github.com", "registry.npmjs.org", "crates.io")
-"""Domains that count as recognised if a bundle lists none."""
 
 
 def apply_task_options(case: Case, decision: Decision) -> Decision:

@@ -29,24 +29,18 @@ LIST: Final = "native.exec"
 ROOTS: Final = "native roots"
 MAX_ARGUMENTS: Final = 12
 _ARGUMENT: Final = r"[\w\-./@=+:,]*"
-_PLACES: Final = ("/bin", "/usr/bin")
 _WITHOUT_FILES: Final = words("echo pwd sleep")
 _WINDOWS_ENDINGS: Final = (".exe", ".com")
 """Windows starts everything else through a shell or another program."""
 
 
-def _entries(name: str, most: int) -> Iterator[CommandPolicy]:
-    rules = tuple(ArgumentRule(index, _ARGUMENT, optional=True) for index in range(most))
-    for place in _PLACES:
-        yield CommandPolicy(f"{place}/{name}", most, rules, additional_arguments=False)
-
-
+_RULES: Final = tuple(ArgumentRule(index, _ARGUMENT, optional=True) for index in range(MAX_ARGUMENTS))
 DEFAULT: Final = tuple(
-    entry
+    CommandPolicy(f"{place}/{name}", most, _RULES[:most], additional_arguments=False)
     for name in ["ls", "pwd", "cat", "grep", "find", "head", "tail", "echo", "stat", "wc", "sleep"]
-    for entry in _entries(name, {"pwd": 0, "sleep": 1}.get(name, MAX_ARGUMENTS))
+    for most in [{"pwd": 0, "sleep": 1}.get(name, MAX_ARGUMENTS)]
+    for place in ["/bin", "/usr/bin"]
 )
-"""The programs that are on the list without any configuration."""
 
 
 class _Refused(NamedTuple):
@@ -57,10 +51,9 @@ class _Refused(NamedTuple):
     letters: str = ""
 
 
+_WORDS_OF_FIND = words("-delete -exec -execdir -ok -okdir -fprint -fprint0 -fprintf -fls -files0-from -follow -L -H")
 _REFUSED: Final = {
-    "find": _Refused(
-        words("-delete -exec -execdir -ok -okdir -fprint -fprint0 -fprintf -fls -files0-from -follow -L -H")
-    ),
+    "find": _Refused(_WORDS_OF_FIND),
     "grep": _Refused(long=("--file", "--dereference-recursive"), letters="fR"),
     "wc": _Refused(long=("--files0-from",)),
     "ls": _Refused(long=("--dereference-command-line-symlink-to-dir",), letters="LH"),
@@ -99,11 +92,6 @@ def places_of(argv: tuple[str, ...], cwd: str, os: OsFamily) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def entry_problem(policy: CommandPolicy, os: OsFamily) -> str | None:
-    """Why an entry of the list admits nothing; None where it may."""
-    return _path_problem(policy.command, os)
-
-
 def _parts(word: str) -> Iterator[str]:
     if word.strip("-"):
         if not word.startswith("-"):
@@ -117,7 +105,7 @@ def _parts(word: str) -> Iterator[str]:
 
 def _program_problem(facts: CommandFacts, native: NativeExec, os: OsFamily) -> str | None:
     program, *arguments = facts.argv
-    problem = _path_problem(program, os)
+    problem = path_problem(program, os)
     if problem is not None:
         return problem
     entries = [policy for policy in native.policies if _same(policy.command, program, os)]
@@ -132,7 +120,8 @@ def _program_problem(facts: CommandFacts, native: NativeExec, os: OsFamily) -> s
     return None if refused is None else f"{program}: {refused} is not permitted"
 
 
-def _path_problem(program: str, os: OsFamily) -> str | None:
+def path_problem(program: str, os: OsFamily) -> str | None:
+    """Why an entry of the list with this program admits nothing; None where it may."""
     if not is_absolute(program, os) or normalize(program, os) != program.replace("/", "\\" if os == "windows" else "/"):
         return f"{program} is no absolute path without dots"
     if os == "windows" and not program.lower().endswith(_WINDOWS_ENDINGS):
@@ -174,7 +163,6 @@ def _name(program: str, os: OsFamily) -> str:
 
 
 SCRIPTS: Final = "scripts"
-"""The folder of a skill that its scripts lie in."""
 _PLACE_RULE: Final = "builtin.scriptPlaces"
 _RUNS_RULE: Final = "skills.max_script_runs"
 

@@ -34,7 +34,6 @@ _FREE_NAMES = (
     r"|shallow_\w+"
 )
 STATE_FOLDERS = ("rebase-merge", "rebase-apply", "sequencer")
-"""Folders that git continues with."""
 CONFIGS = frozenset({"config", "config.worktree"})
 CONTAINERS = ("worktrees", "modules")
 """Folders of other git directories: those of linked working trees, and of submodules."""
@@ -445,7 +444,6 @@ def _repository_place(path: str, os: OsFamily) -> str | None:
 
 _OF_SESSIONS = "agent-host-"
 _SESSION_FOLDER = re.compile(_OF_SESSIONS + r"[A-Za-z0-9_-]+-[0-9a-f]{8}")
-"""Name of a session's temporary directory: made from its id and the state directory."""
 _TEMPORARY_FOLDERS = frozenset({
     "/tmp", "/var/tmp", "/private/tmp", "/private/var/tmp", "c:\\windows\\temp",  # noqa: S108  names to compare with
 })  # fmt: skip

@@ -39,7 +39,6 @@ _PUBLIC: Final = {
 _COMMANDS: Final = _PUBLIC["Bash"]
 _SCRIPT_TOOLS: Final = words("run_script")
 _ANY: Final = ("*", ":*")
-"""Patterns that leave all that the tool does."""
 _BETWEEN: Final = "\0"
 _ENTRY: Final = re.compile(r"([^()]+)(?:\((.*)\))?")
 

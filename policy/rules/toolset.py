@@ -35,7 +35,6 @@ DEFAULT_RISK: dict[str, RiskLevel] = {
     **dict.fromkeys((Name.FILE_READ, Name.WORKSPACE_UPLOAD, Name.LLM_CALL), "low"),
     Name.FILE_DELETE: "high",
 }
-"""The risk of a call where nothing about it says more, by capability."""
 
 
 def merge(limits: Iterable[Limits]) -> Limits:

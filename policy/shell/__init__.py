@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 
 Environment = tuple[tuple[str, str], ...]
-"""Names of variables and what they hold, in order of the names."""
 
 
 @lru_cache(maxsize=32)
@@ -181,7 +180,6 @@ def _check_list(value: Any) -> Sequence[Any]:
 # Pure.
 
 MAX_FIRST_LINE_BYTES: Final = 255
-"""Maximum length of the `#!` line that Linux reads."""
 _BY_ENDING: Final[Mapping[str, tuple[str, ...]]] = {
     ".py": ("python3",),
     ".sh": ("sh",),

@@ -40,7 +40,6 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _EVALUATED_BY_EXPANSION = re.compile(
     r"\$\{[#!]?[A-Za-z0-9_@*]+(?:\[(?:[@*]|(?P<index>[^\]]*))\])?(?::(?![-+=?])(?P<offset>[^}]*))?"
 )
-"""A subscript and offsets, which are arithmetic."""
 _LENGTH = re.compile(r"\$\{#[^}]*\}")
 
 
@@ -148,7 +147,6 @@ _ESCAPED_BACKQUOTE = b"\\`"
 
 
 EVERYWHERE = 1 << 62
-"""A place behind all text."""
 _AT_ONCE = re.compile(rb"(?<![&>|<])&(?![&>0-9-])|[<>]\(|\bcoproc\b")
 """Syntax for parts that run concurrently with what follows."""
 
@@ -312,7 +310,6 @@ _DESCRIPTOR = re.compile(rb"\{([A-Za-z_][A-Za-z0-9_]*)\}\Z")
 _ASSIGNS = re.compile(rb"=|\+\+|--")
 _MAX_DESCRIPTOR = 256
 _FORMAT_SETS = re.compile(r"%(?:%|[^%A-Za-z]*(?:hh|h|ll|l|L|q|j|z|t)?([A-Za-z]))")
-"""A directive of printf's, with its letter."""
 
 
 OF_ZSH = words(

@@ -115,7 +115,6 @@ class ParsedCommand:
     unparsed: bool
     unread: bool
     variables: tuple[str, ...] = ()
-    """The variables that the line sets for a program."""
 
     @property
     def files(self) -> tuple[FileUse, ...]:
@@ -338,9 +337,11 @@ class Effort:
         """The text as bytes and the root of its tree. Raises TooMuch, NotText."""
         most = self._admit(command)
         source = command.encode()
-        given = source if command.isascii() else _BEYOND_THE_TABLE.sub(_same_length, command).encode()
-        if b"#$" in given:
-            source, given = (_BASE.sub(_write_sum, text) for text in (source, given))
+        # As many bytes, and to a shell as plain a part of a word.
+        plain = _BEYOND_THE_TABLE.sub(lambda one: {2: "é", 3: "éx", 4: "éé"}[len(one[0].encode())], command)
+        given = plain.encode()
+        if b"#$" in given:  # a sum evaluates the same variables
+            source, given = (_BASE.sub(lambda one: b"0" * (len(one[0]) - 1) + b"+", text) for text in (source, given))
         window = _windows.pop() if _windows else bytearray()
 
         def read(place: int, _point: Point) -> bytearray:
@@ -387,16 +388,6 @@ class Effort:
 
 _BASE = re.compile(rb"(?<=\(\()[0-9]{1,2}#(?=\$)")
 """The base of a number in arithmetic, which the grammar reads in front of digits alone."""
-
-
-def _write_sum(found: re.Match[bytes]) -> bytes:
-    """An expression that evaluates the same variables, in as many bytes."""
-    return b"0" * (len(found[0]) - 1) + b"+"
-
-
-def _same_length(found: re.Match[str]) -> str:
-    """The replacement of a character for the parser: as many bytes, and to a shell as plain a part of a word."""
-    return {2: "é", 3: "éx", 4: "éé"}[len(found[0].encode())]
 
 
 def blank_data(command: str) -> str:

@@ -47,7 +47,6 @@ _FILE_URL = re.compile(r"(?i)file:(?://(?:localhost|127\.0\.0\.1)?)?(?P<path>/.*
 _FILE = re.compile(r"(?i)file:")
 _SCHEME_IN_PIECES = re.compile(r"[^/:]*[\[{][^/]*://")
 _BY_SERVER = Word(None, "./", pattern="./**", globs=True)
-"""A name that the server gives."""
 
 
 def judge_git(subcommand: str | None, lead: Given, found: Findings) -> None:
@@ -189,7 +188,6 @@ WRITES = words("-fprint -fprint0 -fprintf -fls")
 _BEGINS = re.compile(r"-|\(|!|\Z")
 _LEADING = words("-H -L -P")
 _FOLLOWS = words("-L -follow")
-"""Options by which find follows links."""
 _ACTIONS = words("-delete -exec -execdir -ok -okdir") | WRITES
 _ALTERNATIVES = words("-o -or ,")
 _ALONE = words(

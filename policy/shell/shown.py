@@ -41,7 +41,6 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 _ECHO_OPTION, _PRINT_OPTION = re.compile(r"-[neE]+"), re.compile(r"-[rRnlE-]+")
 _PASSES_ON = words("time command builtin exec env nohup sudo")
 _FILTERS = words("tee head tail sort uniq tac grep pv")
-"""Programs whose output is lines of their input."""
 _ENDS_INPUT = words("command_substitution process_substitution program")
 _SHELLS = frozenset(name for name, row in PROGRAMS.items() if row.starts in {"shell", "unread shell"})
 _TAKES_TEXT = _SHELLS | READS_FILES | {"eval"}
@@ -65,7 +64,6 @@ class Texts:
         literals: Callable[[str], list[str]],
     ) -> None:
         self._literals = literals
-        """`read` reads a word with what is known of variables."""
         self._source = source
         self._read = read
         self._grammar = grammar

@@ -68,7 +68,6 @@ _WORDS = words(
     "ansi_c_string translated_string arithmetic_expansion brace_expression extglob_pattern regex"
 )
 _OPERATION = 3
-"""Parts of a list of two: left, operator, right."""
 _NAMES_AND_WORDS = _WORDS | {"command_name"}
 _MARKS = frozenset({"==", "=~", "$"})
 """Words of a command that are tokens to the grammar."""
@@ -93,7 +92,6 @@ _EXPORTS = re.compile(r"-[A-Za-z]*x[A-Za-z]*")
 _INHERITED = frozenset({"TMPDIR"})
 """Variables that a command of a session has, so that its programs see each assignment."""
 _CLOSES = frozenset({">&-", "<&-"})
-"""Redirections that take no target."""
 _CASE_ENDS = frozenset({";;", ";&", ";;&"})
 _REPEATED = words("while_statement for_statement c_style_for_statement function_definition")
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")

@@ -48,7 +48,6 @@ POISONING_BUILTINS = words(
     "alias unalias enable hash bind complete compgen compopt fc history shopt let set disown suspend disable integer "
     "float unhash unfunction zstyle autoload zmodload emulate setopt unsetopt functions zle sched"
 )
-"""Builtins that change what later words mean."""
 RUNS_TEXT = words("eval trap")
 SIGNALS = words("EXIT 0 INT 2 TERM 15 HUP 1 QUIT 3 PIPE SIGINT SIGTERM SIGHUP SIGQUIT")
 """Trap conditions that do not fire at commands of the line itself."""
@@ -78,7 +77,6 @@ BUILTINS_THAT_MATTER = (
 )
 """Names whose meaning the reading of a line rests on: no function may take them."""
 UNREAD_SHELLS = words("fish csh tcsh nu elvish xonsh osh ysh yash")
-"""Shells whose language, or whose options, are not read."""
 OPTIONS_FOLLOW = words("sh bash dash ash rbash")
 """Shells that are known to take options between `-c` and the text that they run."""
 SHELL_OPTIONS = words("pipefail errexit nounset noglob xtrace")

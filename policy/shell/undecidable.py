@@ -231,7 +231,6 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     **dict.fromkeys(words("concatenation variable_assignment simple_expansion"), _gaps),
     **dict.fromkeys(words("word regex extglob_pattern"), _leaf),
 }
-"""By type of node."""
 
 
 def is_swollen(source: bytes, token: Node) -> bool:
@@ -324,7 +323,6 @@ _NAME_END = re.compile(r"[^A-Za-z0-9_-]")
 _UNLIKE_POSIX = _INTERNAL | words("more find sort timeout")
 """Programs that only share a name with one of POSIX."""
 CMD_ALIASES = {"erase": "del", "rd": "rmdir", "md": "mkdir", "chdir": "cd", "ren": "rename"}
-"""cmd's second names."""
 ALIASES = {
     "rm": "remove-item", "ri": "remove-item", "del": "remove-item", "erase": "remove-item", "rd": "remove-item",
     "rmdir": "remove-item", "ls": "get-childitem", "dir": "get-childitem", "gci": "get-childitem",
@@ -371,7 +369,6 @@ _EVALUATES = words("exit return break continue shift logout bye print zformat zr
 _EVALUATES_MORE = re.compile(r"\[|=|\+\+|--|\A(?:.*[^A-Za-z0-9_])?[A-Za-z_]", re.DOTALL)
 """In an argument that is evaluated: a subscript, an assignment, or a variable, whose text is evaluated in turn."""
 _CLOBBERS = re.compile(r">&[!|]")
-"""One operator, whose target is the next word."""
 _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
 
 

@@ -14,7 +14,7 @@ from agent_host.judging import Judge
 from agent_host.judging.environment import Environment
 from policy.bundle.validate import command_policies
 from policy.rules import NO_LIMITS, NativeExec
-from policy.rules.native_exec import DEFAULT, LIST, ROOTS, entry_problem, places_of
+from policy.rules.native_exec import DEFAULT, LIST, ROOTS, path_problem, places_of
 from policy.shell import BadArgv, line_of
 from tests.support.judging import decided_call, problem_with
 from tests.support.rows import each_row
@@ -204,10 +204,10 @@ def test_the_line_means_the_same_words(argv: list[str]) -> None:
 
 def test_windows() -> None:
     policies = command_policies([{"command": "C:\\Windows\\System32\\where.exe"}], LIST)
-    assert [entry_problem(one, "windows") for one in policies] == [None]
+    assert [path_problem(one.command, "windows") for one in policies] == [None]
     for path in ("where.exe", "C:where.exe", "\\where.exe", "C:\\a.bat", "C:\\a.cmd", "C:\\a", "C:\\x\\..\\where.exe"):
         policy = command_policies([{"command": path}], LIST)[0]
-        assert entry_problem(policy, "windows"), path
+        assert path_problem(policy.command, "windows"), path
     assert line_of(["C:\\where.exe", "a b", ""], {}, "windows") == 'C:\\where.exe "a b" ""'
     for word in ("%PATH%", "a&b", 'a"b', "a^b", "a|b", "a>b", "!x!"):
         with pytest.raises(BadArgv, match="Windows"):
