@@ -36,9 +36,9 @@ _NOT_IN_NAMES = r'[<>"|?*\x00-\x1f]'
 def normalize(path: str, os: OsFamily, cwd: str | None = None, home: str | None = None) -> str:
     """The lexical normal form: `.` and `..` resolved, separators unified, `~` expanded when `home` is given, made
     absolute when `cwd` is given. Links are not followed: that takes the disk. Pure, and idempotent on its result."""
-    if os == "posix" and path[:1] == "/" and path[1:] and path[-1] != "/" and "//" not in path:
-        if "/." not in path or not ("/./" in path or "/../" in path or path.endswith(("/.", "/.."))):
-            return path  # as nearly all are
+    has_dots = "/." in path and ("/./" in path or "/../" in path or path.endswith(("/.", "/..")))
+    if os == "posix" and path[:1] == "/" and path[1:] and path[-1] != "/" and "//" not in path and not has_dots:
+        return path  # as nearly all are
     if home and (path == "~" or path.startswith(("~/", "~\\") if os == "windows" else "~/")):
         path = home + "/" + path[2:]
     if cwd is not None and not is_absolute(path, os):

@@ -123,6 +123,27 @@ def compares_numbers(source: bytes, node: Node) -> bool:
     return around is not None and around.children[0].type == "[["
 
 
+ARITHMETIC = words("arithmetic_expansion compound_statement c_style_for_statement binary_expression expansion")
+"""Nodes that a shell may evaluate as arithmetic, or parts of them."""
+
+
+def evaluated_parts(source: bytes, node: Node) -> list[Node]:
+    """The parts of a node that a shell evaluates as arithmetic."""
+    match node.type:
+        case "compound_statement":
+            is_evaluated = bool(node.children) and node.children[0].type == "(("
+        case "c_style_for_statement":
+            return [child for child in node.children if child.type not in {"do_group", "compound_statement"}]
+        case "expansion":  # subscripts and offsets
+            text = source[node.start_byte : node.end_byte]
+            is_evaluated = b"[" in text or b":" in text
+        case "binary_expression":
+            is_evaluated = compares_numbers(source, node)
+        case kind:
+            is_evaluated = kind == "arithmetic_expansion"
+    return [node] if is_evaluated else []
+
+
 def counting_loop(source: bytes, node: Node) -> str | None:
     """`for ((a; b; c))`: up to the brackets that close it is arithmetic."""
     closing = next((child for child in node.children if child.type == "))"), None)
@@ -353,7 +374,7 @@ def _function(source: bytes, node: Node) -> list[Assigned]:
 def _expansion(source: bytes, node: Node) -> list[Assigned]:
     by_default = _BY_DEFAULT.match(text_of(source, node))
     found = [Assigned(by_default[1])] if by_default else []
-    return [*found, *_assignments_in_numbers(source, node)]
+    return [*found, *_arithmetic(source, node)]
 
 
 def _redirection(source: bytes, node: Node) -> list[Assigned]:
@@ -369,31 +390,19 @@ def _assignments_in_numbers(source: bytes, node: Node) -> list[Assigned]:
     return [Assigned(name, is_number=True) for name in find_assignments(text)]
 
 
-def _compound(source: bytes, node: Node) -> list[Assigned]:
-    return _assignments_in_numbers(source, node) if node.children and node.children[0].type == "((" else []
-
-
-def _counting_loop(source: bytes, node: Node) -> list[Assigned]:
-    parts = [child for child in node.children if child.type not in {"do_group", "compound_statement"}]
-    return [one for child in parts for one in _assignments_in_numbers(source, child)]
-
-
-def _comparison(source: bytes, node: Node) -> list[Assigned]:
-    return _assignments_in_numbers(source, node) if compares_numbers(source, node) else []
+def _arithmetic(source: bytes, node: Node) -> list[Assigned]:
+    return [one for part in evaluated_parts(source, node) for one in _assignments_in_numbers(source, part)]
 
 
 CONSTRUCTS: dict[str, Callable[[bytes, Node], list[Assigned]]] = {
     "variable_assignment": _assignment,
     "for_statement": _loop,
     "function_definition": _function,
-    "expansion": _expansion,
     "file_redirect": _redirection,
     "heredoc_redirect": _redirection,
     "herestring_redirect": _redirection,
-    "arithmetic_expansion": _assignments_in_numbers,
-    "compound_statement": _compound,
-    "c_style_for_statement": _counting_loop,
-    "binary_expression": _comparison,
+    **dict.fromkeys(ARITHMETIC, _arithmetic),
+    "expansion": _expansion,
 }
 """By type of node, for bash, POSIX's shells and zsh alike. `select` is a `for_statement` to the grammar, and `coproc` a
 reserved word that is not read."""

@@ -198,6 +198,10 @@ class Findings:
         self.unread = True
         self.undecidable(reason)
 
+    def refuse(self, problem: Unreadable) -> None:
+        """Notes that the line was not read."""
+        (self.give_up if isinstance(problem, TooMuch) else self.misread)(str(problem))
+
     def run_shown(self, shown: ShownText | None, grammar: Grammar, *, is_own: bool = False) -> bool:
         """Notes that a program runs shell text, of which the line shows this much; True if that is all of it."""
         if shown is not None:
@@ -311,20 +315,20 @@ _windows: list[bytearray] = []
 a buffer."""
 
 
-class TooMuch(Exception):
-    """A limit was passed; the message says which. The line was not looked at, so nobody may run it."""
-
-
-class NotText(Exception):
+class Unreadable(Exception):
     """The line holds what no shell is given; the message says what."""
 
 
+class TooMuch(Unreadable):
+    """A limit was passed; the message says which. The line was not looked at, so nobody may run it."""
+
+
 def admit(command: str) -> None:
-    """Raises TooMuch or NotText for a line that is not read at all, whatever its shell."""
+    """Raises Unreadable for a line that is not read at all, whatever its shell."""
     if len(command) > MAX_CHARACTERS:
         raise TooMuch(f"the line is longer than {MAX_CHARACTERS} characters")
     if _UNREADABLE.search(command):
-        raise NotText("the line has control characters, or halves of characters")
+        raise Unreadable("the line has control characters, or halves of characters")
 
 
 class Effort:
@@ -334,7 +338,7 @@ class Effort:
         self._lines = self._rounds = self._blocks = self._nodes = 0
 
     def tree(self, parser: Parser, command: str) -> tuple[bytes, Node]:
-        """The text as bytes and the root of its tree. Raises TooMuch, NotText."""
+        """The text as bytes and the root of its tree. Raises Unreadable."""
         most = self._admit(command)
         source = command.encode()
         # As many bytes, and to a shell as plain a part of a word.

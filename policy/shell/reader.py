@@ -11,10 +11,10 @@ from policy.shell.effects import expand_wrappers
 from policy.shell.findings import (
     FileUse,
     Findings,
-    NotText,
     ParsedCommand,
     SimpleCommand,
     TooMuch,
+    Unreadable,
     admit,
     join,
     split_pattern,
@@ -91,10 +91,8 @@ class Reader:
             admit(text)
             if len(text.split()) > MAX_COMMANDS:
                 raise TooMuch(f"the line has more than {MAX_COMMANDS} words")
-        except TooMuch as problem:
-            self.found.give_up(str(problem))
-        except NotText as problem:
-            self.found.misread(str(problem))
+        except Unreadable as problem:
+            self.found.refuse(problem)
         else:
             split(text, shell, self.found)
 

@@ -17,16 +17,17 @@ from tree_sitter import Language, Parser
 
 from policy.names import words
 from policy.shell.arithmetic import (
+    ARITHMETIC,
     CONSTRUCTS,
     EVERYWHERE,
     Assigned,
     assignments_of,
-    compares_numbers,
+    evaluated_parts,
     find_assignments,
     names_evaluated,
     text_to_evaluate,
 )
-from policy.shell.findings import Findings, NotText, TooMuch, note_assigned, note_declared
+from policy.shell.findings import Findings, Unreadable, note_assigned, note_declared
 from policy.shell.shown import Texts, takes_text
 from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.undecidable import DELIMITER, DOUBTS, ends_early, is_swollen, not_posix, spaces
@@ -129,11 +130,8 @@ def scan(
     around the text."""
     try:
         source, root = found.effort.tree(Parser(_language()), command)
-    except TooMuch as problem:
-        found.give_up(str(problem))
-        return []
-    except NotText as problem:
-        found.misread(str(problem))
+    except Unreadable as problem:
+        found.refuse(problem)
         return []
     if root.has_error:
         found.misread("the line cannot be parsed")
@@ -170,11 +168,7 @@ class _Walk:
             "variable_assignment": self._assignment,
             "test_command": self._test,
             "heredoc_redirect": self._heredoc,
-            "arithmetic_expansion": self._arithmetic,
-            "compound_statement": self._compound,
-            "c_style_for_statement": self._counting_loop,
-            "expansion": self._expansion,
-            "binary_expression": self._comparison,
+            **dict.fromkeys(ARITHMETIC, self._arithmetic),
         }
 
     def run(self, root: Node) -> list[ParsedWords | Redirect]:
@@ -497,29 +491,11 @@ class _Walk:
             note_assigned(ones, self.source, self.found)
 
     def _arithmetic(self, node: Node, repeats: bool) -> list[Node]:
-        self._evaluate(node, repeats)
-        return node.named_children
-
-    def _compound(self, node: Node, repeats: bool) -> list[Node]:
-        return self._arithmetic(node, repeats) if node.children and node.children[0].type == "((" else node.children
-
-    def _counting_loop(self, node: Node, _repeats: bool) -> list[Node]:
-        for child in node.children:
-            if child.type not in {"do_group", "compound_statement"}:
-                self._evaluate(child, repeats=True)
-        return node.named_children
-
-    def _expansion(self, node: Node, repeats: bool) -> list[Node]:
-        """Subscripts and offsets are arithmetic."""
-        text = self._text(node)
-        if "[" in text or ":" in text:
-            self._evaluate(node, repeats)
-        return node.children
-
-    def _comparison(self, node: Node, repeats: bool) -> list[Node]:
-        if compares_numbers(self.source, node):
-            self._evaluate(node, repeats)
-        return node.children
+        parts = evaluated_parts(self.source, node)
+        for part in parts:
+            self._evaluate(part, repeats or node.type == "c_style_for_statement")
+        is_whole = bool(parts) and node.type not in {"expansion", "binary_expression"}
+        return node.named_children if is_whole else node.children
 
 
 def _is_in_pipeline(node: Node) -> bool:

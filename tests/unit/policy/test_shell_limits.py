@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policy.shell import parse
-from policy.shell.findings import MAX_NODES, Effort, NotText, TooMuch, blank_data
+from policy.shell.findings import MAX_NODES, Effort, TooMuch, Unreadable, blank_data
 from tests.support.hostile_lines import PROGRAMS, hostile, useful
 from tests.support.rows import each_row
 
@@ -109,7 +109,7 @@ def test_one_program_that_is_not_listed_is_found_in_the_largest_of_them() -> Non
     ids=lambda text: text[:12].encode("unicode_escape").decode(),
 )
 def test_what_is_over_a_limit_by_count_is_refused_before_the_parser_is_asked(line: str) -> None:
-    with pytest.raises((TooMuch, NotText)):
+    with pytest.raises((TooMuch, Unreadable)):
         Effort().tree(cast("Parser", Unasked()), line)
     assert shell(line, allowedCommands=["a", "echo", "cat", "ls", "["]) == "DENIED"
     assert shell(line, blockedCommands=["evil"]) == "DENIED"
@@ -207,7 +207,7 @@ def test_the_tree_does_not_depend_on_the_blocks_that_the_text_is_read_in(pieces:
     language = tree_sitter.Language(tree_sitter_bash.language())
     try:
         source, root = Effort().tree(tree_sitter.Parser(language), line)
-    except (TooMuch, NotText):
+    except (TooMuch, Unreadable):
         return
     assert str(root) == str(tree_sitter.Parser(language).parse(source).root_node)
 

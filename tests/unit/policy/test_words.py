@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policy.shell.findings import NotText, TooMuch, admit
+from policy.shell.findings import TooMuch, Unreadable, admit
 from policy.shell.words import UNKNOWN, Word, plain, read_word
 from tests.support.rows import each_row
 
@@ -236,6 +236,6 @@ def test_what_is_not_read_at_all() -> None:
 def is_no_text(line: str) -> bool:
     try:
         admit(line)
-    except NotText:
+    except Unreadable:
         return True
     return False
