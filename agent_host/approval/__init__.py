@@ -27,18 +27,13 @@ AnsweredBy = Literal["client", "command", "chat", "acp", "view"]
 """The face by which a person answered: the client that has the session (the terminal of `run` too), the commands
 `approve` and `deny`, a chat, an editor, the local page."""
 
-_MAX_DESCRIPTION_BYTES = 4096
-_MAX_RISKS = 20
 Kind = Literal["string", "integer", "number", "boolean", "choice", "choices"]
 
 MAX_FIELDS: Final = 20
 MAX_CHOICES: Final = 100
 MAX_ANSWER_CHARS: Final = 4000
 _MAX_WORDS_BYTES: Final = 1000
-_MAX_CHOICE_CHARS: Final = 200
 _MAX_SCHEMA_BYTES: Final = 65_536
-_MAX_URL_CHARS: Final = 2048
-_NAME: Final = r"[A-Za-z0-9_.-]{1,64}"
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _FORMATS: Final = ("email", "uri", "date", "date-time")
 
@@ -50,8 +45,7 @@ class ApprovalRequest(NamedTuple):
     process. All other text is escaped and bounded by `to_payload`. `by_name`: only the name of the tool approves it in
     advance. `timeout_s` is the bundle's timeout, None if it has none. With a `form` the request is a question of an MCP
     server in the middle of a call: nothing answers it in advance, and an approval has the answers as its `arguments`.
-    `replay` says how the call can be approved later if no person answers now (`replay_of`); it is empty for a form.
-    """
+    `replay` says how the call can be approved later if no person answers now (`replay_of`); it is empty for a form."""
 
     approval_id: str
     session_id: str
@@ -82,10 +76,10 @@ class ApprovalRequest(NamedTuple):
         return {
             "approvalId": self.approval_id,
             "title": one_line(self.title),
-            "description": clip(self.description, _MAX_DESCRIPTION_BYTES),
+            "description": clip(self.description, 4096),
             "actionSummary": self.action_summary,
             "riskLevel": self.risk_level,
-            "risks": [one_line(risk) for risk in self.risks[:_MAX_RISKS]],
+            "risks": [one_line(risk) for risk in self.risks[:20]],
             **({} if self.form is None else {"isQuestion": True}),
             "details": {"toolName": one_line(self.tool_name), "capability": self.capability, **self.details},
             **({"replay": dict(self.replay)} if self.replay else {}),
@@ -94,12 +88,10 @@ class ApprovalRequest(NamedTuple):
 
 class ApprovalAnswer(NamedTuple):
     """The answer to a request: `approved`, and the reason of a denial. `unattended` marks a denial because no person
-    could be asked, `timed_out` one because no answer came in time.
-
-    `scope` is the range of an approval: this call, the same call again in this task, or in this session. `arguments`
-    are the person's edited arguments, None if the model's were approved unchanged; for a form they are its fields.
-    `answered_by` is the interface that the person used, None without a question or an answer.
-    """
+    could be asked, `timed_out` one because no answer came in time. `scope` is the range of an approval: this call, the
+    same call again in this task, or in this session. `arguments` are the person's edited arguments, None if the model's
+    were approved unchanged; for a form they are its fields. `answered_by` is the interface that the person used, None
+    without a question or an answer."""
 
     approved: bool
     reason: str
@@ -279,13 +271,13 @@ def _host_of_page(url: str) -> str:
     except UrlProblem as error:
         raise UnusableForm(f"its URL cannot be used: {error}") from error
     is_secure = url.lower().startswith("https://") or (url.lower().startswith("http://") and host in _LOOPBACK)
-    if not is_secure or not url.isprintable() or len(url) > _MAX_URL_CHARS:
+    if not is_secure or not url.isprintable() or len(url) > 2048:
         raise UnusableForm("its URL is not one of https that can be shown")
     return host
 
 
 def _field(name: str, said: Any, required: bool, scrub: Callable[[str], str]) -> FormField:
-    if not re.fullmatch(_NAME, name) or scrub(name) != name or not isinstance(said, dict):
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) or scrub(name) != name or not isinstance(said, dict):
         raise UnusableForm("a field's name is not 1 to 64 of A-Z a-z 0-9 _ . -, or a secret, or it has no schema")
 
     def words(key: str) -> str:
@@ -342,7 +334,7 @@ def _choices(name: str, said: Mapping[str, Any], scrub: Callable[[str], str]) ->
     found = [
         (value, one_line(scrub(words)) if isinstance(words, str) else value)
         for value, words in pairs
-        if isinstance(value, str) and len(value) <= _MAX_CHOICE_CHARS and value.isprintable() and scrub(value) == value
+        if isinstance(value, str) and len(value) <= 200 and value.isprintable() and scrub(value) == value
     ]
     if not found or len(found) != len(pairs) or len(found) > MAX_CHOICES:
         raise UnusableForm(f"its field {name} has no choices that can be shown, or more than {MAX_CHOICES}")

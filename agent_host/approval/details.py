@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 # What the describers of a call share: the call as a value, and the one way that its text takes to a person.
 
-_PATH_BYTES = 2048
-_MAX_OTHER_BYTES = 16 * 1024
-
 
 class DescribedCall(NamedTuple):
     """A call that is to be described; `workspace` is a real path."""
@@ -66,9 +63,9 @@ class Screen(NamedTuple):
 
     def path(self, path: str) -> str:
         """A path, whole in all but odd cases."""
-        return self.line(path, _PATH_BYTES)
+        return self.line(path, 2048)
 
-    def others(self, act: DescribedCall, *described: str | None, max_bytes: int = _MAX_OTHER_BYTES) -> dict[str, str]:
+    def others(self, act: DescribedCall, *described: str | None, max_bytes: int = 16 * 1024) -> dict[str, str]:
         """The arguments that nothing else in the description shows, so that none goes unseen."""
         grant = SANDBOX_GRANT if widening_of_facts(act.facts) is not None else None
         shown_already = (*act.spec.subjects, grant, *described)
@@ -90,19 +87,12 @@ def short_path(path: str, workspace: str) -> str:
     return path[len(workspace.rstrip(os.sep)) + 1 :] if inside else path
 
 
-_MAX_COMMAND_BYTES: Final = 40 * 1024
-_MAX_STDIN_BYTES: Final = 8 * 1024
-_MAX_SEGMENT_BYTES: Final = 24 * 1024
-_MAX_REASON_BYTES: Final = 4 * 1024
 _MAX_WORDS: Final = 60
 _MAX_LISTED: Final = 20
 _HOST = re.compile(
     r"(?:-[^=]*=)?(?:[A-Za-z][A-Za-z0-9+.-]*://(?:[^/@\s]*@)?(?P<url>\[[0-9A-Fa-f:.]+\]|[^/:?#\s]+)|[\w.-]+@(?P<ssh>[\w.-]+):)"
 )
 _MAX_HEADERS: Final = 50
-_MAX_URL_BYTES: Final = 8 * 1024
-_MAX_BODY_BYTES: Final = 8 * 1024
-_MAX_ARGUMENT_BYTES: Final = 64 * 1024
 # Parts of header names whose values may let somebody in.
 _SECRET_HEADERS: Final = (
     "auth", "cookie", "token", "secret", "key", "passw", "credential", "session", "signature", "csrf", "xsrf",
@@ -117,7 +107,7 @@ async def describe(act: DescribedCall, scrub: Callable[[str], str]) -> Descripti
     if asked is None:
         return shown
     opens = _listed(asked.lines, screen)
-    grant = {"opens": opens, "reason": screen.text(asked.reason, _MAX_REASON_BYTES)}
+    grant = {"opens": opens, "reason": screen.text(asked.reason, 4 * 1024)}
     return Description(screen.line(f"{shown.summary} ({'; '.join(opens)})"), {"sandboxGrant": grant, **shown.details})
 
 
@@ -138,7 +128,7 @@ async def _describe(act: DescribedCall, screen: Screen) -> Description:
 
 def _arguments(act: DescribedCall, screen: Screen) -> Description:
     """A call of a tool that has no better words for it: its name and all its arguments."""
-    shown: dict[str, Any] = {**screen.others(act, max_bytes=_MAX_ARGUMENT_BYTES)}
+    shown: dict[str, Any] = {**screen.others(act, max_bytes=64 * 1024)}
     if act.spec.runs:
         shown["runs"] = [screen.line(word) for word in act.spec.runs[:_MAX_WORDS]]
         shown["toolSha256"] = act.spec.identity
@@ -152,7 +142,7 @@ def _command(act: DescribedCall, facts: CommandFacts, screen: Screen) -> Descrip
     # Never in a thread: the parser and its memory of the last lines are the loop's.
     parsed = parse_line(facts)
     details: dict[str, Any] = {
-        "command": screen.text(facts.command, _MAX_COMMAND_BYTES),
+        "command": screen.text(facts.command, 40 * 1024),
         "cwd": screen.path(facts.cwd),
         "shell": facts.shell,
         **_segments(parsed, screen),
@@ -173,15 +163,14 @@ def _command(act: DescribedCall, facts: CommandFacts, screen: Screen) -> Descrip
     else:
         title = "Run in the background" if act.arguments.get("background") is True else title
         if isinstance(stdin, str):
-            details["stdinBytes"], details["stdin"] = _size(stdin), screen.text(stdin, _MAX_STDIN_BYTES)
+            details["stdinBytes"], details["stdin"] = _size(stdin), screen.text(stdin, 8 * 1024)
             shown.append("stdin")
     return Description(f"{title}: {screen.line(facts.command)}", details | screen.others(act, *shown))
 
 
 def _segments(parsed: ParsedCommand, screen: Screen) -> dict[str, Any]:
-    """Every program that would start, as far as the room goes; `segmentsNotShown` counts the others."""
     shown: list[dict[str, Any]] = []
-    room = _MAX_SEGMENT_BYTES
+    room = 24 * 1024
     for one in parsed.commands:
         segment = _segment(one, screen)
         room -= (
@@ -206,7 +195,6 @@ def _segment(one: SimpleCommand, screen: Screen) -> dict[str, Any]:
 
 
 def _hosts(parsed: ParsedCommand, screen: Screen) -> list[Any]:
-    """The hosts of the URLs and the places by ssh among the words of its programs."""
     words = (word for one in parsed.commands for word in one.arguments if word is not None)
     found = dict.fromkeys(match["url"] or match["ssh"] for match in map(_HOST.match, words) if match is not None)
     return _listed(found, screen)
@@ -234,7 +222,7 @@ def _places(one: FileUse, facts: CommandFacts) -> list[str | None]:
 
 
 def _request(act: DescribedCall, facts: UrlFacts, screen: Screen) -> Description:
-    details: dict[str, Any] = {"method": screen.line(facts.method), "url": screen.text(facts.url, _MAX_URL_BYTES)}
+    details: dict[str, Any] = {"method": screen.line(facts.method), "url": screen.text(facts.url, 8 * 1024)}
     try:
         details["host"] = host_of(facts.url)
     except UrlProblem as problem:
@@ -250,7 +238,7 @@ def _request(act: DescribedCall, facts: UrlFacts, screen: Screen) -> Description
     if isinstance(body, str):
         shown.append("body")
         details["bodyBytes"] = _size(body)
-        details |= {"binary": True} if "\0" in body else {"body": screen.text(body, _MAX_BODY_BYTES)}
+        details |= {"binary": True} if "\0" in body else {"body": screen.text(body, 8 * 1024)}
     for needed, file in facts.also:
         if needed == CapabilityName.FILE_WRITE:
             details |= {"saveTo": screen.path(file.real_path), "saveToExists": file.kind != "missing"}
@@ -262,7 +250,6 @@ def _request(act: DescribedCall, facts: UrlFacts, screen: Screen) -> Description
 
 
 def _header(name: str, value: object, screen: Screen) -> dict[str, str]:
-    """{name, value}; without the value where that may let somebody in."""
     shown = {"name": screen.line(name)}
     if not any(part in name.lower() for part in _SECRET_HEADERS):
         shown["value"] = screen.line(str(value))
@@ -275,7 +262,6 @@ def _size(text: str) -> int:
 
 # Details of a file call for its approval; the disk is read only when an approval is asked for.
 
-_MAX_DIFF_BYTES: Final = 64 * 1024
 _MAX_DIFFED_BYTES: Final = 2 * 1024 * 1024
 _MAX_HEAD_BYTES: Final = 4 * 1024
 
@@ -308,7 +294,7 @@ def describe_write(act: DescribedCall, facts: PathFacts, screen: Screen) -> Desc
         **change.fields,
     }
     if change.note is None:
-        details["diff"] = screen.text(change.diff.decode("utf-8", "replace"), _MAX_DIFF_BYTES)
+        details["diff"] = screen.text(change.diff.decode("utf-8", "replace"), 64 * 1024)
     else:
         details["note"] = change.note
     return _describe_path(act, facts, screen, "Write", details, f" ({change.counted})", act.spec.content)
@@ -393,7 +379,6 @@ def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _
 
 
 def _read(path: str) -> bytes | str:
-    """The content of the file now, as far as it may be compared, or why it cannot be shown."""
     try:
         with open(open_real(path), "rb") as handle:
             return handle.read(_MAX_DIFFED_BYTES + 1)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 
 Delivery = Literal["delivered", "not_found"]
-_MAX_REASON_CHARS = 2000
-_MAX_ANSWERED = 1000
 
 
 class ApprovalGate(Protocol):
@@ -152,14 +150,10 @@ class _WaitingCall:
 
 class PendingApprovals:
     """An ApprovalGate whose answers come from outside, by the approval's id. What was approved in advance is answered
-    at once; a call without an answer within `timeout_s` seconds, or those of the bundle, is denied.
-
-    With `prompt` that asks a person too, and is cancelled, with a message, when another answer is faster; the time is
-    its own then.
-    `on_asked` is called with this gate and the session's id when a question opens.
-
-    One answer counts, the first: the time-out is one too. All of it happens on the loop that the session runs on.
-    """
+    at once; a call without an answer within `timeout_s` seconds, or those of the bundle, is denied. With `prompt` that
+    asks a person too, and is cancelled, with a message, when another answer is faster; the time is its own then.
+    `on_asked` is called with this gate and the session's id when a question opens. One answer counts, the first: the
+    time-out is one too. All of it happens on the loop that the session runs on."""
 
     def __init__(
         self,
@@ -196,7 +190,6 @@ class PendingApprovals:
             self._take(request.approval_id, waiting)
 
     async def _first_of(self, waiting: _WaitingCall, prompt: Awaitable[ApprovalAnswer]) -> ApprovalAnswer:
-        """The answer of the prompt, or the one from outside, whichever comes first."""
         prompting = asyncio.ensure_future(prompt)
         try:
             await asyncio.wait({prompting, waiting.answer}, return_when=asyncio.FIRST_COMPLETED)
@@ -222,12 +215,9 @@ class PendingApprovals:
         arguments: Mapping[str, Any] | None = None,
         answered_by: AnsweredBy = "client",
     ) -> Delivery:
-        """Deliver a person's decision. An approval that is not waiting (any more) is `not_found`.
-
-        `arguments` replace those of the call, or are the fields of a form; with a denial they mean nothing. Raises
-        ValueError for arguments that could not be put on record, or are no answer to the form, and leaves the call
-        waiting.
-        """
+        """Deliver a person's decision. An approval that is not waiting (any more) is `not_found`. `arguments` replace
+        those of the call, or are the fields of a form; with a denial they mean nothing. Raises ValueError for arguments
+        that could not be put on record, or are no answer to the form, and leaves the call waiting."""
         waiting = self._waiting.get(approval_id)
         if waiting is None or waiting.answer.done():  # done: its call was given up a moment ago
             return "not_found"
@@ -237,7 +227,7 @@ class PendingApprovals:
             raise ValueError(wrong)
         edited = _recordable(arguments) if approved and arguments is not None else None
         said = reason or ("approved by the user" if approved else "denied by the user")
-        said = said[:_MAX_REASON_CHARS].encode("utf-8", "replace").decode()
+        said = said[:2000].encode("utf-8", "replace").decode()
         scope = scope if approved else "once"
         self._settle(waiting, ApprovalAnswer(approved, said, scope=scope, arguments=edited, answered_by=answered_by))
         return "delivered"
@@ -297,7 +287,7 @@ class PendingApprovals:
         if not waiting.answer.done():
             waiting.answer.set_result(answer)
             self._answered[waiting.request.approval_id] = answer
-            if len(self._answered) > _MAX_ANSWERED:
+            if len(self._answered) > 1000:
                 del self._answered[next(iter(self._answered))]
 
     def _take(self, approval_id: str, waiting: _WaitingCall) -> None:

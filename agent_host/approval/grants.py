@@ -33,10 +33,8 @@ def exact_call(tool_name: str, arguments: Mapping[str, Any], facts: ActionFacts,
 def place_of(facts: ActionFacts | None) -> str | None:
     """The real paths where a call acts, in a form that can be put on record: the directory of a command, with the
     script of a skill as it is and the places that its scope is to be wider by, the files of a file call or of a
-    request; None if it has none.
-
-    The arguments do not say it: a link on the way may be moved between the question and the start.
-    """
+    request; None if it has none. The arguments do not say it: a link on the way may be moved between the question and
+    the start."""
     if isinstance(facts, CommandFacts):
         script = () if facts.script is None else (f"{facts.script.path} (SHA-256 {facts.script.identity})",)
         opened = () if facts.widening is None else facts.widening.write
@@ -63,10 +61,8 @@ def same_action(
     os: OsFamily,
 ) -> str:
     """The identity of an action, as sha256 in hex: the tool, what it acts on in one spelling, its other arguments, and
-    the policy that asked.
-
-    `told_by_facts` are the arguments that say on what it acts, and the one with the content that it writes to a file.
-    """
+    the policy that asked. `told_by_facts` are the arguments that say on what it acts, and the one with the content that
+    it writes to a file."""
     seen = told_by_facts | ({"cwd", SANDBOX_GRANT} if isinstance(facts, CommandFacts) else {SANDBOX_GRANT})
     return _digest(
         toolName=tool_name,

@@ -48,9 +48,7 @@ class Approved(Protocol):
 class Mode(NamedTuple):
     """Options that a client has set for the session since its launch (interface section 2, `SetMode`). A call is
     decided under the launch bundle and under `bundle`, and the stricter decision counts, so that bundles need no order.
-
-    `fields` are the options as they are on record: {policy?, model?, sandbox?, approvalMode?}.
-    """
+    `fields` are the options as they are on record: {policy?, model?, sandbox?, approvalMode?}."""
 
     bundle: PolicyBundle | None = None
     approval_mode: ApprovalMode | None = None
@@ -232,8 +230,7 @@ class PreparedCall(NamedTuple):
     see. `effect` is that of a call that changes one file and may start. `renewed`: its effect is newer than the turn's
     record, and is in the record of its start. `approval_id`: policy wants an approval for it, or wanted one when its
     turn was recorded, and so its start record is synced (`state.checkpoint.judge`). `answer` is the answer on record
-    from before a crash, or that of a replay.
-    """
+    from before a crash, or that of a replay."""
 
     call: ToolCall
     spec: ToolSpec | None = None
@@ -248,10 +245,8 @@ class PreparedCall(NamedTuple):
 
     @property
     def needs_approval(self) -> bool:
-        """True when an approval decides about it: policy asks for one, or a person has said no before a crash.
-
-        That nobody was there, or answered in time, counts only as long as policy asks.
-        """
+        """True when an approval decides about it: policy asks for one, or a person has said no before a crash. That
+        nobody was there, or answered in time, counts only as long as policy asks."""
         if self.refusal is not None or self.decision is None:
             return False
         answer = self.answer

@@ -33,16 +33,13 @@ if TYPE_CHECKING:
     from policy.decision import Decision
     from policy.facts import ActionFacts
 
-_REFERENCES = ("artifacts/", "results/")
-_MAX_NAME_CHARS = 200
-
 
 def decide(judge: Judge, call: ToolCall, world: World | None = None) -> PreparedCall:
     """Evaluate one tool call; shared by the loop and `policy check`. Facts come from this disk, or from `world`;
     nothing is run."""
     name, arguments, spec = call.name, call.arguments, judge.tools.get(call.name)
     if spec is None:
-        message = f"there is no tool {name[:_MAX_NAME_CHARS]!r}{hint_at(name, [spec.name for spec in judge.tools])}"
+        message = f"there is no tool {name[:200]!r}{hint_at(name, [spec.name for spec in judge.tools])}"
         return PreparedCall(call, refusal=Refusal("failed", ErrorCode.TOOL_NOT_FOUND, message))
     if spec.subject.kind == "output" or (spec.reads_outputs and _names_output(judge, spec, arguments)):
         return _reading_again(judge, call, spec)
@@ -72,7 +69,6 @@ def decide(judge: Judge, call: ToolCall, world: World | None = None) -> Prepared
 
 
 def _apply_decision(call: ToolCall, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> PreparedCall:
-    """The call with policy's decision, refused if that is a denial."""
     prepared = PreparedCall(call, spec, facts, decision)
     if decision.decision != "DENIED":
         return prepared
@@ -97,9 +93,8 @@ def _withheld(judge: Judge, name: str, capabilities: Iterable[str]) -> str | Non
 
 
 def _names_output(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
-    """True if the path of the call is a reference to the output of an earlier one."""
     ref = arguments.get(spec.subject.argument)
-    return isinstance(ref, str) and ref.startswith(_REFERENCES) and judge.outputs(ref) is not None
+    return isinstance(ref, str) and ref.startswith(("artifacts/", "results/")) and judge.outputs(ref) is not None
 
 
 def _reading_again(judge: Judge, call: ToolCall, spec: ToolSpec) -> PreparedCall:
@@ -121,7 +116,6 @@ def _reading_again(judge: Judge, call: ToolCall, spec: ToolSpec) -> PreparedCall
 
 
 def _decision(judge: Judge, spec: ToolSpec, needs: Sequence[tuple[str, ActionFacts]]) -> Decision:
-    """The decision of policy, options and limits on the capabilities that a call needs."""
     here, terms = judge.environment, _terms(judge, spec)
     if any(isinstance(facts, OutputFacts) for _, facts in needs):
         terms = terms._replace(runs_here=False)

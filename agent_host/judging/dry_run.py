@@ -248,7 +248,6 @@ class _Stated(World):
 
 
 def _place(case: DryRunCase, here: Environment) -> Environment:
-    """The environment that the case states."""
     system = case.os or here.os_family
     native = system == here.os_family
     shell = case.shell or (here.shell if native else "cmd" if system == "windows" else "bash")

@@ -32,7 +32,6 @@ _OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
 _PROC = "/proc"
 _SLASHES = ("/", "\\") if os.name == "nt" else ("/",)
 _KINDS: Mapping[int, PathKind] = {stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-_MAX_FOLLOWED = 400
 _MOST_LOOKED_THROUGH = 300_000
 _MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
 
@@ -159,9 +158,8 @@ def _is_text(path: str) -> bool:
 
 def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = None, follow: bool = True) -> PathFacts:
     """Facts about the absolute path `absolute`, which was asked for as `requested`. Touches the disk, reads nothing.
-    Without `follow` a link at its end is what they are about.
-
-    `..` goes by the spelling and not by where a link leads, which is how the file tools read it (AH 8.3)."""
+    Without `follow` a link at its end is what they are about. `..` goes by the spelling and not by where a link leads,
+    which is how the file tools read it (AH 8.3)."""
     absolute = os.path.normpath(absolute)
     real, found = _found_at(absolute) if follow else _stat_name(absolute)
     steers = _is_in_repository(absolute) or (real != absolute and _is_in_repository(real))
@@ -248,7 +246,6 @@ def _command(subject: str, arguments: Mapping[str, Any], environment: Environmen
 def _add_real_paths(
     facts: CommandFacts, environment: Environment, world: World, others: Iterable[str] = ()
 ) -> CommandFacts:
-    """The facts with the real paths of those that the line opens, and of `others`."""
     paths = {*paths_in_line(parse_line(facts), facts.cwd, environment.home), *others}
     return facts._replace(real_paths={path: world.real(path, environment) for path in sorted(paths)})
 
@@ -353,7 +350,7 @@ def _is_secret(name: str, value: str) -> bool:
 def _first_in_proc(path: str) -> str | None:
     """The place in /proc that following `path` comes through first, with what is left to follow; None when none."""
     followed, rest = "/", [part for part in path.split("/") if part]
-    for _ in range(_MAX_FOLLOWED):
+    for _ in range(400):
         if not rest:
             return None
         part = rest.pop(0)

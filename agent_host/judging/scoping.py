@@ -199,10 +199,7 @@ _TOOLCHAIN_SECRETS = (
 _PROGRAMS = ("python3", "python", "node", "git", "cargo", "go", "java", "ruby", "uv", "make", "gcc")
 """Programs that are looked for by name: a link of PATH may lead to them from a place that says nothing."""
 _BINARIES = ("bin", "sbin", "shims", "Scripts", "libexec", "cmd")
-_MAX_BORROWED = 16
-_MAX_MODULES = 200
 _MODULES = "node_modules"
-_MAX_LINE = 4096
 
 
 def scope_facts(
@@ -270,7 +267,6 @@ def usual_facts(workspace: str, home: str | None) -> ScopeFacts:
 
 
 def _existing(places: Iterable[str]) -> tuple[str, ...]:
-    """The real paths of those that there are."""
     return tuple(dict.fromkeys(os.path.realpath(one) for one in places if os.path.exists(one)))
 
 
@@ -374,16 +370,15 @@ def _head(path: str) -> str:
     with os.fdopen(fd, "rb") as handle:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return ""
-        return os.fsdecode(handle.read(_MAX_LINE)).replace("\0", "")
+        return os.fsdecode(handle.read(4096)).replace("\0", "")
 
 
 # The repository
 
 
 def repository_of(workspace: str) -> RepositoryFacts | None:
-    """The git repository of `workspace`: its own, or the one around it (the user's home aside), which is only read.
-
-    A `.git` that is a file or a link belongs to the workspace, whose author is not the user: what it names counts only
+    """The git repository of `workspace`: its own, or the one around it (the user's home aside), which is only read. A
+    `.git` that is a file or a link belongs to the workspace, whose author is not the user: what it names counts only
     where that names the workspace in turn, or is a git directory made to lie apart from its working tree. None where
     there is no repository, or none that can be believed."""
     if os.path.lexists(os.path.join(workspace, ".git")):
@@ -401,7 +396,6 @@ def repository_of(workspace: str) -> RepositoryFacts | None:
 
 
 def _repository_at(tree: str) -> RepositoryFacts | None:
-    """The repository whose working tree `tree` is."""
     top = os.path.join(tree, ".git")
     if os.path.islink(top):
         own = os.path.realpath(top)
@@ -433,7 +427,7 @@ def _alternates(common: str) -> tuple[str, ...]:
     """The folders of objects that a repository borrows of others of the same user, and they in turn (alternates)."""
     found: list[str] = []
     waiting = [os.path.join(common, "objects")]
-    while waiting and len(found) < _MAX_BORROWED:
+    while waiting and len(found) < 16:
         objects = waiting.pop()
         for line in _head(os.path.join(objects, "info", "alternates")).splitlines():
             other = os.path.realpath(os.path.join(objects, line))
@@ -483,7 +477,7 @@ def _modules(common: str) -> tuple[str, ...]:
     found: list[str] = []
     waiting = [os.path.join(common, "modules")]
     looked = 0
-    while waiting and looked < _MAX_MODULES:
+    while waiting and looked < 200:
         directory, looked = waiting.pop(), looked + 1
         with contextlib.suppress(OSError), os.scandir(directory) as entries:
             for entry in entries:

@@ -112,12 +112,10 @@ class CommandWatch:
 
 @dataclass(slots=True, eq=False, repr=False)
 class LoopContext:
-    """The parts of one session; `conversation.renew_head` comes before its first use.
-
-    `phase` is where the current task stands; `at_once` is how many calls of one turn may run at the same time, by
-    category; `questions` are those that wait for an answer, `progress` counts turns that do nothing. `command_watch`
-    looks at what commands change; None where the settings have it off. `state` is the session's recoverable state.
-    """
+    """The parts of one session; `conversation.renew_head` comes before its first use. `phase` is where the current task
+    stands; `at_once` is how many calls of one turn may run at the same time, by category; `questions` are those that
+    wait for an answer, `progress` counts turns that do nothing. `command_watch` looks at what commands change; None
+    where the settings have it off. `state` is the session's recoverable state."""
 
     journal: Journal
     judge: Judge

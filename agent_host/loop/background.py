@@ -180,7 +180,6 @@ async def _end(ctx: LoopContext, watch: Watch, window: WatchWindow, found: Comma
 
 
 def _may_keep(ctx: LoopContext, path: str) -> bool:
-    """True if the bundle lets anybody read the file: what it held is kept only then."""
     from policy.facts import PathFacts  # a new session has no facts yet
 
     return ctx.judge.may_read(PathFacts(path, path, path, "file"))

@@ -46,13 +46,10 @@ _STOPPED = "ended by force on request while it ran; what it had done by then is 
 
 async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     """Answer every call of the open step that has no answer yet; on return each has its result on record. Returns the
-    results of the calls that were run or refused here, in call order.
-
-    Calls run at once, as far as their category has slots, except that calls on one path run in call order. What fails
-    is the call, not its siblings.
-    Raises CheckpointWriteFailed when a call could not be put on record before its start, TaskCancelled when a stop that
-    keeps the task open has left calls open too.
-    """
+    results of the calls that were run or refused here, in call order. Calls run at once, as far as their category has
+    slots, except that calls on one path run in call order. What fails is the call, not its siblings. Raises
+    CheckpointWriteFailed when a call could not be put on record before its start, TaskCancelled when a stop that keeps
+    the task open has left calls open too."""
     calls = step.calls if step.calls is not None else await recover_calls(ctx, step.step_id)
     if ctx.phase.may("execute") and not any(_is_asked(ctx, prepared) for prepared in calls):
         ctx.phase.fire("execute")
@@ -79,14 +76,12 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
 
 
 def _is_asked(ctx: LoopContext, prepared: PreparedCall) -> bool:
-    """True when somebody will be asked about the call."""
     return prepared.needs_approval and prepared.answer is None and granted_by(ctx, prepared) is None
 
 
 async def _run_one(
     ctx: LoopContext, step_id: str, prepared: PreparedCall, path_turn: PathTurn, slot: CallSlot
 ) -> Message:
-    """One call from policy's decision to its result on record."""
     still_open = False
     try:
         began = ctx.outside.monotonic()
@@ -117,7 +112,6 @@ async def _run_one(
 
 
 async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, requested: float) -> Message:
-    """Run a call whose start is on record."""
     started_at = ctx.outside.stamp()
     names = tuple(names_taken(ctx, prepared.facts))
     request = request_for(ctx, step_id, prepared, names)
@@ -153,7 +147,6 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, reque
 
 
 def _download_target(prepared: PreparedCall) -> str | None:
-    """The file that a request saves what it gets to."""
     if prepared.spec is None or not isinstance(prepared.facts, UrlFacts):
         return None
     file = file_to_write(prepared.spec, prepared.facts)
@@ -217,16 +210,13 @@ def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None
 # The answer is on record before anything follows from it, so that a crash loses no answer and asks nothing twice.
 
 
-_MAX_AUDITED_BYTES = 16 * 1024
 _NOT_STARTED = "not started: the task was cancelled first"
 _NOT_APPROVED = "not started: the task was cancelled before anybody approved it"
 
 
 def granted_by(ctx: LoopContext, prepared: PreparedCall) -> str | None:
-    """The id of an earlier approval that covers the call too; None when there is none or none is needed.
-
-    An answer to this very call takes precedence over what was granted for others like it.
-    """
+    """The id of an earlier approval that covers the call too; None when there is none or none is needed. An answer to
+    this very call takes precedence over what was granted for others like it."""
     if not prepared.needs_approval or prepared.answer is not None or not ctx.state.grants:
         return None
     return covering(ctx.state.grants, action=_action(ctx, prepared), task_id=ctx.task.task_id)
@@ -261,10 +251,8 @@ async def wait_for_start(
     ctx: LoopContext, prepared: PreparedCall, path_turn: PathTurn, slot: CallSlot, *, approved: bool = False
 ) -> PreparedCall:
     """Wait for the calls before it on its path, then for a slot; refused if the task was cancelled meanwhile. A call
-    that waited is judged again, and so is one that was `approved`: what it finds may be something else.
-
-    Raises CheckpointWriteFailed as `PathTurn.wait` does, TaskCancelled when it is left open for a resume.
-    """
+    that waited is judged again, and so is one that was `approved`: what it finds may be something else. Raises
+    CheckpointWriteFailed as `PathTurn.wait` does, TaskCancelled when it is left open for a resume."""
     waited = await path_turn.wait()
     try:
         waited = await slot.take(ctx.cancellation) or waited
@@ -277,11 +265,9 @@ async def settle(
     ctx: LoopContext, step_id: str, prepared: PreparedCall, path_turn: PathTurn, slot: CallSlot, *, granted: bool
 ) -> PreparedCall:
     """Have a gated call started, with that on record and synced, or refused. Policy has the last word, after the wait.
-
     `path_turn` is its place on its path, `slot` what it needs to run; `granted`: it need not be asked for. Raises
     CheckpointWriteFailed when it is approved and that or its start cannot be recorded, TaskCancelled when it is left
-    open for a resume.
-    """
+    open for a resume."""
     if not granted:
         prepared = await _ask(ctx, step_id, prepared)
         if prepared.refusal is not None:
@@ -397,7 +383,7 @@ def _replay(ctx: LoopContext, prepared: PreparedCall) -> dict[str, Any]:
     if holds_secret(ctx.scrubber, call):  # what is on record is not the call, so it cannot be run from there
         return {"approve": prepared.approve}
     replay = replay_of(call.name, call.arguments, session_id=ctx.session_id, approve=prepared.approve)
-    if len(call.arguments_json) > _MAX_AUDITED_BYTES:
+    if len(call.arguments_json) > 16 * 1024:
         del replay["request"]
     return replay
 
@@ -457,7 +443,6 @@ class PathTurn:
         self._enter(paths)
 
     def _enter(self, paths: Sequence[str]) -> None:
-        """Stand behind all that is on `paths`."""
         self._paths, self._done = tuple(paths), CallDone()
         self._before = [self._last[path] for path in paths if path in self._last]
         self._last.update(dict.fromkeys(paths, self._done))
@@ -475,12 +460,10 @@ class PathTurn:
         self._done.set()
 
     async def move(self, paths: Sequence[str]) -> None:
-        """Go over to `paths`, to which a person has moved the call, behind all calls of the turn that are there.
-
-        In call order would be too late for those behind it: they may have run while the person was thinking. At the
-        end nothing runs beside it, and what it finds is what its record says. Nothing can wait in a circle: the places
-        that were taken at first wait for earlier calls only, and one that is moved into lets its first turn go.
-        """
+        """Go over to `paths`, to which a person has moved the call, behind all calls of the turn that are there. In
+        call order would be too late for those behind it: they may have run while the person was thinking. At the end
+        nothing runs beside it, and what it finds is what its record says. Nothing can wait in a circle: the places that
+        were taken at first wait for earlier calls only, and one that is moved into lets its first turn go."""
         if tuple(paths) == self._paths:
             return
         before, done = self._before, self._done

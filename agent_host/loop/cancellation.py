@@ -87,9 +87,8 @@ class Cancellation:
             raise TaskCancelled
 
     async def interruptible(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which is given up as soon as a stop is asked for. Raises TaskCancelled.
-
-        The work runs in the caller's own task, which is cancelled for it, as `asyncio.timeout` does it."""
+        """The result of `work`, which is given up as soon as a stop is asked for. Raises TaskCancelled. The work runs
+        in the caller's own task, which is cancelled for it, as `asyncio.timeout` does it."""
         if self.requested:
             work.close()
             raise TaskCancelled

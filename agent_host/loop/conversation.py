@@ -47,10 +47,8 @@ class Conversation:
     the judge may allow a call of. `count` estimates the tokens of a text, and `models` knows what each model takes and
     costs. `max_cost` is what the session may cost, in the currency of the prices, 0 where that is not limited.
     `for_model` gives thread and head as another model reads them, as on record, or with so many messages left out from
-    now on; `default_model` is that of tasks that name none.
-    `fallbacks` are models to ask when one is overloaded. `takes_images`: models read pictures. `compaction` says how
-    room is made in a request that is too long.
-    """
+    now on; `default_model` is that of tasks that name none. `fallbacks` are models to ask when one is overloaded.
+    `takes_images`: models read pictures. `compaction` says how room is made in a request that is too long."""
 
     def __init__(
         self,

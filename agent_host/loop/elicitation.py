@@ -73,7 +73,6 @@ def _request(ctx: LoopContext, request: ToolRequest, form: Form) -> ApprovalRequ
 
 
 def _check(ctx: LoopContext, form: Form, answer: ApprovalAnswer) -> ApprovalAnswer:
-    """The answer as it may be sent, or why it is not."""
     if not answer.approved:
         return answer
     content = dict(answer.arguments or {})

@@ -42,9 +42,7 @@ def prepare_calls(
     ctx: LoopContext, calls: Sequence[ToolCall], on_record: Mapping[str, OpenCall] | None = None
 ) -> tuple[PreparedCall, ...]:
     """Facts, policy and effects for each call in order (AH 4.2, phase 1), with the ids of their approvals (AH 10.1).
-
-    `on_record` maps the ids of calls that a crash left open to what is on record of them.
-    """
+    `on_record` maps the ids of calls that a crash left open to what is on record of them."""
     will_hold: dict[str, Held] = {}
     prepared_calls: list[PreparedCall] = []
     for call in calls:
@@ -225,7 +223,6 @@ def _last_seen(ctx: LoopContext, facts: ActionFacts | None) -> str | None:
 
 
 def _constraints(ctx: LoopContext, capability_name: str) -> ToolConstraints:
-    """The scope that the bundle gives a call under one capability."""
     capability = ctx.judge.limits_of_call(capability_name)
     if capability is None:
         return ToolConstraints()
@@ -323,7 +320,6 @@ def _found(
 
 
 def _target(spec: ToolSpec, facts: PathFacts) -> PathFacts | None:
-    """The path that the call moves its file to, None if it does not."""
     if spec.effect != "move":
         return None
     return next(other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE)

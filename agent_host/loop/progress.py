@@ -76,7 +76,6 @@ _MARKS: Final = re.compile(
 _FENCE: Final = re.compile(r"```[\w-]*[ \t]*\n(.*?)\n?```", re.DOTALL)
 _NAMES: Final = ("name", "tool", "tool_name", "function", "action")
 _ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "tool_input", "action_input")
-_MAX_READ_CHARS: Final = 1_000_000
 
 
 class FinalAnswer(NamedTuple):
@@ -130,7 +129,7 @@ def _has_call_as_text(text: str, tools: Registry, router: ToolRouter) -> bool:
 
 
 def _calls_in(body: str) -> Iterator[tuple[str, Any]]:
-    if not body.startswith(("{", "[")) or len(body) > _MAX_READ_CHARS:
+    if not body.startswith(("{", "[")) or len(body) > 1_000_000:
         return
     try:
         value = orjson.loads(body)

@@ -40,10 +40,7 @@ _UNKNOWN = "the process ended; whether it took effect is unknown: inspect before
 
 async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, ...]:
     """Return the calls of the open step that are left to run, judged by policy again; calls that are not run again get
-    their results.
-
-    Raises CheckpointWriteFailed when a new approval cannot be recorded.
-    """
+    their results. Raises CheckpointWriteFailed when a new approval cannot be recorded."""
     step = ctx.state.open_step
     if step is None:
         return ()
@@ -130,7 +127,6 @@ def _may_be_repeated(ctx: LoopContext, call: OpenCall) -> bool:
 
 
 async def _report(ctx: LoopContext, step_id: str, call: OpenCall, outcome: CallOutcome, left: Leftovers) -> None:
-    """Report to the model what became of a call that was cut off."""
     prepared = _on_record(ctx, call)
     if outcome is CallOutcome.DONE or left.file == "done":
         # What it left is what the model asked for, so no later call is to take it for a change by somebody else.

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from agent_host.loop.conversation import Conversation
     from state.checkpoint import Checkpoint, ContextStrategy, Task, TokenUsage
 
-_WARN_AT = 0.8
 # Of the built-in estimate, for a model whose gateway has counted nothing yet: providers' newest encodings have a third
 # more tokens than those that it was fitted to.
 _UNKNOWN_SCALE = 1.25
@@ -99,9 +98,8 @@ def next_request(ctx: LoopContext, most_output: int) -> ModelRequest:
 
 def check_request(ctx: LoopContext, model: str, request: ModelRequest) -> int | None:
     """Check what is really sent to `model` against every limit of a request: tokens, bytes, the session's budget,
-    costs. Returns how many tokens the model may answer with by its costs, as `affordable_output` does.
-
-    Raises RequestTooLong, BudgetExceeded, CostExceeded; UsageError where costs are limited and not known."""
+    costs. Returns how many tokens the model may answer with by its costs, as `affordable_output` does. Raises
+    RequestTooLong, BudgetExceeded, CostExceeded; UsageError where costs are limited and not known."""
     limits = ctx.judge.llm_policy
     if request.least > limits.max_input_tokens:
         raise RequestTooLong(
@@ -184,7 +182,7 @@ def _last_request(ctx: LoopContext) -> tuple[int, int, float]:
 def warn_of_step_limit(ctx: LoopContext, step_id: str) -> None:
     """One notice at four fifths of the way."""
     task = ctx.task
-    if task.step_count == int(task.max_steps * _WARN_AT):
+    if task.step_count == int(task.max_steps * 0.8):
         ctx.emit(EventType.STEP_LIMIT_APPROACHING, step_id, stepCount=task.step_count, maxSteps=task.max_steps)
 
 
@@ -200,11 +198,9 @@ class _Limit(NamedTuple):
 
 def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int) -> int | None:
     """Return how many tokens `model` may answer with after about `input_tokens` of input, `most` if the limits leave
-    more than that; None if nothing limits what the session costs.
-
-    The input is priced as though nothing of it came from the provider's cache. Raises CostExceeded, BudgetExceeded for
-    a call that would pass a limit with an answer of the mean length so far; UsageError where costs are not known.
-    """
+    more than that; None if nothing limits what the session costs. The input is priced as though nothing of it came from
+    the provider's cache. Raises CostExceeded, BudgetExceeded for a call that would pass a limit with an answer of the
+    mean length so far; UsageError where costs are not known."""
     limits = list(_limits(ctx))
     if not limits:
         return None
@@ -248,7 +244,6 @@ def _spent(ctx: LoopContext, owner: Checkpoint | Task) -> int:
 
 
 def _mean_output(state: Checkpoint) -> int:
-    """Tokens of the model's answers so far, on average; 0 before the first one."""
     steps = sum(task.step_count for task in state.earlier_tasks) + (0 if state.task is None else state.task.step_count)
     return -(-state.usage.for_limits.output_tokens // steps) if steps else 0
 
@@ -261,11 +256,9 @@ _ODD_FROM_TOKENS: Final = 500  # a short answer of a model that thinks is no new
 
 def count_usage(ctx: LoopContext, step_id: str, turn: ModelTurn, *, needed: int, sent: int, shown: str) -> ModelTurn:
     """The turn with the tokens that it used. A gateway that reports none must not make the budget endless: the estimate
-    takes its place. One that reports fewer than half of the estimate has limits count that half.
-
-    `sent` is the estimate of the request, `needed` the same by the gateway's scale; `shown` is all text and thinking
-    that came. A count far above the estimate stands, since providers count reasoning that they do not show, and is
-    reported once."""
+    takes its place. One that reports fewer than half of the estimate has limits count that half. `sent` is the estimate
+    of the request, `needed` the same by the gateway's scale; `shown` is all text and thinking that came. A count far
+    above the estimate stands, since providers count reasoning that they do not show, and is reported once."""
     usage, count = turn.usage, ctx.conversation.count
     calls = tuple(call.arguments_json.decode() for call in turn.tool_calls)
     blocks = tuple(block.raw for block in turn.blocks if not holds_arguments(block))
@@ -285,7 +278,6 @@ def count_usage(ctx: LoopContext, step_id: str, turn: ModelTurn, *, needed: int,
 
 
 def _report_odd_count(ctx: LoopContext, step_id: str, usage: TokenUsage, sent: int, said: int) -> None:
-    """Report the first count of the session's process that is far above the estimate."""
     talk = ctx.conversation
     for counted, estimated, of_what in (
         (usage.input_tokens, sent, "of input"),
@@ -308,7 +300,6 @@ def _report_odd_count(ctx: LoopContext, step_id: str, usage: TokenUsage, sent: i
 
 
 async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, attempts: Attempts) -> ModelTurn:
-    """One request, tried again where its fault passes."""
     talk, needed = ctx.conversation, request.needed
     started = ctx.outside.monotonic()
     shown: list[str] = []
@@ -390,10 +381,7 @@ class Attempts:
 
 
 async def ask(ctx: LoopContext, step_id: str) -> ModelTurn:
-    """The answer to the next request.
-
-    Raises what `fitting_request` and the client raise, TaskCancelled.
-    """
+    """The answer to the next request. Raises what `fitting_request` and the client raise, TaskCancelled."""
     attempts, was_cut = Attempts(), False
     while True:
         request = fitting_request(ctx, step_id)
@@ -416,10 +404,7 @@ async def ask(ctx: LoopContext, step_id: str) -> ModelTurn:
 
 def fitting_request(ctx: LoopContext, step_id: str) -> ModelRequest:
     """Make the next request fit, and check that it may be sent. Where the newest turn alone would not fit, it shows its
-    results in short, as all before it do.
-
-    Raises what `check_before_call` and `check_request` raise.
-    """
+    results in short, as all before it do. Raises what `check_before_call` and `check_request` raise."""
     check_before_call(ctx, step_id)
     talk = ctx.conversation
     most_output = talk.output_limit(ctx.judge)
@@ -515,7 +500,6 @@ def _clear_all_results(ctx: LoopContext, step_id: str, newest: int) -> None:
 
 
 def _show(ctx: LoopContext, step_id: str, record: ContextCompacted, before: int) -> None:
-    """Have requests show what the record says."""
     ctx.journal.record(record)
     ctx.conversation.renew_thread()
     emit_compacted(ctx, step_id, record.strategy, before, record.usage)

@@ -40,7 +40,6 @@ SHOWN_BYTES = 8 * 1024
 """Maximum size of a call's arguments, and of its output, in events. The transcript has longer ones."""
 STDERR_SHOWN_BYTES: Final = 1024
 """Maximum size of a program's standard error in events (NT)."""
-_MAX_WHY_CHARS = 1000
 _COLOUR: Final = re.compile("\x1b\\[[0-9;:]*m")
 _NOTHING_CHANGED: Final = CommandChanges()
 _BY_FORCE = "given up: the task was ended by force"
@@ -51,8 +50,7 @@ class Observations(NamedTuple):
     """The host's own observations of a call, besides its result. `requested` is when the call was requested, on the
     monotonic clock, `started_at` when it began to run, in RFC 3339, `duration_ms` how long the tool ran. `changed` is
     what a command was seen to change, `paths` are the files that the call is known to have changed, `stamps` those that
-    it read or wrote, as `CallFinished.seen` has them.
-    """
+    it read or wrote, as `CallFinished.seen` has them."""
 
     requested: float | None = None
     started_at: str | None = None
@@ -72,10 +70,8 @@ async def finish(
     result: ToolResult,
     observed: Observations = NOTHING_OBSERVED,
 ) -> Message:
-    """Keep what the call left, put its result on record and emit its event; returns it as it enters the thread.
-
-    Here every result passes, whatever its source, and loses its secrets. What is reported is what is on record.
-    """
+    """Keep what the call left, put its result on record and emit its event; returns it as it enters the thread. Here
+    every result passes, whatever its source, and loses its secrets. What is reported is what is on record."""
     call, spec = prepared.call, prepared.spec
     artifacts, left = result.artifacts, []
     if spec is not None and artifacts:
@@ -220,7 +216,6 @@ def _rename_code(spec: ToolSpec | None, error: ToolError | None, text: str) -> s
 
 
 def _note_on_skill(ctx: LoopContext, skill: LoadedSkill) -> str:
-    """The note on the tools that a skill leaves; empty if it leaves all."""
     if skill.allowed_tools is None:
         return ""
     from policy.rules.skills import skill_tools  # with it comes what reads command lines
@@ -262,7 +257,7 @@ def head_of(content: bytes, most_bytes: int = SHOWN_BYTES) -> str:
 def _why(code: str | None, text: str) -> str:
     """Why a call failed or was denied, in one line: the first one that the model reads, without the code."""
     line = text.partition("\n")[0]
-    return line.removeprefix(f"{code}: ")[:_MAX_WHY_CHARS]
+    return line.removeprefix(f"{code}: ")[:1000]
 
 
 def refused_result(ctx: LoopContext, step_id: str, call: ToolCall, refusal: Refusal) -> ToolResult:
@@ -282,7 +277,6 @@ def text_of(result: ToolResult) -> str:
 # Arguments that the person who approved a call wrote in place of the model's: what runs, and what the model reads.
 
 _MAX_SHOWN_CHARS = 2000
-_MAX_KEPT_BYTES = 16 * 1024
 # As earlier versions began it; what they kept has the arguments nowhere else.
 _OLD_START = "[Whoever approved this call changed its arguments. It was run, or refused, with: "
 _START = "[The person who approved this call changed its arguments. It was run, or refused, with: "
@@ -307,7 +301,7 @@ def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
 def arguments_to_keep(ctx: LoopContext, call: ToolCall) -> Any | None:
     """The arguments of an edited call for the record, without secrets; None where they are too long for a message."""
     clean = ctx.scrubber.value(call.arguments)
-    return clean if len(json_text.dumps(clean)) <= _MAX_KEPT_BYTES else None
+    return clean if len(json_text.dumps(clean)) <= 16 * 1024 else None
 
 
 def arguments_in_note(text: str) -> dict[str, Any] | None:
@@ -371,15 +365,13 @@ def _call_id(ref: str) -> str | None:
 
 
 def _messages_with(state: Checkpoint, call_id: str) -> list[Message]:
-    """The messages that hold the id, as they are on record."""
     wanted = call_id.encode("utf-8", "replace")
     return [decode(data) for data in state.thread if wanted in data]
 
 
 class LeftArtifact(NamedTuple):
     """One artifact of a call. `row` is what goes on record: {id, type, name, contentType, bytes, ref?, sha256?}, with
-    `uri` where it is stored already and with `why` where it never will be. `data` is held only where no disk has
-    it."""
+    `uri` where it is stored already and with `why` where it never will be. `data` is held only where no disk has it."""
 
     row: dict[str, Any]
     data: bytes | None = None

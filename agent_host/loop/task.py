@@ -105,7 +105,6 @@ if TYPE_CHECKING:
 
 MAX_FULL_WINDOWS = 3
 """So many turns in a row may end in a full context window, each followed by a cut."""
-_STOP_CHARS = 80
 
 # What each failure of the infrastructure does to the task, and whether a resume can go on with it (AH 4.6, 11).
 # Failures of tools and of policy are no exceptions: the model reads about them in the thread.
@@ -198,7 +197,7 @@ def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
         why = f": {step.detail}" if step.detail else ""
         return TaskEnd("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED, f"the model refused to answer{why}")
     if step.meaning == "unknown":
-        word = one_line(ctx.scrubber.text(step.stop), _STOP_CHARS)
+        word = one_line(ctx.scrubber.text(step.stop), 80)
         message = f"unknown stop reason {word!r}; the answer may be incomplete; resume to continue"
         return TaskEnd("failed", ErrorCode.LLM_GATEWAY_ERROR, message, resumable=True)
     if step.meaning == "window" and ctx.conversation.full_windows > MAX_FULL_WINDOWS:
@@ -233,7 +232,6 @@ _END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {
 _NOT_WHOLE: frozenset[Meaning] = frozenset({"continue", "cut", "window"})
 # Those behind which the model is told what was wrong.
 _NO_ANSWER: frozenset[Meaning] = frozenset(NOISE)
-_LIMIT_CHARS = 80
 _DAMAGED = (
     "[The record of this session was damaged on disk and is whole up to here. What was done after this is not known: "
     "look at what is there before you do anything again.]"
@@ -241,10 +239,8 @@ _DAMAGED = (
 
 
 async def take_turn(ctx: LoopContext) -> Step:
-    """Call the model and make its turn durable before anything follows from it (invariant 3).
-
-    Raises what `ask` raises, CheckpointWriteFailed.
-    """
+    """Call the model and make its turn durable before anything follows from it (invariant 3). Raises what `ask` raises,
+    CheckpointWriteFailed."""
     step_id = ctx.outside.new_id("step")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
     await make_room(ctx, step_id)
@@ -353,14 +349,13 @@ def _cut_full_window(ctx: LoopContext, step: Step) -> int | None:
 
 
 def _go_on(ctx: LoopContext, step: Step) -> str:
-    """Words of the host behind an answer that is not whole, or is none."""
     if step.meaning == "bad_answer" and ctx.progress.form is not None:
         return ctx.scrubber.text(ctx.progress.form.note(step.assistant.content))
     if step.meaning in NOISE:
         return NOISE[step.meaning].note
     if step.meaning == "window":
         return GO_ON_IN_A_NEW_WINDOW
-    limit = one_line(step.detail, _LIMIT_CHARS)
+    limit = one_line(step.detail, 80)
     return f'[Your answer was cut at the limit "{limit}". Go on where it stopped.]' if limit else GO_ON
 
 

@@ -155,7 +155,6 @@ def _files(paths: SessionPaths) -> Iterator[str]:
 
 
 def _has_changed(file: str, name: bytes) -> bool:
-    """True if a line of `file` says that the file of this `name`, in JSON, was changed."""
     try:
         with open(file, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
             at = content.find(name)

@@ -46,12 +46,10 @@ def load_bundle(
     held: bool = False,
 ) -> PolicyBundle:
     """The bundle that the Session Service `granted`, as JSON, else the one that `host.policy` names, a built-in or a
-    file; narrowed by what the settings add. `temporary` is the session's temporary directory, where it is not
-    the usual one; `installed` are the names of the Python tools that the configuration names. `held`: a sandbox holds
-    commands.
-
-    Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such file.
-    """
+    file; narrowed by what the settings add. `temporary` is the session's temporary directory, where it is not the usual
+    one; `installed` are the names of the Python tools that the configuration names. `held`: a sandbox holds commands.
+    Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such
+    file."""
     places = _places(environment, state_dir, session_id, _tools_by_capability(settings, installed))
     places = places if temporary is None else places._replace(tmp=temporary)
     if granted is not None:
@@ -180,7 +178,6 @@ def _tools_by_capability(settings: Settings, installed: tuple[str, ...]) -> Mapp
 def _places(
     environment: Environment, state_dir: str, session_id: str, tools: Mapping[str, Sequence[str]] = {}
 ) -> PlaceholderValues:
-    """The values of a bundle's placeholders in this session."""
     name = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     files = step_files(os.environ, environment.os_family)
     return PlaceholderValues(
@@ -212,7 +209,6 @@ def files_to_guard(settings: Settings, workspace: str) -> tuple[str, ...]:
 def _built_in(
     settings: Settings, places: PlaceholderValues, session_id: str, now: datetime, *, held: bool
 ) -> PolicyBundle:
-    """Raises UsageError for programs of the configuration that are none."""
     programs = settings.policy.allowed_commands
     if programs:
         from agent_host.session import external_bundles
@@ -255,7 +251,6 @@ def _in_file(
 
 
 def _content(settings: Settings) -> bytes:
-    """The content of the bundle file. Raises UsageError when there is none."""
     path = settings.host.policy
     try:
         return read_regular_file(path)

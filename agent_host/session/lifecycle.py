@@ -104,8 +104,7 @@ class LiveSession:
     `pending_approvals` is where approvals wait for a client, None where there is none; `service` gets to know of the
     end, `resources` are let go with the session, `undelivered` says after the end what observers did not get, a line
     for each, and `losses` counts it. `on_broken` is called when a task died of a fault of the program; the person who
-    waits for the task gets it as well.
-    """
+    waits for the task gets it as well."""
 
     def __init__(
         self,
@@ -443,7 +442,6 @@ class LiveSession:
 
     @property
     def _is_broken(self) -> bool:
-        """True if a task died of a fault of the program."""
         return self._life.state is SessionStatus.FAILED
 
     def _broken(self, error: BaseException) -> None:
@@ -461,11 +459,9 @@ class LiveSession:
 
 
 class SessionEnd:
-    """The end of one session. `service` gets to know of it, `resources` are let go.
-
-    `kept_at` is the file of the result where the disk took it, and `unkept` what it refused, in one line; `stays`: the
-    session can then be resumed although its task is over.
-    """
+    """The end of one session. `service` gets to know of it, `resources` are let go. `kept_at` is the file of the result
+    where the disk took it, and `unkept` what it refused, in one line; `stays`: the session can then be resumed although
+    its task is over."""
 
     def __init__(
         self,

@@ -83,8 +83,7 @@ class ResolvedOptions(NamedTuple):
     is resumed, or asked for. `approve_all` and `approvals` answer approval requests in advance; `replays` are the ids
     of denied calls that a resume runs. `max_steps` is the limit of steps where the client gave one, as the workspace
     may have tightened it. `sandbox_named`: this client chose how commands are held, and not the record. `ended_too`: a
-    session that has ended is resumed as well, for its next task.
-    """
+    session that has ended is resumed as well, for its next task."""
 
     settings: Settings
     flags: Mapping[str, Any]
@@ -168,11 +167,8 @@ def read_options(
 ) -> dict[str, Any]:
     """The options that the session was started with: `flags`, `workspace`, `temporary`, `started`. The limit is that of
     the user's configuration, for the session's own settings stand on record. With `ended_too` also of one that has
-    ended.
-
-    Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside, if nothing in them was whole);
-    changes nothing else on disk.
-    """
+    ended. Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside, if nothing in them was whole);
+    changes nothing else on disk."""
     store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes)
     with state_errors_translated():
         try:
@@ -217,10 +213,8 @@ def temporary_of(state_dir: str, identity: SessionIdentity) -> str:
 
 
 def claim_store(sessions: FileCheckpointStore, resolved: ResolvedOptions, session_id: str) -> FileSession:
-    """The session's store, held by this process and otherwise as the one before left it until `take_over`.
-
-    Raises SessionHeld, SessionNotFound, CheckpointUnreadable, CheckpointWriteFailed.
-    """
+    """The session's store, held by this process and otherwise as the one before left it until `take_over`. Raises
+    SessionHeld, SessionNotFound, CheckpointUnreadable, CheckpointWriteFailed."""
     with state_errors_translated():
         return sessions.claim(session_id, ended_too=resolved.ended_too)
 
@@ -335,7 +329,6 @@ def _flags_to_keep(flags: Mapping[str, Any]) -> dict[str, Any]:
 NAMES: Final = ("AGENTS.md", "CLAUDE.md")
 MAX_BYTES: Final = 32 * 1024
 """Of all files together. What is nearest to the workspace counts most, so the files above it are cut first."""
-_MAX_DEPTH: Final = 32
 _CONTROLS: Final = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 
 
@@ -367,7 +360,7 @@ def _folders(workspace: str) -> Iterator[str]:
     above, folder = [workspace], workspace
     while not os.path.lexists(os.path.join(folder, ".git")):
         parent = os.path.dirname(folder)
-        if parent == folder or len(above) == _MAX_DEPTH:
+        if parent == folder or len(above) == 32:
             return iter([workspace])
         above.append(parent)
         folder = parent
@@ -411,11 +404,9 @@ class Begun(NamedTuple):
 
 def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun | None:
     """Find the session that was begun under `key`; None if there is none. A snapshot above the limit is not read.
-    Changes nothing.
-
-    Raises UsageError for a key that is none and for a session that was removed before its end, CheckpointUnreadable for
-    one that is damaged, or whose result is: what it did is not known well enough to go on with it unasked.
-    """
+    Changes nothing. Raises UsageError for a key that is none and for a session that was removed before its end,
+    CheckpointUnreadable for one that is damaged, or whose result is: what it did is not known well enough to go on with
+    it unasked."""
     with state_errors_translated():
         session_id = session_of(state_dir, key)
         try:

@@ -41,10 +41,8 @@ _MAX_RENAMED_BYTES: Final = 64 * 1024 * 1024
 class FilePatch(NamedTuple):
     """One file of a preview; `file_path` is absolute. `diff` is git's, or one line `# name: why there is none`, which
     git passes over. `note` is that line's text, also where the diff is a binary patch, which is not for reading:
-    `reading` is what git shows in its place.
-
-    A file that was renamed is two: one is added, with `renamed_from` and the diff of both, the other is deleted, with
-    `renamed_to`."""
+    `reading` is what git shows in its place. A file that was renamed is two: one is added, with `renamed_from` and the
+    diff of both, the other is deleted, with `renamed_to`."""
 
     file_path: str
     status: Literal["added", "modified", "deleted"]
@@ -90,8 +88,7 @@ def preview(
     `clean` takes secrets out of what is on the disk, as they were out of first versions when those were kept: a diff
     shows placeholders, and `git apply` refuses one that has them in a line that it looks for.
 
-    Raises LookupError for a task that the session does not know.
-    """
+    Raises LookupError for a task that the session does not know."""
     places, lost = _places(versions.session, workspace, former)
     found = spans(versions, task_id, places)
     wanted = None if file_paths is None else _resolve_paths(file_paths, workspace, places)
@@ -220,7 +217,6 @@ def _resolve_paths(file_paths: Iterable[str], workspace: str, places: Mapping[st
 
 
 def _patch_name(path: str, workspace: str) -> str:
-    """The path as the patch names it."""
     shown = os.path.relpath(path, workspace) if _inside(path, workspace) else path
     return shown.replace(os.sep, "/").lstrip("/")
 
@@ -281,7 +277,6 @@ def _patches(source: _Source, found: Mapping[str, Span]) -> Iterator[FilePatch]:
 
 
 def _file_patch(source: _Source, path: str, span: Span) -> FilePatch | None:
-    """The patch of one file; None when nothing changed in the end."""
     old_mode, old = (None, None) if span.before is None else mode_and_blob(span.before)
     if span.before == span.after and old not in NOT_KEPT:
         return None
@@ -408,7 +403,6 @@ MAX_PATCH_BYTES: Final = 32 * 1024 * 1024
 MAX_PACKED_BYTES: Final = 16 * 1024 * 1024
 """Of both sides, packed, in a binary patch. What is larger has no patch: it would be a line of JSON all the same."""
 
-_NO_OBJECT: Final = "0" * 40
 _LINE_BYTES: Final = 52
 _SLICE_BYTES: Final = _LINE_BYTES * 4096
 _LENGTHS: Final = " ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -436,11 +430,9 @@ def git_patch(
     indexed: bool = False,
 ) -> GitPatch:
     """The patch that turns `before` into `after`, of which one may be None (no file) and none larger than
-    MAX_PATCH_BYTES.
-
-    `mode` is that of the file after, `old_mode` the one before; None where it has not changed. What becomes a link, or
-    was one, is deleted and added. `indexed`: with the names of git's objects, by which `git apply --3way` finds them.
-    """
+    MAX_PATCH_BYTES. `mode` is that of the file after, `old_mode` the one before; None where it has not changed. What
+    becomes a link, or was one, is deleted and added. `indexed`: with the names of git's objects, by which `git apply
+    --3way` finds them."""
     if None not in (before, after) and old_mode is not None and LINK in (mode, old_mode) and mode != old_mode:
         gone = git_patch(name, before, None, old_mode=old_mode, indexed=indexed)
         made = git_patch(name, None, after, mode=mode, indexed=indexed)
@@ -504,7 +496,6 @@ def _octal(char: str) -> str:
 
 
 def _is_text(data: bytes) -> bool:
-    """True for UTF-8 without null bytes."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -554,7 +545,7 @@ def _binary_patch(name: str, before: bytes | None, after: bytes | None, header: 
 
 def _object_name(data: bytes | None) -> str:
     if data is None:
-        return _NO_OBJECT
+        return "0" * 40
     found = hashlib.sha1(b"blob %d\0" % len(data), usedforsecurity=False)
     found.update(data)
     return found.hexdigest()

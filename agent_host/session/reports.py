@@ -216,7 +216,6 @@ def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | No
 
 
 def _answer(ctx: LoopContext, end: TaskEnd) -> dict[str, Any]:
-    """{answer}: the JSON of the final answer, where one was asked for."""
     form = ctx.progress.form
     if form is None or end.status != "completed":
         return {}
@@ -230,7 +229,6 @@ def _sandbox(ctx: LoopContext) -> dict[str, Any]:
 
 
 def _tool_counts(task: Task) -> dict[str, dict[str, int]]:
-    """{calls, failed, denied, durationMs} of each tool that was called, in order of the first calls."""
     found: dict[str, dict[str, int]] = {}
     for name, status, _ in task.finished_calls:
         row = found.setdefault(name, {"calls": 0, "failed": 0, "denied": 0, "durationMs": task.tool_ms.get(name, 0)})
@@ -336,11 +334,8 @@ def denied_approvals(task: Task, thread: Sequence[bytes], session_id: str) -> li
 
 def calls_to_replay(task: Task, thread: Sequence[bytes], session_id: str, wanted: Collection[str]) -> list[Replay]:
     """One for each replay id of `wanted`, in the order in which they were denied. Raises UsageError for an id that is
-    none of the task's.
-
-    A task that is open may have had its call run, or begun, before a crash: giving the same command again has it
-    go on from there, and nothing is run twice.
-    """
+    none of the task's. A task that is open may have had its call run, or begun, before a crash: giving the same command
+    again has it go on from there, and nothing is run twice."""
     calls = _calls(task, thread)
     found: dict[str, Replay] = {}
     for row in task.denied:
@@ -398,7 +393,6 @@ def _replay(kept: dict[str, Any], calls: dict[str, ToolCall], tool_name: str, se
 
 
 def _calls(task: Task, thread: Sequence[bytes]) -> dict[str, ToolCall]:
-    """The task's denied calls by their ids, as the model made them."""
     wanted = {row["replay"]["callId"] for row in task.denied if "callId" in row["replay"]}
     found: dict[str, ToolCall] = {}
     for data in reversed(thread):
@@ -410,7 +404,6 @@ def _calls(task: Task, thread: Sequence[bytes]) -> dict[str, ToolCall]:
 
 
 def _replay_ids(thread: Sequence[bytes]) -> set[str]:
-    """The replay ids of all calls in the thread."""
     calls = (call for data in thread if b'"toolCalls"' in data for call in decode(data).tool_calls)
     return {replay_of(call.name, call.arguments, session_id="", approve="")["id"] for call in calls}
 

@@ -234,7 +234,6 @@ def _first_event(path: str) -> dict[str, Any]:
 
 
 def _thread_with_results(state: Checkpoint) -> list[bytes]:
-    """The thread, with the results that the open step has so far."""
     calls = [] if state.open_step is None else state.open_step.calls
     return [*state.thread, *(call.result for call in calls if call.result is not None)]
 
@@ -475,7 +474,6 @@ class SessionRecord(NamedTuple):
 
     @property
     def _status(self) -> str:
-        """The status of the session: of one that has ended, how."""
         if not self.has_ended and self.state is not None:
             return self.state.session_status
         marks = (_ENDS[mark["mark"]] for mark in reversed(self.log.marks) if mark["mark"] in _ENDS)
@@ -517,13 +515,11 @@ class SessionRecord(NamedTuple):
         return {"taskId": task_id, **fields, **said, **({"denied": denied} if denied else {})}
 
     def _began_at(self, task_id: str) -> str:
-        """The time when the task was begun, in RFC 3339, as its first message has it."""
         quoted = orjson.dumps(task_id)
         named = (orjson.loads(data) for data in self.messages if quoted in data)
         return next((str(one["timestamp"]) for one in named if one.get("taskId") == task_id), self.row.updated_at)
 
     def _text_of(self, task_id: str) -> str:
-        """The model's last words in the task."""
         quoted = orjson.dumps(task_id)
         for data in reversed(self.messages):
             if quoted in data and b'"role":"assistant"' in data:
@@ -533,7 +529,6 @@ class SessionRecord(NamedTuple):
         return ""
 
     def _mark_of(self, task_id: str) -> Mapping[str, Any]:
-        """The last end of the task, by the run log."""
         marks = (one for one in reversed(self.log.marks) if one.get("taskId") == task_id and one["mark"] in _OF_TASK)
         return next(marks, {})
 

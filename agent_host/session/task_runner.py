@@ -49,8 +49,6 @@ _END_EVENTS: dict[EndStatus, EventType] = {
     "paused": EventType.SESSION_PAUSED,
 }
 _AGAIN = "[The user has you go on with the task. Nothing was done since your last answer.]"
-_GIVEN_UP = "the next task was started instead"
-_FORCE_GRACE_S = 2.0
 MAX_STEERS = 16
 MAX_STEER_BYTES = 64 * 1024
 
@@ -104,10 +102,9 @@ class TaskRunner:
         return self.last_end or (None if self._ctx.state.task is None else self._repeat_end())
 
     def start(self, task: NewTask, *, queued: bool = False) -> None:
-        """Begin a task; on return it is on record and under way. `queued`: it is the first of those that wait.
-
-        Raises TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had, and for a model that
-        the bundle does not allow or whose cost is limited and not known; CheckpointWriteFailed. The session has no such
+        """Begin a task; on return it is on record and under way. `queued`: it is the first of those that wait. Raises
+        TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had, and for a model that the
+        bundle does not allow or whose cost is limited and not known; CheckpointWriteFailed. The session has no such
         task then, and the id can be used again."""
         ctx = self._ctx
         self._refuse_model(task)
@@ -161,12 +158,10 @@ class TaskRunner:
         self._begin()
 
     def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = (), more_steps: int = 0) -> None:
-        """Go on with the task that is open on record; of one that had ended only its end is reported again.
-
-        `max_steps` replaces the task's limit. `replay_ids` name denied calls that are run first; for them a task that
-        had ended goes on as well, by default for `more_steps`. Raises UsageError when there is no task or no such call,
-        CheckpointWriteFailed.
-        """
+        """Go on with the task that is open on record; of one that had ended only its end is reported again. `max_steps`
+        replaces the task's limit. `replay_ids` name denied calls that are run first; for them a task that had ended
+        goes on as well, by default for `more_steps`. Raises UsageError when there is no task or no such call,
+        CheckpointWriteFailed."""
         ctx, task = self._ctx, self._ctx.state.task
         if task is None:
             raise UsageError(f"session {ctx.session_id} has no task to go on with")
@@ -188,7 +183,7 @@ class TaskRunner:
             resume_note = ResumeNote(_AGAIN)
         self._run(self._drive(resume_note, replays))
 
-    def cancel(self, task_id: str, *, force: bool = False, grace_s: float = _FORCE_GRACE_S) -> None:
+    def cancel(self, task_id: str, *, force: bool = False, grace_s: float = 2.0) -> None:
         """End the task for good at its next safe point (AH 4.5); by force tools have `grace_s`. Raises NoActiveTask."""
         ctx, task = self._ctx, self._ctx.state.task
         if self.queue.has(task_id):
@@ -277,7 +272,6 @@ class TaskRunner:
             raise UsageError(f"task id {task_id!r} has been used in this session; choose another")
 
     def _make_room(self, task_id: str, *, queued: bool) -> None:
-        """See to it that no other task is open."""
         if self.busy:
             raise TaskAlreadyRunning(f"task {self._ctx.task.task_id} is running; one task follows the other")
         if not queued:
@@ -289,7 +283,7 @@ class TaskRunner:
                     f"task {self._ctx.task.task_id} is not over: resume the session, or cancel the task"
                 )
             # It failed for a reason that a resume could have mended; nobody asked for one.
-            self._ctx.journal.try_record(TaskEnded("failed", end.reason or _GIVEN_UP))
+            self._ctx.journal.try_record(TaskEnded("failed", end.reason or "the next task was started instead"))
 
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
         self._result, self._took_ms = None, None
@@ -320,11 +314,9 @@ class TaskRunner:
         return self._wind_up(self._repeat_end())
 
     def _wind_up(self, end: TaskEnd) -> TaskEnd:
-        """Do what follows the end of a task; a resume does it again when the process died before it was through.
-
-        It waits for nothing: the event, the state and whether another task may start say the same at every moment. The
-        history follows (interface section 2).
-        """
+        """Do what follows the end of a task; a resume does it again when the process died before it was through. It
+        waits for nothing: the event, the state and whether another task may start say the same at every moment. The
+        history follows (interface section 2)."""
         ctx = self._ctx
         self._took_ms = ctx.outside.ms_since(self._began)
         self._settle()

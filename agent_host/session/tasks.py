@@ -198,10 +198,8 @@ def first_versions(state: Checkpoint) -> FirstVersions:
 
 def spans(versions: FirstVersions, task_id: str | None, places: Mapping[str, str]) -> dict[str, Span]:
     """The files that a task wrote or deleted, from what it found to what the next task that touched them found; for
-    None those of the whole session up to now. By path; `places` has the present one of those that have moved.
-
-    Raises LookupError for a task that the session does not know.
-    """
+    None those of the whole session up to now. By path; `places` has the present one of those that have moved. Raises
+    LookupError for a task that the session does not know."""
     if task_id is None:
         return {path: Span(blob, ON_DISK) for path, blob in _move_versions(versions.session, places).items()}
     at = next((number for number, (known, _) in enumerate(versions.tasks) if known == task_id), None)

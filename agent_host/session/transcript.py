@@ -46,7 +46,6 @@ _OF_TURN = (
     "model", "inputTokens", "outputTokens", "cachedInputTokens", "cacheWriteTokens", "cacheWrite1hTokens", "cost",
     "costCurrency", "latencyMs", "stopReason",
 )  # fmt: skip
-_OF_QUESTION = ("sessionId", "taskId", "stepId")
 _OF_ANSWER = ("approvalId", "decision", "scope", "reason", "edited", "answeredBy", "replay")
 _OF_RESULT = (
     "status", "code", "exitCode", "message", "startedAt", "latencyMs", "pathsChanged", "denials", "changesUnseen",
@@ -351,7 +350,9 @@ class _RunLogReader:
 
     def _approval_requested(self, event: dict[str, Any], payload: dict[str, Any]) -> None:
         approval_id, call_id, at = str(payload["approvalId"]), str(payload["toolCallId"]), event["timestamp"]
-        self._found.asked[approval_id] = payload | {name: event[name] for name in _OF_QUESTION if name in event}
+        self._found.asked[approval_id] = payload | {
+            name: event[name] for name in ("sessionId", "taskId", "stepId") if name in event
+        }
         what = str(payload.get("title", ""))
         self._open[approval_id] = Wait("person", at, None, what, call_id, event.get("stepId"))
         if "isQuestion" in payload:
@@ -473,7 +474,6 @@ def pictures_of(messages: Iterable[bytes]) -> Iterator[Picture]:
 
 
 def _answer(item: dict[str, Any] | None, wire: dict[str, Any]) -> None:
-    """Put the result of a call into its item."""
     if item is None:
         return
     if item["status"] == "open":  # the run log was cut: the thread knows less
@@ -493,7 +493,6 @@ def describe(wire: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merge_marks(items: list[dict[str, Any]], marks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Both in order of time. Items keep their order, which is that of the conversation."""
     merged: list[dict[str, Any]] = []
     waiting = deque(marks)
     for item in items:
