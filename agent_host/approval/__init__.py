@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import orjson
 
@@ -109,25 +109,12 @@ class ApprovalAnswer(NamedTuple):
     def to_record(self, call_id: str, approval_id: str, bound_to: str | None = None) -> ApprovalAnswered:
         """Return the record of the answer to this call; `bound_to` is what an approval is bound to (`exact_call`)."""
         arguments = None if self.arguments is None else dict(self.arguments)
-        return ApprovalAnswered(
-            call_id,
-            approval_id,
-            self.approved,
-            self.scope,
-            self.reason,
-            self.unattended,
-            self.timed_out,
-            bound_to,
-            arguments,
-            self.answered_by,
-        )
+        return ApprovalAnswered(call_id, approval_id, bound_to=bound_to, **self._replace(arguments=arguments)._asdict())
 
     @classmethod
     def from_record(cls, record: ApprovalAnswered) -> Self:
         """Return the answer that `to_record` recorded."""
-        scope, answered_by = cast("Scope", record.scope), cast("AnsweredBy | None", record.answered_by)
-        said = (record.approved, record.reason, record.unattended, scope, record.timed_out, record.arguments)
-        return cls(*said, answered_by)
+        return cls(**{name: getattr(record, name) for name in cls._fields})
 
 
 def replay_of(tool_name: str, arguments: Mapping[str, Any], *, session_id: str, approve: str) -> dict[str, Any]:

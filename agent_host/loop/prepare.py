@@ -3,7 +3,6 @@ file, the id of its approval where it needs one. A call that waited is judged ag
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -155,16 +154,14 @@ def _add_effect(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, H
     """Add what the call is about to do to its file, where it changes one; the file's first version is kept."""
     if prepared.spec is None:
         return prepared
-    versions = Versions(functools.partial(_keep_version, ctx), ctx.task.baselines, ctx.journal.keeps_versions)
+
+    def keep(facts: PathFacts, data: bytes) -> str:
+        """Without secrets; not of a file that the bundle does not let anybody read."""
+        return ctx.journal.keep(ctx.scrubber.data(data)) if ctx.judge.may_read(facts) else UNAVAILABLE
+
+    versions = Versions(keep, ctx.task.baselines, ctx.journal.keeps_versions)
     effect = capture_intent(prepared.spec, prepared.facts, prepared.call.arguments, versions, will_hold)
     return prepared._replace(effect=effect)
-
-
-def _keep_version(ctx: LoopContext, facts: PathFacts, data: bytes) -> str:
-    """Keep what a file holds, without secrets; not of a file that the bundle does not let anybody read."""
-    if not ctx.judge.may_read(facts):
-        return UNAVAILABLE
-    return ctx.journal.keep(ctx.scrubber.data(data))
 
 
 def request_for(
@@ -197,7 +194,7 @@ def request_for(
         spec.capability,
         scopes.pop(spec.capability)._replace(command_scope=command_scope),
         scopes,
-        _last_seen(ctx, facts),
+        ctx.state.seen.get(facts.real_path) if isinstance(facts, PathFacts) else None,
         facts.script.identity if isinstance(facts, CommandFacts) and facts.script is not None else None,
     )
 
@@ -216,10 +213,6 @@ def _is_readable(ctx: LoopContext, facts: ActionFacts | None) -> bool:
     """True if the bundle grants reading the file, so that a call which changes it may be told what it holds."""
     granted = all(bundle.capability(CapabilityName.FILE_READ) is not None for bundle in ctx.judge.bundles)
     return granted and isinstance(facts, PathFacts) and ctx.judge.may_read(facts)
-
-
-def _last_seen(ctx: LoopContext, facts: ActionFacts | None) -> str | None:
-    return ctx.state.seen.get(facts.real_path) if isinstance(facts, PathFacts) else None
 
 
 def _constraints(ctx: LoopContext, capability_name: str) -> ToolConstraints:

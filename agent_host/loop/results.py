@@ -26,7 +26,7 @@ from state.blobs import sha256_hex
 from state.records import ArtifactGivenUp, ArtifactUploaded, CallFinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import Artifact, LoadedSkill, Spooled, ToolSpec
     from agent_host.judging import PreparedCall, Refusal
@@ -43,7 +43,6 @@ STDERR_SHOWN_BYTES: Final = 1024
 _COLOUR: Final = re.compile("\x1b\\[[0-9;:]*m")
 _NOTHING_CHANGED: Final = CommandChanges()
 _BY_FORCE = "given up: the task was ended by force"
-_NOT_KEPT = "it was not kept on this disk, and the process that had it is gone"
 
 
 class Observations(NamedTuple):
@@ -526,7 +525,7 @@ def _upload_of(ctx: LoopContext, row: Mapping[str, Any], data: bytes | None) -> 
         name=row["name"],
         content_type=row["contentType"],
         size=row["bytes"],
-        data=_content(ctx, row) if data is None else lambda: data,
+        data=functools.partial(_content, ctx, row) if data is None else lambda: data,
         on_stored=functools.partial(_record_upload, ctx, row),
         on_missed=functools.partial(_record_missed_upload, ctx, row),
         task_id=row["taskId"],
@@ -534,13 +533,10 @@ def _upload_of(ctx: LoopContext, row: Mapping[str, Any], data: bytes | None) -> 
     )
 
 
-def _content(ctx: LoopContext, row: Mapping[str, Any]) -> Callable[[], bytes | Spooled]:
-    def read() -> bytes | Spooled:
-        if "ref" not in row:
-            raise UploadFailed(_NOT_KEPT)
-        return ctx.artifacts.home.read_kept(row)
-
-    return read
+def _content(ctx: LoopContext, row: Mapping[str, Any]) -> bytes | Spooled:
+    if "ref" not in row:
+        raise UploadFailed("it was not kept on this disk, and the process that had it is gone")
+    return ctx.artifacts.home.read_kept(row)
 
 
 def _record_upload(ctx: LoopContext, row: Mapping[str, Any], uri: str) -> None:

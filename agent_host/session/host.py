@@ -83,7 +83,7 @@ class SessionHost:
 
     async def create(self, new: NewSession, *, servers: Sequence[ClientServer] = ()) -> Opened:
         """A new session. Raises OutOfOrder when this process has one, and what `Opener.create` raises."""
-        self._only_once()
+        self._refuse_second()
         self._opener.use_servers(servers)
         return await self._open(self._opener.create(new))
 
@@ -92,10 +92,13 @@ class SessionHost:
         running, and what `Opener.resume` raises."""
         session = self.session
         if session is None:
-            self._only_once()
+            self._refuse_second()
             self._opener.use_servers(servers)
             return await self._open(self._opener.resume(session_id, cursor=cursor))
-        self._may_refresh(session_id)
+        if self.running_session(session_id).tasks.busy:
+            raise OutOfOrder(f"session {session_id} is running a task; there is nothing to resume")
+        if self._refreshing:
+            raise OutOfOrder(f"session {session_id} is just being resumed")
         self._refreshing = True
         try:
             return await self._opener.refresh(session, cursor=cursor)
@@ -153,8 +156,7 @@ class SessionHost:
         try:
             session = self.running_session(session_id)
         except (SessionNotFound, SessionNotReady) as error:
-            record = await self._record(session_id, owner, error)
-            return record.session_state(task_id)
+            return (await self._record(session_id, owner, error)).session_state(task_id)
         state = session.state()
         if task_id is None:
             return state
@@ -243,13 +245,7 @@ class SessionHost:
         self.failure = self.failure or fault
         self.over.set()
 
-    def _may_refresh(self, session_id: str) -> None:
-        if self.running_session(session_id).tasks.busy:
-            raise OutOfOrder(f"session {session_id} is running a task; there is nothing to resume")
-        if self._refreshing:
-            raise OutOfOrder(f"session {session_id} is just being resumed")
-
-    def _only_once(self) -> None:
+    def _refuse_second(self) -> None:
         if self.over.is_set():
             raise SessionNotReady("this process is ending")
         if self.session is not None:

@@ -146,12 +146,8 @@ class LiveSession:
         task = self.ctx.state.task
         if task is None or task.status != "running":
             return None
-        return {
-            "taskId": task.task_id,
-            "prompt": task.prompt,
-            "stepCount": task.step_count,
-            "maxSteps": task.max_steps,
-        }
+        counts = {"stepCount": task.step_count, "maxSteps": task.max_steps}
+        return {"taskId": task.task_id, "prompt": task.prompt, **counts}
 
     @property
     def step_count(self) -> int:
@@ -229,14 +225,10 @@ class LiveSession:
 
     def announce(self, environment: str) -> None:
         """Emit that there is a new session."""
-        payload = {
-            "executionEnvironment": environment,
-            "workspace": self.ctx.judge.environment.workspace,
-            "model": self.ctx.conversation.model,
-            **self.ctx.judge.sandbox(),
-        }
-        here = self.ctx.judge.environment
-        blocking = writes_blocked_by(self.ctx.judge.bundle, here.workspace, here.os_family)
+        judge, here = self.ctx.judge, self.ctx.judge.environment
+        payload = {"executionEnvironment": environment, "workspace": here.workspace}
+        payload |= {"model": self.ctx.conversation.model, **judge.sandbox()}
+        blocking = writes_blocked_by(judge.bundle, here.workspace, here.os_family)
         if blocking is not None:
             payload["message"] = (
                 f"the policy denies every write in this workspace, which lies in {blocking}: take another workspace"
