@@ -508,24 +508,21 @@ class _Before(NamedTuple):
 
 def named_pid(path: str) -> int | None:
     """The pid that stands in the lock at `path`, whoever holds it; None where none does."""
-    try:
-        fd = os.open(path, os.O_RDONLY | _NO_FOLLOW)
-    except OSError:
-        return None
-    try:
-        return _pid_in(fd)
-    finally:
-        os.close(fd)
+    return _ask_lock(path, os.O_RDONLY, _pid_in)
 
 
 def holder(path: str) -> int | None:
     """Pid of the live process that holds the lock at `path`; None when nobody does."""
+    return _ask_lock(path, os.O_RDWR, lambda fd: None if _try_lock(fd) else (_pid_in(fd) or 0))
+
+
+def _ask_lock(path: str, flags: int, ask: Callable[[int], int | None]) -> int | None:
     try:
-        fd = os.open(path, os.O_RDWR | _NO_FOLLOW)
+        fd = os.open(path, flags | _NO_FOLLOW)
     except OSError:  # not there, or nothing that could be a lock of ours
         return None
     try:
-        return None if _try_lock(fd) else (_pid_in(fd) or 0)
+        return ask(fd)
     except WriteFailed:  # a file system without locks: nobody can hold one
         return None
     finally:

@@ -583,11 +583,7 @@ def message_of(record: JournalRecord) -> bytes | None:
 
 def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None) -> JournalRecord:
     """The record that `kind_of`, `fields_of` and `message_of` describe; fields that are not known are passed over.
-
-    Raises:
-        UnknownVersion: no record is of this kind.
-        Damaged: a field, or the message, is missing.
-    """
+    Raises UnknownVersion if no record is of this kind, Damaged if a field, or the message, is missing."""
     of: Any = _TYPES.get(kind)
     if of is None:
         raise UnknownVersion(f"records of kind {kind!r} are not known to this program")

@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 from hashlib import sha256
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from state.disk import holder
 from state.locations import APP_NAME, DIRECTORY_MODE, SessionPaths, check_session_id, make_private_dir
@@ -88,25 +88,14 @@ def scratch(purpose: str) -> Iterator[str]:
     OSError."""
     path = os.path.join(system_directory(os.environ), f"{_SCRATCH}{purpose}-{os.urandom(8).hex()}")
     os.mkdir(path, DIRECTORY_MODE)
-    try:
-        with _lock(path):
-            yield path
-    finally:
-        remove(path)
-
-
-@contextlib.contextmanager
-def _lock(path: str) -> Iterator[None]:
-    if sys.platform == "win32":
-        yield
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):  # a disk without locks: then nobody takes it from here
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(remove, path)
+        if sys.platform != "win32":
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            at_end.callback(os.close, descriptor)
+            with contextlib.suppress(OSError):  # a disk without locks: then nobody takes it from here
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield path
 
 
 def sweep(state_dir: str, environ: Mapping[str, str]) -> None:
@@ -123,7 +112,9 @@ def sweep(state_dir: str, environ: Mapping[str, str]) -> None:
                     _remove_unlocked(folder, name)
                 elif name.startswith(_OF_A_SESSION) and name.endswith(known_by):
                     session_id = name.removeprefix(_OF_A_SESSION).removesuffix(known_by)
-                    if _is_over(SessionPaths(state_dir, session_id)):
+                    paths = SessionPaths(state_dir, session_id)
+                    # Nothing is left that it could be resumed from, and no process has it.
+                    if not any(map(os.path.lexists, paths.checkpoint_files)) and holder(paths.lock) is None:
                         remove(os.path.join(folder.path, name))
 
 
@@ -137,11 +128,6 @@ def _remove_unlocked(folder: Folder, name: str) -> None:
         folder.remove(name)
     finally:
         os.close(descriptor)
-
-
-def _is_over(paths: SessionPaths) -> bool:
-    """True if nothing is left that a session could be resumed from, and no process has it."""
-    return not any(map(os.path.lexists, paths.checkpoint_files)) and holder(paths.lock) is None
 
 
 def _is_ours(found: os.stat_result) -> bool:
@@ -173,7 +159,7 @@ def is_directory(found: os.stat_result) -> bool:
     return stat.S_ISDIR(found.st_mode) and not is_link(found)
 
 
-class Folder:
+class Folder(contextlib.AbstractContextManager["Folder"]):
     """Names in one directory. A missing directory is an empty one until `make`; names never lead through a link."""
 
     def __init__(self, path: str, parent: Folder | None = None) -> None:
@@ -191,9 +177,6 @@ class Folder:
             os.close(self._fd)
             self._fd = None
         self._there = False
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from agent_host.testing.dialects import ANTHROPIC, BadRequest, MockDialect, PromptCache, TooManyMarks, tokens_of
+from agent_host.testing.dialects import ANTHROPIC, BadRequest, MockDialect, PromptCache, tokens_of
 from agent_host.testing.dialects.openai_chat import CHAT_COMPLETIONS
 from agent_host.testing.dialects.openai_responses import RESPONSES
 from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, MockServer, Reply
@@ -74,14 +74,9 @@ class _Refusal(Exception):
 class MockGateway(MockServer):
     """Serves one script to any number of sessions at once.
 
-    Args:
-        script: what to answer and what to expect.
-        variables: values of placeholders, over those that the script defines.
-        keep_bodies: keep each request's body in its record. Off by default: a long thread is sent again and again.
-        on_failure: called with each entry of `failures` as it comes.
-
-    Raises:
-        ScriptError: a placeholder of the script has no value.
+    `variables` are values of placeholders, over those that the script defines; ScriptError is raised if one has none.
+    `keep_bodies` keeps each request's body in its record; a long thread is sent again and again. `on_failure` is called
+    with each entry of `failures` as it comes.
     """
 
     def __init__(
@@ -142,10 +137,15 @@ class MockGateway(MockServer):
                 view, turn = self._choose(number, dialect, request)
             except _Refusal as refusal:
                 await self._refuse(dialect, refusal, reply)
-                return
-            await deliver(turn, dialect, view, reply)
+            except BadRequest as error:
+                await self._refuse(dialect, _Refusal(400, f"the request is not valid: {error}"), reply)
+            else:
+                await deliver(turn, dialect, view, reply)
         finally:
-            self._note(number, status=reply.status or None, started=reply.started_ns, ended=reply.ended_ns)
+            if record := self._records.get(number):
+                start, end = reply.started_ns, reply.ended_ns
+                record = replace(record, status=reply.status or None, answer_start_ns=start, answer_end_ns=end)
+                self._records[number] = record
 
     def _choose(self, number: int, dialect: MockDialect, request: HttpRequest) -> tuple[RequestView, Turn]:
         """The request as scripts see it, and the turn that answers it, expectations met and placeholders filled."""
@@ -173,10 +173,7 @@ class MockGateway(MockServer):
         if turn.usage != Usage() or turn.fails:
             return turn
         pieces = dialect.pieces(orjson.loads(request.body or b"null"))
-        try:
-            counts = self._cache.count(view.model, pieces, has_marks=dialect.has_cache_marks)
-        except TooManyMarks as error:
-            raise _Refusal(400, f"the request is not valid: {error}") from None
+        counts = self._cache.count(view.model, pieces, has_marks=dialect.has_cache_marks)
         said = [turn.text, turn.thinking, *(call.name + call.encode_arguments() for call in turn.tool_calls)]
         fresh = counts.whole - counts.read - counts.written
         return replace(turn, usage=Usage(fresh, tokens_of("".join(said).encode()), *counts[1:]))
@@ -192,8 +189,6 @@ class MockGateway(MockServer):
             return dialect.read(payload, request.headers)
         except orjson.JSONDecodeError as error:
             raise _Refusal(400, f"the request is not JSON: {error}") from None
-        except BadRequest as error:
-            raise _Refusal(400, f"the request is not valid: {error}") from None
 
     async def _not_here(self, request: HttpRequest, reply: Reply) -> None:
         text = f"{request.method} {request.path} is not served here; POST to {' or '.join(_DIALECTS)}"
@@ -215,10 +210,6 @@ class MockGateway(MockServer):
         if self._on_failure is not None:
             self._on_failure(text)
 
-    def _note(self, number: int, *, status: int | None, started: int, ended: int) -> None:
-        if record := self._records.get(number):
-            self._records[number] = replace(record, status=status, answer_start_ns=started, answer_end_ns=ended)
-
 
 async def serve_forever(
     script_path: str | os.PathLike[str],
@@ -229,12 +220,8 @@ async def serve_forever(
     on_ready: Callable[[str], None],
     on_failure: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve a script file until cancelled, then close cleanly. `on_ready` is called with the base URL.
-
-    Raises:
-        ScriptError: the script cannot be used.
-        OSError: the address cannot be had.
-    """
+    """Serve a script file until cancelled, then close cleanly. `on_ready` is called with the base URL. Raises
+    ScriptError for a script that cannot be used, OSError for an address that cannot be had."""
     gateway = MockGateway(Script.load(script_path), variables=variables, on_failure=on_failure)
     url = await gateway.start(host, port)
     try:
@@ -348,11 +335,8 @@ class TurnChooser:
         self._served: OrderedDict[str, Counter[int]] = OrderedDict()
 
     def choose(self, view: RequestView) -> Turn:
-        """The turn for a request. Nothing is counted yet: see `served`.
-
-        Raises:
-            OffTheEnd: no turn with conditions matches and the position is beyond the last one.
-        """
+        """The turn for a request. Nothing is counted yet: see `count_served`. Raises OffTheEnd if no turn with
+        conditions matches and the position is beyond the last one."""
         counts: Mapping[int, int] = self._served.get(view.session, {})
         variables = {**self._variables, "turn": str(view.turn_index)}
         for turn in self._conditional:

@@ -228,11 +228,8 @@ class MockServer:
 async def _read_request(
     protocol: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_body_bytes: int
 ) -> HttpRequest | None:
-    """The next request, or None when the client has closed the connection instead.
-
-    Raises:
-        h11.RemoteProtocolError: what came is not HTTP, or ended too early.
-    """
+    """The next request, or None when the client has closed the connection instead. Raises h11.RemoteProtocolError if
+    what came is not HTTP, or ended too early."""
     head: h11.Request | None = None
     parts: list[bytes] = []
     body_bytes = first_byte_ns = 0

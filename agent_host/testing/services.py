@@ -55,14 +55,10 @@ class _Fault(NamedTuple):
 class MockServices(MockServer):
     """Session, workspace, approval, audit and telemetry service at one base URL, `url`.
 
-    Args:
-        policy_bundle: what create and resume send along: a bundle, whose `sessionId` becomes the session's, or a
-            function from the session's id to one.
-        feature_flags: sent along too.
-        incompatible: the reason why no host is served, if none is.
-        expired: ids of sessions that cannot be resumed.
-        token: refuse every request without this bearer token.
-        capability_grant: sent along with each session, for the Backend Tool Service.
+    Create and resume send along the `policy_bundle` (a bundle, whose `sessionId` becomes the session's, or a function
+    from the session's id to one), the `feature_flags` and the `capability_grant` for the Backend Tool Service.
+    `incompatible` is the reason why no host is served, if none is; `expired` are ids of sessions that cannot be
+    resumed. Every request without the bearer `token` is refused.
     """
 
     def __init__(
@@ -203,11 +199,8 @@ class MockServices(MockServer):
             raise Refused(413, f"a request of {request.body_bytes} bytes is over the limit of {_MAX_BODY_BYTES}")
 
     def _answer(self, method: str, path: str, body: Any, key: str) -> Answer:
-        """(status, JSON) of one request; the same `key` on the same path gives the same answer and does nothing.
-
-        Raises:
-            Refused: the answer is an error, and nothing was stored.
-        """
+        """(status, JSON) of one request; the same `key` on the same path gives the same answer and does nothing. Raises
+        Refused if the answer is an error, and nothing was stored."""
         known = self._answers.get((path, key))
         if known is not None:
             return known
@@ -322,13 +315,7 @@ def _parse(body: bytes | None) -> Any:
 _MAX_ARTIFACT_BYTES = 50 * 1024 * 1024
 _ARTIFACT_TYPES = frozenset({"tool_output", "file_diff", "session_history"})
 _NEW_SESSION = {"userId": str, "tenantId": str, "executionEnvironment": str, "clientInfo": dict}
-_ARTIFACT = {
-    "sessionId": str,
-    "artifactType": str,
-    "artifactName": str,
-    "contentType": str,
-    "contentBase64": str,
-}
+_ARTIFACT = dict.fromkeys(("sessionId", "artifactType", "artifactName", "contentType", "contentBase64"), str)
 _APPROVAL = dict.fromkeys(
     ("approvalId", "sessionId", "taskId", "userId", "tenantId", "workspaceId", "decision", "actionSummary"), str
 )
@@ -356,11 +343,7 @@ class Refused(Exception):
         self.status = status
         self.retry_after = retry_after
         retryable = status in (408, 429) or status >= 500
-        self.body = body or {
-            "code": _CODES.get(status, "INTERNAL_ERROR"),
-            "message": message,
-            "retryable": retryable,
-        }
+        self.body = body or {"code": _CODES.get(status, "INTERNAL_ERROR"), "message": message, "retryable": retryable}
 
 
 @dataclass(slots=True)

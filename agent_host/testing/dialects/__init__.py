@@ -167,10 +167,6 @@ class Counts(NamedTuple):
     long: int = 0
 
 
-class TooManyMarks(ValueError):
-    """A request has more cache marks than a provider takes."""
-
-
 def tokens_of(data: bytes) -> int:
     """Tokens of a text: four bytes are one. Coarse, and the same on every machine."""
     return -(-len(data) // _BYTES_PER_TOKEN)
@@ -184,11 +180,12 @@ class PromptCache:
         self._kept: OrderedDict[bytes, None] = OrderedDict()
 
     def count(self, model: str, pieces: Sequence[CachePiece], *, has_marks: bool) -> Counts:
-        """Count a request that was answered, and keep what the provider would keep of it. Raises TooManyMarks."""
+        """Count a request that was answered, and keep what the provider would keep of it. Raises BadRequest for more
+        cache marks than a provider takes."""
         ends = list(_prefixes(model, pieces))
         marks = [place for place, piece in enumerate(pieces) if piece.marked] if has_marks else [len(pieces) - 1]
         if len(marks) > _MAX_MARKS:
-            raise TooManyMarks(f"a request may have {_MAX_MARKS} cache marks, this one has {len(marks)}")
+            raise BadRequest(f"a request may have {_MAX_MARKS} cache marks, this one has {len(marks)}")
         back = _LOOK_BACK if has_marks else len(pieces)
         read = max((tokens for mark in marks for tokens in self._find_known(ends, mark, back)), default=0)
         written = max((ends[mark].tokens for mark in marks if ends[mark].tokens >= self._minimum), default=0)
@@ -362,11 +359,7 @@ _ROLES = ("user", "assistant")
 
 
 def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
-    """Check a decoded body of `POST /v1/messages` and take from it what scripts look at.
-
-    Raises:
-        BadRequest: the body is not one that can be answered.
-    """
+    """Check a decoded body of `POST /v1/messages` and take from it what scripts look at. Raises BadRequest."""
     if not isinstance(payload, dict):
         raise BadRequest("the body must be a JSON object")
     model = _require(payload, "model", str)

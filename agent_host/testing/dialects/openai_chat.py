@@ -137,18 +137,13 @@ def _calls(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
 
 
 def _deltas(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
-    for piece in _pieces(turn.thinking, turn):
-        yield {"reasoning_content": piece}
-    reasoning = _reasoning(turn)
-    if "reasoning_details" in reasoning:
-        yield {"reasoning_details": reasoning["reasoning_details"]}
-    for piece in _pieces(turn.text, turn):
-        yield {_text_field(turn): piece}
+    yield from ({"reasoning_content": piece} for piece in _pieces(turn.thinking, turn))
+    yield from ({name: details} for name, details in _reasoning(turn).items() if name == "reasoning_details")
+    yield from ({_text_field(turn): piece} for piece in _pieces(turn.text, turn))
     for index, call in enumerate(_calls(turn, view)):
-        arguments = call["function"]["arguments"]
         start = {**call, "function": {**call["function"], "arguments": ""}}
         yield {"tool_calls": [{"index": index, **start}]}
-        for piece in _pieces(arguments, turn):
+        for piece in _pieces(call["function"]["arguments"], turn):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
@@ -174,11 +169,7 @@ DATA_URL = re.compile(r"data:([a-z/+.-]+);base64,(.*)", re.DOTALL)
 
 
 def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
-    """Check a decoded body of `POST /v1/chat/completions` and take from it what scripts look at.
-
-    Raises:
-        BadRequest: the body is not one that can be answered.
-    """
+    """Check a decoded body of `POST /v1/chat/completions` and take from it what scripts look at. Raises BadRequest."""
     model = model_of(payload, "you must provide a model parameter")
     messages = payload.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -202,7 +193,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         system="\n".join(_text(message.get("content")) for message in system),
         max_tokens=_max_tokens(payload),
         stream=stream,
-        tools=_tools(payload.get("tools")),
+        tools=tuple(_tool_name(number, tool) for number, tool in enumerate(array_in(payload, "tools"))),
         message_count=len(groups),
         turn_index=turn_index,
         position=position,
@@ -214,6 +205,14 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         image_count=sum(1 for message in messages for _ in _images(message.get("content"))),
         wants_usage=_wants_usage(payload.get("stream_options"), stream=stream),
     )
+
+
+def array_in(payload: Mapping[str, Any], key: str) -> Sequence[Any]:
+    """The array of a request, empty if it has none. Raises BadRequest for what is none."""
+    value = payload.get(key)
+    if value is not None and not isinstance(value, list):
+        raise BadRequest(f"{key}: must be an array")
+    return value or ()
 
 
 def _max_tokens(payload: Mapping[str, Any]) -> int | None:
@@ -232,16 +231,8 @@ def _wants_usage(options: Any, *, stream: bool) -> bool:
     return isinstance(options, dict) and options.get("include_usage") is True
 
 
-def _tools(tools: Any) -> tuple[str, ...]:
-    if tools is not None and not isinstance(tools, list):
-        raise BadRequest("tools: must be an array")
-    return tuple(_tool_name(number, tool) for number, tool in enumerate(tools or ()))
-
-
 def _tool_name(number: int, tool: Any) -> str:
-    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
-    if not isinstance(function, dict):
-        raise BadRequest(f"tools[{number}]: must be of type function")
+    function = _function_of(tool, f"tools[{number}]")
     if not isinstance(function.get("parameters", {}), dict):
         raise BadRequest(f"tools[{number}].function.parameters: must be an object")
     return check_name(function.get("name"), f"tools[{number}].function.name")
@@ -290,7 +281,13 @@ def _check_messages(messages: Sequence[Any]) -> None:
             raise BadRequest(f"messages[{index}].role: must be one of {', '.join(_ROLES)}")
         _check_content(index, message)
         if message["role"] == "tool":
-            _take_answer(index, message.get("tool_call_id"), open_calls)
+            call_id = message.get("tool_call_id")
+            if call_id not in open_calls:
+                raise BadRequest(
+                    f"Invalid parameter: messages with role 'tool' must be a response to a preceding message with "
+                    f"'tool_calls' (messages[{index}].tool_call_id: {call_id!r})"
+                )
+            open_calls.remove(call_id)
             continue
         _refuse_open(index, open_calls)
         open_calls = _ids_of_calls(index, message)
@@ -298,15 +295,6 @@ def _check_messages(messages: Sequence[Any]) -> None:
             raise BadRequest(f"messages[{index}]: ids of tool calls must be unique in a conversation: {open_calls}")
         seen.update(open_calls)
     _refuse_open(len(messages), open_calls)
-
-
-def _take_answer(index: int, call_id: Any, open_calls: list[str]) -> None:
-    if call_id not in open_calls:
-        raise BadRequest(
-            f"Invalid parameter: messages with role 'tool' must be a response to a preceding message with "
-            f"'tool_calls' (messages[{index}].tool_call_id: {call_id!r})"
-        )
-    open_calls.remove(call_id)
 
 
 def _refuse_open(index: int, open_calls: Sequence[str]) -> None:
@@ -329,10 +317,16 @@ def _ids_of_calls(index: int, message: Mapping[str, Any]) -> list[str]:
     return [_check_call(call, f"{where}[{number}]") for number, call in enumerate(calls)]
 
 
-def _check_call(call: Any, where: str) -> str:
-    function = call.get("function") if isinstance(call, dict) and call.get("type") == "function" else None
+def _function_of(named: Any, where: str) -> dict[str, Any]:
+    """The function of a tool or a call."""
+    function = named.get("function") if isinstance(named, dict) and named.get("type") == "function" else None
     if not isinstance(function, dict):
         raise BadRequest(f"{where}: must be of type function")
+    return function
+
+
+def _check_call(call: Any, where: str) -> str:
+    function = _function_of(call, where)
     check_name(function.get("name"), f"{where}.function.name")
     check_arguments(function.get("arguments"), f"{where}.function.arguments")
     return check_id(call.get("id"), f"{where}.id", _MAX_ID_CHARS)

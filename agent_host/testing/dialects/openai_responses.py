@@ -25,6 +25,7 @@ from agent_host.testing.dialects.openai_chat import (
     DATA_URL,
     ERROR_MARK,
     ERROR_TYPES,
+    array_in,
     check_arguments,
     check_id,
     check_name,
@@ -232,11 +233,7 @@ _CALL, _OUTPUT, _OF_USER = 2, 3, 4
 
 
 def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
-    """Check a decoded body of `POST /v1/responses` and take from it what scripts look at.
-
-    Raises:
-        BadRequest: the body is not one that can be answered.
-    """
+    """Check a decoded body of `POST /v1/responses` and take from it what scripts look at. Raises BadRequest."""
     model = model_of(payload, "Missing required parameter: 'model'.")
     items = payload.get("input")
     if isinstance(items, str) and items:
@@ -262,7 +259,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         system="\n".join([*filter(None, [payload.get("instructions")]), *system]),
         max_tokens=_max_tokens(payload),
         stream=payload.get("stream") is True,
-        tools=tuple(_tool_name(number, tool) for number, tool in enumerate(_list(payload, "tools"))),
+        tools=tuple(_tool_name(number, tool) for number, tool in enumerate(array_in(payload, "tools"))),
         message_count=len(groups),
         turn_index=turn_index,
         position=position,
@@ -273,13 +270,6 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         last_images=tuple(kind for item in newest for kind in _images(item)),
         image_count=sum(1 for item in items for _ in _images(item)),
     )
-
-
-def _list(payload: Mapping[str, Any], key: str) -> Sequence[Any]:
-    value = payload.get(key)
-    if value is not None and not isinstance(value, list):
-        raise BadRequest(f"{key}: must be an array")
-    return value or ()
 
 
 def _max_tokens(payload: Mapping[str, Any]) -> int | None:
