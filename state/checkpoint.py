@@ -173,11 +173,11 @@ class TokenUsage(NamedTuple):
     def to_wire(self) -> dict[str, int]:
         """The JSON form in events and results. Counts of what was written to the cache are left out where they are 0,
         as in files of earlier versions."""
-        return self._named(_USAGE_NAMES[:-2])
+        return self._named(USAGE_NAMES[:-2])
 
     def to_record(self) -> dict[str, int]:
         """The JSON form in records and snapshots: `to_wire`, and what limits count beyond it, where that is not 0."""
-        return self._named(_USAGE_NAMES)
+        return self._named(USAGE_NAMES)
 
     def _named(self, names: Sequence[str]) -> dict[str, int]:
         counts = enumerate(zip(names, self, strict=False))
@@ -186,10 +186,10 @@ class TokenUsage(NamedTuple):
     @classmethod
     def from_record(cls, wire: Mapping[str, int]) -> TokenUsage:
         """Decode what `to_record` wrote; a count that is missing is 0."""
-        return cls(*(wire.get(name, 0) for name in _USAGE_NAMES))
+        return cls(*(wire.get(name, 0) for name in USAGE_NAMES))
 
 
-_USAGE_NAMES = (
+USAGE_NAMES = (
     *("inputTokens", "outputTokens", "cachedInputTokens", "cacheWriteTokens", "cacheWrite1hTokens"),
     *("uncountedInputTokens", "uncountedOutputTokens"),
 )

@@ -180,6 +180,15 @@ SANDBOX_LEVELS_FILE = "sandbox-levels.json"
 _TELLING = ("Uid:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:", "Seccomp_filters:")
 
 
+def read_json(path: str, most: int) -> Any:
+    """The JSON of a file of `most` bytes at most; None if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return orjson.loads(file.read(most))
+    except (OSError, orjson.JSONDecodeError):
+        return None
+
+
 class KeptRows:
     """The rows of one file, {`section`: {key: row}}, of which the `most` newest are kept. `doing` says in errors what
     is kept."""
@@ -193,11 +202,7 @@ class KeptRows:
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """All rows, the one kept last at the end."""
-        try:
-            with open(self._path, "rb") as file:
-                kept: Any = orjson.loads(file.read(_MAX_BYTES))
-        except (OSError, orjson.JSONDecodeError):
-            return {}
+        kept = read_json(self._path, _MAX_BYTES)
         section = kept.get(self._section) if isinstance(kept, dict) else None
         found = section.items() if isinstance(section, dict) else ()
         return {key: one for key, one in found if isinstance(one, dict)}

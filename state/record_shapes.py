@@ -46,6 +46,7 @@ from state import records
 from state.checkpoint import (
     CALL_FIELDS,
     FIELDS,
+    USAGE_NAMES,
     Checkpoint,
     Intent,
     OpenCall,
@@ -107,19 +108,10 @@ _IMAGE = Record(
     {"dataBlob": _BLOB},
 )
 _OF_EVERY_MESSAGE: dict[str, Shape] = {
-    "messageId": TEXT,
-    "sessionId": TEXT,
-    "content": TEXT,
-    "timestamp": TEXT,
+    **dict.fromkeys(("messageId", "sessionId", "content", "timestamp"), TEXT),
     "tokenCount": COUNT,
 }
-_MAY_BE: dict[str, Shape] = {
-    "taskId": TEXT,
-    "stepId": TEXT,
-    "parentId": TEXT,
-    "branch": TEXT,
-    "contentBlob": _BLOB,
-}
+_MAY_BE: dict[str, Shape] = {**dict.fromkeys(("taskId", "stepId", "parentId", "branch"), TEXT), "contentBlob": _BLOB}
 _BY_ROLE = {
     "system": Record(_OF_EVERY_MESSAGE, {**_MAY_BE, "goesOn": FLAG, "workspace": TEXT}),
     "user": Record(_OF_EVERY_MESSAGE, _MAY_BE),
@@ -212,15 +204,7 @@ _EXIT_CODE = whole()
 _SESSION_STATUS = one_of(*SESSION_STATUSES)
 # Blobs of first versions, by path. A blob is a hash, or a word for content that was not kept.
 _BASELINES = MapOf(_TEXT_OR_NULL)
-_USAGE = Record(
-    {"inputTokens": COUNT, "outputTokens": COUNT, "cachedInputTokens": COUNT},
-    {
-        "cacheWriteTokens": COUNT,
-        "cacheWrite1hTokens": COUNT,
-        "uncountedInputTokens": COUNT,
-        "uncountedOutputTokens": COUNT,
-    },
-)
+_USAGE = Record(dict.fromkeys(USAGE_NAMES[:3], COUNT), dict.fromkeys(USAGE_NAMES[3:], COUNT))
 # Rows of earlier versions have all of the call (`id`, `command`, `request`) in place of its id.
 _REPLAY = Record(
     {"approve": TEXT},
@@ -246,13 +230,10 @@ _GRANT = Either(
     Record({"scope": one_of("task"), "approvalId": TEXT, "taskId": TEXT}, _GRANT_OPTIONAL),
     Record({"scope": one_of("task", "session"), "approvalId": TEXT}, _GRANT_OPTIONAL),
 )
-_DECISION_OPTIONAL: dict[str, Shape] = {
-    "unattended": FLAG,
-    "timedOut": FLAG,
-    "boundTo": TEXT,
-    "answeredBy": one_of(*ANSWERERS),
-}
-_DECISION = Record({"approved": FLAG, "scope": one_of(*SCOPES), "reason": TEXT}, _DECISION_OPTIONAL)
+_DECISION = Record(
+    {"approved": FLAG, "scope": one_of(*SCOPES), "reason": TEXT},
+    {"unattended": FLAG, "timedOut": FLAG, "boundTo": TEXT, "answeredBy": one_of(*ANSWERERS)},
+)
 
 # What a call left besides its result: here under `ref`, stored elsewhere as `uri`, or not stored, and `why`.
 _ARTIFACT: dict[str, Shape] = {
@@ -312,18 +293,11 @@ _SANDBOX = Record(
     {"level": one_of(*SANDBOX_LEVELS)},
     {
         "reads": Nullable(_PLACES),
-        "writes": _PLACES,
-        "hidden": _PLACES,
-        "guarded": _PLACES,
         "domains": Nullable(_PLACES),
-        "blockedDomains": _PLACES,
-        "agents": _PLACES,
-        "unheld": _PLACES,
-        "withheld": _PLACES,
+        **dict.fromkeys(("writes", "hidden", "guarded", "blockedDomains", "agents", "unheld", "withheld"), _PLACES),
     },
 )
 
-# --- shapes of types --------------------------------------------------------------------------------------------------
 
 _MARKED: dict[str, Shape] = {
     "any whole number": _EXIT_CODE,
@@ -395,8 +369,6 @@ def _fields_shape(of: Any) -> Record:
     return Record(required, optional)
 
 
-# --- the open step ----------------------------------------------------------------------------------------------------
-
 _CALL_HINTS = get_type_hints(OpenCall, localns=vars(records), include_extras=True)
 _CALL = Record(
     {"callId": TEXT, "sideEffects": FLAG},
@@ -412,8 +384,6 @@ _TYPES[OpenStep] = Record(
     {"stepId": TEXT, "stopReason": TEXT, "boot": _TEXT_OR_NULL, "position": COUNT, "calls": ListOf(_CALL)},
     {"meaning": one_of(*MEANINGS)},
 )
-
-# --- the snapshot -----------------------------------------------------------------------------------------------------
 
 
 def _shapes_of(of: type) -> tuple[dict[str, Shape], dict[str, Shape]]:
@@ -436,11 +406,7 @@ _SINCE: dict[int, dict[str, Shape]] = {
 }
 _RESUME: dict[str, Shape] = {"journalSeq": COUNT, "options": _OPTIONS, **_RESUME_ALWAYS}
 _HEAD: dict[str, Shape] = {
-    "checkpointVersion": TEXT,
-    "sessionId": TEXT,
-    "workspaceId": TEXT,
-    "tenantId": TEXT,
-    "userId": TEXT,
+    **dict.fromkeys(("checkpointVersion", "sessionId", "workspaceId", "tenantId", "userId"), TEXT),
     "sessionStatus": _SESSION_STATUS,
     "task": Nullable(_TASK),
     "stepCursor": _TEXT_OR_NULL,
@@ -457,8 +423,6 @@ def snapshot_shape(resume_version: int) -> Record:
     later = {name: shape for fields in _SINCE.values() for name, shape in fields.items() if name not in always}
     return Record({**_HEAD, "resume": Record({**_RESUME, **always}, {**_RESUME_OPTIONAL, **later})})
 
-
-# --- records of the journal -------------------------------------------------------------------------------------------
 
 _OPENED = Record(
     {},

@@ -19,6 +19,7 @@ import orjson
 from config.shapes import ANYTHING, TEXT, ListOf, MapOf, Nullable, Record
 from state.disk import LOCAL_DISK, make_durable_dir, replace_atomically
 from state.errors import WriteFailed, translate_errors
+from state.keys import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,22 +154,14 @@ def copy_lists(state_dir: str, to: str, kind: str) -> None:
 
 def _about_in(path: str) -> dict[str, Any]:
     """The record of a source, empty if it cannot be read."""
-    about = _json_in(path, _MAX_BYTES)
+    about = read_json(path, _MAX_BYTES + 1)
     return about if _SHAPE.fits(about) else {}
 
 
-def _json_in(path: str, most: int) -> Any:
-    """The JSON of a file of `most` bytes at most; None if it cannot be read."""
-    try:
-        return orjson.loads(_content(path, most) or b"null")
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _content(path: str, most: int = _MAX_BYTES) -> bytes | None:
+def _content(path: str) -> bytes | None:
     try:
         with open(path, "rb") as file:
-            return file.read(most + 1)
+            return file.read(_MAX_BYTES + 1)
     except OSError:
         return None
 
@@ -201,6 +194,6 @@ class ApprovedTools:
             replace_atomically(LOCAL_DISK, self._path, [content])
 
     def _tools(self) -> dict[str, str]:
-        kept = _json_in(self._path, 1 << 20)
+        kept = read_json(self._path, 1 << 20)
         tools = kept.get("tools") if isinstance(kept, dict) and kept.get("workspace") == self._workspace else None
         return {name: one for name, one in tools.items() if isinstance(one, str)} if isinstance(tools, dict) else {}

@@ -7,7 +7,7 @@ import collections
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from agent_host.testing.script import Script
 
@@ -55,13 +55,15 @@ class RunOutcome:
 
 
 class Scenario:
-    """One task for fault runs. The script answers by position; a turn for a call that was cut off has
-    `when = {last_contains = "TOOL_INTERRUPTED", position = N}` and looks before it repeats anything.
+    """One task for fault runs, which finds `files` in its workspace: their content by name. The script answers by
+    position; a turn for a call that was cut off has `when = {last_contains = "TOOL_INTERRUPTED", position = N}` and
+    looks before it repeats anything.
 
     `options` are those of `agent-host run` besides the ones a run sets itself; `exit_code`, `status` and `answer`
     are what an undisturbed session ends with, and so must every disturbed one.
     """
 
+    files: ClassVar[Mapping[str, str]] = {}
     prompt = "Make the effects."
     options: tuple[str, ...] = ("--policy", "ci")
     exit_code = 0
@@ -70,6 +72,8 @@ class Scenario:
 
     def prepare(self, workspace: Path) -> None:
         """Put into the empty `workspace` what the task finds there."""
+        for name, content in self.files.items():
+            (workspace / name).write_text(content)
 
     def script(self, workspace: Path) -> Script:
         """The gateway's script."""
@@ -125,6 +129,7 @@ def effect_problems(workspace: Path, words: Sequence[str]) -> list[str]:
     return [f"effect {name!r} was made {made[name]} times" for name in names if made[name] != (name in words)]
 
 
+_LOG = {"effects.log": ""}
 _SECOND_NAME = ".cache/settings.ini"  # where nobody looks for what commands change
 
 
@@ -133,13 +138,12 @@ class Effects(Scenario):
     one that is written twice, so that the patch needs the version before the first of them. That one has a second name,
     so that it is written in place."""
 
+    files: ClassVar[Mapping[str, str]] = {**_LOG, "old.txt": "old\n", "settings.ini": "colour = red\n"}
     answer = FINAL
 
     def prepare(self, workspace: Path) -> None:
         """See Scenario."""
-        (workspace / "old.txt").write_text("old\n")
-        (workspace / "effects.log").write_text("")
-        (workspace / "settings.ini").write_text("colour = red\n")
+        super().prepare(workspace)
         (workspace / _SECOND_NAME).parent.mkdir()
         (workspace / _SECOND_NAME).hardlink_to(workspace / "settings.ini")
 
@@ -179,14 +183,10 @@ def _write(path: Path, content: str) -> dict[str, Any]:
     return {"name": "WriteFile", "arguments": {"path": str(path), "content": content}}
 
 
-class _WithLog(Scenario):
-    def prepare(self, workspace: Path) -> None:
-        (workspace / "effects.log").write_text("")
-
-
-class Brief(_WithLog):
+class Brief(Scenario):
     """Three effects in two steps: for faults of which there are many."""
 
+    files = _LOG
     answer = "All three are in the log."
 
     def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
@@ -199,9 +199,10 @@ class Brief(_WithLog):
         return effect_problems(outcome.workspace, EFFECTS[:3])
 
 
-class StepLimit(_WithLog):
+class StepLimit(Scenario):
     """A model that never comes to an end: however often it is killed, the task gets the steps of `--max-steps`."""
 
+    files = _LOG
     steps = 3
     options = ("--policy", "ci", "--max-steps", str(steps))
     exit_code = 1
@@ -223,10 +224,11 @@ class StepLimit(_WithLog):
         return problems
 
 
-class CutAnswer(_WithLog):
+class CutAnswer(Scenario):
     """An answer that is cut at the output limit, once before a call and once at the end: the step is then open without
     a call, and the model is asked to go on."""
 
+    files = _LOG
     answer = "Both halves are there."
 
     def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
@@ -250,12 +252,8 @@ class CutAnswer(_WithLog):
 class FilesScenario(Scenario):
     """A file that is edited twice and then moved, and another that is moved: what the disk tells of edits and moves."""
 
+    files: ClassVar[Mapping[str, str]] = {"old.txt": "old\n", "settings.ini": "colour = red\n"}
     answer = "Both are in their place."
-
-    def prepare(self, workspace: Path) -> None:
-        """See Scenario."""
-        (workspace / "old.txt").write_text("old\n")
-        (workspace / "settings.ini").write_text("colour = red\n")
 
     def script(self, workspace: Path) -> Script:
         """See Scenario. What mends a part is the part: a call of it that is done already only fails."""
@@ -284,16 +282,12 @@ def _move(path: str, new_path: str) -> dict[str, Any]:
     return {"name": "MoveFile", "arguments": {"path": path, "newPath": new_path}}
 
 
-class BackgroundScenario(_WithLog):
+class BackgroundScenario(Scenario):
     """A command that runs on while another one has its effect: it is started once, and it is gone at the end."""
 
+    files: ClassVar[Mapping[str, str]] = {**_LOG, "pids.log": ""}
     answer = "The server ran, and both steps are done."
     _line = "echo $$ >> pids.log; echo one >> effects.log; exec sleep 60307"
-
-    def prepare(self, workspace: Path) -> None:
-        """See Scenario."""
-        super().prepare(workspace)
-        (workspace / "pids.log").write_text("")
 
     def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
         """See Scenario."""
@@ -332,9 +326,10 @@ def _runs(pid: int, argument: str) -> bool:
         return not os.path.isdir("/proc")
 
 
-class Helpers(_WithLog):
+class Helpers(Scenario):
     """Twelve commands beside one that runs on, with some time before each in which a helper process may be killed."""
 
+    files = _LOG
     options = ("--policy", "ci", "--sandbox", "auto")
     answer = "All twelve are in the log."
     _words = tuple(f"word{number}" for number in range(12))
