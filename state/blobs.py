@@ -224,7 +224,10 @@ def shorten(message: bytes) -> tuple[bytes, list[bytes]]:
         part = orjson.dumps(value) if key == "arguments" else b64decode(value) if key == "data" else value.encode()
         # A picture whose base64 has another form would come back changed.
         if len(part) > LARGE_BYTES and (key != "data" or b64encode(part).decode() == value):
-            holder |= {key: {} if key == "arguments" else "", f"{key}Blob": _reference(part)}
+            holder |= {
+                key: {} if key == "arguments" else "",
+                f"{key}Blob": {"sha256": sha256_hex(part), "bytes": len(part)},
+            }
             parts.append(part)
     return (orjson.dumps(wire), parts) if parts else (message, [])
 
@@ -275,10 +278,6 @@ def blobs_in(message: bytes) -> list[str]:
     if _MARK not in message:
         return []
     return [holder[f"{key}Blob"]["sha256"] for holder, key in _holders(orjson.loads(message))]
-
-
-def _reference(data: bytes) -> dict[str, Any]:
-    return {"sha256": sha256_hex(data), "bytes": len(data)}
 
 
 def _holders(wire: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:

@@ -89,7 +89,7 @@ class FileSession:
     """One session, held from `create` or `claim` to `close` or `delete`. `state` is the present state: every record
     goes through `append`, which writes it and folds it over `state`."""
 
-    def __init__(self, storage: SessionStorage, lock: Lock, state: Checkpoint, report: LoadReport) -> None:
+    def __init__(self, storage: SessionStorage, lock: Lock, state: Checkpoint) -> None:
         self._storage = storage
         self._lock = lock
         self._journal: JournalFile | None = None
@@ -103,7 +103,7 @@ class FileSession:
         self._is_base_previous = False  # the journal goes on from the snapshot before the newest
         self._to_do: Callable[[], None] | None = None  # what `take_over` does
         self.state = state
-        self.report = report
+        self.report = LoadReport()
         self.blobs = storage.blobs
 
     @property
@@ -132,7 +132,7 @@ class FileSession:
         except BaseException:
             lock.release(remove=False, untouched=archived is not None)
             raise
-        session = cls(storage, lock, state, LoadReport())
+        session = cls(storage, lock, state)
         session._to_do = functools.partial(session._begin, archived)
         if archived is None:
             session.take_over()
@@ -148,7 +148,7 @@ class FileSession:
             state = found.state or found.unusable
             if state is None:
                 raise _move_aside(storage, found)
-            session = cls(storage, lock, state, LoadReport())
+            session = cls(storage, lock, state)
             session._to_do = functools.partial(session._take_over, found)
         except NoSuchSession:
             with contextlib.suppress(OSError):

@@ -295,7 +295,11 @@ class Archive:
         an archive has no gaps but at its end. Not durable, and never an error: a session goes on without."""
         with self._noting_problems():
             if self._is_begun is None:
-                self._begin()
+                make_durable_dir(self._disk, self._paths.archive, within=self._paths.records)
+                names = self._disk.names(self._paths.archive)
+                self._blobs.aside_bytes += sum(self._size(self._path(name)) for name in names)
+                self._is_begun = any(name.endswith(ARCHIVED_JOURNAL) for name in names)
+                self._is_full = FULL in names
             if self._is_full:
                 return
             wanted = [] if self._is_begun else [(base, self._path(f"{first_seq:012d}{ARCHIVED_SNAPSHOT}"))]
@@ -330,13 +334,6 @@ class Archive:
             yield
         except OSError as error:
             self.problem = f"the session's records could not be archived: {error.strerror or error}"
-
-    def _begin(self) -> None:
-        make_durable_dir(self._disk, self._paths.archive, within=self._paths.records)
-        names = self._disk.names(self._paths.archive)
-        self._blobs.aside_bytes += sum(self._size(self._path(name)) for name in names)
-        self._is_begun = any(name.endswith(ARCHIVED_JOURNAL) for name in names)
-        self._is_full = FULL in names
 
     def _path(self, name: str) -> str:
         return os.path.join(self._paths.archive, name)

@@ -302,19 +302,13 @@ def _is_row(row: Any) -> bool:
 
 
 def _machine_key(version: str) -> str | None:
-    """The circumstances under which a level works or does not; None where they cannot be told."""
+    """The circumstances under which a level works or does not, what this process is held to among them (in a container,
+    or in another sandbox); None where they cannot be told."""
     boot = boot_id()
     if boot is None or sys.platform == "win32":
         return None
-    parts = [version, boot, os.uname().release, str(os.geteuid()), *_own_restrictions()]
+    parts = [version, boot, os.uname().release, str(os.geteuid())]
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8", errors="replace") as status:
+        lines = [line.strip() for line in status if line.startswith(_TELLING)]
+        parts += [*lines, os.readlink("/proc/self/ns/user"), os.readlink("/proc/self/ns/mnt")]
     return _hash("\0".join(parts))
-
-
-def _own_restrictions() -> list[str]:
-    """The restrictions of this process itself: a host in a container, or in another sandbox."""
-    try:
-        with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
-            lines = [line.strip() for line in status if line.startswith(_TELLING)]
-        return [*lines, os.readlink("/proc/self/ns/user"), os.readlink("/proc/self/ns/mnt")]
-    except OSError:
-        return []

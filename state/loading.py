@@ -80,7 +80,9 @@ def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_byte
     journal_data, journal_problem = _read(disk, paths.journal)
     problem = snapshot_problem or journal_problem
     content = parse(journal_data or b"")
-    if data is None and problem is None and (journal_data is None or _never_begun(content) or _says_ended(content)):
+    last = fields_of_line(content.records[-1]) if content.records else {}
+    has_ended = last.get(KIND) in ("session_status", OPENED) and last.get("status") == ENDED
+    if data is None and problem is None and (journal_data is None or _never_begun(content) or has_ended):
         raise no_such(disk, paths)
     beside = _Beside(disk, paths, blobs, snapshot_limit_bytes)
     whole = mend(content, beside.older(), paths.session_id) if content.torn_bytes else None
@@ -263,11 +265,6 @@ def _never_begun(content: JournalContent) -> bool:
     if len(content.records) != 1 or content.torn_bytes:
         return False
     return content.records[0].seq == 1 or fields_of_line(content.records[0]).get(REOPENED) is True
-
-
-def _says_ended(content: JournalContent) -> bool:
-    last = fields_of_line(content.records[-1]) if content.records else {}
-    return last.get(KIND) in ("session_status", OPENED) and last.get("status") == ENDED
 
 
 def _check_owner(disk: Disk, paths: SessionPaths) -> bool:

@@ -28,7 +28,8 @@ def default_state_dir() -> str:
     if chosen:
         return os.path.abspath(expand_home(chosen))
     if _LINUX:  # as platformdirs says it; its import is a fortieth of a start
-        return os.path.join(_xdg("XDG_DATA_HOME", "~/.local/share"), APP_NAME)
+        base = os.environ.get("XDG_DATA_HOME", "")  # a relative one is ignored, by the specification
+        return os.path.join(base if os.path.isabs(base) else expand_home("~/.local/share"), APP_NAME)
     import platformdirs
 
     return expand_home(platformdirs.user_data_dir(APP_NAME, appauthor=False))
@@ -43,12 +44,6 @@ def expand_home(path: str) -> str:
             f"{path}: there is no home directory: set HOME, or {STATE_DIR_VARIABLE} to an absolute path for the state"
         )
     return expanded
-
-
-def _xdg(variable: str, default: str) -> str:
-    """A base directory of the XDG specification, which ignores a relative one."""
-    chosen = os.environ.get(variable, "")
-    return chosen if os.path.isabs(chosen) else expand_home(default)
 
 
 def is_session_id(name: str) -> bool:

@@ -263,33 +263,22 @@ def read_open_step(raw: dict[str, Any], message: bytes) -> OpenStep:
     """Return the open step of a snapshot, with the answers to its approvals; see `open_step_from`."""
     step = open_step_from(raw, message)
     for call, row in zip(step.calls, raw["calls"], strict=True):
-        call.answer = _answer_from(row)
+        if row.get("decision") is not None:  # without what the file has of the call anyway
+            of_the_call = {"callId": row["callId"], "approvalId": row.get("approvalId", "")}
+            said = {**row["decision"], **of_the_call, "arguments": row.get("editedArguments")}
+            answer = record_of("approval", said)
+            call.answer = answer if isinstance(answer, ApprovalAnswered) else None
     return step
-
-
-def _answer_from(raw: dict[str, Any]) -> ApprovalAnswered | None:
-    """A snapshot has the answer without what it has of the call anyway."""
-    decision = raw.get("decision")
-    if decision is None:
-        return None
-    said = {**decision, "callId": raw["callId"], "approvalId": raw.get("approvalId", "")}
-    answer = record_of("approval", said | {"arguments": raw.get("editedArguments")})
-    return answer if isinstance(answer, ApprovalAnswered) else None
-
-
-def _answer_to_json(answer: ApprovalAnswered | None) -> dict[str, Any] | None:
-    if answer is None:
-        return None
-    return {name: value for name, value in fields_of(answer).items() if name not in _OF_THE_CALL}
 
 
 def call_to_json(call: OpenCall) -> dict[str, Any]:
     """A call as it stands in records and snapshots, beside the message that names it; defaults are left out."""
+    answer = {} if call.answer is None else fields_of(call.answer)
     optional: dict[str, Any] = {
         **{attribute: getattr(call, attribute) for attribute in CALL_FIELDS},
         "result": None if call.result is None else orjson.Fragment(call.result),
         "approval_id": call.approval_id,
-        "decision": _answer_to_json(call.answer),
+        "decision": {name: one for name, one in answer.items() if name not in _OF_THE_CALL} or None,
         "edited_arguments": call.edited_arguments,
     }
     given = {name_in_files(one): value for one, value in optional.items() if value is not None and value is not False}

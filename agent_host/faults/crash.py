@@ -87,21 +87,17 @@ class Calls:
             self._die(PowerCut(f"before call {self.count}: {text}"))
         if self.count == plan.kill_before:
             self._die(Killed(f"before call {self.count}: {text}"))
-        return self._failure(text)
-
-    def end(self) -> None:
-        """Say that the call is over. Raises PowerCut where the plan has it."""
-        if self.count == self.faults.cut_after:
-            self._die(PowerCut(f"after call {self.log[-1].strip()}"))
-
-    def _failure(self, text: str) -> OSError | None:
-        plan = self.faults
         if plan.fail_call is None or self.count < plan.fail_call:
             return None
         if self.count > plan.fail_call and not plan.persistently:
             return None
         self.log[-1] += f" !! {errno.errorcode[plan.code]}"
         return OSError(plan.code, os.strerror(plan.code), text)
+
+    def end(self) -> None:
+        """Say that the call is over. Raises PowerCut where the plan has it."""
+        if self.count == self.faults.cut_after:
+            self._die(PowerCut(f"after call {self.log[-1].strip()}"))
 
     def _die(self, how: BaseException) -> None:
         self.log[-1] += f" !! {type(how).__name__} before it" if "before" in str(how) else " !! PowerCut after it"

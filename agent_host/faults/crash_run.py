@@ -225,7 +225,11 @@ class CrashRun:
         problems += _leftovers_of(self.folder, self.temporary)
         if self.reported is None or not os.path.exists(self.paths.result):
             return [*problems, "the session has no result"]
-        outcome = self._outcome(self.reported)
+        history = Path(self.paths.artifacts, "session_history").read_bytes()
+        patch = None if self._output == "json" else _patch_in(self.reported.err)
+        result = json.loads(Path(self.paths.result).read_bytes())
+        out, events = self.reported.out, self.events()
+        outcome = RunOutcome(self.workspace, result, json.loads(history), events, out, patch)
         found = (outcome.result["status"], outcome.result["text"])
         if found != (self.scenario.status, self.scenario.answer):
             problems.append(f"it ended with {found}")
@@ -233,12 +237,6 @@ class CrashRun:
         problems += _thread_problems(outcome)
         problems += self._usage_problems(outcome)
         return problems + self.scenario.check(outcome)
-
-    def _outcome(self, reported: Ended) -> RunOutcome:
-        history = Path(self.paths.artifacts, "session_history").read_bytes()
-        patch = None if self._output == "json" else _patch_in(reported.err)
-        result = json.loads(Path(self.paths.result).read_bytes())
-        return RunOutcome(self.workspace, result, json.loads(history), self.events(), reported.out, patch)
 
     def events(self) -> list[dict[str, Any]]:
         """The run log; a line that a kill cut off is left out."""

@@ -7,6 +7,7 @@ assert services.sessions["sess_1"].status == "active"
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import time
@@ -167,7 +168,9 @@ class MockServices(MockServer):
         self._expired.add(session_id)
 
     async def _handle(self, request: HttpRequest, reply: Reply) -> None:
-        body = _parse(request.body)
+        body = None
+        with contextlib.suppress(orjson.JSONDecodeError):
+            body = orjson.loads(request.body or b"null")
         self._requests.append(ServiceRequest(request.method, request.path, request.headers, body))
         if any(request.path.startswith(prefix) for prefix in self._hanging):
             await reply.await_client_end()
@@ -303,13 +306,6 @@ class MockServices(MockServer):
         ("/approvals", _approve),
         ("(/audit/events|/telemetry/events)", _take_events),
     )
-
-
-def _parse(body: bytes | None) -> Any:
-    try:
-        return orjson.loads(body or b"null")
-    except orjson.JSONDecodeError:
-        return None
 
 
 _MAX_ARTIFACT_BYTES = 50 * 1024 * 1024

@@ -191,7 +191,10 @@ class PromptCache:
         written = max((ends[mark].tokens for mark in marks if ends[mark].tokens >= self._minimum), default=0)
         for place in marks if has_marks else range(len(ends)):
             if ends[place].tokens >= self._minimum:
-                self._keep(ends[place].digest)
+                self._kept[ends[place].digest] = None
+                self._kept.move_to_end(ends[place].digest)
+        while len(self._kept) > _MAX_ENTRIES:
+            self._kept.popitem(last=False)
         for_an_hour = (ends[mark].tokens for mark in marks if pieces[mark].long)
         long = max((tokens for tokens in for_an_hour if tokens <= written), default=0)
         return Counts(ends[-1].tokens if ends else 0, read, max(0, written - read), max(0, long - read))
@@ -202,12 +205,6 @@ class PromptCache:
             if ends[place].digest in self._kept:
                 yield ends[place].tokens
                 return
-
-    def _keep(self, digest: bytes) -> None:
-        self._kept[digest] = None
-        self._kept.move_to_end(digest)
-        if len(self._kept) > _MAX_ENTRIES:
-            self._kept.popitem(last=False)
 
 
 class _Prefix(NamedTuple):

@@ -181,6 +181,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         raise BadRequest("messages: at least one message of the user is required")
     stream = payload.get("stream") is True
     newest = groups[-1]
+    results = [_text_of(message) for message in newest if message["role"] == "tool"]
     turn_index, position = progress(
         [call["id"] for call in message.get("tool_calls") or ()]
         for message in reversed(messages)
@@ -188,9 +189,9 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
     )
     system = (message for message in messages if message["role"] in ("system", "developer"))
     return RequestView(
-        session=session_of(headers, _text(groups[0][0].get("content"))),
+        session=session_of(headers, _text_of(groups[0][0])),
         model=model,
-        system="\n".join(_text(message.get("content")) for message in system),
+        system="\n".join(map(_text_of, system)),
         max_tokens=_max_tokens(payload),
         stream=stream,
         tools=tuple(_tool_name(number, tool) for number, tool in enumerate(array_in(payload, "tools"))),
@@ -198,8 +199,8 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         turn_index=turn_index,
         position=position,
         last_role="assistant" if newest[0]["role"] == "assistant" else "user",
-        last_text=_last_text(newest),
-        last_tool_error=any(_is_error(message) for message in newest),
+        last_text="\n".join([text.removeprefix(ERROR_MARK) for text in results] or map(_text_of, newest)),
+        last_tool_error=any(text.startswith(ERROR_MARK) for text in results),
         headers=headers,
         last_images=tuple(kind for message in newest for kind in _images(message.get("content"))),
         image_count=sum(1 for message in messages for _ in _images(message.get("content"))),
@@ -385,15 +386,6 @@ def _group(messages: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return groups
 
 
-def _last_text(group: Sequence[Mapping[str, Any]]) -> str:
-    results = [_text(message.get("content")).removeprefix(ERROR_MARK) for message in group if message["role"] == "tool"]
-    return "\n".join(results or [_text(message.get("content")) for message in group])
-
-
-def _is_error(message: Mapping[str, Any]) -> bool:
-    return message["role"] == "tool" and _text(message.get("content")).startswith(ERROR_MARK)
-
-
 def _images(content: Any) -> Iterator[str]:
     """The media types of the pictures in a message's content."""
     for part in content if isinstance(content, list) else ():
@@ -401,7 +393,8 @@ def _images(content: Any) -> Iterator[str]:
             yield found[1]
 
 
-def _text(content: Any) -> str:
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
     if isinstance(content, list):
         return "\n".join(part["text"] for part in content if part["type"] == "text")
     return content or ""
