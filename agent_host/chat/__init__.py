@@ -15,14 +15,12 @@ import select
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from agent_host.terminal import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from agent_host.chat.conversation import Conversation
 
 if sys.platform != "win32":
     import termios
@@ -40,11 +38,24 @@ class Choice(NamedTuple):
     line: str
 
 
+class Talk(Protocol):
+    """The conversation, as its face sees it."""
+
+    def submit(self, text: str) -> None:
+        """Take what was typed."""
+
+    def interrupt(self) -> bool:
+        """Stop the running task; False if nothing runs."""
+
+    def note(self, text: str) -> None:
+        """Say something."""
+
+
 class Face(abc.ABC):
     """See the module. `Console` is a live one, `PlainConsole` one that only appends; `fd` is where they write."""
 
-    chat: Conversation
-    """The conversation, which gets what is typed; see `attach`."""
+    chat: Talk
+    """Set before `run`."""
 
     def __init__(self, fd: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,10 +66,6 @@ class Face(abc.ABC):
         self._room.set()
         self._interrupted_at = 0.0
         self._writer = FrameWriter(fd, self._loop, self._on_idle)
-
-    def attach(self, chat: Conversation) -> None:
-        """Have a conversation."""
-        self.chat = chat
 
     @property
     def columns(self) -> int:

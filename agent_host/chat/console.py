@@ -114,6 +114,8 @@ class _PacedApplication(Application[None]):
 class Console(Face):
     """See the module; a `Face`. `source` and `fd` are the terminal's two ends."""
 
+    chat: Conversation
+
     def __init__(self, workspace: str, history: History, *, styled: bool, source: Input | None = None, fd: int = 1):
         super().__init__(fd)
         self._workspace = workspace
@@ -202,13 +204,9 @@ class Console(Face):
 
     # The program's side
 
-    def attach(self, chat: Conversation) -> None:
-        """See Face; its live lines are drawn."""
-        super().attach(chat)
-        self._live = LiveArea(chat)
-
     async def run(self) -> None:
         """See Face."""
+        self._live = LiveArea(self.chat)
         ticking = asyncio.ensure_future(self._tick())
         try:
             if not self._is_leaving:

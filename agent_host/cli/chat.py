@@ -88,9 +88,9 @@ async def _talk(namespace: argparse.Namespace, settings: Settings, workspace: st
         client_info={"name": "agent-host chat", "version": __version__},
     )
     conversation = Conversation(face, paper, Supervisor(starter), spec, records)
-    face.attach(conversation)
+    face.chat = conversation
     asyncio.get_running_loop().set_exception_handler(lambda _, context: conversation.report(context))
-    _take_signals(face)
+    _take_signals(face, conversation)
     face.print(paper.notice(f"agent-host {__version__} in {workspace}"))
     beginning = asyncio.ensure_future(_begin(namespace, conversation, starter.prepare))
     try:
@@ -147,10 +147,10 @@ async def _open(namespace: argparse.Namespace, conversation: Conversation) -> No
         conversation.submit(prompt)
 
 
-def _take_signals(face: Face) -> None:
+def _take_signals(face: Face, conversation: Conversation) -> None:
     def stop(number: int) -> None:
-        if face.chat.is_leaving:
-            face.chat.interrupt()
+        if conversation.is_leaving:
+            conversation.interrupt()
         elif number == signal.SIGINT and isinstance(face, PlainConsole):
             face.stop_or_leave()
         else:

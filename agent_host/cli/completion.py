@@ -122,17 +122,13 @@ def _operands_of(parser: argparse.ArgumentParser, name: str, place: int) -> Iter
     if place == 0 and name in COMMANDS_WITH_SESSION and actions[0].dest == "session_id":
         return _sessions()
     if actions[place].dest == "approval_id":
-        return _questions()
+        from agent_host.rpc.questions import open_questions
+
+        try:
+            return [str(row["approvalId"]) for row in open_questions(state_dir_from(None), lambda _: None)]
+        except (OSError, AgentHostError):
+            return ()
     return BUILT_IN if place == 0 and actions[0].metavar == "NAME" else ()
-
-
-def _questions() -> list[str]:
-    from agent_host.rpc.questions import open_questions
-
-    try:
-        return [str(row["approvalId"]) for row in open_questions(state_dir_from(None), lambda _: None)]
-    except (OSError, AgentHostError):
-        return []
 
 
 def _sessions() -> list[str]:

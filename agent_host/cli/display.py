@@ -261,8 +261,7 @@ class TextOutput(ProgressLines):
                 self._write_rendered(block)
             return
         self.clear()
-        if self._heartbeat is not None:
-            self._heartbeat.note_output()
+        self._heartbeat.note_output()
         self._write(text if not self._out.isatty() else defuse(text))
         self._in_text = True
 

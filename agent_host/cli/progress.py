@@ -57,7 +57,7 @@ class ProgressLines:
         self._held: deque[str] = deque()
         self._left_out = 0
         self._started = False
-        self._heartbeat = Heartbeat(self._clock, self._beat) if self._beats() else None
+        self._heartbeat = Heartbeat(self._clock, self._beat)
         self._view: LiveView | None = None
 
     def take(self, event: Event) -> None:
@@ -67,7 +67,7 @@ class ProgressLines:
             self.stop()
         elif not self._started:
             self._started = True
-            if self._heartbeat is not None:
+            if self._beats():
                 self._heartbeat.start()
         self._running.take(event)
         self._show(event)
@@ -87,11 +87,10 @@ class ProgressLines:
 
     def stop(self) -> None:
         """The task is over: no timer stays, and what waited for an answer is printed."""
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
+        self._heartbeat.stop()
         if self._view is not None:
             self._view.stop()
-        self._heartbeat = self._view = None
+        self._view = None
         self._asks = False
         self._release()
 
@@ -106,22 +105,16 @@ class ProgressLines:
     def _show(self, event: Event) -> None:
         kind = event.event_type
         if self._verbose:
-            self._show_thinking(event)
-        if kind is EventType.TOOL_OUTPUT_CHUNK and self._verbose:
-            self._take_output(event)
-        elif kind is EventType.TOOL_COMPLETED and self._verbose:
-            call_id = event.payload["toolCallId"]
-            if call_id in self._outputs:
-                self._print_output(call_id, self._outputs[call_id].end())
-        elif kind is EventType.TOOLS_UNAVAILABLE:
+            self._show_all(event)
+        if kind is EventType.TOOLS_UNAVAILABLE:
             self._put(self._stamp(f"  warning {escape(event.public_payload['message'], keep='')}"))
         elif kind is EventType.APPROVAL_REQUESTED:
             self.clear()
         elif kind is EventType.APPROVAL_RESOLVED:
             self._release()
 
-    def _show_thinking(self, event: Event) -> None:
-        """The lines that the event brings of what the model thinks; any other event ends the last of them."""
+    def _show_all(self, event: Event) -> None:
+        """What the event brings of the model's thoughts, which any other event ends, and of a command's output."""
         lines: list[str] = []
         if event.event_type is EventType.THINKING_CHUNK:
             self._thoughts = self._thoughts or OutputLines()
@@ -129,20 +122,23 @@ class ProgressLines:
         elif self._thoughts is not None:
             lines, self._thoughts = self._thoughts.end(), None
         self._print_lines(_THINKING, "  model   thinks", lines)
-
-    def _take_output(self, event: Event) -> None:
-        call_id = event.payload["toolCallId"]
-        if call_id not in self._running.calls:
+        call_id = event.payload.get("toolCallId", "")
+        if event.event_type is EventType.TOOL_OUTPUT_CHUNK:
+            lines = self._take_output(event)
+        elif event.event_type is EventType.TOOL_COMPLETED and call_id in self._outputs:
+            lines = self._outputs[call_id].end()
+        else:
             return
-        payload = event.public_payload
-        lines = self._outputs.setdefault(call_id, OutputLines()).add(payload["stream"], payload["text"])
-        if self._verbose:
-            self._print_output(call_id, lines)
-        elif self._view is not None:
-            self._view.note_output(call_id)
-
-    def _print_output(self, call_id: str, lines: list[str]) -> None:
         self._print_lines(call_id, f"  output  {self._running.label(call_id)}", lines)
+
+    def _take_output(self, event: Event) -> list[str]:
+        """The lines that a piece of output completes; none of a call that is not known."""
+        call_id, payload = event.payload["toolCallId"], event.public_payload
+        if call_id not in self._running.calls:
+            return []
+        if self._view is not None:
+            self._view.note_output(call_id)
+        return self._outputs.setdefault(call_id, OutputLines()).add(payload["stream"], payload["text"])
 
     def _print_lines(self, source: str, title: str, lines: list[str]) -> None:
         """The lines, under a title where their source was not the last to print."""
@@ -160,20 +156,16 @@ class ProgressLines:
         """Print `text`, lines with their ends; while a question stands on the terminal, behind its answer."""
         self._printed_last = None
         if self._is_asking():
-            self._hold(text)
+            self._held.append(text)
+            while len(self._held) > 1 and sum(map(len, self._held)) > _MAX_HELD_CHARS:
+                self._left_out += self._held.popleft().count("\n")
             return
         self.clear()
         put(self._progress, text)
-        if self._heartbeat is not None:
-            self._heartbeat.note_output()
+        self._heartbeat.note_output()
 
     def _is_asking(self) -> bool:
         return self._asks and any(call.asked for call in self._running.calls.values())
-
-    def _hold(self, text: str) -> None:
-        self._held.append(text)
-        while len(self._held) > 1 and sum(map(len, self._held)) > _MAX_HELD_CHARS:
-            self._left_out += self._held.popleft().count("\n")
 
     def _release(self) -> None:
         if self._held and not self._is_asking():

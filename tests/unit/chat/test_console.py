@@ -87,7 +87,7 @@ async def keyboard(workspace: Path) -> AsyncIterator[Keyboard]:
         )
         spec = SessionSpec([], {}, os.fspath(workspace))
         nobody = cast("Any", None)  # no session is opened here
-        console.attach(Conversation(console, Paper(lambda: 80, styled=False), nobody, spec, nobody))
+        console.chat = Conversation(console, Paper(lambda: 80, styled=False), nobody, spec, nobody)
         running = asyncio.ensure_future(console.run())
         try:
             yield Keyboard(console, running, keys, drawn)
