@@ -80,9 +80,7 @@ def tokens_in_words(used: Mapping[str, Any], *, cache_last: bool = False) -> str
     came, said = f"{used['inputTokens']} tokens in", f"{used['outputTokens']} out"
     words = f"{came}, {said}{cache}" if cache_last else f"{came}{cache}, {said}"
     cost = used.get("cost")
-    return words if cost is None else f"{words}, {_amount(cost)} {used.get('costCurrency', '')}"
-
-
-def _amount(cost: float) -> str:
-    """More digits the smaller it is."""
-    return f"{cost:.{2 if cost >= 1 else 4 if cost >= 0.01 else 6}f}"
+    if cost is None:
+        return words
+    digits = 2 if cost >= 1 else 4 if cost >= 0.01 else 6
+    return f"{words}, {cost:.{digits}f} {used.get('costCurrency', '')}"

@@ -157,18 +157,14 @@ def _lies_in(path: str, root: str) -> bool:
 def _place_of(name: str) -> str | None:
     """The place of the module `name`, found or to be found: a package's directory, or a file."""
     module = sys.modules.get(name)
-    spec = getattr(module, "__spec__", None) if module is not None else _found(name)
+    if module is None:
+        found = (finder.find_spec(name, None) for finder in sys.meta_path)
+        spec = next((one for one in found if one is not None), None)
+    else:
+        spec = getattr(module, "__spec__", None)
     if spec is not None and spec.submodule_search_locations:
         return next(iter(spec.submodule_search_locations))
     return getattr(module, "__file__", None) if spec is None else spec.origin
-
-
-def _found(name: str) -> "ModuleSpec | None":
-    for finder in sys.meta_path:
-        spec = finder.find_spec(name, None)
-        if spec is not None:
-            return spec
-    return None
 
 
 class _OwnPackages:

@@ -217,7 +217,14 @@ class FrameWriter:
             if data is None:
                 return
             began = time.monotonic()
-            self._put(data)
+            view = memoryview(data)
+            while view and not self.has_failed and not self._is_closed:
+                try:
+                    view = view[os.write(self._fd, view[:_PIECE_BYTES]) :]
+                except BlockingIOError:
+                    select.select((), (self._fd,), (), 1.0)
+                except OSError:
+                    self.has_failed = True
             with self._changed:
                 self.took_s = time.monotonic() - began
                 added = (self._frame or b"")[len(data) :]
@@ -226,16 +233,6 @@ class FrameWriter:
             if self._frame is None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._on_idle)
-
-    def _put(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view and not self.has_failed and not self._is_closed:
-            try:
-                view = view[os.write(self._fd, view[:_PIECE_BYTES]) :]
-            except BlockingIOError:
-                select.select((), (self._fd,), (), 1.0)
-            except OSError:
-                self.has_failed = True
 
 
 class PlainConsole(Face):

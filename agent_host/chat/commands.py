@@ -348,7 +348,13 @@ class Questions:
         approval_id = payload["approvalId"]
         if self._waiting.pop(approval_id, None) is None:
             return
-        self._chat.note(_answer_in_words(payload))
+        by = payload.get("answeredBy", "chat")
+        elsewhere = "" if by == "chat" else f" (answered by {one_line(str(by), 40)})"
+        if payload["decision"] == "approved":
+            scope = {"task": " for this task", "session": " for this session"}.get(payload["scope"], "")
+            self._chat.note(f"allowed{scope}{', as edited' if payload.get('edited') else ''}{elsewhere}")
+        else:
+            self._chat.note(one_line(f"denied: {payload.get('reason', '')}{elsewhere}", 2000))
         if self._asked == approval_id:
             self._stop()
         self._go_on()
@@ -513,12 +519,3 @@ class Questions:
                     return {"decision": "denied", "reason": "declined at the terminal"}
                 problem = take(field, line, content)
         return {"decision": "approved", "arguments": content}
-
-
-def _answer_in_words(payload: Mapping[str, Any]) -> str:
-    by = payload.get("answeredBy", "chat")
-    elsewhere = "" if by == "chat" else f" (answered by {one_line(str(by), 40)})"
-    if payload["decision"] != "approved":
-        return one_line(f"denied: {payload.get('reason', '')}{elsewhere}", 2000)
-    scope = {"task": " for this task", "session": " for this session"}.get(payload["scope"], "")
-    return f"allowed{scope}{', as edited' if payload.get('edited') else ''}{elsewhere}"

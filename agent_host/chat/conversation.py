@@ -212,13 +212,12 @@ class Conversation:
         force = stopped == task_id
         self._stopped = (task_id, now)
         self.note("ending the running tools" if force else "stopping at the next safe point; Esc again ends its tools")
-        self.spawn(self._cancel(task_id, force=force))
+        self.spawn(self._cancel(self.session, task_id, force=force))
         return True
 
-    async def _cancel(self, task_id: str, *, force: bool) -> None:
-        if self.session is not None:
-            with contextlib.suppress(*_FAILURES):  # it has ended meanwhile
-                await self.session.request("CancelTask", {"taskId": task_id, "force": force})
+    async def _cancel(self, session: SupervisedSession, task_id: str, *, force: bool) -> None:
+        with contextlib.suppress(*_FAILURES):  # it has ended meanwhile
+            await session.request("CancelTask", {"taskId": task_id, "force": force})
 
     async def _set_aside(self) -> None:
         """Cancel the task that a pause left open: the prompt takes its place."""

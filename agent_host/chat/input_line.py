@@ -118,16 +118,11 @@ class PromptHistory(History):
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             if os.path.exists(self._path) and os.path.getsize(self._path) > _MOST_BYTES:
-                self._shorten()
-            fd = open_regular(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            with open(fd, "ab") as file:
+                kept = self._read()[-_KEPT_BYTES:].partition(_END)[2]
+                with open(open_regular(self._path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+                    file.write(kept.encode("utf-8", "replace"))
+            with open(open_regular(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
                 file.write(text.encode("utf-8", "replace"))
-
-    def _shorten(self) -> None:
-        kept = self._read()[-_KEPT_BYTES:].partition(_END)[2]
-        fd = open_regular(self._path, os.O_WRONLY | os.O_TRUNC)
-        with open(fd, "wb") as file:
-            file.write(kept.encode("utf-8", "replace"))
 
     def _read(self) -> str:
         try:

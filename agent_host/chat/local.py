@@ -228,13 +228,8 @@ class LocalRecords:
 
 
 def _line(row: StoredSession) -> str:
-    age = _age(row.updated_at)
+    age = ""
+    with contextlib.suppress(ValueError):
+        seconds = (datetime.now(UTC) - datetime.fromisoformat(row.updated_at)).total_seconds()
+        age = next((f"{int(seconds // size)}{unit}" for unit, size in _UNITS if seconds >= size), "now")
     return one_line(f"{row.verdict:<11} {age:>4}  {row.title or '(no prompt)'}  {row.workspace}", 1000)
-
-
-def _age(timestamp: str) -> str:
-    try:
-        seconds = (datetime.now(UTC) - datetime.fromisoformat(timestamp)).total_seconds()
-    except ValueError:
-        return ""
-    return next((f"{int(seconds // size)}{unit}" for unit, size in _UNITS if seconds >= size), "now")

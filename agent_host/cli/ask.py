@@ -29,7 +29,7 @@ from agent_host.terminal import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from agent_host import ApprovalRequest, Form
 
@@ -95,8 +95,8 @@ class Terminal:
         """The answer to one request; see `agent_host.Approve`."""
         async with self._turn:
             if self._ended:
-                return _deny("the input has ended, so nobody can approve it")
-            put(sys.stderr, "".join(_print_lines(request.to_payload())))
+                return ApprovalAnswer(False, "the input has ended, so nobody can approve it")
+            self._print(request.to_payload())
             wait_s = request.timeout_s or self._timeout_s
             try:
                 async with asyncio.timeout(wait_s):
@@ -108,18 +108,26 @@ class Terminal:
                 put(sys.stderr, "".join(f"\n{escape(str(said), keep='')}" for said in error.args) + "\n")
                 raise
 
+    def _print(self, payload: Mapping[str, Any]) -> None:
+        styled, text = wants_style(), "\n"
+        for line in lines_of_question(payload):
+            words = line.text.lstrip(" ")
+            indent = line.text[: len(line.text) - len(words)]
+            text += f"{indent}{line.colour}{words}{PLAIN}\n" if styled and line.colour else f"{line.text}\n"
+        put(sys.stderr, text)
+
     async def _ask(self) -> ApprovalAnswer:
         _drop_typed()
         asked_at, wrong = time.monotonic(), ""
         while True:
             line = await self._read_line(wrong + _QUESTION, asked_at)
             if line is None:
-                return _deny("the input ended before anybody approved it")
+                return ApprovalAnswer(False, "the input ended before anybody approved it")
             key = line.strip().lower()
             if key in _KEYS:
                 return ApprovalAnswer(True, "approved at the terminal", scope=_KEYS[key])
             if key in ("n", "no"):
-                return _deny("denied at the terminal")
+                return ApprovalAnswer(False, "denied at the terminal")
             wrong = f"{escape(key[:_SHOWN_CHARS], keep='')!r} is none of y, t, s and n. " if key else ""
 
     async def _fill(self, form: Form) -> ApprovalAnswer:
@@ -130,17 +138,17 @@ class Terminal:
             key = await self._read_line(question_of(form), asked_at)
             key = None if key is None else key.strip().lower()
         if key in ("n", "no"):
-            return _deny("declined at the terminal")
+            return ApprovalAnswer(False, "declined at the terminal")
         content: dict[str, Any] = {}
         for field in form.fields if key is not None else ():
             problem: str | None = ""
             while problem is not None and key is not None:
                 key = await self._read_line(prompt_of(field, problem), asked_at)
                 if key is not None and key.strip() == DECLINES:
-                    return _deny("declined at the terminal")
+                    return ApprovalAnswer(False, "declined at the terminal")
                 problem = None if key is None else take(field, key, content)
         if key is None:
-            return _deny("the input ended before anybody answered it")
+            return ApprovalAnswer(False, "the input ended before anybody answered it")
         return ApprovalAnswer(True, "answered at the terminal", arguments=content)
 
     async def _read_line(self, prompt: str, asked_at: float) -> str | None:
@@ -165,16 +173,3 @@ class Terminal:
             self._reader = threading.Thread(target=read_lines, args=(sys.stdin.fileno(), hand_over), daemon=True)
             self._reader.start()
         return await self._lines.get()
-
-
-def _deny(reason: str) -> ApprovalAnswer:
-    return ApprovalAnswer(False, reason)
-
-
-def _print_lines(payload: Mapping[str, Any]) -> Iterator[str]:
-    styled = wants_style()
-    yield "\n"
-    for line in lines_of_question(payload):
-        text = line.text.lstrip(" ")
-        indent = line.text[: len(line.text) - len(text)]
-        yield f"{indent}{line.colour}{text}{PLAIN}\n" if styled and line.colour else f"{line.text}\n"

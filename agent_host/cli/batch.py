@@ -53,7 +53,12 @@ def batch(namespace: argparse.Namespace) -> int:
     if not settings.llm.gateway:
         raise UsageError(f"no LLM gateway: {NO_GATEWAY}")
     policy_of_options(namespace)
-    _check_policies(tasks, namespace, line.source.state_dir)
+    for name in dict.fromkeys(task.policy for task in tasks if task.policy):
+        flags = {**settings_of_options(namespace), "host.policy": name}
+        try:
+            policy_to_try(flags, workspace=os.getcwd(), state_dir=line.source.state_dir)
+        except PolicyBundleInvalid as error:
+            raise UsageError(f"policy {name}: {error}") from error
     _check_prices(tasks, namespace, settings, line.source.state_dir)
     out = os.path.abspath(namespace.out or f"{namespace.file}.out")
     jobs = namespace.jobs or _jobs_of_this_machine()
@@ -215,15 +220,6 @@ def _launch(namespace: argparse.Namespace, line: CommandLine, settings: Settings
         namespace.keep,
         (),
     )
-
-
-def _check_policies(tasks: Sequence[BatchTask], namespace: argparse.Namespace, state_dir: str) -> None:
-    flags = settings_of_options(namespace)
-    for name in dict.fromkeys(task.policy for task in tasks if task.policy):
-        try:
-            policy_to_try({**flags, "host.policy": name}, workspace=os.getcwd(), state_dir=state_dir)
-        except PolicyBundleInvalid as error:
-            raise UsageError(f"policy {name}: {error}") from error
 
 
 def _check_prices(

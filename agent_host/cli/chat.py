@@ -49,7 +49,10 @@ def chat(namespace: argparse.Namespace) -> int:
     if not with_provider(settings).llm.gateway:
         if not agrees("No LLM provider is set up. Set one up now?"):
             raise UsageError("no LLM provider is set up: `agent-host init` does that")
-        code = _init(namespace)
+        from agent_host.cli.init import init
+
+        given = {"provider": None, "model": None, "gateway": None, "key_env": None, "yes": False}
+        code = init(argparse.Namespace(**given, state_dir=namespace.state_dir))
         if code != exit_codes.COMPLETED:
             return code
         line = CommandLine(namespace)
@@ -64,13 +67,6 @@ def chat(namespace: argparse.Namespace) -> int:
         place = "" if is_default_state_dir(state_dir) else f" --state-dir {state_dir}"
         notice(f"to go on: agent-host chat --session {left}{place}")
     return exit_codes.COMPLETED
-
-
-def _init(namespace: argparse.Namespace) -> int:
-    from agent_host.cli.init import init
-
-    given = {"provider": None, "model": None, "gateway": None, "key_env": None, "yes": False}
-    return init(argparse.Namespace(**given, state_dir=namespace.state_dir))
 
 
 async def _talk(namespace: argparse.Namespace, settings: Settings, workspace: str, state_dir: str) -> str | None:

@@ -60,7 +60,11 @@ class Display:
         # For a CI runner stdout is one of `cli.runner_log`, which these lines go past.
         clean = getattr(sys.stdout.buffer, "clean", None)
         self._lines = JsonLines(sys.stdout.buffer, clean=clean) if form == "jsonl" else None
-        self.marks = _marks(self._progress.flush)
+        self.marks: StepMarks | None = None
+        if os.environ.get(GITHUB) or os.environ.get(GITLAB):
+            from agent_host.cli.pipeline import StepMarks  # what no other run needs
+
+            self.marks = StepMarks(self._progress.flush)
         self._result: bytes | None = None
         self._refused: Exception | None = None
         self.lost_file = False
@@ -134,15 +138,6 @@ class Display:
         _tell_denied(result.details["deniedApprovals"], resume_command)
         if result.unfinished and resume_command is not None:
             notice(f"resume with: {resume_command}")
-
-
-def _marks(flush: Callable[[], None]) -> StepMarks | None:
-    """Marks for the CI runner that shows the log, where it knows such."""
-    if not (os.environ.get(GITHUB) or os.environ.get(GITLAB)):
-        return None
-    from agent_host.cli.pipeline import StepMarks
-
-    return StepMarks(flush)
 
 
 def _tell_denied(denied: list[dict[str, Any]], resume_command: str | None) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agent_host.cli import exit_codes, notice
 from agent_host.cli.ask import Terminal, agrees, can_ask
 from agent_host.cli.display import Display
-from agent_host.cli.outputs import take_away
+from agent_host.cli.outputs import OutputFiles, take_away
 from agent_host.cli.shared import CommandLine, RunOrder, SessionQuestions, TimeLimit, on_signals
 from agent_host.errors import (
     CheckpointWriteFailed,
@@ -68,7 +68,8 @@ def run(namespace: argparse.Namespace) -> int:
     line.order = order
     if namespace.or_resume and namespace.session_id is None:
         raise UsageError("--or-resume needs --session-id ID: the id says which session is meant")
-    with contextlib.closing(line.open_outputs()):
+    with contextlib.closing(OutputFiles(namespace)) as files:
+        line.outputs = files or None
         if not namespace.or_resume:
             return _start(line, prompt)
         return _start_or_resume(line, namespace.session_id, prompt)
@@ -137,21 +138,17 @@ def resume(namespace: argparse.Namespace) -> int:
     line = CommandLine(namespace, TimeLimit(namespace.timeout))
     if namespace.stdin and namespace.prompt is None:
         raise UsageError("--stdin goes with a prompt: resume SESSION_ID PROMPT --stdin")
-    with contextlib.closing(line.open_outputs()):
-        return _resume(line, namespace)
-
-
-def _resume(line: CommandLine, namespace: argparse.Namespace) -> int:
-    state_dir = line.source.state_dir
-    if namespace.session_id is not None:
-        session_id = session_id_of(state_dir, namespace.session_id)
-        if namespace.prompt is None:
-            return _go_on(line, session_id)
-        return _go_on(line, session_id, _prompt(namespace.prompt, with_input=namespace.stdin))
-    newest = newest_resumable(state_dir, notice)
-    if newest is None:
-        raise SessionNotFound(f"there is no session to resume under {state_dir}")
-    return _go_on(line, newest)
+    with contextlib.closing(OutputFiles(namespace)) as files:
+        line.outputs, state_dir, prompt = files or None, line.source.state_dir, None
+        if namespace.session_id is None:
+            session_id = newest_resumable(state_dir, notice)
+            if session_id is None:
+                raise SessionNotFound(f"there is no session to resume under {state_dir}")
+        else:
+            session_id = session_id_of(state_dir, namespace.session_id)
+            if namespace.prompt is not None:
+                prompt = _prompt(namespace.prompt, with_input=namespace.stdin)
+        return _go_on(line, session_id, prompt)
 
 
 def _go_on(line: CommandLine, session_id: str, prompt: str | None = None) -> int:

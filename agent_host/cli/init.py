@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.host.first_provider import ConfigurationChange, Plan
-    from agent_host.host.machine_checks import Check
 
 _LINE_BYTES = 4096
 _BY_URL = "another one, by its URL"
@@ -203,10 +202,8 @@ def doctor(namespace: argparse.Namespace) -> int:
         rows = [{name: value for name, value in check._asdict().items() if value is not None} for check in checks]
         answer(json.dumps({"ok": all(check.ok is not False for check in checks), "checks": rows}, indent=2) + "\n")
     else:
-        answer("".join(map(_render, checks)))
+        for check in checks:
+            lines = () if check.scope is None else scope_in_words(check.scope).splitlines()
+            answer(f"{_MARKS[check.ok]}  {check.name:10} {check.found}\n")
+            answer("".join(f"      {line}\n" for line in lines))
     return exit_codes.FAILED if any(check.ok is False for check in checks) else exit_codes.COMPLETED
-
-
-def _render(check: Check) -> str:
-    lines = () if check.scope is None else scope_in_words(check.scope).splitlines()
-    return f"{_MARKS[check.ok]}  {check.name:10} {check.found}\n" + "".join(f"      {line}\n" for line in lines)

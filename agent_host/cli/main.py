@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         runner_log.install()
     if arguments == ["--version"]:
-        return _print_version()
+        return 0 if put(sys.stdout, f"agent-host {__version__}\n") is None else _INTERNAL
     import signal
 
     # An exception in the middle of an extension module's initialisation can crash the interpreter, and nothing that is
@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _call(parse(arguments))
     finally:
-        _flush()
+        for stream in (sys.stdout, sys.stderr):
+            flush(stream)
 
 
 def _prepare_streams() -> None:
@@ -66,11 +67,6 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _print_version() -> int:
-    refused = put(sys.stdout, f"agent-host {__version__}\n")
-    return 0 if refused is None else _INTERNAL
-
-
 def _call(chosen: argparse.Namespace) -> int:
     try:
         module, _, function = chosen.command.partition(":")
@@ -84,11 +80,6 @@ def _call(chosen: argparse.Namespace) -> int:
         from agent_host.cli.exit_codes import report
 
         return report(error)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        flush(stream)
 
 
 if __name__ == "__main__":

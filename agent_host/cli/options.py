@@ -55,7 +55,9 @@ class _OneLineParser(argparse.ArgumentParser):
         words = [] if args is None else list(args)
         unknown = [word for word in words if self._is_unknown_option(word, words)]
         if unknown:
-            self.error("; ".join(self._say_unknown(word) for word in unknown))
+            names = [word.partition("=")[0] for word in unknown]
+            known = self._option_string_actions
+            self.error("; ".join(f"unknown option {name}{_near(name, known)}" for name in names))
         found, extra = super().parse_known_args(words, namespace)
         if extra:
             self.error(f"there is one argument too many: {extra[0]}")
@@ -73,10 +75,6 @@ class _OneLineParser(argparse.ArgumentParser):
         if self._subparsers is not None and any(not one.startswith("-") for one in before):
             return False
         return word.partition("=")[0] not in known
-
-    def _say_unknown(self, word: str) -> str:
-        name = word.partition("=")[0]
-        return f"unknown option {name}{_near(name, self._option_string_actions)}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

@@ -49,11 +49,12 @@ class OutputFile:
                 raise IsADirectoryError(0, "it is a directory")
             if _BY_DESCRIPTOR:
                 self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            found = self._status()
-            if found is not None and stat.S_ISDIR(found.st_mode):
-                raise IsADirectoryError(0, "it is a directory")
-            if found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
-                raise OSError(0, "it is no regular file, and would be replaced by one")
+            with contextlib.suppress(FileNotFoundError):
+                mode = os.stat(self._place(self._name), dir_fd=self._folder, follow_symlinks=False).st_mode
+                if stat.S_ISDIR(mode):
+                    raise IsADirectoryError(0, "it is a directory")
+                if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                    raise OSError(0, "it is no regular file, and would be replaced by one")
             if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(0, "its directory cannot be written to")
         except OSError as error:
@@ -98,12 +99,6 @@ class OutputFile:
 
     def _place(self, name: str) -> str:
         return name if self._folder is not None else os.path.join(self._base, name)
-
-    def _status(self) -> os.stat_result | None:
-        try:
-            return os.stat(self._place(self._name), dir_fd=self._folder, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
 
 
 def check_apart(files: Iterable[OutputFile], namespace: argparse.Namespace) -> None:

@@ -119,23 +119,20 @@ def junit_of(
     a skipped one for each call that was denied. A command's exit code is text: a test that is red on the way to green
     fails nothing."""
     details = result.details
-    cases: list[Element] = []
     task = _case("agent-host", f"task: {one_line(prompt, _LINE_BYTES)}", details["durationMs"])
     if exit_code:
-        how = "" if resume is None else f"\ncontinue with: {resume}"
-        failure = SubElement(task, "failure", message=_xml(f"exit code {exit_code}: {title_of_end(details)}"))
-        failure.text = _xml(f"{result.message or ''}{how}")
-    SubElement(task, "system-out").text = _xml(result.text[:_TEXT_CHARS])
-    cases.append(task)
+        failure = _add(task, "failure", message=f"exit code {exit_code}: {title_of_end(details)}")
+        failure.text = _xml((result.message or "") + ("" if resume is None else f"\ncontinue with: {resume}"))
+    _add(task, "system-out", result.text[:_TEXT_CHARS])
+    cases = [task]
     for item in items:
+        duration_ms = item.get("latencyMs", 0)
         if item.get("status") == "denied":
-            case = _case("agent-host.denied", f"{item['toolName']} {_subject(item)}", item.get("latencyMs", 0))
-            SubElement(case, "skipped", message=_xml(one_line(_why(item), _TEXT_CHARS)))
-            cases.append(case)
+            cases.append(_case("agent-host.denied", f"{item['toolName']} {_subject(item)}", duration_ms))
+            _add(cases[-1], "skipped", message=one_line(_why(item), _TEXT_CHARS))
         elif is_command(item):
-            case = _case("agent-host.command", _subject(item), item.get("latencyMs", 0))
-            SubElement(case, "system-out").text = _xml(f"{_outcome(item)}\n{item.get('output', '')[:_TEXT_CHARS]}")
-            cases.append(case)
+            cases.append(_case("agent-host.command", _subject(item), duration_ms))
+            _add(cases[-1], "system-out", f"{_outcome(item)}\n{item.get('output', '')[:_TEXT_CHARS]}")
     return _document("agent-host", cases, details["durationMs"], id=result.session_id)
 
 
@@ -153,19 +150,15 @@ def junit_of_policy(policy: str, cases: Iterable[Tested]) -> bytes:
     for one in cases:
         row = _case("agent-host.policy", one.name, 0)
         if one.problem:
-            SubElement(row, "error" if one.error else "failure", message=_xml(one.problem))
+            _add(row, "error" if one.error else "failure", message=one.problem)
         rows.append(row)
     return _document(f"policy {policy}", rows, 0)
 
 
 def _document(name: str, cases: Sequence[Element], duration_ms: int, **more: str) -> bytes:
-    counts = {
-        "tests": str(len(cases)),
-        "failures": str(sum(case.find("failure") is not None for case in cases)),
-        "errors": str(sum(case.find("error") is not None for case in cases)),
-        "skipped": str(sum(case.find("skipped") is not None for case in cases)),
-        "time": f"{duration_ms / 1000:.3f}",
-    }
+    kinds = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+    found = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in kinds}
+    counts = {"tests": str(len(cases)), **found, "time": f"{duration_ms / 1000:.3f}"}
     suites = Element("testsuites", {"name": _xml(name), **counts})
     suite = SubElement(suites, "testsuite", {"name": _xml(name), **more, **counts})
     suite.extend(cases)
@@ -175,6 +168,12 @@ def _document(name: str, cases: Sequence[Element], duration_ms: int, **more: str
 
 def _case(classname: str, name: str, duration_ms: int) -> Element:
     return Element("testcase", classname=classname, name=_xml(name), time=f"{duration_ms / 1000:.3f}")
+
+
+def _add(case: Element, tag: str, text: str | None = None, **attributes: str) -> Element:
+    child = SubElement(case, tag, {name: _xml(value) for name, value in attributes.items()})
+    child.text = None if text is None else _xml(text)
+    return child
 
 
 def _xml(text: str) -> str:

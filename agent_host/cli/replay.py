@@ -156,11 +156,7 @@ def _line_of_growth(row: Growth) -> str:
     mark = "over" if row.is_over else "ok  "
     figures = [("token equivalents", row.cost.equivalents, row.before and row.before.equivalents)]
     figures.append(("in the first request", row.cost.first_request, row.before and row.before.first_request))
-    words = ", ".join(f"{now:,} {what}{_change(now, then)}" for what, now, then in figures)
-    return f"{mark}  {escape(row.name, keep='')}: {words}\n"
-
-
-def _change(now: int, then: int | None) -> str:
-    if not then:
-        return ""
-    return f" ({(now - then) / then:+.1%} of {then:,})"
+    words = []
+    for what, now, then in figures:
+        words.append(f"{now:,} {what}" + (f" ({(now - then) / then:+.1%} of {then:,})" if then else ""))
+    return f"{mark}  {escape(row.name, keep='')}: {', '.join(words)}\n"

@@ -59,7 +59,8 @@ def install() -> None:
 def give_github(stream: TextIO, command: GithubCommand, message: str = "", **properties: str | int) -> None:
     """Give the runner of GitHub a command on `stream`, on a line of its own. Nothing happens on a stream that is not
     one of `install`."""
-    shown = ",".join(f"{name}={_escape_property(str(value))}" for name, value in properties.items())
+    given = {name: _escape_data(str(value)) for name, value in properties.items()}
+    shown = ",".join(f"{name}={value.replace(':', '%3A').replace(',', '%2C')}" for name, value in given.items())
     _write_raw(stream, f"::{command}{' ' if shown else ''}{shown}::{_escape_data(message)}\n")
 
 
@@ -83,10 +84,6 @@ def _escape_data(text: str) -> str:
     text = escape(text.replace("\r\n", "\n"), keep="\n\t")
     text = _join(text, _ends_of_markers(text), lambda char: f" {char}")
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _escape_property(text: str) -> str:
-    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _write_raw(stream: TextIO, line: str) -> None:

@@ -40,7 +40,11 @@ _ROWS = 20
 def sessions(namespace: argparse.Namespace) -> int:
     """`agent-host sessions`, newest first; `sessions rm ID` removes one."""
     if namespace.verb is not None:
-        return _remove(namespace)
+        if namespace.session_id is None:
+            raise UsageError("sessions rm needs the whole id of a session: sessions rm ID")
+        remove_session(state_dir_of(namespace), namespace.session_id, resumable=bool(namespace.resumable))
+        answer(f"removed {namespace.session_id}\n")
+        return exit_codes.COMPLETED
     if prunes(namespace):
         return prune(namespace)
     state_dir = state_dir_of(namespace)
@@ -58,14 +62,6 @@ def _lines(shown: list[StoredSession], count: int, state_dir: str) -> Iterator[s
         yield f"no sessions under {state_dir}\n"
     if count > len(shown):
         yield f"[… {count - len(shown)} more; --limit 0 shows all]\n"
-
-
-def _remove(namespace: argparse.Namespace) -> int:
-    if namespace.session_id is None:
-        raise UsageError("sessions rm needs the whole id of a session: sessions rm ID")
-    remove_session(state_dir_of(namespace), namespace.session_id, resumable=bool(namespace.resumable))
-    answer(f"removed {namespace.session_id}\n")
-    return exit_codes.COMPLETED
 
 
 def _line(one: StoredSession, now: datetime) -> str:
@@ -221,10 +217,11 @@ _WHO = {
 
 def approvals(namespace: argparse.Namespace) -> int:
     """List the open questions; exit 1 where a live session does not say its own."""
-    state_dir, problems = state_dir_of(namespace), _Problems()
-    found = questions.open_questions(state_dir, problems.add)
+    state_dir, problems = state_dir_of(namespace), list[str]()
+    found = questions.open_questions(state_dir, problems.append)
+    _tell(problems)
     answer_in(namespace.output, found, map(_question, found) if found else f"no open questions under {state_dir}\n")
-    return exit_codes.FAILED if problems.any else exit_codes.COMPLETED
+    return exit_codes.FAILED if problems else exit_codes.COMPLETED
 
 
 def approve(namespace: argparse.Namespace) -> int:
@@ -239,10 +236,11 @@ def deny(namespace: argparse.Namespace) -> int:
 
 
 def _decide(namespace: argparse.Namespace, given: Mapping[str, Any]) -> int:
-    state_dir, approval_id, problems = state_dir_of(namespace), namespace.approval_id, _Problems()
-    told = questions.answer(state_dir, {"approvalId": approval_id, **given}, problems.add)
+    state_dir, approval_id, problems = state_dir_of(namespace), namespace.approval_id, list[str]()
+    told = questions.answer(state_dir, {"approvalId": approval_id, **given}, problems.append)
+    _tell(problems)
     shown = escape(approval_id, keep="")
-    if told is None and problems.any:
+    if told is None and problems:
         return exit_codes.FAILED
     if told is None:
         notice(f"error: no live session under {state_dir} asks {shown}: `agent-host approvals` lists what is open")
@@ -265,12 +263,9 @@ def _question(row: Mapping[str, Any]) -> str:
     return f"{escape(head, keep='')}\n  session {row['sessionId']}, task {escape(str(row['taskId']), keep='')}\n"
 
 
-class _Problems:
-    def __init__(self) -> None:
-        self.any = False
-
-    def add(self, line: str) -> None:
-        self.any = True
+def _tell(problems: list[str]) -> None:
+    """Name the sessions that did not answer."""
+    for line in problems:
         notice(f"error: {one_line(line)}")
 
 
@@ -339,13 +334,12 @@ def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator
 def _text(items: list[Item], turns: Mapping[str, dict[str, Any]], *, whole: bool) -> Iterator[str]:
     for step, of_step in groupby(items, key=lambda item: item.get("step")):
         shown = list(of_step)
-        yield "\n" if step is None else f"\nstep {step}\n{_render_usage(turns.get(shown[0]['stepId']))}"
+        yield "\n" if step is None else f"\nstep {step}\n"
+        turn = None if step is None else turns.get(shown[0]["stepId"])
+        if turn is not None:
+            yield f"  {one_line(turn['model'])}: {tokens_in_words(turn)}\n"
         for item in shown:
             yield from _item(item, whole=whole)
-
-
-def _render_usage(turn: dict[str, Any] | None) -> str:
-    return "" if turn is None else f"  {one_line(turn['model'])}: {tokens_in_words(turn)}\n"
 
 
 def _item(item: Item, *, whole: bool) -> Iterator[str]:

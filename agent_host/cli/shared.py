@@ -182,11 +182,10 @@ class CommandLine:
             approve_all=namespace.approve_all,
             settings={**settings_of_options(namespace), **_schema_of(namespace)},
         )
-        self._namespace = namespace
         self.no_input: bool = getattr(namespace, "no_input", False)
         self.order: RunOrder | None = None
         self.outputs: OutputFiles | None = None
-        """The files that a pipeline takes away; None before `open_outputs`, and where none was asked for."""
+        """The files that a pipeline takes away; None where none was asked for."""
         self.source = LayeredOptions(self._options, COMMAND_LINE, notice)
 
     @property
@@ -212,15 +211,6 @@ class CommandLine:
                 loop.call_soon_threadsafe(stop)
 
         threading.Thread(target=wait, name="standard-input", daemon=True).start()
-
-    def open_outputs(self) -> OutputFiles:
-        """Open the directories of the files that were asked for, and remove those of an earlier run. Raises
-        UsageError."""
-        from agent_host.cli.outputs import OutputFiles
-
-        files = OutputFiles(self._namespace)
-        self.outputs = files or None
-        return files
 
     def resume_command(self, session_id: str) -> str:
         """The command that resumes the session. It names the workspace where that differs from the recorded one, and
