@@ -69,8 +69,7 @@ _NEGATING: Final = ("not", "if", "oneOf", "contains", "propertyNames", "unevalua
 
 
 def foreign_judge(schema: Mapping[str, Any]) -> Judge:
-    """Return the judge of arguments by `schema`. Raises UnusableSchema where the schema is not valid or beyond a
-    bound."""
+    """Return the judge of arguments by `schema`. Raises UnusableSchema for one that is not valid or beyond a bound."""
     usable = _usable(schema)
     work = _Work(usable)
     work.count_at(_DEPTH_AT_FIRST)
@@ -129,8 +128,7 @@ def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
 
 
 def _mend(schema: Any) -> Any:
-    """A copy of `schema` in which what stands for a keyword that is left out is left out, at every depth, and which
-    says draft 7 in place of draft 4."""
+    """A copy without what stands for a keyword that is left out, which says draft 7 in place of draft 4."""
     if not isinstance(schema, dict):
         return schema
     mended: dict[str, Any] = {}
@@ -227,8 +225,7 @@ def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _Work:
-    """The number of times that subschemas are applied on the way from the whole of a value to one of its leaves, at
-    most."""
+    """How often subschemas are applied on the way from a value to one of its leaves, at most."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema

@@ -46,10 +46,10 @@ _OF_PARTIAL_OUTPUT = ("artifact_uris", "artifacts", "exit_code", "stderr", "deni
 
 
 class LocalToolRouter:
-    """Runs the tools of the families in `settings` on this machine, and those of `others`. Make it and use it on one
-    event loop; `start_command` starts what commands run. Of two tools with one name the first provider's runs.
-    Arguments are judged by the tool's schema before anything happens (TR 8); a tool of `others` whose schema cannot be
-    used is not listed and does not run, see `unusable`. `scripts` are those of the skills, for the skills family."""
+    """Runs the tools of the families in `settings` on this machine, and those of `others`, on one event loop; of two
+    tools with one name the first provider's runs. Arguments are judged by the tool's schema before anything happens (TR
+    8); a tool of `others` whose schema cannot be used does not run, see `unusable`. `scripts` are for the skills
+    family."""
 
     def __init__(
         self,

@@ -92,8 +92,7 @@ class Commands:
         return f"{one.command_id}: running, for {took_s:.0f} seconds so far"
 
     def _sandbox_for(self, params: CommandParams | ServerParams) -> Sandbox | None:
-        """The sandbox of a command at its level, made with the first that has a scope. Raises ToolFault where a level
-        is required that does not work."""
+        """The sandbox of a command at its level. Raises ToolFault for a required level that does not work."""
         own = self._settings.sandbox
         if own is None or params.scope is None:
             return None
@@ -199,8 +198,7 @@ class FinishedProgram(NamedTuple):
     timeout_s: float
 
     def text(self, name: str, limit_bytes: int) -> tuple[str, bool]:
-        """stdout or stderr as a terminal would show it, the middle of more than `limit_bytes` left out; True if it
-        is."""
+        """stdout or stderr as a terminal would show it; True if it has more than `limit_bytes`."""
         ends = self.streams[name].rendered()
         return _show(ends, limit_bytes), ends.total > limit_bytes
 

@@ -187,8 +187,7 @@ class Operations:
         return writing.WriteParams(request.arguments["path"], self.scope(request), data, mark_of(request), most, **how)
 
     def delete(self, call: CallContext, *, tree: bool = False, through_links: bool = True) -> str:
-        """Delete the file at the call's `path`, or with `tree` a directory with all in it; the path. Raises
-        ToolFault."""
+        """Delete the file at the call's `path`, or with `tree` a directory; the path. Raises ToolFault."""
         path, scope = call.request.arguments["path"], self.scope(call.request)
         if tree and os.path.isdir(path) and not os.path.islink(path):
             with os_faults(path):
@@ -209,8 +208,7 @@ class Operations:
         return writing.take_back_half_move(self._ends(request))
 
     def remove_temporary(self, request: ToolRequest, argument: str = "path", capability: str | None = None) -> bool:
-        """Take away the temporary file that a write left whose process died; True if there was one. Raises
-        ToolFault."""
+        """Take away the temporary file of a write whose process died; True if there was one. Raises ToolFault."""
         return writing.remove_leftover(request.arguments[argument], self.scope(request, capability), mark_of(request))
 
     async def read_to_send(self, call: CallContext, path: str) -> bytes:
@@ -276,8 +274,7 @@ def scope_of(request: ToolRequest, capability: str | None = None) -> Scope:
 
 
 def constraints_of(request: ToolRequest, capability: str | None = None) -> ToolConstraints:
-    """The call's limits, under another capability that it needs where one is named. Raises KeyError for one that the
-    tool does not name."""
+    """The call's limits, under another capability if one is named. Raises KeyError for one that it does not need."""
     if capability is None or capability == request.capability:
         return request.constraints
     return request.also[capability]

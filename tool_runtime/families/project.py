@@ -129,8 +129,7 @@ class ProjectTools:
 
 
 def specs_in(workspace: str) -> tuple[list[ToolSpec], dict[str, tuple[str, ...]]]:
-    """The tools of a workspace without a session, and what is wrong with the other manifests, by their names.
-    Blocking."""
+    """The tools of a workspace without a session, and what is wrong with the other manifests. Blocking."""
     usable, unusable = _tools_in(workspace)
     return [tool.spec for tool in usable.values()], unusable
 

@@ -177,8 +177,7 @@ class PythonTools(Provider):
         return ToolOutput(text, (tool_output(call.request, content, part="result"),))
 
     async def _call(self, tool: PythonTool, values: Mapping[str, Any]) -> Any:
-        """Call the function; one that is not a coroutine function runs in a thread. Raises ToolFault with what it
-        raises."""
+        """Call the function; one that is no coroutine function runs in a thread. Raises ToolFault."""
         context = contextvars.copy_context()
         try:
             if inspect.iscoroutinefunction(tool.__wrapped__):  # type: ignore[attr-defined]  # update_wrapper sets it

@@ -157,8 +157,7 @@ _ASKS = ("write", "domains", "off")
 
 
 def usable_arguments(spec: ToolSpec, arguments: Mapping[str, Any], judge: Judge) -> Mapping[str, Any]:
-    """The arguments of a call as its tool takes them, `arguments` itself where nothing changes; `judge` is that of the
-    tool's schema."""
+    """The arguments of a call as its tool takes them, `arguments` itself where nothing changes."""
     if spec.foreign_schema and judge(arguments) is None:
         return arguments
     usable = _mend(spec.schema_to_check, dict(arguments))

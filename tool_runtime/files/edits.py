@@ -138,8 +138,7 @@ class _CellSource(NamedTuple):
 
 
 def edit_notebook(before: bytes, edits: Sequence[Edit]) -> EditedFile:
-    """`apply_edits` for a notebook by its cells. Raises EditProblem, also where its own text would not be JSON any
-    more."""
+    """`apply_edits` for a notebook by its cells. Raises EditProblem, also where its text would not be JSON any more."""
     try:
         text = before.removeprefix(_BOM).decode()
         sources = list(_sources(text))

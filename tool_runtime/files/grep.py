@@ -77,8 +77,7 @@ class MatchLine(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A file with matches: its path from the root, how many lines match (0 where nobody counted), and in content the
-    lines to show in order."""
+    """A file with matches, by its path from the root; `matches` is 0 where nobody counted, `lines` are for content."""
 
     path: str
     matches: int = 0
@@ -234,9 +233,8 @@ class _Search:
                 return
 
     def _content(self, fd: int | None, name: str) -> bytes | None:
-        """Return the content of the file, as UTF-8 if a byte order mark names another encoding, and without the returns
-        at the ends of lines that the pattern does not name; None for one that is binary or too large. Raises OSError
-        and ToolFault."""
+        """The content as UTF-8, without returns at the ends of lines that the pattern does not name; None for a file
+        that is binary or too large. Raises OSError and ToolFault."""
         opened, status = open_regular(fd, name)
         with open(opened, "rb", buffering=0) as file:
             content = file.read(min(status.st_size, self._most) + 1)

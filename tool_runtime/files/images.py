@@ -22,8 +22,7 @@ _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # those that
 
 
 class Header(NamedTuple):
-    """`width` and `height` are pixels, 0 where the bytes do not say. `whole`: nothing of the file is missing, as far as
-    its structure shows."""
+    """Sides are pixels, 0 where the bytes do not say. `whole`: nothing is missing, as far as its structure shows."""
 
     media_type: str
     width: int = 0

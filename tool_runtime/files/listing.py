@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 class ListedEntry(NamedTuple):
-    """An entry by its path from the directory that was asked for; `target` is where a link leads, `size` a file's in
-    bytes."""
+    """An entry by its path from the directory; `target` is where a link leads, `size` a file's in bytes."""
 
     path: str
     kind: Kind
@@ -179,8 +178,7 @@ class Excludes:
 def list_files(
     path: str, scope: Scope, abandoned: Abandoned, exclude: Sequence[str] = (), *, recursive: bool = False
 ) -> tuple[list[str], str | None]:
-    """The paths of the files, and links, that are not left out, from the directory and sorted; and why not all of the
-    tree was looked at. Raises ToolFault."""
+    """The sorted paths of the files, and links, that are not left out; and why the walk stopped. Raises ToolFault."""
     excludes = Excludes(exclude)
     root = resolve(path, scope)
     walk = Walk(WalkParams(root, scope, MAX_DEPTH if recursive else 1, True, True), abandoned)
@@ -218,8 +216,7 @@ class Page(NamedTuple):
 
 
 class Pager:
-    """Gives pages, and keeps the names of the directory that it read last. For one thread at a time or several: what is
-    kept is replaced as a whole."""
+    """Gives pages, and keeps the names of the last directory, replaced as a whole: several threads may use it."""
 
     def __init__(self) -> None:
         self._kept: tuple[tuple[str, int, int, int, int], Names] | None = None
@@ -265,8 +262,7 @@ class Pager:
             return False
 
     def _inside(self, walk: Walk, root: str, after: str, size: int) -> Iterator[tuple[str, Kind]]:
-        """The entries of the directory itself behind `after`, a part at a time: policy is asked for those that are
-        looked at and no others."""
+        """The entries behind `after`, a part at a time: policy is asked only for those that are looked at."""
         names = self._names(walk, root)
         while True:
             part = _part(names, after, size + 1)

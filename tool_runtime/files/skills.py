@@ -154,8 +154,7 @@ def _enter(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None,
 
 
 def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
-    """The text of a skill, cut to 500 lines and 40,000 characters, and the names of its other files. Raises
-    ToolFault."""
+    """The text of a skill, cut to 500 lines and 40,000 characters, and its other files. Raises ToolFault."""
     raw = whole_file(os.path.join(skill.folder, FILE), _scope_of(skill, scope), _MAX_FILE_BYTES, abandoned).data
     body = _read(raw).body.strip("\n")
     lines = body.split("\n")

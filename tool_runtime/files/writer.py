@@ -80,8 +80,7 @@ class OpenDirectory:
             return None
 
     def open_existing(self, name: str) -> FileIO:
-        """The regular file `name`, to be read and written in place, and closed by the caller; no link is followed, and
-        no pipe waited for."""
+        """The regular file `name`, to be written in place and closed by the caller; no link or pipe is opened."""
         fd = os.open(self.path_of(name), os.O_RDWR | SAFE_FLAGS, dir_fd=self.fd)
         file = open(fd, "r+b", buffering=0)  # noqa: SIM115  the caller closes it
         if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -46,8 +46,8 @@ def looks_binary(head: bytes) -> bool:
 
 
 def is_unprintable(head: bytes) -> bool:
-    """True if more than 30% of what bytes begin with cannot be printed (NT): control characters, and bytes that are no
-    UTF-8. Letters of all languages can."""
+    """True if more than 30% of the first bytes are control characters or no UTF-8 (NT). Letters of all languages can be
+    printed."""
     head = head[:_SNIFF_BYTES]
     unprintable = len(head.translate(None, _PRINTABLE))
     if not head.isascii():
@@ -210,8 +210,7 @@ class HeadTail:
         return None if self.total <= self._limit else whole_end(bytes(self._head)).count(b"\n")
 
     def skip(self, count: int) -> None:
-        """In this place `count` bytes of the stream are not given, once in a stream. A line says so, and where that is
-        left out they count as left out."""
+        """Say once that `count` bytes are not given here; where the line is left out, they count as left out."""
         line = b"\n[... %d bytes were not looked at ...]\n" % count
         self._gap = _Gap(self.total, self.total + len(line), count)
         self.add(line)

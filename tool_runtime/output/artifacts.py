@@ -84,8 +84,8 @@ class Spill:
         return data
 
     def content(self, ends: HeadTail) -> bytes | Spooled:
-        """Everything, or what was kept, a marker and the tail that `ends` has of the same stream. A file is its
-        owner's to close from here on."""
+        """Everything, or what was kept, a marker and the tail of `ends`. A file is its owner's to close from here
+        on."""
         missing = ends.total - self.kept_bytes
         if self._file is None:
             kept = self._buffer.getvalue()

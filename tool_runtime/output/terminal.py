@@ -79,10 +79,8 @@ def drop_unfinished(data: bytes) -> bytes:
 
 
 class Reducer:
-    """One stream, in chunks: how it is cut makes no difference. `end` gives what can still be drawn over.
-
-    `rewritten` is how many characters were drawn over or erased so far.
-    """
+    """One stream, in chunks: how it is cut makes no difference. `end` gives what can still be drawn over; `rewritten`
+    characters were drawn over or erased so far."""
 
     def __init__(self) -> None:
         self.rewritten = 0
@@ -369,8 +367,7 @@ def _last_rows(data: bytes) -> int:
 
 
 def _whole(data: bytes) -> tuple[bytes, bytes]:
-    """`data` in two: what can be acted on, and what has to wait for its rest: the beginning of a sequence, or a return
-    that a line feed may follow."""
+    """`data`, and what has to wait for its rest: the beginning of a sequence, or a return before a line feed."""
     if data.rfind(b"\x1b", -_MAX_BODY - 8) >= 0:
         last = data.rfind(b"\x1b")
         before = data.rfind(b"\x1b", 0, last)  # the last may be in the end of a title
@@ -438,8 +435,7 @@ class ShownEnds:
             self._last.add(chunk)
 
     def end(self) -> HeadTail:
-        """Return what is shown, once the stream is over. `is_whole` says from then on whether all of it was looked
-        at."""
+        """Return what is shown, once the stream is over; `is_whole` says whether all of it was looked at."""
         if self._last is not None:
             last, total = self._last.content(), self._last.total
             self._last, self._room = None, 0

@@ -57,8 +57,7 @@ _HIDDEN_CHARACTERS: Final = re.compile(
 
 
 class Definition(NamedTuple):
-    """A tool as its source describes it. `name` is the whole name, `server/tool`. The schemas are whatever the source
-    sends until `usable` has seen them."""
+    """A tool as its source describes it, by its whole name, `server/tool`. `usable` checks the schemas."""
 
     name: str
     description: str
@@ -93,8 +92,7 @@ class ToolList(NamedTuple):
 
 
 class KeptLists(Protocol):
-    """Stored lists of one source (`state.tool_lists`). Nothing raises: what cannot be read is not there, and what
-    cannot be written is not kept."""
+    """Stored lists of one source (`state.tool_lists`). Nothing raises: what cannot be read is not there."""
 
     def newest(self) -> str | None:
         """The SHA-256 of the list that the source gave last."""
@@ -124,8 +122,8 @@ class Source(Protocol):
         """Run one call. Raises ToolFault with what the model is to read."""
 
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:
-        """The outcome of a call whose host died before it had the answer; None if the source cannot say. Nothing is run
-        for it. Raises ToolFault for a call that is known to have failed, or not to have come."""
+        """The outcome of a call whose host died before it had the answer; None if unknown. Nothing is run for it.
+        Raises ToolFault for a call that has failed, or not come."""
         del tool, call
         return None
 
@@ -147,9 +145,8 @@ class SourceTerms(NamedTuple):
 
 
 class RemoteTools(Provider):
-    """A Provider of one source's tools. `admits` says of a name whether the bundle lists it: any other tool is not
-    registered (TR 9.4). `report` is told, on the event loop, what people are to know. `completed` adds to a tool what
-    its source does not know."""
+    """A Provider of one source's tools. A tool that `admits` does not know is not registered (TR 9.4). `report` is
+    told, on the event loop, what people are to know; `completed` adds to a tool what its source does not know."""
 
     def __init__(
         self,
@@ -307,8 +304,8 @@ class RemoteTools(Provider):
 
 
 def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
-    """The specification that a definition has for the host. What its source says of effects is not believed: a bundle's
-    `repeatable` is."""
+    """The specification of a definition. What its source says of effects is not believed; a bundle's `repeatable`
+    is."""
     return ToolSpec(
         tool.name,
         tool.description,

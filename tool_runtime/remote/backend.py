@@ -113,8 +113,7 @@ class Service(Protocol):
 
 class InvocationTerms(NamedTuple):
     """The terms on which calls are made. `grant` makes the capability grant for a call of one tool, None where the host
-    has no key; `grant_header` is the header that carries it. `workspace_id` is where the service stores what a tool
-    leaves. `timeout_s` is for a whole call (AH 7.4), `retry` for what is sent again, by the clock of `outside`."""
+    has no key; the header `grant_header` carries it. A whole call has `timeout_s` (AH 7.4)."""
 
     grant: Callable[[str], str | None]
     grant_header: str
@@ -238,8 +237,7 @@ class BackendSource(Source):
         raise refused
 
     async def _found(self, request: ToolRequest, key: str, why: str) -> bytes:
-        """Ask the service for the outcome of a call that was sent. Raises ToolFault, which says `why` nothing else is
-        known."""
+        """The outcome of a call that was sent. Raises ToolFault, which says `why` nothing else is known."""
         found = await self._ask(request, key, why)
         if found is None:
             raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {_LOST}")
@@ -382,9 +380,9 @@ def tools_of(body: bytes) -> ToolList:
 
 
 def output_of(request: ToolRequest, body: bytes, clean: Callable[[str], str], threshold: int) -> ToolOutput:
-    """Decode the output of a call from the ToolResult in `body`. Text of more than `threshold` bytes is left as an
-    artifact, as local tools leave theirs. Raises ToolFault for a result that is failed or denied, and for what is no
-    result of this call: whether the tool did its work is then not known."""
+    """Decode the ToolResult in `body`; more than `threshold` bytes of text are an artifact as well. Raises ToolFault
+    for a result that is failed or denied, and for none of this call: whether the tool did its work is then not
+    known."""
     value = _json(body)
     problem = first_problem(_RESULT, value)
     said = None if problem is None else problem.sentence

@@ -43,9 +43,8 @@ class DomainScope(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Rules for all requests. `address_allowed` judges an IP address as text; `local_names`: names that are local by
-    convention are as good as others. `proxies` maps `http` and `https` to the URL of the proxy for that scheme. Without
-    `tls_checks` any certificate is taken."""
+    """Rules for all requests. `address_allowed` judges an IP address; with `local_names` names that are local by
+    convention are as good as others. `proxies` maps schemes to URLs. Without `tls_checks` any certificate is taken."""
 
     address_allowed: Callable[[str], bool]
     local_names: bool = False
@@ -104,9 +103,8 @@ class Gate:
                 raise _local(host, address)
 
     def opens_here(self, address: str, port: int) -> bool:
-        """True if the scope names this address of the loopback by itself, or `localhost`: what listens there may then
-        be reached without asking for a name. One listener may answer at several of these addresses, so what is blocked
-        at one is blocked at all."""
+        """True if the scope names this address of the loopback, or `localhost`: what listens there may be reached
+        without a name. One listener may answer at several, so what is blocked at one is blocked at all."""
         is_named = any(self._names(one, port) for one in ("localhost", address))
         return is_named and not any(self._blocks(one, port) for one in ("localhost", address, *_LOOPBACK))
 

@@ -63,8 +63,7 @@ class HttpParams(NamedTuple):
 
 
 class HttpOutcome(NamedTuple):
-    """The last hop's answer. Header names are lower case; `body` is decoded of gzip and deflate, and `body_cut` says
-    that it has more."""
+    """The last hop's answer. Header names are lower case; `body` is unpacked, and has more if it is `body_cut`."""
 
     url: str
     status: int
@@ -147,8 +146,7 @@ class HttpClient:
         return HttpOutcome(str(url), response.status, reason, headers, body, cut)
 
     def _pool_for(self, params: HttpParams, gate: Gate) -> httpcore.AsyncConnectionPool:
-        """The pool for a URL that the gate has let through. Local hosts are asked without a proxy, whose own network
-        they are not in."""
+        """The pool for a URL that the gate has let through. A proxy is not in the network of local hosts."""
         scheme = params.url.partition(":")[0].lower()
         proxy = None if gate.is_local(target_of(params.url)[0]) else self._network.proxies.get(scheme)
         key = (params.domains, proxy)

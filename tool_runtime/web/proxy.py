@@ -65,8 +65,7 @@ def upstreams(proxies: Mapping[str, str]) -> dict[str, Upstream]:
 
 
 class ProxyParams(NamedTuple):
-    """The hosts that a command may reach, and the observer of denials. `upstream` maps `http` and `https` to a proxy of
-    the user."""
+    """The hosts that a command may reach. `upstream` maps `http` and `https` to a proxy of the user."""
 
     domains: DomainScope
     network: Network
@@ -266,8 +265,7 @@ def _path_of(target: bytes) -> bytes:
 
 
 async def read_request(reader: asyncio.StreamReader) -> ProxyRequest | None:
-    """The head of a request; None for a connection on which nothing came. Raises BadRequest, UrlProblem,
-    asyncio.IncompleteReadError."""
+    """The head of a request; None if nothing came. Raises NoProxyRequest, UrlProblem, asyncio.IncompleteReadError."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:

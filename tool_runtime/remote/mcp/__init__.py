@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class Asking(NamedTuple):
-    """The means of a server to ask during a call: `put` puts its question to a person, and the time of the call stands
-    inside of `paused`."""
+    """How a server asks during a call: `put` puts its question to a person, inside of `paused` the call's time
+    stands."""
 
     put: Callable[[PersonAsked], Awaitable[PersonAnswer]]
     paused: Callable[[], AbstractContextManager[None]]
@@ -35,10 +35,9 @@ MAX_PAGES: Final = 50  # of one list of tools
 
 
 class Http(NamedTuple):
-    """A server at `url`. `token` is sent to the origin of `url` and nowhere else, and so is the certificate in
-    `client_cert` (its key in `client_key`, where that is a file of its own). `ca_file` has the only roots that are
-    trusted, where it is given. `proxy` is the URL of one. `oauth_folder` is where the tokens of OAuth are kept, None
-    where it is not to be used."""
+    """A server at `url`, to whose origin alone `token` and the certificate `client_cert` are sent (its key may be in
+    `client_key`). `ca_file` has the only roots that are trusted, if given. `oauth_folder` keeps the tokens of OAuth,
+    None for no OAuth."""
 
     url: str
     token: str | None = None
@@ -50,8 +49,7 @@ class Http(NamedTuple):
 
 
 class Stdio(NamedTuple):
-    """A program that is one. `environment` is all that it gets, `scope` what a sandbox holds it to, where there is
-    one."""
+    """A program that is one. `environment` is all that it gets, `scope` what a sandbox holds it to."""
 
     argv: tuple[str, ...]
     cwd: str

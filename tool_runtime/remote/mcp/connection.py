@@ -67,8 +67,7 @@ _BAD_HEADERS: Final = "its x-mcp-header is not one that a call can carry"
 
 
 class ServerConnection:
-    """A session with one server. `start` starts the program of one over stdio; `on_changed` is called when the server
-    says that its tools have changed."""
+    """A session with one server; `start` starts its program, `on_changed` hears that its tools have changed."""
 
     def __init__(
         self, config: ServerConfig, start: Start, on_changed: Callable[[], None], auth: httpx2.Auth | None = None
@@ -88,8 +87,7 @@ class ServerConnection:
         self._questions = ServerQuestions(f"mcp:{config.name}")
 
     async def open(self) -> None:
-        """Connect, and agree on a version. Raises ToolFault where the server cannot be reached, or does not answer in
-        time."""
+        """Connect, and agree on a version. Raises ToolFault where the server does not answer in time."""
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(opened), name=f"mcp {self._config.name}")
         limit_s = self._config.connect_timeout_s
@@ -517,8 +515,7 @@ class _MendedEvents(_Wrapped):
 
 @asynccontextmanager
 async def stdio_transport(process: ServerProcess, incoming: Incoming) -> AsyncIterator[Streams]:
-    """Messages from and to the program, one a line. What it prints besides is skipped; a line that is too long ends
-    the session."""
+    """Messages from and to the program, one a line. Noise is skipped; a line that is too long ends the session."""
     to_session, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
 

@@ -53,9 +53,8 @@ class _Kept(BaseModel):
 
 
 class TokenFile:
-    """A TokenStorage of the SDK: one file for each server, for its owner alone. What cannot be read is not there. With
-    `redirect_uri` a client that was registered with another one is not known. `on_secrets` gets the tokens and the
-    secret of a client before they are kept."""
+    """A TokenStorage of the SDK: one file a server, for its owner alone; what cannot be read is not there. A client
+    registered with another `redirect_uri` is not known. `on_secrets` gets tokens and secrets before they are kept."""
 
     def __init__(
         self,
@@ -83,8 +82,7 @@ class TokenFile:
         context.auth_server_url = kept.auth_server_url
 
     def take_kept(self, context: OAuthContext) -> None:
-        """Give the SDK the tokens that another session may have renewed since: a server may take a refresh token only
-        once."""
+        """Give the SDK the tokens that another session may have renewed: a refresh token may be good only once."""
         kept = self._read()
         if kept.tokens is not None:
             self._on_secrets((kept.tokens.access_token, kept.tokens.refresh_token))

@@ -250,9 +250,9 @@ class SdkImport(MetaPathFinder):
 def output_of(
     result: Any, request: ToolRequest, output_schema: Mapping[str, Any] | None, threshold_bytes: int
 ) -> ToolOutput:
-    """The output of a call: text joined, everything else as artifacts that the text names; a text of more than
-    `threshold_bytes` is an artifact as well. `result` is whatever the server sent. Raises ToolFault for a result that
-    says of itself that the call failed, with what there was as partial output."""
+    """The output of a call, whatever the server sent: text joined, all else as artifacts that it names; a text of more
+    than `threshold_bytes` is one as well. Raises ToolFault, with partial output, for a result that says that the call
+    failed."""
     fields = result if isinstance(result, dict) else {"content": result}
     parts = _ResultParts(request)
     content = fields.get("content")

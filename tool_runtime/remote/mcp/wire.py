@@ -222,8 +222,7 @@ def _names_of(result: Any) -> list[dict[str, Any]]:
 
 
 def _handshake(method: str, result: dict[str, Any]) -> dict[str, Any]:
-    """The part of a server's answer to `initialize` or `server/discover` that this client uses; other results as they
-    are."""
+    """The part of the answer to `initialize` or `server/discover` that this client uses; other results as they are."""
     if method not in ("initialize", "server/discover"):
         return result
     tools = capabilities.get("tools") if isinstance(capabilities := result.get("capabilities"), dict) else None
@@ -252,8 +251,7 @@ def _values(raw: bytes) -> Iterator[Any]:
 
 
 def _repair(raw: bytes) -> Iterator[Any]:
-    """The values in a text with bytes that are no UTF-8, NaN, line ends in strings, halves of characters, or other text
-    around them."""
+    """The values in a text with broken UTF-8, NaN, line ends in strings, or other text around them."""
     text = raw.decode("utf-8", "replace")
     with contextlib.suppress(orjson.JSONDecodeError):
         value = orjson.loads(text)
@@ -342,8 +340,7 @@ class ServerQuestions:
 
     @asynccontextmanager
     async def during(self, asking: Asking | None) -> AsyncIterator[_AskingCall | None]:
-        """A call that questions may be asked in. When it is over, the questions that can belong to no other call are
-        taken back."""
+        """A call that questions may be asked in; when it is over, those of no other call are taken back."""
         if asking is None:
             yield None
             return
@@ -390,8 +387,7 @@ class ServerQuestions:
         return await self._ask(self._calls, params)
 
     async def answers(self, call: _AskingCall | None, wanted: types.InputRequests) -> types.InputResponses:
-        """Answer the questions of a call, which is to be sent again with them. Raises ToolFault for what is not
-        given."""
+        """Answer the questions of a call, which is sent again with them. Raises ToolFault for what is not given."""
         found: types.InputResponses = {}
         for key, one in wanted.items():
             if call is None or not isinstance(one, types.ElicitRequest):
