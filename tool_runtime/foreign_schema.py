@@ -74,13 +74,9 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
     work = _Work(usable)
     work.count_at(_DEPTH_AT_FIRST)
     try:
-        validator = jsonschema_rs.validator_for(
-            usable,
-            offline=True,
-            validate_formats=False,
-            mask="the value",
-            pattern_options=jsonschema_rs.RegexOptions(size_limit=_MAX_REGEX_BYTES, dfa_size_limit=_MAX_REGEX_BYTES),
-        )
+        regex = jsonschema_rs.RegexOptions(size_limit=_MAX_REGEX_BYTES, dfa_size_limit=_MAX_REGEX_BYTES)
+        options: dict[str, Any] = {"validate_formats": False, "mask": "the value", "pattern_options": regex}
+        validator = jsonschema_rs.validator_for(usable, offline=True, **options)
     except ValueError as error:
         raise UnusableSchema(f"is not a valid JSON Schema: {_first_line(error)}") from None
 

@@ -286,16 +286,11 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
     if not arguments.get("recursive", False):
         wanted["depth"] = 1
     outcome = operations.trees.grep(call, arguments.get("max_file_bytes", MAX_FILE_BYTES), **wanted)
-    rows = [
-        {
-            "file": name_for_json(hit.path),
-            "line": line.number,
-            "column": len(line.text[: line.start].decode("utf-8", "replace")) + 1,
-            "text": cut_line(line.text, line.start or 0),
-        }
-        for hit in outcome.hits
-        for line in hit.lines
-    ]
+    rows = []
+    for path, line in ((name_for_json(hit.path), line) for hit in outcome.hits for line in hit.lines):
+        column = len(line.text[: line.start].decode("utf-8", "replace")) + 1
+        shown = cut_line(line.text, line.start or 0)
+        rows.append({"file": path, "line": line.number, "column": column, "text": shown})
     fields: dict[str, Any] = {} if outcome.stopped is None else {"stopped": outcome.stopped}
     passed_over = outcome.large + outcome.unreadable
     if passed_over:
@@ -358,16 +353,10 @@ async def _exec(operations: Operations, call: CallContext) -> ToolOutput:
     done = await commands.run(call, argv, cwd, environment, timeout_s=timeout_s, most_bytes=STDOUT_BYTES)
     stdout, stdout_cut = done.text("stdout", STDOUT_BYTES)
     stderr, stderr_cut = done.text("stderr", STDERR_BYTES)
-    fields = {
-        "stdout": stdout,
-        "stderr": stderr,
-        "exit_code": done.outcome.exit_code,
-        "success": done.outcome.exit_code == 0 and not done.outcome.timed_out,
-        "duration_ms": done.duration_ms,
-        "timed_out": done.outcome.timed_out,
-        "stdout_truncated": stdout_cut,
-        "stderr_truncated": stderr_cut,
-    }
+    code, is_late = done.outcome.exit_code, done.outcome.timed_out
+    fields: dict[str, Any] = {"stdout": stdout, "stderr": stderr, "exit_code": code}
+    fields |= {"success": code == 0 and not is_late, "duration_ms": done.duration_ms, "timed_out": is_late}
+    fields |= {"stdout_truncated": stdout_cut, "stderr_truncated": stderr_cut}
     least = operations.settings.artifact_threshold_bytes  # what is longer is not in the answer alone
     return done.answer(fields, {name: {} for name, one in done.streams.items() if one.ends.total > least})
 
@@ -406,14 +395,10 @@ async def _fetch(operations: Operations, call: CallContext) -> ToolOutput:
     await operations.http_client()  # made before the clock runs
     began, most = operations.settings.outside.monotonic(), operations.settings.http_max_body_bytes
     outcome = await operations.fetch(call.request, sent, headers, timeout_s=timeout_s, cut_body_bytes=most)
-    fields = {
-        "status_code": outcome.status,
-        "status_text": outcome.reason,
-        "headers": dict(outcome.headers),
-        "body": body_text(outcome),
-        "body_truncated": outcome.body_cut,
-        "duration_ms": operations.settings.outside.ms_since(began),
-    }
+    fields: dict[str, Any] = {"status_code": outcome.status, "status_text": outcome.reason}
+    fields["headers"] = dict(outcome.headers)
+    fields |= {"body": body_text(outcome), "body_truncated": outcome.body_cut}
+    fields["duration_ms"] = operations.settings.outside.ms_since(began)
     return fit_texts(call, fields, cut={"body": "body_truncated"}, stored="body")
 
 

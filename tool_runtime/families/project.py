@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from agent_host.contracts import Leftovers, Subject, ToolSpec
+from agent_host.contracts import Leftovers, ToolSpec
 from config import json_text
 from config.json_text import describe_toml
 from config.shapes import ANYTHING, FLAG, TEXT, ListOf, MapOf, Record, all_problems, number, one_of
@@ -21,6 +21,7 @@ from tool_runtime.families import DESKTOP
 from tool_runtime.families.catalogue import RESERVED
 from tool_runtime.families.commands import command_params, environment_under
 from tool_runtime.families.python_tools import NAME
+from tool_runtime.families.schemas import INVOKES
 from tool_runtime.files import Scope
 from tool_runtime.files.read import whole_file
 from tool_runtime.output import decode_output, truncate_text
@@ -34,7 +35,7 @@ from tool_runtime.tool import Abandoned, CallContext, FaultKind, Tool, ToolFault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent_host.contracts import ToolRequest
+    from agent_host.contracts import Effect, ToolRequest
     from tool_runtime.families.commands import RunProgram
     from tool_runtime.processes.command import CommandOutcome
     from tool_runtime.tool import RuntimeSettings
@@ -273,17 +274,8 @@ def _read_manifest(name: str, raw: bytes) -> _ProjectTool:
     if wrong:
         raise _UnusableManifest(*wrong)
     argv = tuple(said["argv"])
-    spec = ToolSpec(
-        name,
-        said["description"],
-        said["input"],
-        capability="Tool.Invoke",
-        subject=Subject("name"),
-        effect="none" if effect == "none" else "other",
-        category="commands",
-        foreign_schema=True,
-        runs=argv,
-    )
+    does: Effect = "none" if effect == "none" else "other"
+    spec = ToolSpec(name, said["description"], said["input"], effect=does, category="commands", runs=argv, **INVOKES)
     return _ProjectTool(spec, argv, said.get("timeout_s"), said.get("output"))
 
 

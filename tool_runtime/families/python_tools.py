@@ -13,9 +13,10 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
-from agent_host.contracts import Subject, ToolSpec
+from agent_host.contracts import ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.families import DESKTOP
+from tool_runtime.families.schemas import INVOKES
 from tool_runtime.output.artifacts import tool_output
 from tool_runtime.threads import DaemonPool
 from tool_runtime.tool import CallContext, FaultKind, Provider, Tool, ToolFault, ToolOutput, add_timeout, cap
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel, TypeAdapter
 
+    from agent_host.contracts import Effect
     from tool_runtime.tool import RuntimeSettings
 
 NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,63}"  # valid names of a tool
@@ -69,16 +71,9 @@ class PythonTool:
     @functools.cached_property
     def spec(self) -> ToolSpec:
         """The specification by which it is listed and judged. Raises TypeError, see `signature`."""
-        return ToolSpec(
-            self.name,
-            self.description,
-            self.signature.schema,
-            capability="Tool.Invoke",
-            subject=Subject("name"),
-            effect="other" if self.side_effects else "none",
-            category="requests",
-            foreign_schema=True,
-        )
+        effect: Effect = "other" if self.side_effects else "none"
+        schema = self.signature.schema
+        return ToolSpec(self.name, self.description, schema, effect=effect, category="requests", **INVOKES)
 
 
 class Signature(NamedTuple):

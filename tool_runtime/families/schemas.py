@@ -44,6 +44,8 @@ RUNS: Final[Act] = {
     "effect": "other", "category": "commands", "display": "command",
 }  # fmt: skip
 
+INVOKES: Final[Mapping[str, Any]] = {"capability": "Tool.Invoke", "subject": Subject("name"), "foreign_schema": True}
+
 
 # What a call is checked against, and its error then says: requests do not pay for it.
 _CHECKED: Final = frozenset({"minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems"})

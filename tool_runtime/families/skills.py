@@ -122,12 +122,9 @@ def _read(operations: Operations, call: CallContext) -> ToolOutput:
     """The excerpt that the call asks for. What is more than one excerpt is stored with the first."""
     found = operations.read_whole(call, call.request.arguments["path"], FILE_BYTES)
     content, seen = decode_body(found.data), str(found.stamp)
-    fields: dict[str, Any] = {
-        "content_excerpt": f"[{len(found.data)} bytes that are no text]",
-        "size": len(found.data),
-        "sha256": hashlib.sha256(found.data).hexdigest(),
-        "truncated": False,
-    }
+    size, digest = len(found.data), hashlib.sha256(found.data).hexdigest()
+    fields: dict[str, Any] = {"content_excerpt": f"[{size} bytes that are no text]", "size": size, "sha256": digest}
+    fields["truncated"] = False
     if content is None:
         return answer(fields, seen=seen)
     start = call.request.arguments.get("offset", 0)
@@ -272,11 +269,8 @@ WRITE_FILE: Final = ToolSpec(
 
 def _write(operations: Operations, call: CallContext) -> ToolOutput:
     outcome, output = operations.write(call, FILE_BYTES)
-    fields = {
-        "path": name_for_json(call.request.arguments["path"]),
-        "bytes_written": len(outcome.after),
-        "sha256": hashlib.sha256(outcome.after).hexdigest(),
-    }
+    path, digest = name_for_json(call.request.arguments["path"]), hashlib.sha256(outcome.after).hexdigest()
+    fields = {"path": path, "bytes_written": len(outcome.after), "sha256": digest}
     diffs = tuple(one._replace(ref_field="diff_ref") for one in output["artifacts"])
     return answer(fields, **{**output, "artifacts": diffs})
 
@@ -328,12 +322,8 @@ async def _request(operations: Operations, call: CallContext) -> ToolOutput:
     most = settings.http_max_body_bytes
     outcome = await operations.fetch(call.request, body, headers, timeout_s, cut_body_bytes=most)
     shown = body_text(outcome)
-    fields: dict[str, Any] = {
-        "status": outcome.status,
-        "headers": dict(outcome.headers),
-        "sha256": hashlib.sha256(outcome.body).hexdigest(),
-        "truncated": False,
-    }
+    fields: dict[str, Any] = {"status": outcome.status, "headers": dict(outcome.headers)}
+    fields |= {"sha256": hashlib.sha256(outcome.body).hexdigest(), "truncated": False}
     end = excerpt(call, fields, "content_excerpt", shown, 0, EXCERPT_CHARS)
     if end == len(shown) and not outcome.body_cut:
         return answer(fields)
@@ -408,11 +398,8 @@ async def _run_script(operations: Operations, call: CallContext) -> ToolOutput:
         done = await commands.run(call, argv, cwd, environment, timeout_s=timeout_s, most_bytes=_CAPTURED_BYTES)
     finally:
         left = [] if cwd == script.folder else await operations.pool.run(lambda: _files_left(cwd))
-    fields: dict[str, Any] = {
-        "exit_code": done.outcome.exit_code,
-        "timeout": done.outcome.timed_out,
-        "duration_ms": done.duration_ms,
-    }
+    code = done.outcome.exit_code
+    fields: dict[str, Any] = {"exit_code": code, "timeout": done.outcome.timed_out, "duration_ms": done.duration_ms}
     stored: dict[str, dict[str, str]] = {}
     for name in ("stdout", "stderr"):
         whole, is_cut = done.text(name, _CAPTURED_BYTES)
@@ -422,8 +409,8 @@ async def _run_script(operations: Operations, call: CallContext) -> ToolOutput:
         if is_cut:
             stored[name] = {"ref_field": f"{name}_ref", "hash_field": f"{name}_sha256"}
     output = done.answer(fields | ({"sandbox": cwd, "files": left} if left else {}), stored)
-    if done.outcome.exit_code:
-        said = f"{script.relative_path} of the skill {script.skill} ended with exit code {done.outcome.exit_code}"
+    if code:
+        said = f"{script.relative_path} of the skill {script.skill} ended with exit code {code}"
         raise ToolFault(FaultKind.EXIT_NONZERO, said, partial=output)
     return output
 

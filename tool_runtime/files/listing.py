@@ -56,27 +56,21 @@ def list_directory(
     root, opened = open_directory(path, scope)
     try:
         wanted = WalkParams(root, scope, depth, True, True, True, opened=opened, **walk)
-        return _page(Walk(wanted, abandoned), path, offset, limit)
+        return _page(Walk(wanted, abandoned), path, offset=offset, limit=limit)
     finally:
         if opened is not None:
             os.close(opened)
 
 
 def find_files(
-    path: str,
-    scope: Scope,
-    abandoned: Abandoned,
-    pattern: str,
-    *,
-    offset: int = 0,
-    limit: int = 500,
-    ignored_too: bool = False,
+    path: str, scope: Scope, abandoned: Abandoned, pattern: str, *, ignored_too: bool = False, **page: int
 ) -> Listing:
-    """A page of the files, and links, whose path or name fits the pattern. Raises ToolFault."""
+    """A page of the files, and links, whose path or name fits the pattern; `page` is as of `list_directory`. Raises
+    ToolFault."""
     root = resolve(path, scope)
     wanted = glob_below(pattern, root, path)
     walk = Walk(WalkParams(root, scope, MAX_DEPTH, ignored_too, ignored_too), abandoned)
-    return _page(walk, path, offset, limit, wanted)
+    return _page(walk, path, wanted, **page)
 
 
 def glob_below(glob: str, root: str, asked: str) -> Pattern:
@@ -107,7 +101,7 @@ def glob_pattern(glob: str) -> Pattern:
     return found
 
 
-def _page(walk: Walk, path: str, offset: int, limit: int, wanted: Pattern | None = None) -> Listing:
+def _page(walk: Walk, path: str, wanted: Pattern | None = None, *, offset: int = 0, limit: int = 500) -> Listing:
     page: list[ListedEntry] = []
     total, end = 0, offset + limit
     with os_faults(path):

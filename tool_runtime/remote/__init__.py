@@ -35,9 +35,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from agent_host.contracts import SourceNotice, Subject, ToolSpec
+from agent_host.contracts import SourceNotice, ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.families import ELSEWHERE
+from tool_runtime.families.schemas import INVOKES
 from tool_runtime.schema import UnusableSchema
 from tool_runtime.tool import CallContext, Provider, Tool, ToolFault, ToolOutput, add_timeout, cap
 
@@ -297,28 +298,15 @@ class RemoteTools(Provider):
     def _hidden(self, definitions: Sequence[Definition]) -> str:
         pattern = definitions[0].name.partition("/")[0] + "/*" if "/" in definitions[0].name else definitions[0].name
         line = orjson.dumps({"name": self._terms.capability, "allowedToolNames": [pattern], "requiresApproval": True})
-        return (
-            f"the policy admits none of the {len(definitions)} tools of {self.name}; to have them, add to its "
-            f"capabilities: {line.decode()}"
-        )
+        hidden = f"the policy admits none of the {len(definitions)} tools of {self.name}"
+        return f"{hidden}; to have them, add to its capabilities: {line.decode()}"
 
 
 def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
-    """The specification of a definition. What its source says of effects is not believed; a bundle's `repeatable`
-    is."""
-    return ToolSpec(
-        tool.name,
-        tool.description,
-        tool.input_schema,
-        capability=capability,
-        subject=Subject("name"),
-        effect="other",
-        category="requests",
-        foreign_schema=True,
-        identity=tool.identity,
-        output_schema=tool.output_schema,
-        elsewhere=elsewhere,
-    )
+    """The specification of a definition. Its source's word on effects is not believed; a bundle's `repeatable` is."""
+    acts: dict[str, Any] = {**INVOKES, "capability": capability, "effect": "other", "category": "requests"}
+    more: dict[str, Any] = {"identity": tool.identity, "output_schema": tool.output_schema, "elsewhere": elsewhere}
+    return ToolSpec(tool.name, tool.description, tool.input_schema, **acts, **more)
 
 
 def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) -> ToolList:

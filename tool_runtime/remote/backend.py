@@ -63,14 +63,12 @@ _TOOL: Final = Record(
     {"outputSchema": Nullable(OBJECT), "requiresCapability": TEXT},
 )
 _ERROR: Final = Record({"code": TEXT, "message": TEXT}, {"retryable": FLAG, "details": ANYTHING})
-CODES: Final = frozenset(
-    {
-        *(ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHORIZED, ErrorCode.CAPABILITY_DENIED, ErrorCode.TOOL_NOT_FOUND),
-        *(ErrorCode.TOOL_EXECUTION_FAILED, ErrorCode.TOOL_EXECUTION_TIMEOUT, ErrorCode.TOOL_INTERRUPTED),
-        *(ErrorCode.FILE_NOT_FOUND, ErrorCode.FILE_TOO_LARGE, ErrorCode.PERMISSION_DENIED, ErrorCode.RATE_LIMITED),
-        *(ErrorCode.WORKSPACE_UPLOAD_FAILED, ErrorCode.INTERNAL_ERROR),
-    }
-)
+CODES: Final = frozenset((
+    ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHORIZED, ErrorCode.CAPABILITY_DENIED, ErrorCode.TOOL_NOT_FOUND,
+    ErrorCode.TOOL_EXECUTION_FAILED, ErrorCode.TOOL_EXECUTION_TIMEOUT, ErrorCode.TOOL_INTERRUPTED,
+    ErrorCode.FILE_NOT_FOUND, ErrorCode.FILE_TOO_LARGE, ErrorCode.PERMISSION_DENIED, ErrorCode.RATE_LIMITED,
+    ErrorCode.WORKSPACE_UPLOAD_FAILED, ErrorCode.INTERNAL_ERROR,
+))  # fmt: skip
 """The names of errors that a call may end with. Any other is the service's own, or would say something of the session
 that the service cannot know."""
 _BY_STATUS: Final[Mapping[int, ErrorCode]] = {
@@ -246,8 +244,14 @@ class BackendSource(Source):
     async def _send(self, request: ToolRequest, key: str, epoch: str) -> BackendAnswer:
         """One try; with an `epoch` only in that. Raises ServiceUnavailable for what did not run and may the next time,
         _Sent for what may have run."""
-        made_by = dict(zip(_MADE_BY, _made_by(request), strict=True))
-        body = {**made_by, "workspaceId": self._terms.workspace_id, "arguments": dict(request.arguments)}
+        body = {
+            "sessionId": request.session_id,
+            "taskId": request.task_id,
+            "stepId": request.step_id,
+            "workspaceId": self._terms.workspace_id,
+            "toolName": request.tool_name,
+            "arguments": dict(request.arguments),
+        }
         headers = {"idempotency-key": key, **({EPOCH_HEADER: epoch} if epoch else {})}
         path = f"/tools/{_quote(request.tool_name)}/invoke"
         try:
@@ -350,10 +354,6 @@ def _advise(error: ServiceError) -> str:
     return f"{error}; check BACKEND_TOOL_SERVICE_URL, and that the service runs"
 
 
-def _made_by(request: ToolRequest) -> tuple[str, ...]:
-    return request.tool_name, request.session_id, request.task_id, request.step_id
-
-
 def _quote(text: str) -> str:
     """`text` as one segment of a path: dots alone would be another one."""
     return quote(text, safe="").replace(".", "%2E")
@@ -383,10 +383,11 @@ def output_of(request: ToolRequest, body: bytes, clean: Callable[[str], str], th
     """Decode the ToolResult in `body`; more than `threshold` bytes of text are an artifact as well. Raises ToolFault
     for a result that is failed or denied, and for none of this call: whether the tool did its work is then not
     known."""
+    made_by = request.tool_name, request.session_id, request.task_id, request.step_id
     value = _json(body)
     problem = first_problem(_RESULT, value)
     said = None if problem is None else problem.sentence
-    if said is None and tuple(map(value.get, _MADE_BY)) != _made_by(request):
+    if said is None and tuple(map(value.get, _MADE_BY)) != made_by:
         said = "it is the result of another call"
     if said is not None:
         message = f"the tool has run, and its result cannot be used: {said}; inspect before you try again"

@@ -35,12 +35,10 @@ _PORTS: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_VALUE: Final = re.compile(r"[\0\r\n]")
-_OURS: Final = frozenset(
-    {
-        *("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization"),
-        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
-    }
-)
+_OURS: Final = frozenset((
+    "accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization",
+    "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+))  # fmt: skip
 """Headers that frame the message or choose where it goes; never the model's."""
 _HARMLESS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 """Headers that are kept when a redirect leaves the origin: any other may be a credential."""
@@ -266,9 +264,8 @@ def _proxy(url: str, tls: SSLContext) -> httpcore.Proxy:
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     port = parts.port or (443 if parts.scheme == "https" else 80)
     auth = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
-    return httpcore.Proxy(
-        f"{parts.scheme}://{host}:{port}", auth=auth, ssl_context=tls if parts.scheme == "https" else None
-    )
+    context = tls if parts.scheme == "https" else None
+    return httpcore.Proxy(f"{parts.scheme}://{host}:{port}", auth=auth, ssl_context=context)
 
 
 class _CheckedBackend(httpcore.AsyncNetworkBackend):

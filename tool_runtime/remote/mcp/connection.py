@@ -223,13 +223,11 @@ class ServerConnection:
     async def _transport(self, stack: contextlib.AsyncExitStack) -> Any:
         place = self._config.place
         if isinstance(place, Stdio):
-            self._process = self._start(
-                ServerParams(place.argv, place.cwd, place.environment, place.mark, MAX_ANSWER_BYTES, scope=place.scope)
-            )
+            fields = place.argv, place.cwd, place.environment, place.mark, MAX_ANSWER_BYTES
+            self._process = self._start(ServerParams(*fields, scope=place.scope))
             return stdio_transport(self._process, self._incoming)
-        http = await stack.enter_async_context(
-            http_client(place, self._auth, self._refusals, self._incoming, self._config.connect_timeout_s)
-        )
+        client = http_client(place, self._auth, self._refusals, self._incoming, self._config.connect_timeout_s)
+        http = await stack.enter_async_context(client)
         return streamable_http_client(place.url, http_client=http, max_sse_event_size=MAX_MENDED_BYTES)
 
     async def _listen(self, client: Client) -> None:

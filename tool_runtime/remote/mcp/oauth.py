@@ -165,15 +165,9 @@ def oauth_of(
         raise OAuthFlowError(f"nobody has authorized this program yet: agent-host doctor --authorize {name}")
 
     redirect_uri = CALLBACK.format(DEFAULT_PORT if browser is None else browser.port)
-    metadata = OAuthClientMetadata.model_validate(
-        {
-            "client_name": "agent-host",
-            "redirect_uris": [redirect_uri],
-            "grant_types": ["authorization_code", "refresh_token"],
-            "response_types": ["code"],
-            "token_endpoint_auth_method": "none",
-        }
-    )
+    grants = {"grant_types": ["authorization_code", "refresh_token"], "token_endpoint_auth_method": "none"}
+    client = {"client_name": "agent-host", "redirect_uris": [redirect_uri], "response_types": ["code"], **grants}
+    metadata = OAuthClientMetadata.model_validate(client)
     kept = TokenFile(folder, url, time, None if browser is None else redirect_uri, on_secrets)
     send_to, sent_back = (nobody, nobody) if browser is None else (browser.send_to, browser.sent_back)
     provider = OAuthClientProvider(url, metadata, kept, send_to, sent_back)
