@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from agent_host.clients.supervisor import SessionProcess, Starter
 
 _LAST_WORDS: Final = 4096
-_PROBED_S: Final = 60.0
 _CHUNK: Final = 16 * 1024**2
 """Bytes of a parcel that are one object."""
 _STOP_LOOKS_S: Final = 0.5
@@ -182,7 +181,6 @@ class RayEngine:
         return sent.end
 
     def _put(self, parcel: Parcel) -> list[Any]:
-        """A parcel as objects of Ray's store."""
         packed = self._depot.pack(parcel, with_files=True)
         try:
             return [self._ray.put(chunk) for chunk in _chunks(packed)]
@@ -237,7 +235,7 @@ class RayEngine:
             alive = [node["NodeID"] for node in self._ray.nodes() if node["Alive"]]
             probe = self._ray.remote(num_cpus=0, max_retries=0)(_probe)
             for node in alive[:2] if len(alive) < 3 else [alive[0], alive[-1]]:
-                found = self._ray.get(probe.options(scheduling_strategy=self._at(node)).remote(path), timeout=_PROBED_S)
+                found = self._ray.get(probe.options(scheduling_strategy=self._at(node)).remote(path), timeout=60.0)
                 if found != "held":
                     why = "is not there on" if found == "missing" else "has locks that do not count on"
                     raise UsageError(f"--engine ray: {shared} {why} another node: all nodes have to share it")
@@ -336,7 +334,6 @@ def _has(path: str, text: str) -> bool:
 
 
 def _stop_away(stop_file: str) -> None:
-    """On a node: ask a process to stop."""
     _write(stop_file, "")
 
 

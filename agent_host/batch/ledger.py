@@ -203,7 +203,6 @@ class Ledger:
 
 
 _LISTED: Final = 50
-_EVERY_S: Final = 30.0
 _WHO: Final = ("model", "policy", "limit", "infrastructure", "person")
 
 
@@ -287,7 +286,7 @@ class Progress:
             columns = shutil.get_terminal_size().columns
             sys.stderr.write(f"\r\x1b[K{self._line(waiting, running)[: columns - 1]}")
             self._is_drawn = True
-        elif now - self._said >= _EVERY_S:
+        elif now - self._said >= 30.0:
             self._said = now
             sys.stderr.write(f"agent-host: {self._line(waiting, running)}\n")
         sys.stderr.flush()
@@ -299,7 +298,6 @@ class Progress:
             sys.stderr.flush()
 
     def _line(self, waiting: int, running: int) -> str:
-        """Done, running, failed by whom, rate, cost, time left."""
         rows = [row for task in self._tasks if (row := self._ledger.rows.get(task.id)) is not None]
         failed = Counter(row["endedBy"] for row in rows if row["status"] != COMPLETED)
         done, left = len(rows), waiting + running

@@ -247,7 +247,6 @@ class Scheduler:
         self._waiting.append(one._replace(not_before=MACHINE.monotonic() + wait_s))
 
     def _note(self, row: Row) -> None:
-        """Tell the breaker how an attempt ended."""
         failed = row["endedBy"] == INFRASTRUCTURE
         was_broken = self._is_broken
         self._last.append(failed)
@@ -272,7 +271,6 @@ class Scheduler:
             self._on_row(self._unwritten.pop(0))
 
     def _unpaid(self, task: BatchTask) -> Row:
-        """The row of a task that nothing is left for."""
         known = self._ledger.rows.get(task.id, {})
         row: Row = {
             "id": task.id,
@@ -286,7 +284,6 @@ class Scheduler:
         return {**row, **known, "reason": SPENDING_LIMIT, "endedBy": "limit", "retryable": True}
 
     async def _await_news(self) -> None:
-        """Wait until something has ended, or until the next try is due."""
         if self._stop or not (self._waiting or self._running):
             return
         due = None
@@ -492,7 +489,6 @@ class Attempts:
         return {**row, "reason": SPENDING_LIMIT, "retryable": True} if is_slice and has_spent_all else row
 
     async def _run_line(self, task: BatchTask, which: str) -> LineEnd:
-        """Run `setup` or `check` of the task under its policy and sandbox."""
         launch, ledger = self._launch, self._ledger
         line, session_id = getattr(task, which), f"{ledger.session_id(task)}-{which}"
         script, order = ledger.at("work", f"{task.key}.{which}.toml"), ledger.at("work", f"{task.key}.{which}.order")
@@ -546,7 +542,6 @@ def _line_end(end: ProcessEnd) -> LineEnd:
 
 
 def _unfinished(end: ProcessEnd) -> Row:
-    """The row of a process that ended without a result."""
     said = _last_line(end.last_words)
     if end.exit_code == HELD:
         return _held(said)
@@ -578,7 +573,6 @@ def _last_line(text: str) -> str:
 
 
 def _result_in(output: bytes) -> dict[str, Any] | None:
-    """The result object that a run has printed, None for none."""
     with contextlib.suppress(orjson.JSONDecodeError):
         value = json_text.loads(output)
         if isinstance(value, dict) and "endedBy" in value:

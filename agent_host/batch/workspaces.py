@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 _MOST_FILES: Final = 500_000
 _MOST_BYTES: Final = 16 * 1024**3
-_GIT_S: Final = 1800.0
 _REASON_CHARS: Final = 500
 _COPIED: Final = ("HEAD", "index", "packed-refs", "refs", "reftable", "shallow", "info/exclude", "info/sparse-checkout")
 """Of a repository: what says where its branches are and what is staged."""
@@ -176,7 +175,6 @@ def _fetch(source: Source, store: str) -> None:
 
 
 def _resolve(store: str, revision: str) -> str | None:
-    """The commit that a revision names, None for none."""
     for name in (revision, f"refs/fetched/{revision}"):
         with contextlib.suppress(WorkspaceUnavailable):
             return _git(store, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
@@ -200,7 +198,7 @@ def _git(directory: str, *arguments: str) -> str:
     try:
         done = subprocess.run(
             [program, *words, *arguments], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
-            capture_output=True, timeout=_GIT_S, check=False,
+            capture_output=True, timeout=1800.0, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise WorkspaceUnavailable(one_line(f"git: {error}", _REASON_CHARS)) from error
@@ -212,7 +210,6 @@ def _git(directory: str, *arguments: str) -> str:
 
 
 def _borrow(git_directory: str, objects: str) -> None:
-    """Have a repository read the objects of another."""
     os.makedirs(os.path.join(git_directory, "objects", "info"), exist_ok=True)
     with open(os.path.join(git_directory, "objects", "info", "alternates"), "w", encoding="utf-8") as file:
         file.write(f"{objects}\n")

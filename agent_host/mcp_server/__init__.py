@@ -42,7 +42,6 @@ _REASON_CHARS: Final = 2000
 _WHO: Final = {"userId": "local", "tenantId": "local", "executionEnvironment": "desktop", "supportedCapabilities": []}
 APPROVAL_REQUIRED: Final = "APPROVAL_REQUIRED"
 RUNNING: Final = "RUNNING"
-_LISTED: Final = 20
 _ELSEWHERE: Final = "another process has the session"
 _OF_TASK: Final = (
     "startedAt", "reason", "message", "stepCount", "verdict", "endedBy", "retryable", "text", "denied", "patchMissing",
@@ -203,7 +202,6 @@ class HostedSession:
             self.doing = "the model is asked" if is_step else one_line(str(payload["toolName"]))
 
     def _lost(self) -> None:
-        """The process has ended: a task that went on can be resumed."""
         self.questions.clear()
         if self.is_running:
             message = "the process of the session has ended; the task can be resumed"
@@ -229,7 +227,7 @@ class Records:
 
     def list_sessions(self) -> list[dict[str, Any]]:
         """The last sessions. Raises AgentHostError."""
-        return [one.to_wire() for one in stored_sessions(self._state_dir).all(self.owner)[:_LISTED]]
+        return [one.to_wire() for one in stored_sessions(self._state_dir).all(self.owner)[:20]]
 
     def session_of(self, task_id: str) -> str | None:
         """The session that has, or had, the task; None where none is on record."""

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
-_POLL_MS: Final = 1000
-_TTL_MS: Final = 3_600_000
 _INSTRUCTIONS: Final = (
     "run_task hands a task to an agent that works in one workspace under a policy. Its answer says how the task ended; "
     "with waitS it may say that the task still runs, and session_status follows it."
@@ -246,7 +244,6 @@ class TaskServer:
 
     @staticmethod
     def _wants_tasks(context: Context) -> bool:
-        """True if the client takes a task for an answer."""
         capabilities = context.session.client_capabilities
         known = {} if capabilities is None else capabilities.extensions or {}
         return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in known
@@ -338,8 +335,8 @@ def _task(task_id: str, since: str, status: str, message: str) -> dict[str, Any]
         **said,
         "createdAt": since,
         "lastUpdatedAt": MACHINE.stamp(),
-        "ttlMs": _TTL_MS,
-        "pollIntervalMs": _POLL_MS,
+        "ttlMs": 3_600_000,
+        "pollIntervalMs": 1000,
     }
 
 
@@ -554,7 +551,6 @@ class Sessions:
                 await self._end(idle)
 
     async def _end(self, session: HostedSession) -> None:
-        """End its process, in its turn."""
         self._open.pop(session.session_id, None)  # the end of the server may have come before
         await session.leave()
 

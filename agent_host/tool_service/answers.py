@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 KEPT_S: Final = 3600.0
 """Lifetime of an answer after it was given: far longer than a host retries."""
-_MAX_BYTES: Final = 128 * 1024 * 1024
-_MAX_PLACES: Final = 200_000
 
 State = Literal["new", "running", "answered", "other_arguments", "lost"]
 
@@ -96,8 +94,8 @@ class MemoryAnswers:
         self,
         *,
         kept_s: float = KEPT_S,
-        max_bytes: int = _MAX_BYTES,
-        max_places: int = _MAX_PLACES,
+        max_bytes: int = 128 * 1024 * 1024,
+        max_places: int = 200_000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.epoch = MACHINE.new_id("epoch")
@@ -184,9 +182,6 @@ class MemoryAnswers:
 # workers where they share a database (`agent_host.tool_service.postgres`).
 
 
-_RETRY_AFTER_S: Final = 1
-_FIRST_LOOK_S: Final = 0.01
-_LATER_LOOK_S: Final = 0.1
 _HANDED_ON_S: Final = 1.0
 """For how long a worker hands a slot on to its own calls while others may wait for one, too."""
 
@@ -298,7 +293,7 @@ class Admission:
 
     async def _next(self) -> Slot:
         """One call at a time is here. It looks again by itself for slots that other workers give back."""
-        wait_s = _FIRST_LOOK_S
+        wait_s = 0.01
         while True:
             self._woken.clear()
             if self._handed:
@@ -311,7 +306,7 @@ class Admission:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s if self._slots.shared else None):
                     await self._woken.wait()
-            wait_s = min(wait_s * 2, _LATER_LOOK_S)
+            wait_s = min(wait_s * 2, 0.1)
 
     def _wake_first(self) -> None:
         if not self._turns[0].done():
@@ -333,5 +328,5 @@ class Admission:
             ErrorCode.RATE_LIMITED,
             f"the tenant has as many calls under way as it may: {limits.max_concurrent} run at once, and "
             f"{limits.max_queued} wait; try again later",
-            retry_after_s=_RETRY_AFTER_S,
+            retry_after_s=1,
         )

@@ -38,8 +38,6 @@ HAS_TOKEN: Final = "agent_host.has_token"  # noqa: S105  a name
 """Set in the scope of a request whose token is a tenant's."""
 KEY_HEADER: Final = "idempotency-key"
 EPOCH_HEADER: Final = "x-tool-service-epoch"
-_JSON: Final = "application/json"
-_LAST_ANSWERS_S: Final = 3.0
 
 
 class HttpApp:
@@ -73,7 +71,7 @@ class HttpApp:
         async with self._opened() as (self._answers, self._invoker):
             yield
             if self._requests:  # they were cancelled, and have their last words to say
-                await asyncio.wait(self._requests, timeout=_LAST_ANSWERS_S)
+                await asyncio.wait(self._requests, timeout=3.0)
 
     def _handle(self, handler: Handler) -> Handler:
         async def handle(request: HttpRequest) -> Response:
@@ -172,7 +170,7 @@ class HttpApp:
 
     def _json(self, body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
         epoch = {EPOCH_HEADER: self._answers.epoch} if self._answers.epoch else {}
-        return Response(body, status, {**epoch, **(headers or {})}, _JSON)
+        return Response(body, status, {**epoch, **(headers or {})}, "application/json")
 
 
 async def _read_body(request: HttpRequest, most: int) -> bytes:

@@ -167,7 +167,6 @@ class Invoker:
             await tenant.admission.release(slot)
 
     async def _answer_known(self, call: Call, place: IdempotencyScope, known: Known) -> bytes:
-        """The answer of a key that was sent before."""
         if known.state == "other_arguments":
             message = "this idempotency key was sent before, for other arguments of the tool"
             raise HttpRefusal(409, ErrorCode.INVALID_REQUEST, message)
@@ -287,7 +286,6 @@ async def _store(tenant: ServedTenant, call: Call, output: Output) -> Invocation
 # Nothing waits for them: events stand in bounded queues, and what is lost is counted.
 
 
-_COMPONENT: Final = "BackendToolService"
 CAPABILITY: Final = "BackendTool.Invoke"
 METRICS_DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable for the directory in which several workers combine their metrics; prometheus_client reads it."""
@@ -336,7 +334,7 @@ class CallEvent(Event):
 
     def envelope_of(self, payload: dict[str, Any]) -> dict[str, Any]:
         """See Event."""
-        return {**super().envelope_of(payload), "component": _COMPONENT}
+        return {**super().envelope_of(payload), "component": "BackendToolService"}
 
 
 def _audit_record(event: Event) -> bytes | None:

@@ -35,14 +35,8 @@ _LOG: Final = logging.getLogger("agent_host.tool_service")
 logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # its warnings name host and user of what is not reached
 _LOCK_CLASS: Final = 0x41474854
 """Marks our advisory locks among those of others in the database ("AGHT")."""
-_CLEAN_EVERY_S: Final = 60.0
-_FIRST_LOOK_S: Final = 0.02
-_LATER_LOOK_S: Final = 0.5
-_POOL_WAIT_S: Final = 5.0
 _POOL_TRIES_S: Final = 10.0
 """For how long the pool tries to connect again by itself, ever less often. The next request has it begin anew."""
-_FIRST_TRY_S: Final = 2.0
-_LONGEST_WAIT_S: Final = 5.0
 CONNECT_S: Final = 10
 SILENT_FOR_LONG: Final[dict[str, Any]] = {
     "keepalives_idle": 10,
@@ -96,7 +90,7 @@ class PostgresAnswers:
     def __init__(self, url: str, *, kept_s: float = KEPT_S, max_connections: int = 8) -> None:
         self.epoch = ""
         self._pool = AsyncConnectionPool(
-            url, min_size=1, max_size=max_connections, open=False, timeout=_POOL_WAIT_S,
+            url, min_size=1, max_size=max_connections, open=False, timeout=5.0,
             reconnect_timeout=_POOL_TRIES_S, kwargs={"autocommit": True},
         )  # fmt: skip
         self._url = url
@@ -126,7 +120,7 @@ class PostgresAnswers:
         """As `open`, but tried again while the database cannot be used; `epoch` is empty until then."""
         answers = cls(url)
         answers._trying = asyncio.create_task(answers._connect_at_last())
-        await asyncio.wait([answers._trying], timeout=_FIRST_TRY_S)
+        await asyncio.wait([answers._trying], timeout=2.0)
         return answers
 
     async def _connect_at_last(self) -> None:
@@ -138,7 +132,7 @@ class PostgresAnswers:
                 if wait_s < 1:
                     _LOG.error("the database of service.answers cannot be used (%s)", type(error).__name__)
             await asyncio.sleep(wait_s)
-            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+            wait_s = min(wait_s * 2, 5.0)
 
     async def _connect(self) -> None:
         held = await self._live()
@@ -208,14 +202,14 @@ class PostgresAnswers:
 
     async def wait(self, place: IdempotencyScope, timeout_s: float) -> Known | None:
         """See Answers. Another worker may have the call, so the table is looked at again and again, ever less often."""
-        look_s, until = _FIRST_LOOK_S, time.monotonic() + timeout_s
+        look_s, until = 0.02, time.monotonic() + timeout_s
         while True:
             known = await self.find(place)
             left_s = until - time.monotonic()
             if known is None or known.state != "running" or left_s <= 0:
                 return known
             await asyncio.sleep(min(look_s, left_s))
-            look_s = min(look_s * 2, _LATER_LOOK_S)
+            look_s = min(look_s * 2, 0.5)
 
     async def ready(self) -> bool:
         """See Answers."""
@@ -269,7 +263,7 @@ class PostgresAnswers:
             raise database_is_away() from None
 
     async def _clean(self, connection: AsyncConnection[Any]) -> None:
-        if time.monotonic() - self._cleaned_at > _CLEAN_EVERY_S:
+        if time.monotonic() - self._cleaned_at > 60.0:
             self._cleaned_at = time.monotonic()
             await connection.execute(_CLEAN, {"kept_s": self._kept_s, "class": _LOCK_CLASS})
 
@@ -372,6 +366,5 @@ class PostgresSlots:
 
 
 def _base(tenant: str) -> int:
-    """The lock of a tenant's first slot."""
     digest = hashlib.sha256(b"agent-host tool-service slots\0" + tenant.encode()).digest()
     return int.from_bytes(digest[: 8 - _SLOT_BITS // 8], signed=True) << _SLOT_BITS

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from agent_host.tool_service.tool import Caps
 
 _CONNECT_S: Final = 5
-_LOCK_MS: Final = 2000
-_POOL_SIZE: Final = 16
-_IDLE_S: Final = 60.0
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 """Limit for the fields of one batch, unless a single row is larger, and for the text of a plan."""
 _OVERHEAD_BYTES: Final = 1024 * 1024
@@ -85,8 +82,8 @@ class PostgresDatabase:
         self._pool = AsyncConnectionPool(
             conninfo,
             min_size=0,
-            max_size=_POOL_SIZE,
-            max_idle=_IDLE_S,
+            max_size=16,
+            max_idle=60.0,
             timeout=_CONNECT_S,
             open=False,
             connection_class=BoundedConnection,
@@ -101,7 +98,7 @@ class PostgresDatabase:
             await self._pool.open()
             async with self._pool.connection() as connection:
                 time_ms = max(1, int(caps.timeout_s * 1000))
-                await connection.execute(_BEGIN.format(time=sql.Literal(time_ms), lock=sql.Literal(_LOCK_MS)))
+                await connection.execute(_BEGIN.format(time=sql.Literal(time_ms), lock=sql.Literal(2000)))
                 try:
                     await self._refuse_volatile(connection, statement)
                     columns = await _prepare(connection, statement, parameters)
@@ -424,7 +421,6 @@ def _end_of_comment(sql: str, place: int) -> int:
 # touched. Where descriptors of sockets cannot be exchanged (Windows) there is no such limit.
 
 _PIECE_BYTES: Final = 64 * 1024
-_CANCEL_S: Final = 5.0
 _READ, _WRITE, _BOTH = waiting.Wait.R, waiting.Wait.W, waiting.Wait.RW
 _READABLE, _WRITABLE = waiting.Ready.R, waiting.Ready.W
 
@@ -455,7 +451,7 @@ class BoundedConnection(psycopg.AsyncConnection[Any]):
         except asyncio.CancelledError:
             if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
                 try:
-                    await self.cancel_safe(timeout=_CANCEL_S)
+                    await self.cancel_safe(timeout=5.0)
                 finally:
                     self.pgconn.finish()  # its answer is half read
                     self._gate.close()

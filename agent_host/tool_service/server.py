@@ -51,10 +51,8 @@ if TYPE_CHECKING:
 
 _OPTIONS: Final = "AGENT_HOST_TOOL_SERVICE_OPTIONS"
 """The variable that passes the options to the worker processes; it contains no secrets."""
-_LAST_EVENTS_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 30.0
 """Between two tries to start a worker."""
-_LOGGED_EACH_S: Final = 60.0
 _MOST_LOGGED: Final = 10
 _LOG: Final = logging.getLogger("agent_host.tool_service")
 
@@ -183,7 +181,6 @@ def worker() -> Starlette:
 
 
 def _bound_log() -> None:
-    """Have what is logged go to standard error, within bounds."""
     logging.root.handlers[:] = [_BoundedLog()]
 
 
@@ -198,7 +195,7 @@ class _BoundedLog(logging.StreamHandler[Any]):
         """See Handler."""
         place, now = (record.pathname, record.lineno), time.monotonic()
         since, count = self._counted.get(place, (now, 0))
-        if now - since > _LOGGED_EACH_S:
+        if now - since > 60.0:
             if count > _MOST_LOGGED:
                 record.msg, record.args = f"{record.getMessage()} ({count - _MOST_LOGGED} more were left out)", None
             since, count = now, 0
@@ -256,7 +253,7 @@ async def _opened(
     try:
         yield answers, Invoker(key, answers, watchers, metrics)
     finally:
-        await watchers.aclose(_LAST_EVENTS_S)
+        await watchers.aclose(5.0)
         for tenant in tenants.all.values():
             await tenant.aclose()
         if workspace is not None:
@@ -336,7 +333,6 @@ if sys.platform != "win32":
     import resource
 
 
-_REQUEST_S: Final = 20.0
 _LEAST_BYTES_A_SECOND: Final = 16 * 1024
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _MAX_CONNECTIONS: Final = 4096
@@ -370,7 +366,7 @@ class ConnectionRoom(NamedTuple):
 class ServedConnections:
     """All connections of a process; uvicorn calls it for the protocol of each (`Config.http`)."""
 
-    def __init__(self, most: int, request_s: float = _REQUEST_S) -> None:
+    def __init__(self, most: int, request_s: float = 20.0) -> None:
         self.request_s = request_s
         self._most = most
         self._open: set[_BoundedConnection] = set()

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from agent_host.services.http import ServiceClient
     from agent_host.tool_service.tool import Call
 
-_URI_LIST: Final = "text/uri-list"
-_DIRECTORY_MODE: Final = 0o700
-
 
 class ServiceStorage:
     """The Workspace Service. What is larger than 50 MiB goes to the tenant's `bucket`, and the service gets an artifact
@@ -48,7 +45,7 @@ class ServiceStorage:
                 raise ToolFault(ErrorCode.WORKSPACE_UPLOAD_FAILED, message)
             key = f"{call.workspace_id}/{call.session_id}/{secrets.token_hex(8)}-{_file_name(artifact.name)}"
             uri = await self._bucket.upload(key, artifact.content_type, artifact.pieces())
-            stored = Artifact("tool_output", f"{artifact.name}.uri", _URI_LIST, f"{uri}\r\n".encode())
+            stored = Artifact("tool_output", f"{artifact.name}.uri", "text/uri-list", f"{uri}\r\n".encode())
         try:
             service = HttpWorkspaceService(self._client, call.workspace_id, call.session_id)
             return await service.upload(stored, task_id=call.task_id, step_id=call.step_id)
@@ -79,7 +76,7 @@ Storage = ServiceStorage | LocalStorage
 
 
 def _write(folder: str, name: str, artifact: Artifact) -> None:
-    os.makedirs(folder, _DIRECTORY_MODE, exist_ok=True)
+    os.makedirs(folder, 0o700, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=".being-written-", dir=folder)
     try:
         with open(descriptor, "wb") as file:
@@ -106,8 +103,6 @@ def _file_name(name: str) -> str:
 
 PART_BYTES: Final = 8 * 1024 * 1024
 """A part of a multipart upload; S3 takes none below 5 MiB but the last, and 10,000 of them."""
-_CONNECT_S: Final = 5
-_READ_S: Final = 30
 _FORBIDDEN: Final = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 _MISSING: Final = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound"})
 
@@ -199,8 +194,8 @@ def _client_of(settings: BucketSettings) -> Any:
 
     signature = UNSIGNED if settings.access_key_id is None else "s3v4"
     config = Config(
-        connect_timeout=_CONNECT_S,
-        read_timeout=_READ_S,
+        connect_timeout=5,
+        read_timeout=30,
         retries={"total_max_attempts": 3, "mode": "standard"},
         signature_version=signature,
         s3={"addressing_style": "path" if settings.path_style else "auto"},

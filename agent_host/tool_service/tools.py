@@ -174,7 +174,6 @@ _READING: Final = frozenset(
 )
 _REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "eval"})
 _STEPS_BETWEEN_LOOKS: Final = 1000
-_BUSY_S: Final = 2.0
 
 
 class SqliteDatabase:
@@ -198,7 +197,7 @@ class SqliteDatabase:
     def _query(self, text: str, parameters: Sequence[Any], caps: Caps, stopped: threading.Event) -> Table:
         until = time.monotonic() + caps.timeout_s
         try:
-            connection = sqlite3.connect(self._uri, uri=True, timeout=_BUSY_S, isolation_level=None)
+            connection = sqlite3.connect(self._uri, uri=True, timeout=2.0, isolation_level=None)
         except sqlite3.Error:
             raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the database cannot be opened") from None
         try:
@@ -251,7 +250,6 @@ def _fault(error: sqlite3.Error) -> ToolFault:
 _INLINE_BYTES: Final = 64 * 1024
 _MAX_OBJECT_BYTES: Final = 512 * 1024 * 1024
 _PIECE_BYTES: Final = 1024 * 1024
-_MOST_LISTED: Final = 1000
 _OBJECTS_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -333,7 +331,7 @@ class ObjectRead:
 
 async def _list(store: Bucket, beginning: str) -> Output:
     prefix = store.settings.prefix
-    answer = await store.ask("list_objects_v2", Prefix=prefix + beginning, MaxKeys=_MOST_LISTED)
+    answer = await store.ask("list_objects_v2", Prefix=prefix + beginning, MaxKeys=1000)
     rows = [
         {"key": one["Key"].removeprefix(prefix), "size": one["Size"], "modified": one["LastModified"].isoformat()}
         for one in answer.get("Contents", ())
@@ -365,7 +363,6 @@ def _spool(body: Any, size: int) -> bytes | StoredFile:
 # resolved where it is used, by a parameter of `CloudDbQuery` or by the tenant's own connection settings.
 
 
-_TIMEOUT_S: Final = 10.0
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
 _SECRETS_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -464,7 +461,7 @@ class VaultRead:
             client = self._http
         try:
             async with (
-                asyncio.timeout(_TIMEOUT_S),
+                asyncio.timeout(10.0),
                 client.stream("GET", self._address + path, headers=self._headers) as response,
             ):
                 body = bytearray()

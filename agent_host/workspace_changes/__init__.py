@@ -25,7 +25,6 @@ MAX_BLOB_BYTES: Final = 16 * 1024 * 1024
 _MAX_PACKS: Final = 64
 _MAX_DELTAS: Final = 250
 _MAX_CHAIN_BYTES: Final = 64 * 1024 * 1024
-_READ_BYTES: Final = 64 * 1024
 _INDEX_HEAD: Final = b"\xfftOc\0\0\0\2"
 _FANOUT_AT: Final = 8
 _BEYOND: Final = 1 << 62
@@ -124,7 +123,7 @@ def is_real_folder(path: str) -> bool:
     """True if a folder lies there, and no link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
@@ -266,7 +265,6 @@ def _open(path: str) -> BinaryIO:
 
 
 def _loose(file: BinaryIO) -> bytes:
-    """The content of a loose object that is a blob."""
     data = _inflate(file, None)
     head, _, content = data.partition(b"\0")
     if head != b"blob %d" % len(content):
@@ -281,7 +279,7 @@ def _inflate(file: BinaryIO, size: int | None) -> bytes:
     parts: list[bytes] = []
     made = 0
     while not inflate.eof:
-        packed = inflate.unconsumed_tail or file.read(_READ_BYTES)
+        packed = inflate.unconsumed_tail or file.read(64 * 1024)
         part = inflate.decompress(packed, limit - made + 1)
         made += len(part)
         if made > limit or not (packed or part):
@@ -429,7 +427,6 @@ def _check_extensions(data: bytes, at: int, end: int) -> None:
 # how objects are named: nothing that it names can start (decision 0039).
 
 
-_MAX_PARENTS: Final = 64
 _MAX_LINE_BYTES: Final = 4096
 _BYTES_OF_FORMAT: Final = {"sha1": SHA1_BYTES, "sha256": 32}
 
@@ -456,7 +453,7 @@ def find_repository(workspace: str) -> Repository | None:
     """The repository that the real path `workspace` is in; None where there is none of the same user whose layout is
     the usual one: a `.git` folder, or a file that names the folder of a work tree which names the file in turn."""
     place = workspace
-    for _ in range(_MAX_PARENTS):
+    for _ in range(64):  # of its parents
         marker = os.path.join(place, ".git")
         if os.path.lexists(marker):
             prefix = "" if place == workspace else os.path.relpath(workspace, place).replace(os.sep, "/") + "/"
@@ -472,7 +469,7 @@ def _repository(marker: str, prefix: str) -> Repository | None:
     folder = common = marker
     if not is_real_folder(marker):
         named = _line(marker, b"gitdir: ", os.path.dirname(marker))
-        if named is None or not _is_same(_line(os.path.join(named, "gitdir"), b"", named), marker):
+        if named is None or _line(os.path.join(named, "gitdir"), b"", named) != os.path.realpath(marker):
             return None
         folder, common = named, _line(os.path.join(named, "commondir"), b"", named) or ""
     objects = os.path.join(os.path.realpath(common), "objects")
@@ -501,10 +498,6 @@ def _line(path: str, start: bytes, relative_to: str) -> str | None:
     if not line.startswith(start) or len(line) == len(start) or b"\n" in line or b"\0" in line:
         return None
     return os.path.realpath(os.path.join(relative_to, os.fsdecode(line[len(start) :])))
-
-
-def _is_same(path: str | None, other: str) -> bool:
-    return path is not None and path == os.path.realpath(other)
 
 
 def _is_own(path: str) -> bool:

@@ -31,6 +31,7 @@ from agent_host.workspace_changes import (
     Unreadable,
     blob_name,
     find_repository,
+    is_real_folder,
     read_bounded,
 )
 from state.blobs import LINK, OVERWRITTEN, PLAIN_FILE, UNAVAILABLE, git_mode
@@ -214,10 +215,11 @@ class Watch:
             elif then != there and (not _only_mode(then, there) or _other_mode(then, there) is not None):
                 changed.append(path)
         # What is not among the files may lie where the walk did not come this time.
-        return changed + [path for path in before.keys() - after.files.keys() if self._is_gone(path)]
-
-    def _is_gone(self, path: str) -> bool:
-        return stamp_at(self._workspace, path) is None or not is_below_folders(self._workspace, path, {"": True})
+        for path in before.keys() - after.files.keys():
+            known = {"": True}
+            if stamp_at(self._workspace, path) is None or not is_below_folders(self._workspace, path, known):
+                changed.append(path)
+        return changed
 
     def _first_open(self, window: WatchWindow, path: str) -> WatchWindow:
         """The window that began first, of those that are open and know whether the file was there."""
@@ -306,15 +308,11 @@ def _content_of(path: str, size: int) -> bytes | None:
 
 def _holds(path: str, size: int, blob: bytes) -> bool:
     """True if the file has this size and git's name for what it holds is `blob`; not where it cannot be read."""
-    try:
-        content = read_bounded(path, size)
-    except OSError:
-        return False
-    return len(content) == size and blob_name(content, len(blob)) == blob
+    content = _content_of(path, size)
+    return content is not None and len(content) == size and blob_name(content, len(blob)) == blob
 
 
 def _is_text(path: str) -> bool:
-    """True if the path can be put on record."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -440,18 +438,11 @@ def is_below_folders(workspace: str, path: str, known: dict[str, bool]) -> bool:
     while end >= 0:
         folder = path[:end]
         if folder not in known:
-            known[folder] = _is_folder(os.path.join(workspace, folder))
+            known[folder] = is_real_folder(os.path.join(workspace, folder))
         if not known[folder]:
             return False
         end = path.find("/", end + 1)
     return True
-
-
-def _is_folder(path: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except (OSError, ValueError):
-        return False
 
 
 def _walk(

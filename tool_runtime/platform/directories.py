@@ -26,7 +26,6 @@ BY_DESCRIPTOR: Final = os.open in os.supports_dir_fd
 PASS_FLAGS: Final = O_PATH | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 MAY_BE_LINK: Final = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)
 """The answers to O_NOFOLLOW where a link is in the way, by system and flags."""
-_AT_FDCWD: Final = -100
 _NO_SYMLINKS: Final = 0x04
 _BENEATH: Final = 0x08
 _IO_REPARSE_TAG_MOUNT_POINT: Final = 0xA0000003  # a junction, which Windows reports as a directory
@@ -34,7 +33,6 @@ _COPYFILE_ACL_AND_XATTR: Final = 0b101
 _GAINS_RIGHTS: Final = ("security.capability", "security.ima", "security.evm")
 LINK_IN_THE_WAY: Final = "a link took its place after the path was checked"
 _LOCAL: Final = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "ramfs", "tmpfs", "xfs", "zfs"})
-_TABLE: Final = "/proc/self/mountinfo"
 
 
 def open_at_once(path: str, directory: int | None = None) -> int | None:
@@ -46,7 +44,7 @@ def open_at_once(path: str, directory: int | None = None) -> int | None:
 
     resolve = _NO_SYMLINKS | (0 if directory is None else _BENEATH)
     how = struct.pack("=3Q", PASS_FLAGS, 0, resolve)
-    at = _AT_FDCWD if directory is None else directory
+    at = -100 if directory is None else directory  # AT_FDCWD
     try:
         return linux_calls.call(linux_calls.OPENAT2, at, os.fsencode(path), how, len(how))
     except OSError:
@@ -214,7 +212,7 @@ def is_local(device: int) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        with open(_TABLE, encoding="utf-8", errors="surrogateescape") as table:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
             return kind_of(f"{os.major(device)}:{os.minor(device)}", table.read()) in _LOCAL
     except OSError:
         return False
@@ -282,7 +280,6 @@ def _is_respelled(source: int | None, name: str, target: int | None, new_name: s
 
 @functools.cache
 def _system_call() -> Callable[..., int] | None:
-    """The C library's call, None where it has none."""
     import ctypes  # a tenth of a start, and most sessions move nothing
 
     name = "renameat2" if sys.platform == "linux" else "renameatx_np"

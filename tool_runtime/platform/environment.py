@@ -63,7 +63,6 @@ _BASICS: Final = frozenset(
 )
 _CONFIG_COUNT: Final = "GIT_CONFIG_COUNT"
 _BARE: Final = "safe.bareRepository"
-_PATHEXT = ".com;.exe;.bat;.cmd"
 
 
 @lru_cache(maxsize=1024)
@@ -142,7 +141,7 @@ def path_to_trust(search_path: str, outside: Places) -> str:
 def find_program(name: str, search_path: str, outside: Places) -> str | None:
     """Return the absolute path of the program `name` in PATH `search_path`, None if no entry has it. Neither the entry
     nor the file that it leads to lies in one of the places `outside`."""
-    names = spellings(name, os.environ.get("PATHEXT", _PATHEXT)) if os.name == "nt" else (name,)
+    names = spellings(name, os.environ.get("PATHEXT", ".com;.exe;.bat;.cmd")) if os.name == "nt" else (name,)
     for directory in _absolute(search_path):
         for path in (os.path.join(directory, one) for one in names):
             # The cheap question comes first: nearly every entry has no such file.

@@ -27,7 +27,6 @@ MOST_ANCESTORS: Final = 256
 _SO_PEERPIDFD: Final = 77
 _SOL_LOCAL: Final = 0
 _LOCAL_PEERCRED, _LOCAL_PEERPID = 1, 2
-_XUCRED: Final = "=II"
 _ENVIRONMENT_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -116,7 +115,7 @@ def _credentials(connection: Any) -> tuple[int, int | None]:
         if sys.platform == "darwin":
             xucred = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 76)
             pid = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID)
-            return int(pid), struct.unpack_from(_XUCRED, xucred)[1]
+            return int(pid), struct.unpack_from("=II", xucred)[1]
         pid, uid, _ = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except (OSError, AttributeError, struct.error) as error:
         raise PeerUnreadable(f"the system does not say who connected: {error}") from error

@@ -87,6 +87,10 @@ Instruction = tuple[int, int, int, int]
 """Operation, how many are skipped if true, and if false, value."""
 
 
+_ALLOWED: Instruction = (_RETURN, 0, 0, _ALLOW)
+_ASKED: Instruction = (_RETURN, 0, 0, _NOTIFY)
+
+
 class Filter(NamedTuple):
     """A filter to build: for which architecture, how the network is restricted, and whether a supervisor is asked."""
 
@@ -130,7 +134,7 @@ def _build(wanted: Filter) -> bytes:
         for both in table.values():
             if both[column] >= 0:
                 code += _if_call(both[column], [_refuse(number)])
-    code.append((_RETURN, 0, 0, _ALLOW))
+    code.append(_ALLOWED)
     return b"".join(struct.pack("=HBBI", *one) for one in code)
 
 
@@ -166,25 +170,24 @@ def _if_call(number: int, block: list[Instruction]) -> list[Instruction]:
 
 def _block(name: str, wanted: Filter) -> list[Instruction]:
     """The instructions for one call that is looked into, which end in an answer; none where it is allowed."""
-    allow: Instruction = (_RETURN, 0, 0, _ALLOW)
     refuse = _refuse(errno.EPERM)
     if name in _VALUES:
         index, values = _VALUES[name]
         tried = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
-        return [_argument(index), *tried, allow, refuse]
+        return [_argument(index), *tried, _ALLOWED, refuse]
     if name in _BITS:
         index, bits = _BITS[name]
         return [_argument(index), (_HAS_BIT, 0, 1, bits), refuse, *_sending(name, wanted)]
     if name in _OPENS:
         flags, mode = _OPENS[name]
         made = [_argument(mode), (_HAS_BIT, 0, 1, _SET_USER_OR_GROUP_ID), refuse]
-        return [_argument(flags), (_HAS_BIT, 0, len(made), _MAKES_A_FILE), *made, allow]
+        return [_argument(flags), (_HAS_BIT, 0, len(made), _MAKES_A_FILE), *made, _ALLOWED]
     if name == "prlimit64":  # another process's limits may be read
         return [
             *(_argument(0), (_EQUAL, 4, 0, 0)),
             *(_argument(2), (_EQUAL, 0, 3, 0)),
             *(_argument(2, high=True), (_EQUAL, 0, 1, 0)),
-            *(allow, refuse),
+            *(_ALLOWED, refuse),
         ]
     if name == "socket":
         return _socket(wanted)
@@ -194,25 +197,24 @@ def _block(name: str, wanted: Filter) -> list[Instruction]:
 
 
 def _socket_error(wanted: Filter) -> Instruction:
-    return (_RETURN, 0, 0, _NOTIFY) if wanted.has_listener else _refuse(errno.EACCES)
+    return _ASKED if wanted.has_listener else _refuse(errno.EACCES)
 
 
 def _socket(wanted: Filter) -> list[Instruction]:
     """Streams between processes, and TCP where it is not closed, and UDP where it is open. A datagram socket of the
     unix family sends to any other without connecting, so there is none. The kernel says by netlink which interfaces and
     routes there are (`getifaddrs`); to change one takes a capability that no command has."""
-    allow: Instruction = (_RETURN, 0, 0, _ALLOW)
     refused = _socket_error(wanted)
     kind = [_argument(1), (_AND, 0, 0, _TYPE_BITS)]
-    unix = [*kind, (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET), allow, refused]
+    unix = [*kind, (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET), _ALLOWED, refused]
     if wanted.network == "closed":
         internet = [refused]
     else:
-        protocol = [_argument(2), (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, _TCP), allow, refused]
-        datagrams = [(_EQUAL, 0, 1, _DGRAM), allow] if wanted.network == "open" else []
+        protocol = [_argument(2), (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, _TCP), _ALLOWED, refused]
+        datagrams = [(_EQUAL, 0, 1, _DGRAM), _ALLOWED] if wanted.network == "open" else []
         internet = [*kind, *datagrams, (_EQUAL, 0, len(protocol), _STREAM), *protocol, refused]
     netlink = [*kind, (_EQUAL, 1, 0, _RAW), (_EQUAL, 0, 3, _DGRAM), _argument(2), (_EQUAL, 0, 1, _NETLINK_ROUTE)]
-    netlink += [allow, refused]
+    netlink += [_ALLOWED, refused]
     return [
         _argument(0),
         *((_EQUAL, 0, len(unix), _UNIX), *unix),
@@ -224,40 +226,39 @@ def _socket(wanted: Filter) -> list[Instruction]:
 
 def _socketpair(wanted: Filter) -> list[Instruction]:
     """Of the unix family the kernel makes a datagram socket of a raw one, too: only what cannot send to others."""
-    allow: Instruction = (_RETURN, 0, 0, _ALLOW)
     refused = _socket_error(wanted)
     return [
         *(_argument(0), (_EQUAL, 1, 0, _UNIX), refused),
-        *(_argument(1), (_AND, 0, 0, _TYPE_BITS), (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET), allow, refused),
+        *(
+            _argument(1),
+            (_AND, 0, 0, _TYPE_BITS),
+            (_EQUAL, 1, 0, _STREAM),
+            (_EQUAL, 0, 1, _SEQPACKET),
+            _ALLOWED,
+            refused,
+        ),
     ]
 
 
 def _sending(name: str, wanted: Filter) -> list[Instruction]:
     """Rules for sending: data without an address goes where its socket is connected to. Where datagrams may go
     anywhere, where they go is asked; a message has its address in memory, which a filter cannot read."""
-    allow: Instruction = (_RETURN, 0, 0, _ALLOW)
-    ask: Instruction = (_RETURN, 0, 0, _NOTIFY)
     if not name.startswith("send") or wanted.network != "open" or not wanted.has_listener:
-        return [allow]
+        return [_ALLOWED]
     if name != "sendto":
-        return [ask]
-    return [_argument(4), (_EQUAL, 0, 2, 0), _argument(4, high=True), (_EQUAL, 1, 0, 0), ask, allow]
+        return [_ASKED]
+    return [_argument(4), (_EQUAL, 0, 2, 0), _argument(4, high=True), (_EQUAL, 1, 0, 0), _ASKED, _ALLOWED]
 
 
 def _connecting(name: str, wanted: Filter) -> list[Instruction]:
     """connect, bind, listen. Where nobody can be asked, where a connection would go cannot be told."""
     if wanted.has_listener:
-        return [(_RETURN, 0, 0, _NOTIFY)]
+        return [_ASKED]
     return [_refuse(errno.EACCES)] if name == "connect" and wanted.network != "open" else []
 
 
 # The system calls that a held program is kept from, and those that are looked into: their numbers on x86_64 and on
 # aarch64, -1 where there is none.
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Final
 
 REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     "ptrace": (101, 117),

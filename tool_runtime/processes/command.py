@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 MARK_NAME: Final = "AGENT_HOST_CALL_MARK"
 """Environment variable that every process of a command inherits; how strays are found when the tree is ended."""
-_LOOK_AGAIN_S: Final = 0.005
-_LOOK_AGAIN_MAX_S: Final = 0.1
 _SEARCHED_BYTES: Final = 64 * 1024
 """Of each stream so much is searched for refusals, from both of its ends."""
 
@@ -380,10 +378,10 @@ class LocalCommand(MarkedProgram):
         members = await self._pool.run(self._members)
         if members:
             self._signal(members, signal.SIGTERM)
-        pause_s = _LOOK_AGAIN_S
+        pause_s = 0.005
         while members and time.monotonic() < deadline:
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
+            pause_s = min(2 * pause_s, 0.1)
             members = await self._pool.run(self._members)
 
     async def kill(self) -> Leftovers:

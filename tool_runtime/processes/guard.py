@@ -34,8 +34,6 @@ TICK_S: Final = 0.25
 _REAPER: Final = os.path.join(os.path.dirname(__file__), "orphan_reaper.py")
 _PATIENCE_S: Final = 1.0
 _MAX_MARKS: Final = 64
-_CGROUPS: Final = "/sys/fs/cgroup"
-_OWN_CGROUP: Final = "/proc/self/cgroup"
 _KILL_FILE: Final = "cgroup.kill"
 _MEMBERS_FILE: Final = "cgroup.procs"
 _LEFT = "(setsid env -i sh -c 'echo $$; exec sleep 60' &) ; sleep 60"
@@ -150,7 +148,6 @@ class ProcessGuard:
         return rows
 
     def _found(self, on_sight: Callable[[int], None]) -> Mapping[int, int]:
-        """For the hunt at the end."""
         rows = self._rows()
         self._reap(rows)
         live = {pid: row for pid, row in rows.items() if row.alive}
@@ -205,7 +202,7 @@ class ProcessGuard:
             end_helper(watcher)
 
 
-def make_group(name: str, *, root: str = _CGROUPS, own: str = _OWN_CGROUP) -> str | None:
+def make_group(name: str, *, root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> str | None:
     """A new control group below that of this process, None where this user may make none there (version 2 with
     `cgroup.kill` only). Found by the file `own`, below `root`."""
     try:
@@ -449,7 +446,6 @@ class _ReadByThread(_ByThread):
 QUIET_S: Final = 0.2
 LONGEST_S: Final = 5.0
 _PAUSE_S: Final = 0.002
-_PAUSE_MAX_S: Final = 0.02
 
 
 NOBODY: Final = Leftovers()
@@ -481,7 +477,7 @@ def kill_until_quiet(
         if now - quiet_since >= QUIET_S or now - began >= LONGEST_S:
             return Leftovers(len(ended), tuple(sorted(found)))
         time.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, _PAUSE_MAX_S)
+        pause_s = min(pause_s * 1.5, 0.02)
 
 
 def kill(pid: int) -> None:

@@ -76,7 +76,6 @@ class SkillScripts:
         return ScriptFacts(skill, shown, folder, path, argv, hashlib.sha256(content).hexdigest(), allowed)
 
     def _program(self, program: str) -> str:
-        """The absolute path of a program that is named so."""
         found = program if os.path.isabs(program) else find_program(program, self._path, self._outside)
         if found is None:
             raise ToolFault(FaultKind.NOT_FOUND, f"there is no program {program} to run it")

@@ -37,7 +37,6 @@ _NUMBER: Final = struct.Struct("i")
 _PATIENCE_S: Final = 20.0
 _TRIES: Final = 4
 _NAME: Final = "the process that starts programs in the sandbox"
-_ENDING_S: Final = 1.0
 
 
 class StartedProgram(NamedTuple):
@@ -223,7 +222,7 @@ class Launcher:
             self._hear()
             # Never waited for one by one: the first process of a namespace is there until the others are reaped.
             for number in (0, signal.SIGKILL):  # to those that somebody stopped
-                until = time.monotonic() + _ENDING_S
+                until = time.monotonic() + 1.0
                 for pid in self._children:
                     with suppress(ProcessLookupError):
                         os.kill(pid, number)
@@ -274,7 +273,6 @@ class LaunchedPopen(subprocess.Popen[bytes]):
 _TRY: Final = 'read -r line; if true 2>/dev/null >"$1"; then exit 3; fi; exit 0'
 _TRY_VIEW: Final = 'if true 2>/dev/null >"$1"; then exit 3; fi; if read -r line < "$2"; then exit 4; fi; exit 0'
 _FILES: Final = ("kept", "hidden")
-_TRIAL_S: Final = 10.0
 _SHELL: Final = "/bin/sh"
 _NONE_HERE: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
 """Errors of landlock, seccomp, unshare and mount if the level does not exist or this process may not use it. Any other
@@ -373,7 +371,7 @@ def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> TrialP
                 os.close(linux_calls.copy_descriptor(process.pid, 0))
         finally:
             with suppress(subprocess.TimeoutExpired):
-                process.communicate(b"\n", _TRIAL_S)
+                process.communicate(b"\n", 10.0)
             process.kill()
             if listener is not None:
                 os.close(listener)

@@ -164,7 +164,6 @@ class Guarded:
     # Looking
 
     def _see_between(self, folders: Iterable[str], *, quiet: bool) -> None:
-        """Remember the folders that guarded places lie in."""
         if quiet:
             self._between = {}
         for folder in folders:
@@ -411,7 +410,6 @@ class Guarded:
     def _report_change(
         self, path: str, before: Entry | None, after: Entry | None, why: str, check: _Check, *, can_undo: bool
     ) -> None:
-        """Tell one change, and put it back where that may be."""
         known = check.told.get(path)
         said = "" if known is None else known.done.removeprefix(_AS_LEFT).removeprefix(_PUT_BACK)
         is_told = known is not None or len(check.told) < MAX_TOLD
@@ -423,7 +421,6 @@ class Guarded:
             check.told[path] = Denial("path", path, "guarded", "change", f"{done}{said}")
 
     def _describe_copy(self, path: str, after: Entry | None) -> str:
-        """Describe where a copy of what the command left is; empty if there is nothing to keep."""
         if self._folder is None or after is None or not (stat.S_ISREG(after.mode) or stat.S_ISLNK(after.mode)):
             return ""
         kept = self._save(path, after)

@@ -341,7 +341,6 @@ def _run_in_sandboxed_thread(restriction: Restriction, there: int, work: Callabl
 
 
 def _real_directory(path: bytes, there: int) -> str:
-    """The real path of the directory that `path` lies in. Raises OSError."""
     directory = os.open(os.path.dirname(path) or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=there)
     try:
         return os.readlink(f"/proc/self/fd/{directory}")

@@ -399,7 +399,6 @@ _MASK: Final = _CREATE | _MOVED_TO | _ONLY_DIRECTORY | _NO_LINKS
 _LIKELY: Final = (".git", "HEAD")
 """Names that are asked for in a directory that cannot be listed."""
 _HEAD: Final = struct.Struct("iIII")
-_READ_BYTES: Final = 1 << 18
 
 
 class TreeWatch:
@@ -454,7 +453,7 @@ class TreeWatch:
 
     def _read(self, new: dict[str, list[str]], folders: dict[str, None]) -> bool:
         try:
-            data = os.read(self._fd, _READ_BYTES)
+            data = os.read(self._fd, 1 << 18)
         except BlockingIOError:
             return False
         at = 0
