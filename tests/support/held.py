@@ -26,7 +26,7 @@ from typing import Any, Final
 from agent_host.ids import MACHINE
 from policy.scope import CommandScope
 from tool_runtime import sandbox as sandbox_levels
-from tool_runtime.platform import landlock, linux_calls
+from tool_runtime.platform import linux_calls, linux_sandbox
 from tool_runtime.processes.command import CommandOutcome, CommandParams, LocalCommand, run_command
 from tool_runtime.sandbox import launching, protected_paths, session
 from tool_runtime.sandbox.session import open_sandbox
@@ -404,8 +404,8 @@ def become_plain() -> None:
 
 def mask(abi: int) -> None:
     """Have Landlock say that it is of this version at most."""
-    real = landlock.abi()
-    landlock.abi = lambda: min(abi, real)
+    real = linux_sandbox.abi()
+    linux_sandbox.abi = lambda: min(abi, real)
 
 
 async def main() -> None:

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from agent_host.safe_open import O_PATH
 
+if sys.platform == "linux":
+    from tool_runtime.platform import linux_calls
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -40,8 +43,6 @@ def open_at_once(path: str, directory: int | None = None) -> int | None:
     (Linux 5.6). None where that call does not open it, which says nothing about why."""
     if sys.platform != "linux":
         return None
-    from tool_runtime.platform import linux_calls  # most sessions start with a call that writes nothing
-
     resolve = _NO_SYMLINKS | (0 if directory is None else _BENEATH)
     how = struct.pack("=3Q", PASS_FLAGS, 0, resolve)
     at = -100 if directory is None else directory  # AT_FDCWD

@@ -7,23 +7,42 @@ between fork and exec. Such a thread has to end afterwards: nothing gives its ri
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import stat
+import struct
 import time
 
 from config.lean_typing import NamedTuple
 from tool_runtime.platform import landlock, linux_calls, mounts, seccomp
+from tool_runtime.platform.landlock import EXECUTE, IOCTL_DEV, READ_FILE, REFER, TRUNCATE, WRITE_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Final
 
     from policy.scope import CommandScope
     from tool_runtime.platform.landlock import PathRule, Rules
     from tool_runtime.platform.seccomp import Network
 
+    FileKey = tuple[int, int]
+    """Device and inode."""
+
+LEAST_ABI: Final = 3
+"""Below it truncate(2) is held nowhere."""
+WHOLE_ABI: Final = 6
+"""Below it signals and abstract sockets are not held."""
+
+_OF_FILES: Final = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+_EVERY_TCP: Final = 0b11  # bind and connect
+_EVERY_SCOPE: Final = 0b11  # abstract unix sockets and signals
+_CREATE_VERSION: Final = 1
+_NONE_HERE: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES)
+_RULE_PATH_BENEATH: Final = 1
+_OPEN: Final = os.O_CLOEXEC | getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0)
 NOT_BY_ANY: Final = (
     "locks on files that may be read",
     "how much memory, processor time and disk space is used",
@@ -56,7 +75,7 @@ class Restriction(NamedTuple):
     network: Network
     with_listener: bool
     changes_modes: bool = False
-    ruleset: landlock.Ruleset | None = None
+    ruleset: Ruleset | None = None
 
 
 def restrict_this_thread(wanted: Restriction, *, is_bounded: bool = False) -> int | None:
@@ -94,22 +113,22 @@ def hold_files(wanted: Restriction) -> None:
     linux_calls.forbid_new_privileges(known)
     ruleset = wanted.ruleset or ruleset_of(wanted)
     try:
-        landlock.restrict_self(ruleset)
+        restrict_self(ruleset)
     finally:
         if wanted.ruleset is None:
             os.close(ruleset.descriptor)
 
 
-def ruleset_of(wanted: Restriction) -> landlock.Ruleset:
+def ruleset_of(wanted: Restriction) -> Ruleset:
     """A new ruleset, as the disk is now. Raises OSError."""
     # Whoever is asked connects and binds in the program's place: the program itself has no need to.
     hold_tcp = wanted.with_listener or wanted.network != "open"
-    return landlock.make_ruleset(wanted.rules, wanted.abi, hold_tcp=hold_tcp)
+    return make_ruleset(wanted.rules, wanted.abi, hold_tcp=hold_tcp)
 
 
 def not_held(abi: int, *, is_supervised: bool) -> tuple[str, ...]:
     """Describe what a version of Landlock cannot enforce, for people."""
-    below_6 = _BELOW_6 if abi < landlock.WHOLE_ABI else ()
+    below_6 = _BELOW_6 if abi < WHOLE_ABI else ()
     return (*NOT_BY_ANY, *NOT_BY_LANDLOCK, *below_6, *(() if is_supervised else _WITHOUT_SUPERVISOR))
 
 
@@ -117,6 +136,82 @@ def not_held_by_namespaces(*, processes: bool, is_supervised: bool) -> tuple[str
     """Describe what namespaces cannot enforce; `processes`: there is one of processes among them."""
     others = (*(() if processes else _OF_PROCESSES), *(() if is_supervised else _WITHOUT_SUPERVISOR))
     return (*NOT_BY_ANY, "devices that have a place outside of /dev", *others)
+
+
+# Landlock, the kernel's own way for a thread to give up rights to files, for itself and all that it starts.
+
+
+def abi() -> int:
+    """The version of Landlock that this kernel has; 0 for none, or where it is switched off or refused. Raises OSError
+    for any other answer, which says nothing about it."""
+    try:
+        return linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, None, 0, _CREATE_VERSION)
+    except OSError as error:
+        if error.errno not in _NONE_HERE:
+            raise
+        return 0
+
+
+def file_rights(version: int) -> int:
+    """The rights to files that an ABI can hold."""
+    later = (REFER, 2), (TRUNCATE, 3), (IOCTL_DEV, 5)
+    return sum((right for right, since in later if version >= since), (1 << 13) - 1)
+
+
+def ruleset_attributes(version: int, *, hold_tcp: bool) -> bytes:
+    """A `struct landlock_ruleset_attr` of `version`. `hold_tcp`: no TCP port may be bound or connected to."""
+    fields = (file_rights(version), _EVERY_TCP if hold_tcp else 0, _EVERY_SCOPE)
+    known = 3 if version >= WHOLE_ABI else 2 if version >= 4 else 1
+    return struct.pack(f"={known}Q", *fields[:known])
+
+
+class Ruleset(NamedTuple):
+    """The descriptor of a ruleset, for its owner to close, and which file each place was that it grants."""
+
+    descriptor: int
+    granted: Mapping[str, FileKey]
+
+
+def make_ruleset(rules: Iterable[PathRule], version: int, *, hold_tcp: bool) -> Ruleset:
+    """A ruleset that grants `rules` and holds all else; a place that is gone, or a link, gets nothing. Raises
+    OSError."""
+    attributes = ruleset_attributes(version, hold_tcp=hold_tcp)
+    descriptor = linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+    granted: dict[str, FileKey] = {}
+    handled = file_rights(version)
+    try:
+        for rule in rules:
+            key = _add(descriptor, rule.path, rule.rights & handled)
+            if key is not None:
+                granted[rule.path] = key
+    except OSError:
+        os.close(descriptor)
+        raise
+    return Ruleset(descriptor, granted)
+
+
+def _add(ruleset: int, path: str, rights: int) -> FileKey | None:
+    try:
+        place = os.open(path, _OPEN)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP):
+            return None
+        raise
+    try:
+        status = os.fstat(place)
+        if not stat.S_ISDIR(status.st_mode):
+            rights &= _OF_FILES
+        if rights and not stat.S_ISLNK(status.st_mode):
+            beneath = struct.pack("=Qi", rights, place)
+            linux_calls.call(linux_calls.LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, beneath, 0)
+        return status.st_dev, status.st_ino
+    finally:
+        os.close(place)
+
+
+def restrict_self(ruleset: Ruleset) -> None:
+    """Hold this thread to `ruleset`, for good; privileges must have been forbidden before. Raises OSError."""
+    linux_calls.call(linux_calls.LANDLOCK_RESTRICT_SELF, ruleset.descriptor, 0)
 
 
 # Rules of Landlock that are kept between commands: made again when the disk does not look as it did.

@@ -227,17 +227,8 @@ def _socket(wanted: Filter) -> list[Instruction]:
 def _socketpair(wanted: Filter) -> list[Instruction]:
     """Of the unix family the kernel makes a datagram socket of a raw one, too: only what cannot send to others."""
     refused = _socket_error(wanted)
-    return [
-        *(_argument(0), (_EQUAL, 1, 0, _UNIX), refused),
-        *(
-            _argument(1),
-            (_AND, 0, 0, _TYPE_BITS),
-            (_EQUAL, 1, 0, _STREAM),
-            (_EQUAL, 0, 1, _SEQPACKET),
-            _ALLOWED,
-            refused,
-        ),
-    ]
+    kind = [_argument(1), (_AND, 0, 0, _TYPE_BITS), (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET)]
+    return [*(_argument(0), (_EQUAL, 1, 0, _UNIX), refused), *kind, _ALLOWED, refused]
 
 
 def _sending(name: str, wanted: Filter) -> list[Instruction]:

@@ -9,11 +9,11 @@ import struct
 import subprocess
 from typing import IO, TYPE_CHECKING, ClassVar, Final
 
+from tool_runtime.platform.posix import ProcessEntry
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
-
-    from tool_runtime.platform.posix import ProcessEntry
 
 CRLF: Final = True
 _EXTENDED_LIMITS: Final = 9
@@ -82,8 +82,6 @@ def table_of(rows: Iterable[bytes], in_job: AbstractSet[int], own: int) -> dict[
     """The process table by the rows of a snapshot (PROCESSENTRY32W, 64 bits). A parent that is gone stands in no table,
     and nobody takes its place: the process counts as one without. What is `in_job` has this process, `own`, for its
     parent, whatever has become of the one that started it."""
-    from tool_runtime.platform.posix import ProcessEntry
-
     parents = {}
     for row in rows:
         (pid,), (parent,) = struct.unpack_from("<I", row, 8), struct.unpack_from("<I", row, 32)

@@ -347,7 +347,7 @@ def rehearse(work: Work) -> None:
     linux_calls.bound_capabilities(work.known, linux_calls.capabilities_to_keep(changes_modes=True))
     one = PathRule("/", landlock.READ)
     try:  # noqa: SIM105  as in `tell`
-        os.close(landlock.make_ruleset([one], landlock.abi(), hold_tcp=True).descriptor)
+        os.close(linux_sandbox.make_ruleset([one], linux_sandbox.abi(), hold_tcp=True).descriptor)
     except OSError:  # the start says so
         pass
 

@@ -326,12 +326,12 @@ def landlock_level(directory: str) -> LevelFinding:
     if linux_calls.numbers() is None:
         return none._replace(problem=f"it is not known for {linux_calls.machine()}")
     try:
-        abi = landlock.abi()
+        abi = linux_sandbox.abi()
     except OSError as error:
         return none._replace(problem=_problem(error, _NONE_HERE).text, is_passing=True)
-    if abi < landlock.LEAST_ABI:
+    if abi < linux_sandbox.LEAST_ABI:
         has = f"version {abi} of Landlock" if abi else "no Landlock, or it is switched off"
-        return none._replace(problem=f"the kernel has {has}; version {landlock.LEAST_ABI} is needed")
+        return none._replace(problem=f"the kernel has {has}; version {linux_sandbox.LEAST_ABI} is needed")
     problem = _try_thread(directory, abi, with_listener=True)
     works = LevelFinding("landlock", works=True, abi=abi, is_supervised=problem is None)
     works = works._replace(unheld=linux_sandbox.not_held(abi, is_supervised=works.is_supervised))

@@ -50,7 +50,7 @@ from tool_runtime.sandbox.workspace_places import writable_roots
 from tool_runtime.threads import run_in_fresh_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.contracts import Denial
     from policy.scope import CommandScope
@@ -109,7 +109,7 @@ class HeldCommand:
         self.proxy = sandbox.proxy_for(scope, self.report)
         self.variables: Mapping[str, str] = {
             **sandbox.variables,
-            **(sandbox.offline_variables() if scope.domains == () else {}),
+            **(offline_variables(sandbox.settings.caches) if scope.domains == () else {}),
             **({} if self.proxy is None else _proxy_variables(self.proxy.port, os.environ)),
         }
 
@@ -152,7 +152,7 @@ class HeldCommand:
         before, self._before = self._before, None
         try:
             if not self._sandbox.has_programs(self._listener):
-                self._sandbox.on_last_end(self)
+                self._sandbox.leave(self._sandbox.with_programs, self)
             if before is not None:
                 self._is_over = True
                 found = self._sandbox.guarded.end(self._mark, self.scope.unchangeable, before, self.scope, alone=True)
@@ -160,7 +160,7 @@ class HeldCommand:
                 for denial in (*late, *found):
                     self.report(denial)
         finally:
-            self._sandbox.on_end(self)
+            self._sandbox.leave(self._sandbox.running, self)
 
     def finish(self, exit_code: int, printed: bytes, *, was_ended: bool = False) -> tuple[Denial, ...]:
         """Return what it was denied, now that it is over and has `printed` that. `was_ended`: it was ended while it
@@ -189,7 +189,7 @@ class HeldCommand:
         if self._is_over and self in self._sandbox.with_programs:  # what has outlived it may have written since
             with suppress(OSError):  # the next command's look sees what is left
                 self._sandbox.late += self._sandbox.guarded.check(self.scope.unchangeable, {}, self.scope)
-        self._sandbox.on_last_end(self)
+        self._sandbox.leave(self._sandbox.with_programs, self)
         if self.proxy is not None:
             self._sandbox.end_proxy(self.proxy)
 
@@ -199,7 +199,7 @@ class Sandbox:
 
     def __init__(self, settings: SandboxSettings, runtime: RuntimeSettings, pool: DaemonPool) -> None:
         self.found = find(settings, directory_of(runtime))
-        self._settings = settings
+        self.settings = settings
         self._runtime = runtime
         self._pool = pool
         self._supervisor: SocketSupervisor | None = None
@@ -234,14 +234,9 @@ class Sandbox:
         `mark` is the same for a process that asks after a crash what the command has changed."""
         return HeldCommand(self, scope, cwd, on_denial, mark)
 
-    def on_end(self, command: HeldCommand) -> None:
-        """A command is over; programs of it may be left."""
-        self.running.discard(command)
-        self._reap_soon()
-
-    def on_last_end(self, command: HeldCommand) -> None:
-        """No program of a command is left."""
-        self.with_programs.discard(command)
+    def leave(self, group: set[HeldCommand], command: HeldCommand) -> None:
+        """A command is over, and not among those `running` any more, or no program of it is left."""
+        group.discard(command)
         self._reap_soon()
 
     def _reap_soon(self) -> None:
@@ -276,16 +271,12 @@ class Sandbox:
     @functools.cached_property
     def guarded(self) -> Guarded:
         """The checks of guarded places."""
-        return Guarded(self._settings.directory, self._runtime.workspace)
+        return Guarded(self.settings.directory, self._runtime.workspace)
 
     @functools.cached_property
     def variables(self) -> Mapping[str, str]:
         """Of every command that is held."""
-        return _session_variables(self._settings.caches, os.environ)
-
-    def offline_variables(self) -> Mapping[str, str]:
-        """Of one that reaches no host, over the others."""
-        return offline_variables(self._settings.caches)
+        return _session_variables(self.settings.caches, os.environ)
 
     def restriction(self, scope: CommandScope) -> Restriction:
         """The restriction of the thread that starts a command under `scope`, as the disk is now. Raises OSError."""
@@ -421,22 +412,19 @@ def cargo_settings(directory: str, environ: Mapping[str, str]) -> None:
     stays where it is. In the place for commands without a network it also finds what it has downloaded for the user,
     to be read. No link is followed that an earlier command has left in `directory`. Raises OSError."""
     home = environ.get("CARGO_HOME") or os.path.join(environ.get("HOME", ""), ".cargo")
-    settings = dict(_settings_in(home))
+    settings: dict[str, bytes] = {}
+    for name in ("config.toml", "config"):
+        source = os.path.join(home, name)
+        if os.path.isfile(source):
+            with open(source, "rb") as file:
+                content = file.read(_MAX_SETTINGS_BYTES + 1)
+            if len(content) <= _MAX_SETTINGS_BYTES and b"token" not in content:
+                settings[name] = content
     downloads = [name for name in ("registry", "git") if os.path.isdir(os.path.join(home, name))]
     for place, links in ((_CACHES["CARGO_HOME"], []), (_CARGO_OFFLINE, downloads)):
         if settings or links:
             found = {one: os.path.realpath(os.path.join(home, one)) for one in links}
             _fill(os.path.join(directory, place), settings, found)
-
-
-def _settings_in(home: str) -> Iterator[tuple[str, bytes]]:
-    for name in ("config.toml", "config"):
-        source = os.path.join(home, name)
-        if os.path.isfile(source):
-            with open(source, "rb") as file:
-                settings = file.read(_MAX_SETTINGS_BYTES + 1)
-            if len(settings) <= _MAX_SETTINGS_BYTES and b"token" not in settings:
-                yield name, settings
 
 
 def _fill(place: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> None:

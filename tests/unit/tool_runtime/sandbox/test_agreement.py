@@ -65,7 +65,7 @@ def test_the_scope_and_the_kernel_agree(
             hidden=tuple(os.path.join(root, name) for name in hidden),
         )
         rules = landlock.rules_for(scope).rules
-        restriction = linux_sandbox.Restriction(rules, landlock.abi(), "closed", with_listener=False)
+        restriction = linux_sandbox.Restriction(rules, linux_sandbox.abi(), "closed", with_listener=False)
         argv = [os.path.realpath(sys.executable), "-I", "-S", "-c", _ASK, json.dumps(asked)]
 
         def start() -> subprocess.CompletedProcess[bytes]:

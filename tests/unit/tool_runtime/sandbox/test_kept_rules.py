@@ -12,7 +12,7 @@ from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tests.unit.tool_runtime.sandbox.conftest import held
 from tool_runtime import sandbox as levels
-from tool_runtime.platform import landlock, linux_sandbox, mounts
+from tool_runtime.platform import linux_sandbox, mounts
 from tool_runtime.tool import SandboxSettings
 
 if TYPE_CHECKING:
@@ -112,10 +112,10 @@ async def test_rules_are_made_once_for_many_commands(
     make_router: MakeRouter, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scope = tree(tmp_path)
-    made: list[landlock.Ruleset] = []
+    made: list[linux_sandbox.Ruleset] = []
     make = linux_sandbox.ruleset_of
 
-    def noted(wanted: linux_sandbox.Restriction) -> landlock.Ruleset:
+    def noted(wanted: linux_sandbox.Restriction) -> linux_sandbox.Ruleset:
         made.append(make(wanted))
         return made[-1]
 

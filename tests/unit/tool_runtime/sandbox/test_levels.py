@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.held import PYTHON, rows_of
 from tool_runtime import sandbox as levels
-from tool_runtime.platform import landlock
+from tool_runtime.platform import linux_sandbox
 
 HERE = Path(__file__).parent
 HOSTILE = rows_of((HERE / "hostile.txt").read_text(encoding="utf-8"))
@@ -153,7 +153,7 @@ BELOW_6 = {
 
 @pytest.mark.parametrize("abi", [3, 4, 5, 6, 7])
 def test_older_versions_of_landlock_hold_what_they_say(abi: int) -> None:
-    if abi >= landlock.abi():
+    if abi >= linux_sandbox.abi():
         pytest.skip("all rows are tried with this version")
     came = run("landlock", "plain", "hostile", HOSTILE, abi=abi)
     through = {name for name, row in came.items() if row["through"]}
