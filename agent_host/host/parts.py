@@ -180,16 +180,16 @@ class Parts(NamedTuple):
         """The conversation behind the system prompt; a turn whose step is open enters it when the step is over. What
         was recorded under other rules leaves under those of this bundle. `dropped` is how many messages requests leave
         out from now on, None for as many as on record."""
-        limits, takes_images = self.models.of(self.model).limits, self.takes_images
-        if takes_images and len(state.thread) > 1:  # a new session has no pictures yet
-            takes_images = limits.images is not False
+        takes_images = self.takes_images
+        if takes_images and len(state.thread) > 1:  # a new session has no pictures yet, and does not ask
+            takes_images = self.models.of(self.model).limits.images is not False
         thread = Thread(self.dialect.renderer(self.model), takes_images=takes_images, marks_from=self._marks_from)
         messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
         if scrubber.redaction is not None and scrubber.redaction.has_rules:
             messages = (clean_message(scrubber, message) for message in messages)
         thinking_from = 0
         # The provider of some models refuses a request in which anything in front of its thinking was changed.
-        if (state.flattened_messages or dropped) and limits.thinking_bound:
+        if (state.flattened_messages or dropped) and self.models.of(self.model).limits.thinking_bound:
             thinking_from = state.flattened_messages if dropped is None else len(state.thread) - 1
         thread.restore(
             messages,

@@ -78,7 +78,7 @@ DIRECT: dict[str, tuple[str, str]] = {
     "tool_runtime.processes.command": ("chance clock process", _PROCESSES),
     "tool_runtime.processes.guard": ("clock process sleep thread", _PROCESSES),
     "tool_runtime.processes.orphan_reaper": ("clock process sleep", _PROCESSES),
-    "tool_runtime.processes.background": ("chance process thread", "programs that are talked to: MCP servers"),
+    "tool_runtime.processes.background": ("thread", "programs that are talked to: MCP servers"),
     "tool_runtime.sandbox.helper_processes": ("clock process", _SANDBOX),
     "tool_runtime.sandbox.launcher": ("clock process socket", _SANDBOX),
     "tool_runtime.sandbox.launching": ("chance clock process sleep socket thread", _SANDBOX),
@@ -153,6 +153,6 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
         f"agent_host.host.{name}"
         for name in (
             *("dry_runs", "environment", "first_provider", "machine_checks", "opening", "records"),
-            *("options", "own_policy", "replay", "sessions", "undo"),
+            *("options", "own_policy", "sessions", "undo"),
         )
     }
