@@ -287,7 +287,6 @@ _CAPABILITY_OF: Final = {
 # Questions of a session to the person at the editor: a call that waits for approval, and what an MCP server asks in the
 # middle of one. Pure but for the request itself. Whatever is no answer is a denial.
 
-
 _DETAILS_BYTES: Final = 32_000
 _CUT: Final = ("more characters are not shown]", "more]", "…")
 _OPTIONS: Final = {
@@ -409,7 +408,6 @@ async def _elicit(peer: RpcPeer, session_id: str, payload: Mapping[str, Any], fo
 #
 # A `resource_link` is a name: the model may read what it names with its tools, under the policy; the host opens none.
 
-
 MOST_BLOCKS: Final = 1000
 _NAME_BYTES: Final = 4096
 _PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
@@ -492,7 +490,6 @@ def _text(block: Mapping[str, Any], name: str, path: str) -> str:
 # The lists are suggestions. `serve` decides whether a change holds: the policy that is chosen counts beside that of the
 # launch, and the stricter decision wins; the sandbox goes no lower than the launch; the model has to be one that the
 # launch allows.
-
 
 POLICY: Final = "policy"
 _ABOUT: Final = {

@@ -232,7 +232,6 @@ def native_list(settings: Settings, workspace: str) -> NativeExec:
 
 # The tools that this program brings along, without a session: nothing is started for them.
 
-
 _ANYTHING: Final = {"type": "object"}
 BUILT_IN = Registry((*SPECS, UPLOAD_ARTIFACT))
 """Those of a session that chooses no family."""
@@ -275,7 +274,6 @@ def usable(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> Mapping[str, 
 
 
 # The skills of a session: where they lie, which of the family's tools the configuration enables, and their scripts.
-
 
 _HIDDEN: Final = "skills.hidden_files"
 _RUN_SCRIPT: Final = "run_script"
@@ -350,7 +348,6 @@ def hidden_files(settings: Settings) -> tuple[str, ...]:
 
 
 # `agent_host.tool`: a typed function becomes a tool of the sessions that get it in their options.
-
 
 __all__ = ["PythonTool", "tool"]
 

@@ -14,7 +14,8 @@ from agent_host.host.environment import built_in, families_of, skill_index, this
 from agent_host.ids import MACHINE, REPLAY_PREFIX
 from agent_host.llm.deferred import KnownModels
 from agent_host.session.handshake import suspicions_in_file
-from agent_host.session.opening import ResolvedOptions, read_options
+from agent_host.session.opening import ResolvedOptions as ResolvedOptions
+from agent_host.session.opening import read_options
 from config.lean_typing import NamedTuple
 from config.load import ConfigError, load, read_regular_file, user_skills
 from config.policies import BUILT_IN, names_file
@@ -30,23 +31,6 @@ if TYPE_CHECKING:
 
     from config.settings import Settings
     from tool_runtime.families.python_tools import PythonTool
-
-__all__ = [
-    "LayeredOptions",
-    "OptionNames",
-    "ResolvedOptions",
-    "SessionOptions",
-    "anchor",
-    "bundle_changes",
-    "existing_directory",
-    "existing_workspace",
-    "is_default_state_dir",
-    "model_facts",
-    "portable",
-    "settings_from",
-    "snapshot_limit",
-    "state_dir_from",
-]
 
 _SNAPSHOT_LIMIT = "host.max_snapshot_bytes"
 _MAX_STEPS = "host.max_steps"
@@ -101,16 +85,9 @@ class SessionOptions:
         self._refuse_wrong_types()
         if self.max_cost is not None and not self.max_cost > 0:
             raise UsageError(f"SessionOptions.max_cost: give an amount above 0, not {self.max_cost}")
-        given = {
+        given = {key: getattr(self, name) for key, name in _FIELDS.items()} | {
             "host.policy": _policy(self.policy),
-            "llm.gateway": self.gateway,
-            _PROVIDER: self.provider,
-            "llm.dialect": self.dialect,
-            "llm.model": self.model,
-            _SANDBOX: self.sandbox,
             _TOOLSET: None if self.toolsets is None else list(self.toolsets),
-            _MAX_STEPS: self.max_steps,
-            "llm.max_cost": self.max_cost,
         }
         return portable({**self.settings, **{key: value for key, value in given.items() if value is not None}})
 
@@ -120,48 +97,42 @@ class SessionOptions:
         for names, kinds, words in _TYPES:
             for name in names:
                 value = getattr(self, name)
-                is_fine = value is None or (isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)))
-                if not is_fine:
+                if value is not None and (
+                    not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
+                ):
                     problems.append(f"SessionOptions.{name}: give {words}, not {type(value).__name__}")
-        for name in _COLLECTIONS:
+        for name in ("approvals", "toolsets"):
             value = getattr(self, name)
-            entries = () if value is None or isinstance(value, str) or not isinstance(value, Collection) else value
-            if isinstance(value, str) or (value is not None and not isinstance(value, Collection)):
+            if isinstance(value, str) or not isinstance(value, Collection | None):
                 problems.append(f"SessionOptions.{name}: give a list of strings, not {type(value).__name__}")
-            elif not all(isinstance(one, str) for one in entries):
+            elif not all(isinstance(one, str) for one in value or ()):
                 problems.append(f"SessionOptions.{name}: all of the list has to be strings")
         if problems:
             raise UsageError(*problems)
 
 
+_FIELDS: Final = {
+    "host.policy": "policy",
+    "llm.gateway": "gateway",
+    _PROVIDER: "provider",
+    "llm.dialect": "dialect",
+    "llm.model": "model",
+    _SANDBOX: "sandbox",
+    _TOOLSET: "toolsets",
+    _MAX_STEPS: "max_steps",
+    "llm.max_cost": "max_cost",
+}
+"""The options that are settings, by their keys."""
+_OPTION_OF_FIELD: Final = {key: f"SessionOptions.{name}" for key, name in _FIELDS.items()}
 _TYPES: tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...] = (
     (("workspace", "policy", "state_dir"), (str, os.PathLike), "a path"),
-    (
-        (
-            "gateway",
-            "provider",
-            "dialect",
-            "model",
-            "sandbox",
-            "token",
-            "services_token",
-            "tools_token",
-            "grant_key",
-            "session_id",
-        ),
-        (str,),
-        "a string",
-    ),
+    (("gateway", "provider", "dialect", "model", "sandbox", "session_id"), (str,), "a string"),
+    (("token", "services_token", "tools_token", "grant_key"), (str,), "a string"),
     (("max_steps",), (int,), "a whole number"),
     (("max_cost",), (int, float), "a number"),
     (("approve_all", "guard_processes"), (bool,), "True or False"),
     (("settings",), (Mapping,), "a mapping of settings by their keys"),
 )
-_COLLECTIONS = ("approvals", "toolsets")
-
-
-def _name_as_given(_: str, value: str) -> str:
-    return f"SessionOptions: {value!r} is not UTF-8"
 
 
 class OptionNames(NamedTuple):
@@ -174,18 +145,8 @@ class OptionNames(NamedTuple):
     client_workspace: str = "the workspace"
     approvals: str = "SessionOptions.approvals"
     state_dir: str = "SessionOptions.state_dir"
-    not_text: Callable[[str, str], str] = _name_as_given
-    option_of: Mapping[str, str] = {
-        "host.policy": "SessionOptions.policy",
-        "llm.gateway": "SessionOptions.gateway",
-        _PROVIDER: "SessionOptions.provider",
-        "llm.dialect": "SessionOptions.dialect",
-        _SANDBOX: "SessionOptions.sandbox",
-        _TOOLSET: "SessionOptions.toolsets",
-        "llm.model": "SessionOptions.model",
-        _MAX_STEPS: "SessionOptions.max_steps",
-        "llm.max_cost": "SessionOptions.max_cost",
-    }
+    not_text: Callable[[str, str], str] = lambda _, value: f"SessionOptions: {value!r} is not UTF-8"
+    option_of: Mapping[str, str] = _OPTION_OF_FIELD
 
 
 _AS_A_PROGRAM = OptionNames()
@@ -237,7 +198,6 @@ class LayeredOptions:
         self._flags = options.flags
         self._workspace = None if options.workspace is None else os.fspath(options.workspace)
         self.approvals = tuple(name for name in options.approvals if not name.startswith(REPLAY_PREFIX))
-        """Approvals in advance, without the ids of denied calls."""
         self._replays = frozenset(options.approvals) - frozenset(self.approvals)
         self.moved: str | None = None
         """The workspace of a resumed session where it is another one than that on record."""
@@ -502,22 +462,17 @@ def _is_text(value: str) -> bool:
 
 # Warnings about what a run takes as it is, and its user can hardly have meant: a line each. Nothing is refused.
 
-
 NAMES: Final = ("tools.disabled", "tools.allowed", "mcp.enabled")
 """The settings whose entries are names of what a session may have or not: one that is misspelt says nothing."""
 
 
 def warnings_of(settings: Settings, workspace: str, state_dir: str) -> Iterator[str]:
     """The warnings about a session in `workspace`, a real path, but for `width_of`. Blocking."""
-    if os.path.isdir(os.path.join(workspace, ".agent", "tools")):
-        from agent_host.host.workspace_tools import unusable_manifests  # with it comes what reads them
-
-        yield from unusable_manifests(workspace)
     index = skill_index(workspace)
-    if index is not None:
-        from agent_host.host.workspace_tools import unusable_skills
+    if index is not None or os.path.isdir(os.path.join(workspace, ".agent", "tools")):
+        from agent_host.host.workspace_tools import problems_of_workspace  # with it comes what reads them
 
-        yield from unusable_skills(index)
+        yield from problems_of_workspace(workspace, index)
     if names_file(settings.host.policy):
         yield from _bundle(settings, workspace, state_dir)
     yield from _misspelt(settings)

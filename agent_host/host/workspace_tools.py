@@ -49,19 +49,19 @@ def workspace_tools(workspace: str, state_dir: str, index: SkillIndex | None, ta
     return WorkspaceTools(tuple(specs), approved, tuple(unusable))
 
 
-def unusable_manifests(workspace: str) -> list[str]:
-    """Problems of the manifests of the workspace's tools and of their programs: a line for each of the first, and how
-    many more there are. Blocking."""
-    lines = [*_lines(specs_in(workspace)[1]), *_missing_programs(workspace)]
-    more = len(lines) - _MAX_TOLD
-    return lines if more <= 0 else [*lines[:_MAX_TOLD], f"{more} more problems of manifests in {FOLDER}"]
+def problems_of_workspace(workspace: str, index: SkillIndex | None) -> list[str]:
+    """Problems of the manifests of the workspace's tools and of their programs, and of the skills of the index: a line
+    for each of the first, and how many more there are. Blocking."""
+    manifests: list[str] = []
+    if os.path.isdir(os.path.join(workspace, FOLDER)):
+        manifests = [*_lines(specs_in(workspace)[1]), *_missing_programs(workspace)]
+    skills = [] if index is None else _skill_lines(index.skills().unusable)
+    return [*_first(manifests, f"problems of manifests in {FOLDER}"), *_first(skills, "skills cannot be used")]
 
 
-def unusable_skills(index: SkillIndex) -> list[str]:
-    """Problems of the skills of the index: a line for each of the first, and how many more there are. Blocking."""
-    lines = _skill_lines(index.skills().unusable)
+def _first(lines: list[str], all_are: str) -> list[str]:
     more = len(lines) - _MAX_TOLD
-    return lines if more <= 0 else [*lines[:_MAX_TOLD], f"{more} more skills cannot be used"]
+    return lines if more <= 0 else [*lines[:_MAX_TOLD], f"{more} more {all_are}"]
 
 
 def _skill_lines(unusable: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A client on two descriptors, such as the standard streams."""
+"""The channels of clients: two descriptors, such as the standard streams, and local sockets."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class StreamChannel:
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read_fd = read_fd
-        self._reader: PolledReader | ThreadedReader | None = None
-        writer = PolledWriter if can_be_watched(write_fd) and not os.isatty(write_fd) else ThreadedWriter
-        self._writer: PolledWriter | ThreadedWriter = writer(write_fd, self._end)
+        self._reader: _PolledReader | _ThreadedReader | None = None
+        writer = _PolledWriter if can_be_watched(write_fd) and not os.isatty(write_fd) else _ThreadedWriter
+        self._writer: _PolledWriter | _ThreadedWriter = writer(write_fd, self._end)
         self._receiver: Receiver | None = None
 
     def start(self, receiver: Receiver) -> None:
         """Begin to read."""
         self._receiver = receiver
-        kind = PolledReader if can_be_watched(self._read_fd) else ThreadedReader
+        kind = _PolledReader if can_be_watched(self._read_fd) else _ThreadedReader
         self._reader = kind(self._read_fd, receiver.receive, self._end)
         self._reader.pause(paused=False)
 
@@ -92,38 +92,48 @@ def can_be_watched(fd: int) -> bool:
         return False
     loop = asyncio.get_running_loop()
     try:
-        loop.add_reader(fd, _nothing)
+        loop.add_reader(fd, int)  # only tried
     except (PermissionError, ValueError):
         return False
     loop.remove_reader(fd)
     return True
 
 
-def _nothing() -> None:
-    """A callback for a descriptor that is only tried."""
-
-
-class PolledReader:
+class _Reader:
     """Hands over what can be read as it comes; `ended` is called once, at the end of the stream. Begins paused."""
 
     def __init__(self, fd: int, received: Callable[[bytes], None], ended: Callable[[], None]) -> None:
         self._fd = fd
         self._received = received
         self._ended = ended
+        self._loop = asyncio.get_running_loop()
         self._over = False
-
-    def pause(self, *, paused: bool) -> None:
-        """Leave what comes where it is, or take it (again)."""
-        loop = asyncio.get_running_loop()
-        if paused or self._over:
-            loop.remove_reader(self._fd)
-        else:
-            loop.add_reader(self._fd, self._ready)
 
     def close(self) -> None:
         """Read no more; `ended` is not called."""
         self._over = True
-        asyncio.get_running_loop().remove_reader(self._fd)
+
+    def _take(self, data: bytes) -> None:
+        if self._over:
+            return
+        if data:
+            self._received(data)
+        else:
+            self.close()
+            self._ended()
+
+
+class _PolledReader(_Reader):
+    def pause(self, *, paused: bool) -> None:
+        """Leave what comes where it is, or take it (again)."""
+        if paused or self._over:
+            self._loop.remove_reader(self._fd)
+        else:
+            self._loop.add_reader(self._fd, self._ready)
+
+    def close(self) -> None:
+        super().close()
+        self._loop.remove_reader(self._fd)
 
     def _ready(self) -> None:
         try:
@@ -132,35 +142,22 @@ class PolledReader:
             return
         except OSError:  # a terminal that was hung up
             data = b""
-        if data:
-            self._received(data)
-            return
-        self.close()
-        self._ended()
+        self._take(data)
 
 
-class ThreadedReader:
-    """As PolledReader, for what the event loop cannot watch."""
+class _ThreadedReader(_Reader):
+    """For what the event loop cannot watch."""
 
     def __init__(self, fd: int, received: Callable[[bytes], None], ended: Callable[[], None]) -> None:
-        self._fd = fd
-        self._received = received
-        self._ended = ended
-        self._loop = asyncio.get_running_loop()
+        super().__init__(fd, received, ended)
         self._may_read = threading.Event()
-        self._over = False
         threading.Thread(target=self._run, name="rpc-reader", daemon=True).start()
 
     def pause(self, *, paused: bool) -> None:
-        """Leave what comes where it is, or take it (again)."""
         if paused:
             self._may_read.clear()
         else:
             self._may_read.set()
-
-    def close(self) -> None:
-        """Read no more; `ended` is not called."""
-        self._over = True
 
     def _run(self) -> None:
         data = b"-"
@@ -173,19 +170,15 @@ class ThreadedReader:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
                 self._loop.call_soon_threadsafe(self._take, data)
 
-    def _take(self, data: bytes) -> None:
-        if self._over:
-            return
-        if data:
-            self._received(data)
-        else:
-            self._ended()
-
 
 class _Writer:
-    """The common part of both writers: a count of what waits, and who waits for it to be gone."""
+    """Writes without waiting. `broken` is called when nobody reads any more; what comes after the end is dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, fd: int, broken: Callable[[], None]) -> None:
+        self._fd = fd
+        self._broken = broken
+        self._loop = asyncio.get_running_loop()
+        self._over = False
         self.waiting_bytes = 0
         self._empty = asyncio.Event()
         self._empty.set()
@@ -193,6 +186,11 @@ class _Writer:
     async def drain(self) -> None:
         """Until nothing waits."""
         await self._empty.wait()
+
+    def close(self) -> None:
+        """Write no more; what waits is dropped."""
+        self._over = True
+        self._add(-self.waiting_bytes)
 
     def _add(self, length: int) -> None:
         self.waiting_bytes += length
@@ -202,22 +200,19 @@ class _Writer:
             self._empty.set()
 
 
-class PolledWriter(_Writer):
+class _PolledWriter(_Writer):
     """Writes as much as the descriptor takes without waiting. It is asked before each write and stays in blocking mode:
-    the mode belongs to everybody who shares the pipe or the terminal. `broken` is called when nobody reads any more."""
+    the mode belongs to everybody who shares the pipe or the terminal."""
 
     def __init__(self, fd: int, broken: Callable[[], None]) -> None:
-        super().__init__()
-        self._fd = fd
-        self._broken = broken
+        super().__init__(fd, broken)
         self._parts: deque[memoryview] = deque()
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
         self._watching = False
-        self._over = False
 
     def write(self, data: bytes) -> None:
-        """Write as much as goes now, and the rest when it does. What comes after the end is dropped."""
+        """Write as much as goes now, and the rest when it does."""
         if self._over or not data:
             return
         self._parts.append(memoryview(data))
@@ -226,10 +221,8 @@ class PolledWriter(_Writer):
             self._ready()
 
     def close(self) -> None:
-        """Write no more; what waits is dropped."""
-        self._over = True
+        super().close()
         self._parts.clear()
-        self._add(-self.waiting_bytes)
         self._watch(on=False)
 
     def _ready(self) -> None:
@@ -253,35 +246,27 @@ class PolledWriter(_Writer):
     def _watch(self, *, on: bool) -> None:
         if on != self._watching:
             self._watching = on
-            loop = asyncio.get_running_loop()
             if on:
-                loop.add_writer(self._fd, self._ready)
+                self._loop.add_writer(self._fd, self._ready)
             else:
-                loop.remove_writer(self._fd)
+                self._loop.remove_writer(self._fd)
 
 
-class ThreadedWriter(_Writer):
-    """As PolledWriter, for what the event loop cannot watch."""
+class _ThreadedWriter(_Writer):
+    """For what the event loop cannot watch."""
 
     def __init__(self, fd: int, broken: Callable[[], None]) -> None:
-        super().__init__()
-        self._fd = fd
-        self._broken = broken
-        self._loop = asyncio.get_running_loop()
+        super().__init__(fd, broken)
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
-        self._over = False
         threading.Thread(target=self._run, name="rpc-writer", daemon=True).start()
 
     def write(self, data: bytes) -> None:
-        """Have it written. What comes after the end is dropped."""
         if not self._over and data:
             self._add(len(data))
             self._queue.put(data)
 
     def close(self) -> None:
-        """Write no more; what waits is dropped."""
-        self._over = True
-        self._add(-self.waiting_bytes)
+        super().close()
         self._queue.put(None)
 
     def _run(self) -> None:
@@ -312,7 +297,6 @@ class ThreadedWriter(_Writer):
 # Local sockets: mode 0600 in a directory that is the user's alone; named pipes on Windows. Who comes is looked at, and
 # again with all that it sends.
 
-
 _PIPES = "\\\\.\\pipe\\"
 _MAX_PATH_BYTES = 104 if sys.platform == "darwin" else 107
 
@@ -322,11 +306,9 @@ class ClientCheck(Protocol):
 
     def refusal(self) -> str | None:
         """Why the client is refused now, None where it is not."""
-        ...
 
     def close(self) -> None:
         """The client is gone."""
-        ...
 
 
 class SocketChannel(asyncio.Protocol):

@@ -230,7 +230,6 @@ def check(shape: Shape, value: Mapping[str, Any]) -> None:
 # Bytes to messages and back, in either framing (interface section 2): one JSON object a line, or a Content-Length
 # header before each, as language servers have it. Pure; it holds what is left of an unfinished message.
 
-
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 4096
 _MAX_LENGTH_DIGITS: Final = 18

@@ -48,12 +48,10 @@ class GivenAnswer(Protocol):
     @property
     def approved(self) -> bool:
         """True for an approval."""
-        ...
 
     @property
     def answered_by(self) -> str | None:
         """The face that the person used."""
-        ...
 
 
 class Desk(Protocol):
@@ -61,19 +59,15 @@ class Desk(Protocol):
 
     def rows(self) -> list[dict[str, Any]]:
         """The questions."""
-        ...
 
     def is_form(self, approval_id: str) -> bool:
         """True if it is the form of an MCP server."""
-        ...
 
     def answer_to(self, approval_id: str) -> GivenAnswer | None:
         """The answer that it has got."""
-        ...
 
     def decide(self, approval_id: str, *, approved: bool, scope: Any, reason: str | None, answered_by: Any) -> str:
         """Answer it: `delivered` or `not_found`."""
-        ...
 
 
 class QuestionChannel:

@@ -51,11 +51,9 @@ class Receiver(Protocol):
 
     def receive(self, data: bytes) -> None:
         """The next bytes."""
-        ...
 
     def end(self) -> None:
         """The other side is gone, or has nothing more to say. Called once."""
-        ...
 
 
 class Channel(Protocol):
@@ -64,23 +62,18 @@ class Channel(Protocol):
     @property
     def waiting_bytes(self) -> int:
         """The bytes that were written and not taken yet."""
-        ...
 
     def write(self, data: bytes) -> None:
         """Hand over `data`, at once as far as the other side takes it. What comes after the end is dropped."""
-        ...
 
     async def drain(self) -> None:
         """Until the other side has taken all, or is gone."""
-        ...
 
     def pause_reading(self, *, paused: bool) -> None:
         """Leave further bytes where they are, or take them again."""
-        ...
 
     def close(self) -> None:
         """Let go of the client; what it has not taken is dropped."""
-        ...
 
 
 class Notification(NamedTuple):

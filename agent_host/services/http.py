@@ -59,11 +59,9 @@ class StreamedBody(Protocol):
 
     def __len__(self) -> int:
         """The number of bytes."""
-        ...
 
     def pieces(self) -> Iterator[bytes]:
         """All of it; each try begins from the first."""
-        ...
 
 
 class HttpAnswer(NamedTuple):

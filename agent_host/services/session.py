@@ -83,16 +83,13 @@ class SessionService(Protocol):
 
     async def create(self, new: NewSession) -> SessionGrant:
         """A session, or the word that this host is too old or too new for one."""
-        ...
 
     async def resume(self, session_id: str, *, checkpoint_cursor: str | None) -> SessionGrant:
         """The same session with a bundle that is fresh; `checkpoint_cursor` is the last completed step. Raises
         SessionNotFound, SessionExpired."""
-        ...
 
     async def cancel(self, session_id: str, *, reason: str) -> None:
         """Say that the session has ended (AH 3.4). Raises SessionNotFound, SessionExpired."""
-        ...
 
 
 class EmbeddedSessionService:
@@ -241,7 +238,6 @@ class ApprovalService(Protocol):
 
     async def record(self, decision: ApprovalDecision) -> None:
         """Keep one decision. Raises ServiceUnavailable when it may work later, ServiceRejected when it will not."""
-        ...
 
 
 class EmbeddedApprovalService:

@@ -76,29 +76,23 @@ class ArtifactHome(Protocol):
     async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
         """Keep one artifact of any size, a piece at a time. It survives the death of this process. Raises
         UploadFailed."""
-        ...
 
     def keep_history(self, artifact: Artifact, *, task_id: str | None) -> ArtifactOnDisk:
         """Keep the session's history, of any size, in place of the one before. Raises UploadFailed."""
-        ...
 
     def read_kept(self, row: Mapping[str, Any]) -> bytes | Spooled:
         """Return what was kept under `ref` with this `sha256`; a file is the caller's to close. Raises UploadFailed
         where it is gone or damaged."""
-        ...
 
     def uri_of(self, ref: str) -> str:
         """The address of what was kept under `ref`, where no other service is asked."""
-        ...
 
     def maker_of(self, ref: str) -> Maker | None:
         """The call that left what is kept under `ref`; None for what no call of this session left."""
-        ...
 
     def open(self, ref: str) -> BinaryIO | None:
         """Open what is kept under `ref`, to be closed by the caller; None if no call of this session left it. Raises
         OSError, also where it is not what was kept."""
-        ...
 
 
 class WorkspaceService(Protocol):
@@ -108,7 +102,6 @@ class WorkspaceService(Protocol):
         """Store one artifact of at most MAX_ARTIFACT_BYTES and return its URI, such as
         `workspaces/{workspaceId}/artifacts/{artifactId}`; a session has one `session_history`, which each upload
         replaces. The same artifact of the same step uploaded again takes no second place. Raises UploadFailed."""
-        ...
 
 
 class EmbeddedWorkspaceService:
