@@ -118,7 +118,8 @@ class Agent:
         self._features: Features | None = None
         self._client: Mapping[str, str] = {"name": "acp"}
         self.over = asyncio.Event()
-        self.peer = RpcPeer(channel, self._requests(), self._notifications(), self.over.set)
+        notifications = {"session/cancel": PeerMethod(params(_SESSION), self._cancel)}
+        self.peer = RpcPeer(channel, self._requests(), notifications, self.over.set)
 
     def _requests(self) -> dict[str, PeerMethod]:
         found = {
@@ -147,9 +148,6 @@ class Agent:
             return method.serve(given)
 
         return method._replace(serve=serve)
-
-    def _notifications(self) -> dict[str, PeerMethod]:
-        return {"session/cancel": PeerMethod(params(_SESSION), self._cancel)}
 
     async def aclose(self) -> None:
         """End what the editor has left: idle sessions are over, a task that is open stays resumable."""
@@ -211,7 +209,7 @@ class Agent:
         spec = self._launch.spec(workspace, self._client, self._servers_in(given))
         await self._require_provider()
         session = self._editor_session(spec, workspace)
-        choosing = asyncio.ensure_future(self._choices(workspace))
+        choosing = asyncio.ensure_future(asyncio.to_thread(self._launch.choices_of, workspace))
         try:
             with translated():
                 session.attach(await self._supervisor.create(spec, session))
@@ -224,9 +222,6 @@ class Agent:
         self._greet(session, given)
         asyncio.get_running_loop().call_soon(session.speak)  # behind the reply
         return {"sessionId": session.session_id, **self._options_of(session)}
-
-    async def _choices(self, workspace: str) -> Choices:
-        return await asyncio.to_thread(self._launch.choices_of, workspace)
 
     async def _load(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = await self._open(given, replay=True)
@@ -257,7 +252,7 @@ class Agent:
                 raise AcpError(INVALID_PARAMS, f"cwd: the workspace of the session is {recorded}")
             await self._leave(session_id)
             session = self._editor_session(spec, workspace)
-            choices = await self._choices(workspace)
+            choices = await asyncio.to_thread(self._launch.choices_of, workspace)
             with translated():
                 supervised, result = await self._supervisor.resume(session_id, spec, session, replay=replay)
             session.attach(supervised, result)
@@ -444,12 +439,13 @@ class StateProcess:
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask it. Raises AcpError."""
-        owner = {"userId": SessionSpec((), {}, "").user_id, "tenantId": SessionSpec((), {}, "").tenant_id}
+        nobody = SessionSpec((), {}, "")
+        given = {**params, "userId": nobody.user_id, "tenantId": nobody.tenant_id}
         try:
             try:
-                return await (await self._connected()).request(method, {**params, **owner})
+                return await (await self._connected()).request(method, given)
             except SessionGone:  # it was about to end
-                return await (await self._connected()).request(method, {**params, **owner})
+                return await (await self._connected()).request(method, given)
         except RpcFailure as error:
             code = RESOURCE_NOT_FOUND if error.name == "SESSION_NOT_FOUND" else error_of(error).code
             raise AcpError(code, str(error), {"code": error.name, "retryable": error.retryable}) from error
@@ -532,12 +528,9 @@ def _member(value: Any, key: str) -> dict[str, Any]:
 
 
 def _client_in(info: Any) -> dict[str, str]:
-    said = {key: value[:256] for key in ("name", "version") if isinstance(value := _text(info, key), str)}
+    given = info if isinstance(info, dict) else {}
+    said = {key: value[:256] for key in ("name", "version") if isinstance(value := given.get(key), str)}
     return said or {"name": "acp"}
-
-
-def _text(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None
 
 
 def _workspace_in(given: Mapping[str, Any]) -> str:

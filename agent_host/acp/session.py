@@ -106,7 +106,8 @@ class EditorSession:
         """True if the replay ended with a call that waits for an approval."""
         self.on_mode: Callable[[EditorSession, Mapping[str, Any]], None] = lambda _session, _payload: None
         self._turn: _Turn | None = None
-        self._open_task: str | None = None
+        self.open_task: str | None = None
+        """The task that a crash or a pause left open."""
         self._is_paused = False
         self._ended: dict[str, asyncio.Future[None]] = {}
         self._questions: dict[str, asyncio.Task[None]] = {}
@@ -120,8 +121,8 @@ class EditorSession:
         self._supervised = supervised
         self.session_id = supervised.session_id
         open_task = None if result is None else result.get("incompleteTask")
-        self._open_task = None if open_task is None else open_task["taskId"]
-        self._is_paused = self._open_task is not None
+        self.open_task = None if open_task is None else open_task["taskId"]
+        self._is_paused = self.open_task is not None
 
     @property
     def supervised(self) -> SupervisedSession:
@@ -134,11 +135,6 @@ class EditorSession:
     def is_busy(self) -> bool:
         """True while a prompt of it runs."""
         return self._turn is not None
-
-    @property
-    def open_task(self) -> str | None:
-        """The task that a crash or a pause left open."""
-        return self._open_task
 
     # What the editor asks for
 
@@ -158,14 +154,14 @@ class EditorSession:
         if not self.supervised.is_alive:
             with translated():
                 await self._reopen(self)
-        if self._open_task is None:
+        if self.open_task is None:
             raise AcpError(INVALID_REQUEST, "there is no task to continue")
 
         async def begin(_turn: _Turn) -> None:
             await self.request("ResumeSession")
-            self._is_paused, self._open_task = False, None
+            self._is_paused, self.open_task = False, None
 
-        return await self._take_turn(_Turn(self._open_task), begin)
+        return await self._take_turn(_Turn(self.open_task), begin)
 
     async def go_on_beside(self) -> None:
         """Continue the open task without a prompt, so that it asks its question again. Raises AcpError."""
@@ -231,14 +227,14 @@ class EditorSession:
         if not self.has_title:
             self.has_title = True
             title = prompt.text.strip().partition("\n")[0][:_TITLE_CHARS]
-            self._update({"sessionUpdate": "session_info_update", "title": title, "updatedAt": MACHINE.stamp()})
+            self.update({"sessionUpdate": "session_info_update", "title": title, "updatedAt": MACHINE.stamp()})
 
     async def _clear(self) -> None:
         """Cancel the task that a crash or a pause left open, so that another can start."""
         if self._is_paused:
             await self.supervised.request("ResumeSession", {"autoContinue": False})
             self._is_paused = False
-        task_id, self._open_task = self._open_task, None
+        task_id, self.open_task = self.open_task, None
         if task_id is None:
             return
         over = self._ended[task_id] = asyncio.get_running_loop().create_future()
@@ -268,13 +264,34 @@ class EditorSession:
         await self._peer.drain()
 
     def _take(self, event: Mapping[str, Any]) -> None:
-        handler = _HANDLERS.get(event["eventType"])
-        if handler is not None:
-            handler(self, event)
+        self._show(event["eventType"], event["payload"], event)
         for told in news_of(event):
             self.tell(told)
         if event["eventType"] in _ENDS:
             self._take_end(event)
+
+    def _show(self, kind: str, payload: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        match kind:
+            case "text_chunk" | "thinking_chunk":
+                part = "agent_message_chunk" if kind == "text_chunk" else "agent_thought_chunk"
+                message_id = f"{event.get('stepId', 'step')}-{payload['attempt']}"
+                self.update(text_update(part, payload["text"], message_id))
+            case "tool_requested":
+                self._on_call(payload)
+            case "tool_output_chunk":
+                self._on_output(payload["toolCallId"], payload["text"])
+            case "tool_completed":
+                self._on_completed(payload, event.get("taskId"))
+            case "llm_request_completed":
+                self._spawn(self._show_usage(payload["inputTokens"] + payload["outputTokens"], payload["model"]))
+            case "context_compacted":
+                self._say(compaction_of(event, takes_compactions=self._features.compactions))
+            case "approval_requested":
+                self._questions[payload["approvalId"]] = self._spawn(self._ask(payload))
+            case "approval_resolved":
+                self._on_answered(payload)
+            case "mode_changed":
+                self.on_mode(self, payload)
 
     async def on_item(self, item: dict[str, Any]) -> None:
         """See Listener."""
@@ -299,7 +316,7 @@ class EditorSession:
         for output in self._outputs.values():
             output.stop()
         self._outputs.clear()
-        self._open_task, self._is_paused = None, False  # the next process says what is open
+        self.open_task, self._is_paused = None, False  # the next process says what is open
         if self.is_closing:
             return
         self.tell(Told("error", f"{gone}", "The next prompt resumes the session: nothing is done twice."))
@@ -319,53 +336,37 @@ class EditorSession:
         self._may_speak = True
         held, self._held = self._held, []
         for update in held:
-            self._update(update)
+            self.update(update)
 
     def tell(self, told: Told) -> None:
         """Tell the person something."""
-        self._update(notice_update(told, takes_notices=self._features.notices))
+        self.update(notice_update(told, takes_notices=self._features.notices))
 
     def answer_text(self, text: str) -> None:
         """Say something as the answer to a command."""
-        self._update(text_update("agent_message_chunk", text, MACHINE.new_id("msg")))
-
-    def update(self, update: Update) -> None:
-        """Send one update."""
-        self._update(update)
+        self.update(text_update("agent_message_chunk", text, MACHINE.new_id("msg")))
 
     def _say(self, one: Update | Told) -> None:
         if isinstance(one, Told):
             self.tell(one)
         else:
-            self._update(one)
+            self.update(one)
 
-    def _update(self, update: Update) -> None:
+    def update(self, update: Update) -> None:
+        """Send one update, once the editor knows the session."""
         if not self._may_speak:
             self._held.append(update)
             return
         self._peer.notify("session/update", {"sessionId": self.session_id, "update": update})
 
-    def _on_text(self, event: Mapping[str, Any]) -> None:
-        self._on_piece("agent_message_chunk", event)
-
-    def _on_thinking(self, event: Mapping[str, Any]) -> None:
-        self._on_piece("agent_thought_chunk", event)
-
-    def _on_piece(self, kind: str, event: Mapping[str, Any]) -> None:
-        payload = event["payload"]
-        message_id = f"{event.get('stepId', 'step')}-{payload['attempt']}"
-        self._update(text_update(kind, payload["text"], message_id))
-
-    def _on_call(self, event: Mapping[str, Any]) -> None:
-        payload = event["payload"]
+    def _on_call(self, payload: Mapping[str, Any]) -> None:
         update = requested_call(payload, self.workspace)
         if payload["toolCallId"] in self._calls:
             update["sessionUpdate"] = "tool_call_update"
         self._calls[payload["toolCallId"]] = update
-        self._update(update)
+        self.update(update)
 
-    def _on_output(self, event: Mapping[str, Any]) -> None:
-        call_id, text = event["payload"]["toolCallId"], event["payload"]["text"]
+    def _on_output(self, call_id: str, text: str) -> None:
         output = self._outputs.get(call_id)
         if output is None:
             output = self._outputs[call_id] = _Output(lambda shown: self._show_output(call_id, shown))
@@ -373,10 +374,9 @@ class EditorSession:
 
     def _show_output(self, call_id: str, text: str) -> None:
         update = {"sessionUpdate": "tool_call_update", "toolCallId": call_id, "status": "in_progress"}
-        self._update({**update, "content": text_contents(text)})
+        self.update({**update, "content": text_contents(text)})
 
-    def _on_completed(self, event: Mapping[str, Any]) -> None:
-        payload = event["payload"]
+    def _on_completed(self, payload: Mapping[str, Any], task_id: str | None) -> None:
         output = self._outputs.pop(payload["toolCallId"], None)
         if output is not None:
             output.stop()
@@ -384,9 +384,9 @@ class EditorSession:
         edits = self._calls.get(payload["toolCallId"], {}).get("content", [])
         if payload["status"] == "succeeded":
             update["content"] = [*edits, *update["content"]]
-        self._update(update)
+        self.update(update)
         if payload.get("pathsChanged") and not edits:
-            self._spawn(self._show_diffs(event.get("taskId"), update))
+            self._spawn(self._show_diffs(task_id, update))
 
     async def _show_diffs(self, task_id: str | None, update: Update) -> None:
         """Show how the files that a call changed differ from what they were when its task began."""
@@ -394,18 +394,11 @@ class EditorSession:
         params = {"filePaths": paths, **({} if task_id is None else {"taskId": task_id})}
         with contextlib.suppress(RpcFailure, SessionGone):
             files = (await self.supervised.request("GetPatchPreview", params))["files"]
-            diffs = [
-                one
-                for file in files
-                for one in diff_contents(os.path.join(self.workspace, file["filePath"]), file["diff"])
-            ]
+            paths = [os.path.join(self.workspace, file["filePath"]) for file in files]
+            diffs = [one for path, file in zip(paths, files, strict=True) for one in diff_contents(path, file["diff"])]
             if diffs:
                 changed = {"sessionUpdate": "tool_call_update", "toolCallId": update["toolCallId"]}
-                self._update({**changed, "content": [*diffs, *update["content"]]})
-
-    def _on_usage(self, event: Mapping[str, Any]) -> None:
-        payload = event["payload"]
-        self._spawn(self._show_usage(payload["inputTokens"] + payload["outputTokens"], payload["model"]))
+                self.update({**changed, "content": [*diffs, *update["content"]]})
 
     async def _show_usage(self, used: int, model: str) -> None:
         with contextlib.suppress(RpcFailure, SessionGone):
@@ -413,29 +406,18 @@ class EditorSession:
             update: Update = {"sessionUpdate": "usage_update", "used": used, "size": self._window_of(model) or 0}
             if "cost" in usage:
                 update["cost"] = {"amount": usage["cost"], "currency": usage["costCurrency"]}
-            self._update(update)
-
-    def _on_compacted(self, event: Mapping[str, Any]) -> None:
-        self._say(compaction_of(event, takes_compactions=self._features.compactions))
-
-    def _on_mode(self, event: Mapping[str, Any]) -> None:
-        self.on_mode(self, event["payload"])
+            self.update(update)
 
     # Questions
 
-    def _on_question(self, event: Mapping[str, Any]) -> None:
-        payload = event["payload"]
-        self._questions[payload["approvalId"]] = self._spawn(self._ask(payload))
-
-    def _on_answered(self, event: Mapping[str, Any]) -> None:
+    def _on_answered(self, payload: Mapping[str, Any]) -> None:
         """Take back a question that has its answer, from wherever that came."""
-        payload = event["payload"]
         asking = self._questions.pop(payload["approvalId"], None)
         if asking is not None:
             asking.cancel()
         if payload["decision"] == "approved":
             update = {"sessionUpdate": "tool_call_update", "toolCallId": payload["toolCallId"]}
-            self._update({**update, "status": "in_progress"})
+            self.update({**update, "status": "in_progress"})
 
     async def _ask(self, payload: Mapping[str, Any]) -> None:
         approval_id = payload["approvalId"]
@@ -457,8 +439,7 @@ class EditorSession:
                     await self._answer(approval_id, refused.params)
 
     async def _answer(self, approval_id: str, params: Mapping[str, Any]) -> None:
-        given = {"approvalId": approval_id, "answeredBy": "acp", **params}
-        await self.supervised.request("ApproveAction", given)
+        await self.supervised.request("ApproveAction", {"approvalId": approval_id, "answeredBy": "acp", **params})
 
     # Ends
 
@@ -466,9 +447,9 @@ class EditorSession:
         kind, task_id = event["eventType"], event.get("taskId")
         if kind == "session_paused":
             self._is_paused = True
-            self._open_task = task_id or self._open_task
-        elif task_id == self._open_task:
-            self._open_task = None
+            self.open_task = task_id or self.open_task
+        elif task_id == self.open_task:
+            self.open_task = None
         over = self._ended.get(task_id or "")
         if over is not None and not over.done():
             over.set_result(None)
@@ -514,20 +495,6 @@ class _Output:
         self._timer = None
         if not self._is_shown:
             self.add("")
-
-
-_HANDLERS: Final = {
-    "text_chunk": EditorSession._on_text,  # noqa: SLF001  of the same module
-    "thinking_chunk": EditorSession._on_thinking,  # noqa: SLF001
-    "tool_requested": EditorSession._on_call,  # noqa: SLF001
-    "tool_output_chunk": EditorSession._on_output,  # noqa: SLF001
-    "tool_completed": EditorSession._on_completed,  # noqa: SLF001
-    "llm_request_completed": EditorSession._on_usage,  # noqa: SLF001
-    "context_compacted": EditorSession._on_compacted,  # noqa: SLF001
-    "approval_requested": EditorSession._on_question,  # noqa: SLF001
-    "approval_resolved": EditorSession._on_answered,  # noqa: SLF001
-    "mode_changed": EditorSession._on_mode,  # noqa: SLF001
-}
 
 
 def error_of(error: RpcFailure | SessionGone | OSError) -> AcpError:

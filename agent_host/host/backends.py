@@ -120,10 +120,12 @@ class Backends:
         url = self._urls.backend_tools
         if url is None:
             return None
+        from agent_host.capability_grants import KEY_VARIABLE, grant_key
         from agent_host.host.remote_tools import ToolService
 
-        client = self._client_with(url, self._tokens.tools)
-        return ToolService.connect(url, client, self._tokens.grant_key, lambda: self.capability_grant, self._outside)
+        client, key = self._client_with(url, self._tokens.tools), self._tokens.grant_key
+        key_bytes = None if key is None else grant_key({KEY_VARIABLE: key})
+        return ToolService(url, client, key_bytes, lambda: self.capability_grant, self._outside)
 
     def observers(self, gateway: str, paths: SessionPaths, dialect: str) -> list[Sink]:
         """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such, for the session at

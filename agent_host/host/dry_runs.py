@@ -35,7 +35,10 @@ from agent_host.host.sandboxing import LEVEL, Level, domains_to_open, level_to_t
 from agent_host.host.workspace_tools import WorkspaceTools, workspace_tools
 from agent_host.ids import MACHINE
 from agent_host.judging import Registry
-from agent_host.judging.dry_run import DryRunCase, InvalidCase, case_from, judge_case
+from agent_host.judging.dry_run import DryRunCase, case_from, judge_case
+from agent_host.judging.dry_run import InvalidCase as InvalidCase
+from agent_host.judging import Registry
+
 from agent_host.judging.environment import resolve_places
 from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
 from agent_host.services import TOOLS_URL_VARIABLE
@@ -115,23 +118,6 @@ class CommandAccess(NamedTuple):
         )
 
 
-def drop_grant(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments but for what the call asks for beyond its sandbox, which policy has read."""
-    return {name: value for name, value in arguments.items() if name != SANDBOX_GRANT}
-
-
-__all__ = [
-    "BundleReport",
-    "DryRuns",
-    "InvalidCase",
-    "Tried",
-    "case_refused",
-    "first_request_tokens",
-    "policy_to_try",
-    "report_of_bundle",
-]
-
-
 class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
     families of tools that it chooses, the list of native programs, None for that of a session without any
@@ -176,9 +162,10 @@ class Tried(NamedTuple):
         readers = [spec.name for spec in specs if spec.subject.kind == "output"]
         if any(row["offered"] for name, row in rows.items() if name not in readers):
             # What reads stored outputs needs what the calls needed that left them.
+            limited = (("configuration", self.limits), ("skill", in_use))
             for name in readers:
                 rows[name] |= _withholder(
-                    {who: withheld_by(limits, name, CapabilityName.FILE_READ) for who, limits in self._limits(in_use)}
+                    {who: withheld_by(limits, name, CapabilityName.FILE_READ) for who, limits in limited}
                 )
         return list(rows.values())
 
@@ -219,10 +206,8 @@ class Tried(NamedTuple):
             approved=self.of_workspace.approved,
         )
 
-    def _limits(self, in_use: Limits) -> tuple[tuple[str, Limits], ...]:
-        return ("configuration", self.limits), ("skill", in_use)
-
     def _tool(self, spec: ToolSpec, in_use: Limits) -> dict[str, Any]:
+        keepers = (("bundle", None), ("configuration", self.limits), ("skill", in_use))
         entries = map(self.bundle_in_use.capability, spec.capabilities)
         guarded = risk_of_guarded(spec.name, spec.capability)
         risks = [DEFAULT_RISK[one] for one in spec.capabilities] + ([] if guarded is None else [guarded])
@@ -235,9 +220,7 @@ class Tried(NamedTuple):
             or any(entry is not None and entry_for_tool(entry, spec.name).requires_approval for entry in entries)
             or self._is_new(spec),
             "riskLevel": max(risks, key=RISK_LEVELS.index),
-            **_withholder(
-                {who: self._keeps(spec, limits) for who, limits in (("bundle", None), *self._limits(in_use))}
-            ),
+            **_withholder({who: self._keeps(spec, limits) for who, limits in keepers}),
         }
         patterns = [limit.commands for limit in sorted(in_use, key=order) if limit.commands is not None]
         if patterns and row["offered"] and spec.subject.kind in ("command", "program", "script"):
@@ -392,7 +375,8 @@ class DryRuns:
             approved=self._tried.of_workspace.approved,
         )
         spec = self._tools.get(case.tool_name)
-        arguments = case.arguments if level == "none" else drop_grant(case.arguments)
+        # But for what the call asks for beyond its sandbox, which policy has read.
+        arguments = {key: one for key, one in case.arguments.items() if level == "none" or key != SANDBOX_GRANT}
         problem = None if decision.decision == "DENIED" else argument_problem(spec, arguments)
         if problem is not None:
             return deny(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}"), level

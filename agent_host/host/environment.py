@@ -29,7 +29,8 @@ from state.disk import LOCAL_DISK, ThreadJob
 from state.locations import SessionPaths
 from tool_runtime.families.catalogue import FAMILIES, NATIVE, RESERVED, SKILLS, SPECS, specs_of
 from tool_runtime.families.desktop import UPLOAD_ARTIFACT, upload_problem
-from tool_runtime.families.python_tools import TIMEOUT_S, PythonTool
+from tool_runtime.families.python_tools import TIMEOUT_S
+from tool_runtime.families.python_tools import PythonTool as PythonTool
 from tool_runtime.families.schemas import usable_arguments
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment, is_within, looks_secret
@@ -348,8 +349,6 @@ def hidden_files(settings: Settings) -> tuple[str, ...]:
 
 
 # `agent_host.tool`: a typed function becomes a tool of the sessions that get it in their options.
-
-__all__ = ["PythonTool", "tool"]
 
 
 @overload

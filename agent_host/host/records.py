@@ -8,7 +8,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent_host.errors import SandboxWeaker, SessionHeld, SessionNotFound, UsageError
+from agent_host.errors import SandboxWeaker as SandboxWeaker
+from agent_host.errors import SessionHeld, SessionNotFound, UsageError
 from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, state_dir_from, with_provider
 from agent_host.host.sandboxing import level_of, refuse_weaker
 from agent_host.host.secrets import Secrets, Tokens
@@ -16,9 +17,16 @@ from agent_host.ids import MACHINE
 from agent_host.services import endpoints
 from agent_host.session.handshake import policy_source, rules_on_record
 from agent_host.session.opening import LOCAL, find_begun, refuse_another, state_errors_translated
-from agent_host.session.reports import UNREADABLE, Owner, StoredSession
-from agent_host.session.stored import StoredSessions, can_go_on
-from agent_host.session.transcript import MARK_WORDS, Doubt, Item, Transcript, Wait
+from agent_host.session.reports import UNREADABLE as UNREADABLE
+from agent_host.session.reports import Owner as Owner
+from agent_host.session.reports import StoredSession as StoredSession
+from agent_host.session.stored import StoredSessions as StoredSessions
+from agent_host.session.stored import can_go_on
+from agent_host.session.transcript import MARK_WORDS as MARK_WORDS
+from agent_host.session.transcript import Doubt as Doubt
+from agent_host.session.transcript import Item as Item
+from agent_host.session.transcript import Transcript as Transcript  # noqa: TC001  part of the public API
+from agent_host.session.transcript import Wait as Wait
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 from policy.redaction import Redaction
@@ -39,28 +47,6 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.bundle import RedactionRule
     from state.checkpoint import Checkpoint
-
-__all__ = [
-    "MARK_WORDS",
-    "UNREADABLE",
-    "Doubt",
-    "Item",
-    "Owner",
-    "SandboxWeaker",
-    "StoredSession",
-    "StoredSessions",
-    "Transcript",
-    "Unfinished",
-    "Wait",
-    "newest_resumable",
-    "own_sessions",
-    "read_transcript",
-    "session_id_of",
-    "session_under",
-    "stored_sessions",
-    "weaker_sandbox",
-]
-
 
 LATEST = "latest"
 """In place of an id: the session that was used last."""

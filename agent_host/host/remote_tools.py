@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from agent_host.capability_grants import GRANT_HEADER, KEY_VARIABLE, CapabilityGrant, grant_key, sign
+from agent_host.capability_grants import GRANT_HEADER, CapabilityGrant, sign
 from agent_host.contracts import Need
 from agent_host.events import EventType
 from agent_host.host.environment import families_of
@@ -21,7 +21,7 @@ from tool_runtime.remote.backend import InvocationTerms as CallTerms
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from agent_host.contracts import NoticeKind, SourceNotice, ToolSpec
     from agent_host.events.emitter import Emitter
@@ -71,7 +71,8 @@ class ToolsElsewhere:
 
     def knows(self, name: str, identity: str) -> bool:
         """See Approved."""
-        return any(one.knows(name, identity) for one in self._all())
+        others = () if self._others is None else (self._others,)
+        return any(one.knows(name, identity) for one in (*self._kept, *others))
 
     def approve(self, name: str, identity: str) -> None:
         """See Approved."""
@@ -82,13 +83,10 @@ class ToolsElsewhere:
         if self._others is not None:
             self._others.approve(name, identity)
 
-    def _all(self) -> Sequence[Approved]:
-        return (*self._kept, *(() if self._others is None else (self._others,)))
-
     def report(self, notice: SourceNotice) -> None:
         """Tell people of a source."""
-        names = {"added": notice.added, "removed": notice.removed, "changed": notice.changed}
-        more = {key: list(value) for key, value in (*names.items(), ("rejected", notice.rejected)) if value}
+        names = ("added", "removed", "changed", "rejected")
+        more = {name: list(value) for name in names if (value := getattr(notice, name))}
         payload = {"source": notice.source, "toolCount": notice.tool_count, "message": notice.message, **more}
         self._emitter.emit(_EVENTS[notice.kind], payload)
 
@@ -112,13 +110,6 @@ class ToolService(NamedTuple):
     given: Callable[[], str | None]
     outside: Outside
 
-    @classmethod
-    def connect(
-        cls, url: str, client: Service, key: str | None, given: Callable[[], str | None], outside: Outside
-    ) -> ToolService:
-        """`key` is the text of AGENT_HOST_GRANT_KEY. Raises UsageError for one that cannot be used."""
-        return cls(url, client, None if key is None else grant_key({KEY_VARIABLE: key}), given, outside)
-
     def provider(
         self, elsewhere: ToolsElsewhere, judge: Judge, identity: SessionIdentity, settings: Settings
     ) -> RemoteTools:
@@ -126,11 +117,11 @@ class ToolService(NamedTuple):
         every service; a call's own time ends before that of the runtime, and says more."""
         longest_s, timeout_s = settings.services.retry_max_s, settings.backend.timeout_s
         retry = RetryPolicy(settings.services.max_retries, settings.services.retry_base_s, longest_s, longest_s)
-        grant = GrantMaker(identity, lambda: judge.bundle, self.given, self.key, self.outside.time)
+        grant = grant_maker(identity, lambda: judge.bundle, self.given, self.key, self.outside.time)
         terms = CallTerms(grant, GRANT_HEADER, identity.workspace_id, timeout_s, retry, self.outside)
-        return elsewhere.provider(
-            BackendSource(self.client, terms), self.url, _terms(settings), stand_ins(settings, judge.bundle)
-        )
+        of_calls = SourceTerms(CAPABILITY, True, timeout_s + _MARGIN_S, settings.backend.connect_timeout_s)
+        source = BackendSource(self.client, terms)
+        return elsewhere.provider(source, self.url, of_calls, stand_ins(settings, judge.bundle))
 
 
 def tools_on_record(
@@ -145,11 +136,6 @@ def tools_on_record(
     shapes = None if newest is None else lists.read(newest)
     specs = (spec_of(definition_of(shape), CAPABILITY, elsewhere=True) for shape in shapes or ())
     return tuple(completed(spec._replace(identity=None)) for spec in specs)  # who approved it is for a session to say
-
-
-def _terms(settings: Settings) -> SourceTerms:
-    longest_s = settings.backend.timeout_s + _MARGIN_S
-    return SourceTerms(CAPABILITY, True, longest_s, settings.backend.connect_timeout_s)
 
 
 def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], ToolSpec]:
@@ -167,35 +153,29 @@ def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], 
     return complete
 
 
-class GrantMaker:
-    """Makes the capability grant of each request: that which the Session Service gave, else one for the one tool, under
-    the key of this host. The bundle of the moment names the tenant, and ends the grant at the latest."""
+def grant_maker(
+    who: SessionIdentity,
+    bundle_now: Callable[[], PolicyBundle],
+    given: Callable[[], str | None],
+    key: bytes | None,
+    clock: Callable[[], float],
+) -> Callable[[str], str | None]:
+    """Return a function that makes the capability grant of each request: that which the Session Service gave, else one
+    for the one tool, under the key of this host; None where the host has neither. The bundle of the moment names the
+    tenant, and ends the grant at the latest."""
 
-    def __init__(
-        self,
-        identity: SessionIdentity,
-        bundle: Callable[[], PolicyBundle],
-        given: Callable[[], str | None],
-        key: bytes | None,
-        clock: Callable[[], float],
-    ) -> None:
-        self._identity = identity
-        self._bundle = bundle
-        self._given = given
-        self._key = key
-        self._clock = clock
+    def make(tool_name: str) -> str | None:
+        grant = given()
+        if grant is not None or key is None:
+            return grant
+        bundle = bundle_now()
+        # `local` is the user of this machine, whoever that is.
+        tenant = who.tenant_id if bundle.tenant_id == LOCAL else bundle.tenant_id
+        until = min(int(clock()) + GRANT_S, int(bundle.expires_at.timestamp()))
+        own = CapabilityGrant(tenant, who.session_id, (tool_name,), until, who.user_id, who.workspace_id)
+        return sign(own, key)
 
-    def __call__(self, tool_name: str) -> str | None:
-        """None where the host has neither."""
-        given = self._given()
-        if given is not None or self._key is None:
-            return given
-        bundle = self._bundle()
-        who, tenant = self._identity, bundle.tenant_id
-        tenant = who.tenant_id if tenant == LOCAL else tenant  # `local` is the user of this machine, whoever that is
-        until = min(int(self._clock()) + GRANT_S, int(bundle.expires_at.timestamp()))
-        grant = CapabilityGrant(tenant, who.session_id, (tool_name,), until, who.user_id, who.workspace_id)
-        return sign(grant, self._key)
+    return make
 
 
 # Backend tools of a session that is run again: their definitions as the state directory keeps them, and their answers
