@@ -411,7 +411,6 @@ class Agent:
         self._options.pop(session.session_id, None)
 
     def _greet(self, session: EditorSession, given: Mapping[str, Any]) -> None:
-        """Tell the editor of the commands, and of servers that are not started."""
         commands = [{"name": one, "description": about} for one, about in COMMANDS.items()]
         unused = [one for one in given.get("mcpServers", ()) if not (self._launch.client_servers and _is_program(one))]
         named = [one_line(str(one.get("name", "?")), 100) for one in unused]
@@ -571,7 +570,6 @@ def _row_of(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _or_close(session: EditorSession, opening: Awaitable[_T]) -> _T:
-    """Wait for the last of what opens a session; close its process if that fails, or is cancelled."""
     try:
         return await opening
     except BaseException:
@@ -581,7 +579,6 @@ async def _or_close(session: EditorSession, opening: Awaitable[_T]) -> _T:
 
 
 async def _shut_down(session: EditorSession) -> None:
-    """End a session whose process lives: what it has open is cancelled."""
     with contextlib.suppress(RpcFailure, SessionGone, TimeoutError):
         async with asyncio.timeout(_ENDS_S):
             await session.supervised.request("Shutdown", {})

@@ -67,8 +67,6 @@ class Features(NamedTuple):
 
 
 class _Turn:
-    """A prompt on its way: the task, and how it ends."""
-
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
         self.is_begun = False
@@ -411,7 +409,6 @@ class EditorSession:
     # Questions
 
     def _on_answered(self, payload: Mapping[str, Any]) -> None:
-        """Take back a question that has its answer, from wherever that came."""
         asking = self._questions.pop(payload["approvalId"], None)
         if asking is not None:
             asking.cancel()
@@ -477,7 +474,6 @@ class _Output:
         self._is_shown = False
 
     def add(self, text: str) -> None:
-        """Take a piece; the first is shown at once."""
         self._text = (self._text + text)[-_OUTPUT_CHARS:]
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_OUTPUT_EVERY_S, self._tick)
@@ -487,7 +483,6 @@ class _Output:
             self._is_shown = False
 
     def stop(self) -> None:
-        """Show nothing more."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -518,7 +513,6 @@ def translated() -> Iterator[None]:
 
 
 def _stop_reason(end: Mapping[str, Any]) -> str:
-    """The protocol's reason for the end of a task. Raises AcpError for an end that is none of its reasons."""
     kind, payload = end["eventType"], end["payload"]
     if kind == "task_completed":
         return "end_turn"

@@ -346,7 +346,6 @@ def _call_of(payload: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _text_of(payload: Mapping[str, Any], but: tuple[str, ...] = ()) -> str:
-    """The question in lines: the rule, the risk and why, and what would happen."""
     rows = {name: value for name, value in payload["details"].items() if name not in but and value not in (None, [])}
     shown = (f"{name}: {value if isinstance(value, str) else json.dumps(value)}" for name, value in rows.items())
     why = [] if payload["description"] in ("", payload["actionSummary"]) else [payload["description"]]
@@ -362,7 +361,6 @@ def _options(payload: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _is_whole(payload: Mapping[str, Any]) -> bool:
-    """True if nothing of the call was cut for being shown."""
     details = payload["details"]
     if "segmentsNotShown" in details or "headersNotShown" in details:
         return False
@@ -443,7 +441,6 @@ def prompt_in(blocks: Sequence[Mapping[str, Any]], *, takes_pictures: bool) -> P
 
 
 def _picture(block: Mapping[str, Any], path: str) -> dict[str, str] | None:
-    """The picture of a block, or of a resource that came along; None for any other block."""
     if block.get("type") == "image":
         return {"mediaType": _text(block, "mimeType", path), "data": _text(block, "data", path)}
     resource = block.get("resource") if block.get("type") == "resource" else None
@@ -564,7 +561,6 @@ class ChosenOptions:
         ]
 
     def _values(self, name: str) -> list[str]:
-        """The values of an option, with the present one."""
         return list(dict.fromkeys((*self._known.get(name, ()), self._now[name])))
 
 

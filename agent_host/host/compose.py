@@ -120,7 +120,6 @@ class Composition(NamedTuple):
         return ctx
 
     def _client(self, conversation: Conversation) -> LlmClient:
-        """The client of the gateway, with the session's first request."""
         settings, gateway, dialect = self.resolved.settings, self.gateway, self.parts.dialect
         if gateway.said:
             self.emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": dialect.name, "message": gateway.said})

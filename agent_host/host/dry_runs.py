@@ -255,7 +255,6 @@ class Tried(NamedTuple):
 
 
 def _withholder(reasons: Mapping[str, str | None]) -> dict[str, Any]:
-    """Name who withholds a tool, and the first reason; `reasons` are in order."""
     said = {who: why for who, why in reasons.items() if why is not None}
     return {"offered": not said, "reason": next(iter(said.values()), None), "keptBy": list(said)}
 

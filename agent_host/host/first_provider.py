@@ -171,7 +171,6 @@ def entry_to_write(wanted: Plan, proven: Proven) -> dict[str, Any]:
 
 
 def _without_key(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry without all that says where its key is."""
     left = {field: value for field, value in entry.items() if field not in ("key_env", "key_keyring")}
     if "headers" in left:
         left["headers"] = {name: value for name, value in left["headers"].items() if name.lower() not in KEY_HEADERS}
@@ -410,7 +409,6 @@ def _start_of(response: httpx.Response, dialect: Dialect, *, until: float) -> tu
 
 
 def _is_of(dialect: Dialect, data: bytes) -> bool:
-    """True if the whole events at the start of a stream bring something of an answer of this dialect."""
     assembler = dialect.assembler()
     try:
         for event, content in whole_events(data):

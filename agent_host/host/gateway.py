@@ -181,7 +181,6 @@ async def ask_gateway(
 
 
 def _complete(settings: Settings, facts: ServerFacts, model: str, *, may_choose: bool) -> Informed:
-    """The settings with what the server has said."""
     words = []
     if may_choose and model not in facts.models and len(facts.models) == 1:
         model = facts.models[0]

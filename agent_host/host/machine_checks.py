@@ -105,7 +105,6 @@ def _python() -> Check:
 
 
 def _program() -> list[Check]:
-    """Warn if this program runs from the working directory, where a model would change it."""
     inside = import_isolation.places_in(os.path.realpath(os.getcwd()))
     if not inside:
         return []
@@ -117,7 +116,6 @@ def _program() -> list[Check]:
 
 
 def _gateway(settings: Settings, state_dir: str) -> Check:
-    """One real call, for a few tokens of an answer."""
     url = settings.llm.gateway
     if not url:
         answering = ", ".join(f"{one.name} ({one.found}): --provider {one.name}" for one in local_servers())
@@ -177,7 +175,6 @@ def _tool_call(settings: Settings, state_dir: str) -> list[Check]:
 
 
 def _services() -> list[Check]:
-    """Those that the environment names."""
     try:
         named = endpoints(os.environ)._asdict()
     except UsageError as error:
@@ -224,7 +221,6 @@ def _backend_tools(url: str, *, granted: bool) -> Check:
 
 
 def _mcp_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[Check]:
-    """Those of the configuration: each is started or connected to, and asked for its tools."""
     if not settings.mcp.servers:
         return []
     try:
@@ -264,7 +260,6 @@ def _state_dir(path: str) -> Check:
 
 
 def _tokenizer(settings: Settings) -> Check:
-    """Check the tokenizer that counts tokens before the gateway does."""
     name, model = settings.llm.tokenizer, model_of(settings)
     encoding = model_facts().of(model).limits.tokenizer
     if name == ESTIMATE:
@@ -426,8 +421,6 @@ async def _check_server(
 
 
 class _Redirect:
-    """The page on this machine to which an authorization server sends the browser with its answer."""
-
     def __init__(self) -> None:
         self._answered: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
 

@@ -89,7 +89,6 @@ def tools_on_record(
 
 
 def _place_text(server: ServerConfig) -> str:
-    """The text that identifies this server."""
     return server.place.url if isinstance(server.place, Http) else " ".join(server.place.argv)
 
 
@@ -211,7 +210,6 @@ class SessionServers:
         return self._config(None, server.name, place, may_ask=False)
 
     def _is_inside(self, word: str) -> bool:
-        """True for a file of the workspace, or of the session's temporary directory, by whichever name."""
         path = os.path.realpath(self._environment.absolute(word))
         outside = (os.path.realpath(one) + os.sep for one in self._outside)
         return os.path.isfile(path) and path.startswith(tuple(outside))
@@ -233,7 +231,6 @@ class SessionServers:
         return self._stdio(entry, server.name, command, server.args, server.environment_names)
 
     def _program_problem(self, command: str, args: tuple[str, ...]) -> str | None:
-        """Why a program that a bundle names is not started: its own Shell.Exec has to allow it, unasked."""
         try:
             facts = program_facts({"command": command, "args": list(args)}, self._environment, THIS_DISK)
         except UnusableArguments as error:
@@ -294,7 +291,6 @@ class SessionServers:
         return (self._environment.workspace, *filter(None, (self._temporary,)))
 
     def _not_held(self) -> str | None:
-        """Why no program may be started: a sandbox is to hold them, and does not work here."""
         if self._scoping is None or self._bundle is None:
             return None
         denial = self._scoping.denial(self._bundle, CapabilityName.MCP_INVOKE)
@@ -444,7 +440,6 @@ def user_servers(settings: Settings) -> dict[str, UserServer]:
 
 
 def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
-    """The problem with an entry beyond its shape."""
     if not re.fullmatch(SERVER_NAME, entry.name):
         return f"name: {entry.name!r} names no server: 1 to 64 of A-Z a-z 0-9 _ - ."
     if entry.name in others:

@@ -354,7 +354,6 @@ class SessionOpener:
         url: str,
         tools: tuple[PythonTool, ...],
     ) -> Parts:
-        """The parts of a session whose gateway is at `url`. Raises UsageError, PolicyDenied, GatewayError."""
         parts = Parts.make(resolved.settings, machine, bundle, await self._dialect_of(resolved, url), tools)
         service: ToolService | RecordedToolService | None = None
         if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is not None:
@@ -513,13 +512,11 @@ async def _give_back(service: SessionService, session_id: str) -> AsyncIterator[
 
 
 def _unbegin(store: FileSession) -> None:
-    """Take a session away whose creation failed: nothing was done in it that anybody could resume."""
     with contextlib.suppress(WriteFailed):  # it is let go all the same, and without a task it is passed over
         store.delete()
 
 
 async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None:
-    """None of them waits for another that is away."""
     await asyncio.gather(emitter.aclose(_OBSERVERS_S), reporter.aclose(_OBSERVERS_S))
 
 

@@ -92,7 +92,6 @@ class SessionOptions:
         return portable({**self.settings, **{key: value for key, value in given.items() if value is not None}})
 
     def _refuse_wrong_types(self) -> None:
-        """Raise UsageError with a line for each field that holds another type than it takes."""
         problems = []
         for names, kinds, words in _TYPES:
             for name in names:
@@ -287,7 +286,6 @@ class LayeredOptions:
         )
 
     def _refuse_what_is_no_text(self, flags: Mapping[str, Any], session_id: str | None) -> None:
-        """Raises UsageError for a value that a session's record could not hold."""
         given = {"session_id": session_id, "approvals": self.approvals, **flags}
         for key, value in given.items():
             for one in value if isinstance(value, list | tuple) else (value,):
@@ -327,7 +325,6 @@ def anchor(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
 
 
 def _warnings(settings: Settings, workspace: str, state_dir: str, named_by: str) -> Iterator[str]:
-    """Warnings about what is taken as it is and can hardly be meant; `named_by` is what chose the workspace."""
     home = os.path.realpath(os.path.expanduser("~"))
     if f"{home}{os.sep}".startswith(f"{workspace.rstrip(os.sep)}{os.sep}"):
         yield from width_of(workspace, named_by)
@@ -497,7 +494,6 @@ def _bundle(settings: Settings, workspace: str, state_dir: str) -> Iterator[str]
 
 
 def _misspelt(settings: Settings) -> Iterator[str]:
-    """Names that are none, and nearly one: those of tools from elsewhere are not known here."""
     tools = [spec.name for spec in built_in(families_of(settings))]
     servers = [one["name"] for one in settings.mcp.servers if isinstance(one.get("name"), str)]
     for key, known in zip(NAMES, (tools, tools, servers), strict=True):

@@ -170,7 +170,6 @@ def _is_inside(path: str, workspace: str) -> bool:
 
 
 def _bundle_in(content: bytes) -> dict[str, Any] | None:
-    """The bundle of a file, None if it is not in the form of one."""
     try:
         found = json_text.loads(content) if len(content) <= _MOST_BYTES else None
     except ValueError:
@@ -184,7 +183,6 @@ def _decision(tried: Tried, tool_name: str, arguments: Mapping[str, Any]) -> str
 
 
 def _entry(tried: Tried, capability: str, tool_name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The capability's entry with what it would need, None for a call that no line is offered for."""
     known = tried.bundle_in_use.capability(capability)
     if known is None:
         return None
@@ -274,7 +272,6 @@ def _entry_for_denied(item: Mapping[str, Any], workspace: str) -> dict[str, Any]
 
 
 def _merge(content: dict[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The bundle with the entry: lists are added to, other fields replace."""
     merged = copy.deepcopy(content)
     capabilities = merged.setdefault("capabilities", [])
     found = next((one for one in capabilities if one.get("name") == entry["name"]), None)

@@ -93,7 +93,6 @@ class Recorder:
     def _note(
         self, dialect: Dialect, request: HttpRequest, status: int, headers: Mapping[str, str], data: bytes
     ) -> None:
-        """Append the turn that would answer so."""
         try:
             turn = turn_of(dialect, status, headers, data)
         except (StreamProtocolError, AnswerTooLarge) as error:
@@ -105,7 +104,6 @@ class Recorder:
         self._script.flush()
 
     def _portable(self, value: Any) -> Any:
-        """The same value with the placeholder of the workspace in its texts."""
         if isinstance(value, str):
             return value.replace("${", "$${").replace(self._workspace, "${workspace}")
         if isinstance(value, dict):
@@ -128,7 +126,6 @@ def create_script(path: str, url: str) -> IO[bytes]:
 
 
 async def _collect(answer: httpx.Response, collected: bytearray) -> AsyncIterator[bytes]:
-    """The pieces of the answer; those that were read are in `collected`."""
     async for piece in answer.aiter_raw():
         collected += piece
         if len(collected) > _MAX_ANSWER_BYTES:
@@ -173,7 +170,6 @@ def turn_of(dialect: Dialect, status: int, headers: Mapping[str, str], data: byt
 
 
 def _turn_of_events(dialect: Dialect, events: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """The turn that gives a stream of these events, with the error that it may end in."""
     assembler = dialect.assembler()
     texts: list[str] = []
     thoughts: list[str] = []
@@ -235,7 +231,6 @@ def _error(said: Said, body: Any, meaning: Callable[[Said], Kind]) -> dict[str, 
 
 
 def _own_names(body: Any) -> Iterator[str]:
-    """Type and code of an error, where it has them in the usual place."""
     error = body.get("error") if isinstance(body, dict) else None
     names = (error.get("type"), error.get("code")) if isinstance(error, dict) else ()
     return (name for name in names if isinstance(name, str) and name)

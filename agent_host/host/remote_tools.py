@@ -212,19 +212,15 @@ class RecordedToolService(NamedTuple):
 
 
 class _RecordedSource:
-    """A Source."""
-
     name = NAME
 
     def __init__(self, service: RecordedToolService) -> None:
         self._service = service
 
     async def list(self) -> ToolList:
-        """See Source."""
         return ToolList(self._service.definitions)
 
     async def call(self, tool: Definition, call: CallContext) -> ToolOutput:  # noqa: ARG002 - see Source
-        """See Source."""
         answer = self._service.answers.get(call.request.tool_call_id)
         if answer is None:
             raise ToolFault(FaultKind.SYSTEM, _NO_ANSWER)
@@ -233,7 +229,6 @@ class _RecordedSource:
         return ToolOutput(answer.text)
 
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
-        """See Source."""
         return None
 
     async def aclose(self) -> None:

@@ -102,9 +102,6 @@ class Replayed(NamedTuple):
 
 
 class _JudgedCall(NamedTuple):
-    """One call as it was judged. `arguments` is a hash; None where it is not known or stands for a secret. `grant` is
-    what it asked for beyond its scope, `denials` what a sandbox refused to it."""
-
     tool_name: str
     decision: str | None
     arguments: str | None
@@ -113,8 +110,6 @@ class _JudgedCall(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """The progress of a replay: its calls by their ids, and the sandbox of commands, as each start says it."""
-
     calls: dict[str, _JudgedCall]
     sandboxes: list[Mapping[str, Any]]
 
@@ -165,7 +160,6 @@ async def replay_session(
 
 
 def _refuse_unplayable(session_id: str, prompts: Sequence[str], log: CallsOfRunLog) -> None:
-    """Raise UsageError for a session of which no decision could be compared."""
     if not prompts:
         raise UsageError(f"session {session_id} has no prompt on record: there is nothing to run")
     if any(mark["mark"] == EventType.MODE_CHANGED for mark in log.marks):
@@ -186,9 +180,6 @@ def _take_along(state_dir: str, scratch: str) -> None:
 
 
 class _Moved(NamedTuple):
-    """The workspace that a session had, and the one that it runs in again: in texts the new path takes the place of the
-    old one."""
-
     before: str
     now: str
 
@@ -274,8 +265,6 @@ def _read_calls(
 
 
 def _backend_tools(paths: SessionPaths, messages: Sequence[Message]) -> RecordedToolService:
-    """The backend tools that are known, and what each call of the session was answered. Raises UsageError for a backend
-    tool that was called and is not known any more."""
     asked, _ = decisions(paths)
     answers: dict[str, RecordedAnswer] = {}
     called: set[str] = set()
@@ -301,13 +290,10 @@ def _backend_tools(paths: SessionPaths, messages: Sequence[Message]) -> Recorded
 
 
 def _script_id(turn: int, number: int) -> str:
-    """The id that the scripted gateway gives to a call."""
     return f"toolu_{turn}_{number}"
 
 
 def _noting(run: _Run, also: OnEvent | None) -> OnEvent:
-    """A callback that takes each call that was judged as the model made it, and what a sandbox did; `also` gets the
-    events as well."""
     calls = run.calls
 
     def note(event: Mapping[str, Any]) -> None:
@@ -350,7 +336,6 @@ def _refusals(before: Mapping[str, _JudgedCall], now: Mapping[str, _JudgedCall])
 
 
 def _settings(record: Recorded) -> dict[str, Any]:
-    """The settings that the session was started with, as far as they are on record."""
     keys = {"policy": "host.policy", "model": "llm.model", "toolset": "host.toolset", "sandbox": "sandbox.level"}
     return {key: record.started[name] for name, key in keys.items() if record.started.get(name)}
 
@@ -385,14 +370,11 @@ class Growth(NamedTuple):
 
 
 class _Meter:
-    """Adds up what requests used."""
-
     def __init__(self) -> None:
         self.equivalents = 0.0
         self.first_request = 0
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Count an answered request."""
         if event["eventType"] != EventType.LLM_REQUEST_COMPLETED:
             return
         used = event["payload"]
@@ -403,7 +385,6 @@ class _Meter:
 
     @property
     def cost(self) -> RecordedCost:
-        """The sum so far."""
         return RecordedCost(round(self.equivalents), self.first_request)
 
 

@@ -106,7 +106,6 @@ def try_levels(state_dir: str, temporary: str | None = None) -> Levels:
 
 
 def _rows(directory: str) -> Levels:
-    """Findings about levels by files in `directory`."""
     from tool_runtime.sandbox import look
 
     looked = [look(level, directory) for level in LEVELS[:0:-1]]  # the strongest tries the others on its way
@@ -122,7 +121,6 @@ def _rows(directory: str) -> Levels:
 
 
 def _rows_in_session(temporary: str) -> Levels:
-    """Findings about levels by files in a session's own directory, which need not be there yet."""
     is_there = os.path.isdir(temporary)
     with contextlib.suppress(OSError):  # then the trial says what is wrong with it
         temporary_directory.make(temporary)

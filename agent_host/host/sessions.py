@@ -334,7 +334,6 @@ class _Events:
         return queue
 
     def take(self, event: Event) -> None:
-        """See Sink."""
         if self._on_event is None and not self._queues:
             return
         line = json.loads(event.line())
@@ -351,7 +350,6 @@ class _Events:
         """See Sink."""
 
     def end(self) -> None:
-        """The session is over."""
         self._is_over = True
         for queue in self._queues:
             queue.put_nowait(None)

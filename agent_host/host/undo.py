@@ -208,7 +208,6 @@ def _merge(step: _Step, path: str, change: _Change) -> None:
 
 
 def _records(paths: SessionPaths) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The records of the journals, oldest first, each once, with their messages."""
     last = 0
     for path in _journals(paths):
         try:

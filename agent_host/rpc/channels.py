@@ -110,7 +110,6 @@ class _Reader:
         self._over = False
 
     def close(self) -> None:
-        """Read no more; `ended` is not called."""
         self._over = True
 
     def _take(self, data: bytes) -> None:
@@ -125,7 +124,6 @@ class _Reader:
 
 class _PolledReader(_Reader):
     def pause(self, *, paused: bool) -> None:
-        """Leave what comes where it is, or take it (again)."""
         if paused or self._over:
             self._loop.remove_reader(self._fd)
         else:
@@ -184,11 +182,9 @@ class _Writer:
         self._empty.set()
 
     async def drain(self) -> None:
-        """Until nothing waits."""
         await self._empty.wait()
 
     def close(self) -> None:
-        """Write no more; what waits is dropped."""
         self._over = True
         self._add(-self.waiting_bytes)
 
@@ -212,7 +208,6 @@ class _PolledWriter(_Writer):
         self._watching = False
 
     def write(self, data: bytes) -> None:
-        """Write as much as goes now, and the rest when it does."""
         if self._over or not data:
             return
         self._parts.append(memoryview(data))
@@ -499,7 +494,6 @@ def _check_directory(directory: str, option: str) -> None:
 
 
 def _clear_stale(path: str, option: str) -> None:
-    """Take away the socket of a process that is no more."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

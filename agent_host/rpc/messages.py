@@ -382,7 +382,6 @@ class HeaderSplitter:
         self._header_bytes, self._has_fields, self._length = 0, False, None
 
     def _take_header(self, piece: bytes, *, whole: bool) -> Iterator[bytes | FramingError]:
-        """A header's line, or a part of it. Raises FramingError where it cannot be read."""
         if self._is_lost:
             found = self._find_header(piece, whole=whole)
             if found is None:

@@ -340,7 +340,6 @@ async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str,
 
 
 async def _replay(host: SessionHost, session: LiveSession) -> list[Notification]:
-    """Return the session so far as notifications: its items, its open questions, and the end of the replay."""
     items = (await host.transcript(session.session_id, None)).items
     questions = session.state()["pendingApprovals"]
     envelope = {"sessionId": session.session_id, "replayed": True}
@@ -566,7 +565,6 @@ async def shutdown(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _servers_in(params: Mapping[str, Any]) -> tuple[ClientServer, ...]:
-    """The MCP servers that a client configures for its session."""
     return tuple(
         ClientServer(one["name"], one["command"], tuple(one.get("args", ())), one.get("env", {}))
         for one in params.get("clientServers", ())

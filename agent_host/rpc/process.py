@@ -85,7 +85,6 @@ class Server:
             await self._say_goodbye()
 
     def _gone(self, client: ClientConnection) -> None:
-        """The client has ended its side."""
         if client is not self._client:
             return
         if self._reconnect_s is None:  # it may still read, and gets what comes until the end
@@ -135,7 +134,6 @@ class Server:
 
 
 async def _run_within(work: Coroutine[Any, Any, None], seconds: float) -> None:
-    """`work`, given up after that time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await work

@@ -92,7 +92,6 @@ def check_service_url(url: str, named: str) -> str:
 
 
 def _token_of(named: str) -> str:
-    """The variable with the token for the service whose URL is called `named`."""
     return TOOLS_TOKEN_VARIABLE if named == f"${TOOLS_URL_VARIABLE}" else TOKEN_VARIABLE
 
 

@@ -246,8 +246,6 @@ class ServiceClient:
 
 
 class _ErrorBody(NamedTuple):
-    """{code, message, retryable} of an error; None for what is missing or of a wrong type."""
-
     code: str | None
     message: str | None
     retryable: bool | None
@@ -269,7 +267,6 @@ def _error_body(body: bytes) -> _ErrorBody:
 
 
 async def _read_bounded(response: http.httpx.Response, limit: int) -> bytes:
-    """The first `limit` bytes of the body."""
     body = bytearray()
     async for chunk in response.aiter_raw():
         body += chunk

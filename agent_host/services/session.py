@@ -160,7 +160,6 @@ async def say_goodbye(service: SessionService, session_id: str, *, reason: str, 
 
 
 def _grant(answer: Any) -> SessionGrant:
-    """The answer of create and resume, every type checked. Raises ServiceRejected."""
     fields = check_object(answer, "the session service's answer")
     status = fields.get("compatibilityStatus")
     if status == "incompatible":
@@ -341,7 +340,6 @@ class ApprovalReporter:
                 self._leave(decision, dropped=False)
 
     def _leave(self, decision: ApprovalDecision, *, dropped: bool) -> None:
-        """The decision has been dealt with; it may have been pushed out of the line in the meantime."""
         if self._line and self._line[0] is decision:
             self._line.popleft()
             self.dropped += dropped

@@ -157,7 +157,6 @@ class EmbeddedWorkspaceService:
         return self._open(ref, entry.get("sha256"))
 
     def _entry(self, ref: str) -> Mapping[str, Any] | None:
-        """The index entry of an artifact that a call has left."""
         wanted = ref.removeprefix(_REFERENCES)
         if wanted == ref:
             return None
@@ -479,7 +478,6 @@ class UploadQueue:
             raise UploadFailed(_describe(upload, f"was not stored within {behind}: {said}")) from None
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait before the next try; the end cuts it short."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._closing.wait()
