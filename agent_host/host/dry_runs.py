@@ -192,17 +192,23 @@ class Tried(NamedTuple):
         self, tool_name: str, arguments: Mapping[str, Any], now: datetime, level: SandboxLevel = "none"
     ) -> Decision:
         """The decision about one call, commands being held at this level; facts are those of this disk."""
-        case = DryRunCase(tool_name, arguments)
+        held, case = Level(level, level), DryRunCase(tool_name, arguments)
+        return self.judge_case(case, self.bundle_at(level), self.all_tools, now, held)
+
+    def judge_case(
+        self, case: DryRunCase, bundle: PolicyBundle, tools: Registry, now: datetime, level: Level
+    ) -> Decision:
+        """The decision about one case under this bundle, commands being held at this level."""
         return judge_case(
-            self.bundle_at(level),
+            bundle,
             case,
             self.here,
-            self.all_tools,
+            tools,
             now=now,
             limits=self.limits,
             native=self.native,
             scripts=self.scripts,
-            scoping=functools.partial(self.hosts.scoping, Level(level, level)),
+            scoping=functools.partial(self.hosts.scoping, level),
             approved=self.of_workspace.approved,
         )
 
@@ -361,18 +367,7 @@ class DryRuns:
             bundle = bundle.keep_known(bundle, held=level != "none")
         if case.facts is not None:  # which say where paths lead, whatever this disk says
             bundle = bundle.set_real_places({})
-        decision = judge_case(
-            bundle,
-            case,
-            self._tried.here,
-            self._tools,
-            now=self._now,
-            limits=self._tried.limits,
-            native=self._tried.native,
-            scripts=self._tried.scripts,
-            scoping=functools.partial(self._tried.hosts.scoping, held),
-            approved=self._tried.of_workspace.approved,
-        )
+        decision = self._tried.judge_case(case, bundle, self._tools, self._now, held)
         spec = self._tools.get(case.tool_name)
         # But for what the call asks for beyond its sandbox, which policy has read.
         arguments = {key: one for key, one in case.arguments.items() if level == "none" or key != SANDBOX_GRANT}

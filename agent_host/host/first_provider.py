@@ -236,13 +236,18 @@ def change_of(name: str, entry: Mapping[str, Any]) -> ConfigurationChange:
 
 def write(change: ConfigurationChange) -> None:
     """Put the new configuration in place of the old one, for its owner alone. Raises UsageError."""
-    folder, disk = os.path.dirname(change.path), Disk()
     try:
-        if not os.path.isdir(folder):
-            make_durable_dir(disk, folder, within=folder)
-        replace_atomically(disk, change.path, [change.after.encode()])
+        put_file(change.path, change.after.encode())
     except (OSError, WriteFailed) as error:
         raise UsageError(f"{change.path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def put_file(path: str, content: bytes) -> None:
+    """Put a file of the user's in place, in a folder that is made if need be. Raises OSError, WriteFailed."""
+    folder, disk = os.path.dirname(path), Disk()
+    if not os.path.isdir(folder):
+        make_durable_dir(disk, folder, within=folder)
+    replace_atomically(disk, path, [content])
 
 
 def gateway_before_it() -> str | None:

@@ -96,13 +96,13 @@ def make_client(
     from agent_host.llm.client import LlmClient
     from agent_host.llm.network import AnswerLimits, GatewayTimeouts
 
+    llm = settings.llm
     timeouts = GatewayTimeouts(
-        connect_s=settings.llm.connect_timeout_s,
-        read_s=settings.llm.read_timeout_s,
-        progress_s=settings.llm.progress_timeout_s,
-        answer_s=settings.llm.answer_timeout_s,
+        connect_s=llm.connect_timeout_s,
+        read_s=llm.read_timeout_s,
+        progress_s=llm.progress_timeout_s,
+        answer_s=llm.answer_timeout_s,
     )
-    limits = AnswerLimits(**{name: getattr(settings.llm, name) for name in AnswerLimits._fields})
     return LlmClient(
         gateway.url,
         token,
@@ -110,9 +110,9 @@ def make_client(
         session_id=session_id,
         time=time,
         timeouts=timeouts,
-        limits=limits,
+        limits=AnswerLimits(**{name: getattr(llm, name) for name in AnswerLimits._fields}),
         tls=gateway.tls,
-        headers=settings.llm.headers,
+        headers=llm.headers,
         token_name=token_name(settings),
     )
 
@@ -158,10 +158,9 @@ async def ask_gateway(
 ) -> Informed:
     """The settings with what the local server of `llm.gateway` says of `model`. `may_choose`: the only model of a
     server is taken where `llm.model` names none. Nothing is asked of a gateway elsewhere, nothing that the session
-    learned when it began (`recorded`), and nothing that was asked within the last hour by the clock
-    `time`, unless `anew`. Raises
-    UsageError for a URL or a token that no request could carry."""
-    from agent_host.llm.local_server import ServerFacts, is_local  # a scripted gateway does without
+    learned when it began (`recorded`), and nothing that was asked within the last hour by the clock `time`, unless
+    `anew`. Raises UsageError for a URL or a token that no request could carry."""
+    from agent_host.llm.local_server import ServerFacts, ask_server, is_local  # a scripted gateway does without
 
     url, asked = settings.llm.gateway, "" if may_choose else model
     if not url or url.startswith(MOCK_PREFIX):
@@ -170,14 +169,23 @@ async def ask_gateway(
     if not is_local(url):
         return Informed(settings)
     key = server_key(url, asked)
+    kept = LocalServers(state_dir, time)
     if key in recorded:
-        facts = None if recorded[key] is None else ServerFacts.read_row(recorded[key])
-    else:
-        facts = await _facts(settings, url, dialect, token, state_dir, time, asked, anew=anew)
-    learned = {key: None if facts is None else facts._asdict()}
+        known = recorded[key]
+    elif anew or (known := kept.find(url, asked)) is None:
+        headers = {**dialect.headers(check_token(token)), **check_headers(settings.llm.headers)}
+        headers = {name: value for name, value in headers.items() if name not in ("content-type", "accept")}
+        found = await ask_server(url, asked, headers, TlsContext(url).get)
+        if found is None:  # it is loading, or not there yet
+            known = kept.find(url, asked, stale=True)
+        else:
+            known = found._asdict()
+            with contextlib.suppress(WriteFailed):  # it is asked again then
+                kept.keep(url, asked, known)
+    facts = None if known is None else ServerFacts.read_row(known)
     if facts is None:
-        return Informed(settings, learned=learned)
-    return _complete(settings, facts, model, may_choose=may_choose)._replace(learned=learned)
+        return Informed(settings, learned={key: None})
+    return _complete(settings, facts, model, may_choose=may_choose)._replace(learned={key: facts._asdict()})
 
 
 def _complete(settings: Settings, facts: ServerFacts, model: str, *, may_choose: bool) -> Informed:
@@ -246,34 +254,6 @@ async def settle_model(
             f"{', '.join(served[:_MODELS_SHOWN]) or 'none'}: none is in both lists"
         )
     return provider.with_model(settings, model)
-
-
-async def _facts(
-    settings: Settings,
-    url: str,
-    dialect: Dialect,
-    token: str | None,
-    state_dir: str,
-    time: Callable[[], float],
-    model: str,
-    *,
-    anew: bool,
-) -> ServerFacts | None:
-    from agent_host.llm.local_server import ServerFacts, ask_server
-
-    kept = LocalServers(state_dir, time)
-    known = None if anew else kept.find(url, model)
-    if known is not None:
-        return ServerFacts.read_row(known)
-    headers = {**dialect.headers(check_token(token)), **check_headers(settings.llm.headers)}
-    headers = {name: value for name, value in headers.items() if name not in ("content-type", "accept")}
-    facts = await ask_server(url, model, headers, TlsContext(url).get)
-    if facts is None:  # it is loading, or not there yet
-        known = kept.find(url, model, stale=True)
-        return None if known is None else ServerFacts.read_row(known)
-    with contextlib.suppress(WriteFailed):  # it is asked again then
-        kept.keep(url, model, facts._asdict())
-    return facts
 
 
 def fit_toolset(settings: Settings, bundle: PolicyBundle) -> Settings:

@@ -83,12 +83,14 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str, *, deep: bool = Fal
     UsageError for a configuration that cannot be used."""
     settings = with_provider(settings_from(flags, workspace=None))
     settings, of_model = _model(flags, settings, state_dir)
+    url = settings.llm.gateway
+    asks = bool(url) and not url.startswith(MOCK_PREFIX)
     return (
-        _python(),
+        Check("python", sys.version_info >= (3, 11), sys.version.split()[0]),
         *_program(),
         _gateway(settings, state_dir),
         *of_model,
-        *(_tool_call(settings, state_dir) if deep else ()),
+        *([Check("tool call", *try_tool_call(settings, url, state_dir))] if deep and asks else ()),
         *_services(),
         *_mcp_servers(flags, settings, state_dir),
         _state_dir(state_dir),
@@ -98,10 +100,6 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str, *, deep: bool = Fal
         _leftovers(secret_variables(settings)),
         _sandbox(flags, settings, state_dir),
     )
-
-
-def _python() -> Check:
-    return Check("python", sys.version_info >= (3, 11), sys.version.split()[0])
 
 
 def _program() -> list[Check]:
@@ -165,13 +163,6 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
     takes_none = "; it says that the model takes no tools" if found.facts and found.facts.takes_tools is False else ""
     ok = needed < window and not takes_none
     return settings, [Check("model", ok, "; ".join(filter(None, (said, words))) + takes_none)]
-
-
-def _tool_call(settings: Settings, state_dir: str) -> list[Check]:
-    url = settings.llm.gateway
-    if not url or url.startswith(MOCK_PREFIX):
-        return []
-    return [Check("tool call", *try_tool_call(settings, url, state_dir))]
 
 
 def _services() -> list[Check]:

@@ -6,6 +6,7 @@ the user's to say: a token goes to the origin that the user's own entry of the s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -61,12 +62,17 @@ _BASICS: Final = (
 def secret_values(settings: Settings, of_bundle: Iterable[McpServer], state_dir: str) -> list[str]:
     """The tokens for servers, those of OAuth as they are kept now, and what variables hold that servers are given: none
     of it is shown or recorded. Raises UsageError for entries that cannot be used."""
+    entries = user_servers(settings).values()
     names = {name for server in of_bundle for name in server.environment_names}
-    for entry in user_servers(settings).values():
+    for entry in entries:
         names.update(filter(None, (*entry.environment_names, entry.token_env)))
     secrets = [value for name in sorted(names) if len(value := os.environ.get(name, "")) >= _MIN_SECRET]
-    tokens = (token_of(entry) for entry in user_servers(settings).values() if entry.token_keyring is not None)
-    urls = [entry.url for entry in user_servers(settings).values() if entry.oauth and entry.url is not None]
+    tokens: list[str | None] = []
+    for entry in entries:
+        if entry.token_keyring is not None:
+            with contextlib.suppress(_NotUsed):
+                tokens.append(token_of(entry))
+    urls = [entry.url for entry in entries if entry.oauth and entry.url is not None]
     kept = [token for url in urls for token in read_tokens(os.path.join(state_dir, TOKENS), url)]
     return [*secrets, *(token for token in tokens if isinstance(token, str)), *kept]
 
@@ -151,14 +157,13 @@ class SessionServers:
         of_bundle = {} if self._bundle is None else {one.name: one for one in self._bundle.mcp_servers}
         for name in (*of_bundle, *(name for name in self._users if name not in of_bundle)):
             if ALL_TOOLS in enabled or name in enabled:
-                one = of_bundle.get(name)
-                found = (
-                    self._user_server(self._users[name])
-                    if one is None
-                    else self._bundle_server(one, self._users.get(name))
-                )
-                if found is not None:
-                    yield found
+                try:
+                    if name in of_bundle:
+                        yield self._bundle_server(of_bundle[name], self._users.get(name))
+                    elif (found := self._user_server(self._users[name])) is not None:
+                        yield found
+                except _NotUsed as problem:
+                    yield UnusedServer(name, str(problem))
 
     def _incomplete(self) -> Iterator[UnusedServer]:
         """The user's entries that say nothing of where a server is, and add to none of the bundle."""
@@ -177,27 +182,24 @@ class SessionServers:
                 yield UnusedServer(one.name, "the policy or the configuration has a server of this name, which is used")
             elif ALL_TOOLS in enabled or one.name in enabled:
                 known.add(one.name)
-                yield self._client_server(one)
+                try:
+                    yield self._client_server(one)
+                except _NotUsed as problem:
+                    yield UnusedServer(one.name, str(problem))
 
-    def _client_server(self, server: ClientServer) -> ServerConfig | UnusedServer:
+    def _client_server(self, server: ClientServer) -> ServerConfig:
         """A server that a client names, which may have it from a file of the workspace: sandboxed or not at all, with
         no place to write and no host to reach, and with nothing of the workspace as its program."""
         if not re.fullmatch(SERVER_NAME, server.name):
-            return UnusedServer(server.name, "its name is none: 1 to 64 of A-Z a-z 0-9 _ - .")
-        not_held = self._not_held()
-        if not_held is not None:
-            return UnusedServer(server.name, not_held)
+            raise _NotUsed("its name is none: 1 to 64 of A-Z a-z 0-9 _ - .")
+        self._refuse_unheld()
         if self._scoping is None or not self._scoping.holds or self._bundle is None:
-            return UnusedServer(
-                server.name, "a server that a client names is only started in a sandbox, and there is none"
-            )
+            raise _NotUsed("a server that a client names is only started in a sandbox, and there is none")
         program = self._program(server.command)
         words = [word for one in server.args for word in (one, one.partition("=")[2])]
         inside = next(filter(self._is_inside, (program or server.command, *words)), None)
         if program is None or inside is not None:
-            return UnusedServer(
-                server.name, f"{inside or server.command} lies in the workspace: a client names no such program"
-            )
+            raise _NotUsed(f"{inside or server.command} lies in the workspace: a client names no such program")
         own = {
             name: value
             for name, value in server.environment.items()
@@ -214,52 +216,47 @@ class SessionServers:
         outside = (os.path.realpath(one) + os.sep for one in self._outside)
         return os.path.isfile(path) and path.startswith(tuple(outside))
 
-    def _user_server(self, entry: UserServer) -> ServerConfig | UnusedServer | None:
+    def _user_server(self, entry: UserServer) -> ServerConfig | None:
         if entry.command is not None:
             return self._stdio(entry, entry.name, entry.command, entry.args, entry.environment_names)
         if entry.url is not None:
             return self._http(entry, entry.name, entry.url)
         return None  # it says more of a server that a bundle may have
 
-    def _bundle_server(self, server: McpServer, entry: UserServer | None) -> ServerConfig | UnusedServer:
+    def _bundle_server(self, server: McpServer, entry: UserServer | None) -> ServerConfig:
         if server.url is not None:
             return self._http(entry, server.name, server.url)
         command = server.command or ""
-        refused = self._program_problem(command, server.args)
-        if refused is not None:
-            return UnusedServer(server.name, refused)
+        self._refuse_program(command, server.args)
         return self._stdio(entry, server.name, command, server.args, server.environment_names)
 
-    def _program_problem(self, command: str, args: tuple[str, ...]) -> str | None:
+    def _refuse_program(self, command: str, args: tuple[str, ...]) -> None:
+        """Raise for a program that a bundle names and that its own Shell.Exec does not allow, unasked."""
         try:
             facts = program_facts({"command": command, "args": list(args)}, self._environment, THIS_DISK)
         except UnusableArguments as error:
-            return str(error)
+            raise _NotUsed(str(error)) from error
         if self._bundle is None:
             raise RuntimeError("only a bundle's programs are judged")
+        system, workspace = self._environment.os_family, self._environment.workspace
+        facts = facts._replace(argv=())
         decision = check_tool(
-            self._bundle,
-            CapabilityName.SHELL_EXEC,
-            facts._replace(argv=()),
-            now=self._now,
-            os=self._environment.os_family,
-            workspace=self._environment.workspace,
+            self._bundle, CapabilityName.SHELL_EXEC, facts, now=self._now, os=system, workspace=workspace
         )
-        if decision.allowed:
-            return None
-        return f"the bundle names the program {command}, and its Shell.Exec does not allow it: {decision.reason}"
+        if not decision.allowed:
+            raise _NotUsed(
+                f"the bundle names the program {command}, and its Shell.Exec does not allow it: {decision.reason}"
+            )
 
     def _stdio(
         self, entry: UserServer | None, name: str, command: str, args: tuple[str, ...], names: tuple[str, ...]
-    ) -> ServerConfig | UnusedServer:
-        not_held = self._not_held()
-        if not_held is not None:
-            return UnusedServer(name, not_held)
+    ) -> ServerConfig:
+        self._refuse_unheld()
         environment = self._server_environment(names)
         mark = f"{self._session_id}-mcp-{name}"
         program = self._program(command)
         if program is None:
-            return UnusedServer(name, f"the program {command} lies in the workspace: name it by its absolute path")
+            raise _NotUsed(f"the program {command} lies in the workspace: name it by its absolute path")
         argv = (program, *args)
         scope = self._scope(entry if entry is not None and entry.command is not None else None, argv)
         place = Stdio(argv, self._environment.workspace, environment, mark, scope)
@@ -290,11 +287,12 @@ class SessionServers:
         """Directories in which no program of a server lies, unless its entry names it whole."""
         return (self._environment.workspace, *filter(None, (self._temporary,)))
 
-    def _not_held(self) -> str | None:
-        if self._scoping is None or self._bundle is None:
-            return None
-        denial = self._scoping.denial(self._bundle, CapabilityName.MCP_INVOKE)
-        return None if denial is None else denial.reason
+    def _refuse_unheld(self) -> None:
+        """Raise where a sandbox is to hold programs, and does not work here."""
+        if self._scoping is not None and self._bundle is not None:
+            denial = self._scoping.denial(self._bundle, CapabilityName.MCP_INVOKE)
+            if denial is not None:
+                raise _NotUsed(denial.reason)
 
     def _scope(self, entry: UserServer | None, argv: tuple[str, ...]) -> CommandScope | None:
         """The scope of a server's program: one of the user's has what its entry says, one of the bundle's what any
@@ -312,16 +310,14 @@ class SessionServers:
         reads += [os.path.realpath(one) for one in argv[1:] if os.path.isabs(one) and os.path.exists(one)]
         return add_own_places(found, system, reads=tuple(one for one in reads if not is_hidden(found, one, system)))
 
-    def _http(self, entry: UserServer | None, name: str, url: str) -> ServerConfig | UnusedServer:
+    def _http(self, entry: UserServer | None, name: str, url: str) -> ServerConfig:
         same = entry is not None and entry.url is not None and _same_origin(entry.url, url)
         if not url.lower().startswith("https:") and not (same and entry is not None and entry.allow_http):
-            return UnusedServer(name, f"{url} is not https; allow_http = true in your own entry of it lets it be used")
+            raise _NotUsed(f"{url} is not https; allow_http = true in your own entry of it lets it be used")
         place = Http(url, proxy=self._settings.tools.https_proxy or None)
         if entry is None or not same:
             return self._config(entry, name, place, may_ask=False)
         token = token_of(entry)
-        if isinstance(token, UnusedServer):
-            return token
         folder = os.path.join(self._state_dir, TOKENS) if entry.oauth else None
         place = place._replace(
             token=token,
@@ -418,6 +414,10 @@ class UnusedServer(NamedTuple):
     why: str
 
 
+class _NotUsed(Exception):
+    """A server cannot be used; `str()` says why."""
+
+
 def user_servers(settings: Settings) -> dict[str, UserServer]:
     """The entries of the user's configuration, by name. Raises UsageError."""
     found: dict[str, UserServer] = {}
@@ -465,19 +465,20 @@ def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
     return None
 
 
-def token_of(entry: UserServer) -> str | UnusedServer | None:
+def token_of(entry: UserServer) -> str | None:
     """The user's token for a server, from the environment or the keyring."""
     if entry.token_env is not None:
-        token = os.environ.get(entry.token_env, "")
-        where = f"${entry.token_env}"
+        token, where = os.environ.get(entry.token_env, ""), f"${entry.token_env}"
     elif entry.token_keyring is not None:
+        where = "the keyring"
         try:
             token = from_keyring(entry.token_keyring, "token_keyring")
         except UsageError as error:
-            return UnusedServer(entry.name, str(error))
-        where = "the keyring"
+            raise _NotUsed(str(error)) from error
     else:
         return None
     if not token:
-        return UnusedServer(entry.name, f"there is no token in {where}")
-    return token if usable_in_header(token) else UnusedServer(entry.name, f"what is in {where} is no token")
+        raise _NotUsed(f"there is no token in {where}")
+    if not usable_in_header(token):
+        raise _NotUsed(f"what is in {where} is no token")
+    return token

@@ -29,7 +29,7 @@ from agent_host.errors import AgentHostError, SessionNotFound, UsageError
 from agent_host.events import EventType
 from agent_host.events.sinks import run_logs
 from agent_host.host.dry_runs import policy_to_try
-from agent_host.host.first_provider import ConfigurationChange
+from agent_host.host.first_provider import ConfigurationChange, put_file
 from agent_host.host.first_provider import write as write_configuration
 from agent_host.host.options import anchor, settings_from, snapshot_limit
 from agent_host.host.sandboxing import Level
@@ -51,7 +51,6 @@ from policy.scope import LEVELS
 from policy.shell import parse
 from policy.urls import UrlProblem, host_of
 from state.blobs import sha256_hex
-from state.disk import Disk, make_durable_dir, replace_atomically
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, TooLarge, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.locations import SessionPaths
@@ -88,10 +87,7 @@ class Proposal(NamedTuple):
         """Write the bundle; returns what was done. Raises OSError, also if the file has changed meanwhile."""
         if _read(self.path) != self.before:
             raise OSError(0, f"{self.path} was changed meanwhile")
-        folder, disk = os.path.dirname(self.path), Disk()
-        if not os.path.isdir(folder):
-            make_durable_dir(disk, folder, within=folder)
-        replace_atomically(disk, self.path, [self.after])
+        put_file(self.path, self.after)
         return f"wrote {self.path}; it counts for this session too, and as a bundle from the next one on"
 
     def make_default(self) -> str:
