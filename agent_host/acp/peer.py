@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,7 +17,6 @@ from agent_host.rpc.messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
-    METHOD_NOT_FOUND,
     FramingError,
     InvalidParams,
     LineSplitter,
@@ -28,8 +25,10 @@ from agent_host.rpc.messages import (
     RpcRequest,
     check,
     encode_result,
-    parse,
+    internal_error,
+    read_line,
     refuse_line,
+    unknown_method,
 )
 from config import json_text
 
@@ -43,7 +42,6 @@ REQUEST_CANCELLED: Final = -32800
 CANCEL_REQUEST: Final = "$/cancel_request"
 _MOST_IN_FLIGHT: Final = 256
 _MOST_WAITING_BYTES: Final = 4 * 1024 * 1024
-_DEBUG_VARIABLE: Final = "AGENT_HOST_DEBUG"
 
 
 class AcpError(Exception):
@@ -145,11 +143,8 @@ class RpcPeer:
     # What the other side says
 
     def _take(self, line: bytes | FramingError) -> None:
-        if isinstance(line, FramingError):
-            message = refuse_line(str(line))
-        elif line.strip():
-            message = parse(line)
-        else:
+        message = read_line(line)
+        if message is None:
             return
         if message.is_batch:
             message = refuse_line("batches are no part of this protocol")
@@ -213,8 +208,7 @@ class RpcPeer:
     async def _call(self, request: RpcRequest) -> Mapping[str, Any] | RpcError:
         method = self._requests.get(request.method)
         if method is None:
-            known = ", ".join(self._requests)
-            return RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}; known are: {known}")
+            return unknown_method(request.method, self._requests)
         try:
             params = _given(request)
             check(method.shape, params)
@@ -225,9 +219,7 @@ class RpcPeer:
         except AcpError as error:
             return RpcError(error.code, str(error), details=error.data)
         except Exception as error:  # noqa: BLE001  one of the places that turn exceptions into what clients see
-            if os.environ.get(_DEBUG_VARIABLE) == "1":
-                sys.excepthook(type(error), error, error.__traceback__)
-            return RpcError(INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}")
+            return internal_error(error)
 
     def _refuse(self, id_json: bytes | None, fault: RpcError) -> None:
         if id_json is None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from agent_host.events.emitter import Sink
     from agent_host.events.otel import OtelSink
-    from agent_host.events.outbox import BatchedSink
     from agent_host.host.remote_tools import ToolService
     from agent_host.host.secrets import Tokens
     from agent_host.ids import Outside
@@ -138,14 +137,15 @@ class Backends:
         from agent_host.services.http import HttpEventService
 
         found: list[Sink] = []
-        if self._urls.audit is not None:
-            post = HttpEventService(self._client(self._urls.audit), "/audit/events").post
-            sink = outbox.BatchedSink(post, payloads.AUDIT_EVENTS, shape=payloads.AuditRecords())
-            found.append(self._watched(sink, "the audit service", self._urls.audit))
-        if self._urls.telemetry is not None:
-            post = HttpEventService(self._client(self._urls.telemetry), "/telemetry/events").post
-            sink = outbox.BatchedSink(post, payloads.TELEMETRY_EVENTS, shape=payloads.telemetry_line)
-            found.append(self._watched(sink, "the telemetry service", self._urls.telemetry))
+        for url, service, kinds, shape in (
+            (self._urls.audit, "audit", payloads.AUDIT_EVENTS, payloads.AuditRecords()),
+            (self._urls.telemetry, "telemetry", payloads.TELEMETRY_EVENTS, payloads.telemetry_line),
+        ):
+            if url is not None:
+                post = HttpEventService(self._client(url), f"/{service}/events").post
+                sink = outbox.BatchedSink(post, kinds, shape=shape)
+                self.losses.watch(f"the {service} service ({displayable_url(url)})", sink)
+                found.append(sink)
         if not traced:
             return found
         from agent_host.events.otel import otel_sink
@@ -172,10 +172,6 @@ class Backends:
     async def aclose(self) -> None:
         """Close the connections."""
         await asyncio.gather(*(client.aclose() for client in self._clients.values()))
-
-    def _watched(self, sink: BatchedSink, name: str, url: str) -> Sink:
-        self.losses.watch(f"{name} ({displayable_url(url)})", sink)
-        return sink
 
     def _client(self, url: str) -> ServiceClient:
         return self._client_with(url, self._tokens.services)

@@ -4,7 +4,6 @@ of them the configuration takes away."""
 from __future__ import annotations
 
 import inspect
-import itertools
 import json
 import os
 import re
@@ -154,15 +153,6 @@ def this_environment(
     )
 
 
-def skill_folders(workspace: str) -> list[tuple[str, bool]]:
-    """The folders of skills that are there, and whether each is the workspace's. The user's comes first: a workspace
-    takes no name from it. One beside a configuration that lies in the workspace is the workspace's."""
-    own = user_skills(os.environ)
-    folders = [] if own is None else [(own, is_within(own, (workspace,)))]
-    folders.append((os.path.join(workspace, ".agent", "skills"), True))
-    return [(path, of_workspace) for path, of_workspace in folders if os.path.isdir(path)]
-
-
 def project_tool_names(workspace: str) -> frozenset[str]:
     """The names of the workspace's manifests of tools of its own."""
     try:
@@ -296,12 +286,16 @@ def limits_of_family(settings: Settings) -> Limits:
 
 def skill_index(workspace: str) -> SkillIndex | None:
     """The user's skills and the workspace's; None where there is no folder of skills."""
-    folders = skill_folders(workspace)
-    if not folders:
+    # The user's comes first: a workspace takes no name from it. One beside a configuration in the workspace is the
+    # workspace's.
+    own = user_skills(os.environ)
+    folders = [] if own is None else [(own, is_within(own, (workspace,)))]
+    folders.append((os.path.join(workspace, ".agent", "skills"), True))
+    if not any(os.path.isdir(path) for path, _ in folders):
         return None
     from tool_runtime.files.skills import SkillFolder, SkillIndex
 
-    return SkillIndex(itertools.starmap(SkillFolder, folders))
+    return SkillIndex(SkillFolder(path, of_workspace) for path, of_workspace in folders if os.path.isdir(path))
 
 
 def skill_called(index: SkillIndex | None, name: str) -> Skill:
@@ -331,9 +325,8 @@ def script_runs(state: Checkpoint) -> int:
     """The number of scripts that the current task has begun to run, by the record."""
     finished = () if state.task is None else state.task.finished_calls
     under_way = () if state.open_step is None else state.open_step.calls
-    return sum(name == _RUN_SCRIPT and code in _HAS_RUN for name, _, code in finished) + sum(
-        call.tool_name == _RUN_SCRIPT and call.started for call in under_way
-    )
+    ran = [name for name, _, code in finished if code in _HAS_RUN]
+    return [*ran, *(call.tool_name for call in under_way if call.started)].count(_RUN_SCRIPT)
 
 
 def hidden_files(settings: Settings) -> tuple[str, ...]:

@@ -106,11 +106,8 @@ def _program() -> list[Check]:
     inside = import_isolation.places_in(os.path.realpath(os.getcwd()))
     if not inside:
         return []
-    named = ", ".join(map(one_line, inside))
-    found = (
-        f"warning: agent-host runs from this workspace, and no tool or command may change {named}; install it elsewhere"
-    )
-    return [Check("program", None, found)]
+    found = f"no tool or command may change {', '.join(map(one_line, inside))}; install it elsewhere"
+    return [Check("program", None, f"warning: agent-host runs from this workspace, and {found}")]
 
 
 def _gateway(settings: Settings, state_dir: str) -> Check:

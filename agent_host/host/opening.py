@@ -297,14 +297,8 @@ class SessionOpener:
         if chosen is None and settings.llm.gateway.startswith(MOCK_PREFIX):
             chosen = dialect_of_script(settings)
         if chosen is None:
-            chosen = await asyncio.to_thread(
-                find_dialect,
-                settings,
-                url,
-                self._session_tokens.gateway,
-                resolved.state_dir,
-                self._outside.time,
-            )
+            token, time = self._session_tokens.gateway, self._outside.time
+            chosen = await asyncio.to_thread(find_dialect, settings, url, token, resolved.state_dir, time)
         self._chosen = chosen
         return chosen.dialect
 
@@ -326,12 +320,13 @@ class SessionOpener:
                 allowed = None if may_choose else bundle.llm_policy.allowed_models
                 settings = await settle_model(settings, allowed, dialect, self._session_tokens.gateway)
             wanted = settings.llm.model
+            token, time = self._session_tokens.gateway, self._outside.time
             found = await ask_gateway(
                 settings,
                 dialect,
-                self._session_tokens.gateway,
+                token,
                 resolved.state_dir,
-                self._outside.time,
+                time,
                 model=wanted or bundle.llm_policy.allowed_models[0],
                 may_choose=may_choose and not wanted,
                 recorded=started.get("servers", {}),
@@ -443,33 +438,20 @@ class SessionOpener:
             losses=backends.losses,
         )
         reporter = backends.approvals(paths)
-        log = RunLog(
-            paths.events,
-            max_bytes=resolved.settings.host.max_run_log_bytes,
-            are_clean=secrets.scrubber.are_clean,
-        )
+        max_bytes, scrubber = resolved.settings.host.max_run_log_bytes, secrets.scrubber
+        log = RunLog(paths.events, max_bytes=max_bytes, are_clean=scrubber.are_clean)
         backends.losses.watch(paths.events, log)
         tools = registry_with(parts.tools, families_of(resolved.settings))
-        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools, self._outside.time)
+        reports = ApprovalReports(reporter, identity, scrubber.text, tools, self._outside.time)
         emitter.attach([log, *backends.observers(url, paths, parts.dialect.name), reports, *self._watch(first_id)])
         gate = self._gate(resolved)
         self._attended = not isinstance(gate, UnattendedGate)
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
         stores = backends.stores(identity, paths, store.blobs)
         gateway = Gateway(url, TlsContext(url), "" if self._chosen is None else self._chosen.said, self._server_said)
-        composition = Composition(
-            resolved,
-            parts,
-            store,
-            gateway,
-            secrets,
-            gate,
-            emitter,
-            stores,
-            self._surroundings,
-            owns_process=self._owns_process,
-        )
-        ctx = await composition.make_context()
+        ctx = await Composition(
+            resolved, parts, store, gateway, secrets, gate, emitter, stores, self._surroundings, self._owns_process
+        ).make_context()
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)

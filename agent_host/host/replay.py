@@ -22,7 +22,7 @@ from agent_host.approval import ApprovalAnswer
 from agent_host.errors import UsageError
 from agent_host.events import EventType
 from agent_host.host.options import SessionOptions, anchor, existing_directory
-from agent_host.host.own_policy import Recorded, decisions, find_edits, paths_of, read_record
+from agent_host.host.own_policy import decisions, find_edits, paths_of, read_record
 from agent_host.host.remote_tools import RecordedAnswer, RecordedToolService
 from agent_host.host.sessions import open_recorded
 from agent_host.session.transcript import read_run_log
@@ -40,13 +40,10 @@ from tool_runtime.remote import definition_of
 from tool_runtime.remote.backend import NAME as BACKEND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from agent_host.approval import ApprovalRequest
     from agent_host.host.sessions import OnEvent
-    from agent_host.session.transcript import CallsOfRunLog
-    from agent_host.thread.messages import Message
-    from state.locations import SessionPaths
 
 
 _BROKEN = "{"
@@ -109,11 +106,6 @@ class _JudgedCall(NamedTuple):
     denials: tuple[str, ...] = ()
 
 
-class _Run(NamedTuple):
-    calls: dict[str, _JudgedCall]
-    sandboxes: list[Mapping[str, Any]]
-
-
 async def replay_session(
     flags: Mapping[str, Any],
     *,
@@ -125,48 +117,36 @@ async def replay_session(
     """Run the session again in `workspace`, with the policy, model and families that it had where `flags` give no
     others. The records of the run are kept nowhere. With `on_counted`, which gets its events, the gateway counts the
     tokens of each request. Raises UsageError, SessionNotFound, and what opening a session raises."""
-    paths = paths_of(state_dir, session_id)
-    record, root = read_record(paths), anchor(workspace, os.path.realpath)
-    existing_directory(root)
-    messages = [decode(data) for data in record.messages]
-    prompts = [message.content for message in messages if message.role == "user"]
-    moved = _Moved(record.workspace, root)
-    log = read_run_log(paths.events)
-    _refuse_unplayable(session_id, prompts, log)
-    before, now = _read_calls(paths, messages, moved, log), _Run({}, [])
-    script = Script.from_turns(_turns(messages, moved), name=session_id, count_tokens=on_counted is not None)
-    approvals = _Approvals(paths, record, messages, moved)
-    backend = _backend_tools(paths, messages)
-    given = _settings(record)
+    root = anchor(workspace, os.path.realpath)
+    original, run = _Original(state_dir, session_id, root), _Run(on_counted)
+    script = Script.from_turns(original.turns(), name=session_id, count_tokens=on_counted is not None)
+    before, backend = original.calls(), original.backend_tools()
+    started, keys = original.record.started, dict(_STARTED)
     if "host.policy" in flags:
-        given.pop("llm.model", None)  # another policy may not allow it
-    given |= flags
+        del keys["model"]  # another policy may not allow it
+    given = {**{key: started[name] for name, key in keys.items() if started.get(name)}, **flags}
     ended = None
     with scratch("replay") as own_state:
         _take_along(state_dir, own_state)
         async with MockGateway(script) as gateway:
             options = SessionOptions(workspace=root, gateway=gateway.url, state_dir=own_state, settings=given)
-            async with open_recorded(options, approvals.answer, _noting(now, on_counted), backend) as session:
-                for prompt in prompts:
-                    result = await session.run(moved.text(prompt))
+            async with open_recorded(options, original.answer, run.note, backend) as session:
+                for prompt in original.prompts:
+                    result = await session.run(original.move(prompt))
                     if result.status != "TASK_COMPLETED":
                         ended = f"{result.reason}: {result.message}"
-    found = Replayed(len(before), _first_difference(before, now.calls), ended)
-    return found._replace(
-        before=log.sandboxes[-1] if log.sandboxes else None,
-        now=now.sandboxes[-1] if now.sandboxes else None,
-        refusals=_refusals(before, now.calls),
+    return Replayed(
+        len(before),
+        _first_difference(before, run.calls),
+        ended,
+        before=original.log.sandboxes[-1] if original.log.sandboxes else None,
+        now=run.sandboxes[-1] if run.sandboxes else None,
+        refusals=_refusals(before, run.calls),
     )
 
 
-def _refuse_unplayable(session_id: str, prompts: Sequence[str], log: CallsOfRunLog) -> None:
-    if not prompts:
-        raise UsageError(f"session {session_id} has no prompt on record: there is nothing to run")
-    if any(mark["mark"] == EventType.MODE_CHANGED for mark in log.marks):
-        raise UsageError(
-            f"session {session_id} had more than one mode (SetMode), which a replay has not: its decisions cannot be "
-            "compared; `agent-host policy rejudge` judges its calls by a bundle"
-        )
+_STARTED: Final = {"policy": "host.policy", "model": "llm.model", "toolset": "host.toolset", "sandbox": "sandbox.level"}
+"""The settings on record that a session was started with, by their names there."""
 
 
 def _take_along(state_dir: str, scratch: str) -> None:
@@ -179,38 +159,46 @@ def _take_along(state_dir: str, scratch: str) -> None:
             os.symlink(tokens, os.path.join(scratch, TOKENS), target_is_directory=True)
 
 
-class _Moved(NamedTuple):
-    before: str
-    now: str
+class _Original:
+    """The session on record: in its texts the path of the workspace `root` takes the place of the old one. Approvals
+    are answered as the people of the record did: by the tool and the arguments of a call, in the order they came."""
 
-    def text(self, text: str) -> str:
-        return text.replace(self.before, self.now)
+    def __init__(self, state_dir: str, session_id: str, root: str) -> None:
+        self._paths = paths_of(state_dir, session_id)
+        self.record = read_record(self._paths)
+        existing_directory(root)
+        self._before, self._now = self.record.workspace, root
+        self._messages = [decode(data) for data in self.record.messages]
+        self.prompts = [message.content for message in self._messages if message.role == "user"]
+        self.log = read_run_log(self._paths.events)
+        if not self.prompts:
+            raise UsageError(f"session {session_id} has no prompt on record: there is nothing to run")
+        if any(mark["mark"] == EventType.MODE_CHANGED for mark in self.log.marks):
+            raise UsageError(
+                f"session {session_id} had more than one mode (SetMode), which a replay has not: its decisions cannot "
+                "be compared; `agent-host policy rejudge` judges its calls by a bundle"
+            )
+        self._asked, edited = decisions(self._paths)
+        edits = find_edits(self.record, edited)
+        self._answers: dict[tuple[str, bytes], deque[ApprovalAnswer]] = defaultdict(deque)
+        for call in (call for message in self._messages for call in message.tool_calls):
+            answer = self.log.calls.get(call.call_id, {}).get("approval")
+            if answer is not None:
+                is_approved, scope = answer["decision"] == "approved", answer.get("scope", "once")
+                given = ApprovalAnswer(
+                    is_approved, answer.get("reason", ""), scope=scope, arguments=edits.get(call.call_id)
+                )
+                self._answers[call.name, orjson.dumps(self._arguments(call))].append(given)
 
-    def arguments(self, call: ToolCall) -> dict[str, Any]:
-        if self.before == self.now:
+    def move(self, text: str) -> str:
+        return text.replace(self._before, self._now)
+
+    def _arguments(self, call: ToolCall) -> dict[str, Any]:
+        if self._before == self._now:
             return call.arguments
-        before, now = (orjson.dumps(path)[1:-1] for path in self)
+        before, now = (orjson.dumps(path)[1:-1] for path in (self._before, self._now))
         moved: dict[str, Any] = orjson.loads(call.arguments_json.replace(before, now))
         return moved
-
-
-class _Approvals:
-    """Answers as the people of the record did: by the tool and the arguments of a call, in the order they came."""
-
-    def __init__(self, paths: SessionPaths, record: Recorded, messages: Sequence[Message], moved: _Moved) -> None:
-        said = read_run_log(paths.events).calls
-        edited = find_edits(record, decisions(paths)[1])
-        self._answers: dict[tuple[str, bytes], deque[ApprovalAnswer]] = defaultdict(deque)
-        for call in (call for message in messages for call in message.tool_calls):
-            answer = said.get(call.call_id, {}).get("approval")
-            if answer is not None:
-                approved = ApprovalAnswer(
-                    answer["decision"] == "approved",
-                    answer.get("reason", ""),
-                    scope=answer.get("scope", "once"),
-                    arguments=edited.get(call.call_id),
-                )
-                self._answers[call.name, orjson.dumps(moved.arguments(call))].append(approved)
 
     def answer(self, request: ApprovalRequest) -> ApprovalAnswer:
         """See `agent_host.host.sessions.Approve`. What somebody typed into a server's form is not on record."""
@@ -219,97 +207,94 @@ class _Approvals:
         waiting = self._answers.get((request.tool_name, orjson.dumps(request.arguments)))
         return waiting.popleft() if waiting else ApprovalAnswer(approved=False, reason=_NO_APPROVAL)
 
+    def turns(self) -> list[dict[str, Any]]:
+        turns: list[dict[str, Any]] = []
+        for before, message in zip((None, *self._messages), self._messages, strict=False):
+            if message.role == "assistant":
+                if before is not None and before.role == "assistant" and not before.tool_calls:
+                    turns[-1]["stop_reason"] = "pause_turn"  # nothing between them: the model went on by itself
+                calls = [
+                    {"name": call.name, "raw_arguments": _BROKEN}
+                    if call.problem
+                    else {"name": call.name, "arguments": self._arguments(call)}
+                    for call in message.tool_calls
+                ]
+                turns.append({"text": self.move(message.content), **({"tool_calls": calls} if calls else {})})
+            elif turns and message.role == "system" and (message.goes_on or message.content == GO_ON):
+                turns[-1]["stop_reason"] = "max_tokens"
+        if not turns:
+            raise UsageError("the session has no answer of the model on record: there is nothing to run")
+        return turns
 
-def _turns(messages: Sequence[Message], moved: _Moved) -> list[dict[str, Any]]:
-    turns: list[dict[str, Any]] = []
-    for before, message in zip((None, *messages), messages, strict=False):
-        if message.role == "assistant":
-            if before is not None and before.role == "assistant" and not before.tool_calls:
-                turns[-1]["stop_reason"] = "pause_turn"  # nothing between them: the model went on by itself
-            calls = [
-                {"name": call.name, "raw_arguments": _BROKEN}
-                if call.problem
-                else {"name": call.name, "arguments": moved.arguments(call)}
-                for call in message.tool_calls
-            ]
-            turns.append({"text": moved.text(message.content), **({"tool_calls": calls} if calls else {})})
-        elif turns and message.role == "system" and (message.goes_on or message.content == GO_ON):
-            turns[-1]["stop_reason"] = "max_tokens"
-    if not turns:
-        raise UsageError("the session has no answer of the model on record: there is nothing to run")
-    return turns
+    def calls(self) -> dict[str, _JudgedCall]:
+        """The calls that can be judged, in order, by the ids that the scripted gateway gives them."""
+        found: dict[str, _JudgedCall] = {}
+        turns = [message.tool_calls for message in self._messages if message.role == "assistant"]
+        for turn, calls in enumerate(turns):
+            for number, call in enumerate(calls):
+                if call.problem is None:
+                    said = self._asked.get(call.call_id)
+                    kept = said is not None and said.arguments_hash == sha256_hex(orjson.dumps(call.arguments))
+                    grant = call.arguments.get(SANDBOX_GRANT)
+                    found[_script_id(turn, number)] = _JudgedCall(
+                        call.name,
+                        None if said is None else said.decision,
+                        sha256_hex(orjson.dumps(self._arguments(call))) if kept else None,
+                        grant if isinstance(grant, dict) else None,
+                        tuple(self.log.calls.get(call.call_id, {}).get("denials", ())),
+                    )
+        return found
 
-
-def _read_calls(
-    paths: SessionPaths, messages: Sequence[Message], moved: _Moved, log: CallsOfRunLog
-) -> dict[str, _JudgedCall]:
-    """The calls that can be judged, in order, by the ids that the scripted gateway gives them."""
-    asked, _ = decisions(paths)
-    found: dict[str, _JudgedCall] = {}
-    turns = [message.tool_calls for message in messages if message.role == "assistant"]
-    for turn, calls in enumerate(turns):
-        for number, call in enumerate(calls):
-            if call.problem is None:
-                said = asked.get(call.call_id)
-                kept = said is not None and said.arguments_hash == sha256_hex(orjson.dumps(call.arguments))
-                arguments = sha256_hex(orjson.dumps(moved.arguments(call))) if kept else None
-                grant = call.arguments.get(SANDBOX_GRANT)
-                found[_script_id(turn, number)] = _JudgedCall(
-                    call.name,
-                    None if said is None else said.decision,
-                    arguments,
-                    grant if isinstance(grant, dict) else None,
-                    tuple(log.calls.get(call.call_id, {}).get("denials", ())),
-                )
-    return found
-
-
-def _backend_tools(paths: SessionPaths, messages: Sequence[Message]) -> RecordedToolService:
-    asked, _ = decisions(paths)
-    answers: dict[str, RecordedAnswer] = {}
-    called: set[str] = set()
-    waiting: dict[str, str] = {}
-    turns = itertools.count()
-    for message in messages:
-        if message.role == "assistant":
-            turn = next(turns)
-            for number, call in enumerate(message.tool_calls):
-                waiting[call.call_id] = _script_id(turn, number)
-                said = asked.get(call.call_id)
-                if said is not None and said.capability == CapabilityName.BACKEND_TOOL_INVOKE:
-                    called.add(call.name)
-        elif message.tool_call_id in waiting:
-            answers[waiting.pop(message.tool_call_id)] = RecordedAnswer(message.content, message.is_error)
-    kept = read_definitions(paths.state_dir, BACKEND)
-    if missing := sorted(called - kept.keys()):
-        raise UsageError(
-            f"session {paths.session_id} called {', '.join(missing)} of the Backend Tool Service, and what the service "
-            "listed is not kept in this state directory: it cannot be run again"
-        )
-    return RecordedToolService(tuple(map(definition_of, kept.values())), answers)
+    def backend_tools(self) -> RecordedToolService:
+        """The backend tools that are known, and what each call was answered. Raises UsageError for one that was called
+        and is not known any more."""
+        answers: dict[str, RecordedAnswer] = {}
+        called: set[str] = set()
+        waiting: dict[str, str] = {}
+        turns = itertools.count()
+        for message in self._messages:
+            if message.role == "assistant":
+                turn = next(turns)
+                for number, call in enumerate(message.tool_calls):
+                    waiting[call.call_id] = _script_id(turn, number)
+                    said = self._asked.get(call.call_id)
+                    if said is not None and said.capability == CapabilityName.BACKEND_TOOL_INVOKE:
+                        called.add(call.name)
+            elif message.tool_call_id in waiting:
+                answers[waiting.pop(message.tool_call_id)] = RecordedAnswer(message.content, message.is_error)
+        kept = read_definitions(self._paths.state_dir, BACKEND)
+        if missing := sorted(called - kept.keys()):
+            raise UsageError(
+                f"session {self._paths.session_id} called {', '.join(missing)} of the Backend Tool Service, and what "
+                "the service listed is not kept in this state directory: it cannot be run again"
+            )
+        return RecordedToolService(tuple(map(definition_of, kept.values())), answers)
 
 
 def _script_id(turn: int, number: int) -> str:
     return f"toolu_{turn}_{number}"
 
 
-def _noting(run: _Run, also: OnEvent | None) -> OnEvent:
-    calls = run.calls
+class _Run:
+    """The calls of the replay as the model made them, by their ids, and the sandbox of commands, as each start says it;
+    `also` gets the events as well."""
 
-    def note(event: Mapping[str, Any]) -> None:
-        if also is not None:
-            also(event)
-        payload = event["payload"]
+    def __init__(self, also: OnEvent | None) -> None:
+        self.calls: dict[str, _JudgedCall] = {}
+        self.sandboxes: list[Mapping[str, Any]] = []
+        self._also = also
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        if self._also is not None:
+            self._also(event)
+        kind, payload = event["eventType"], event["payload"]
         if "sandbox" in payload:
-            run.sandboxes.append(payload["sandbox"])
-        if event["eventType"] == EventType.TOOL_COMPLETED and payload["toolCallId"] in calls:
-            call = calls[payload["toolCallId"]]
-            calls[payload["toolCallId"]] = call._replace(denials=tuple(payload.get("denials", ())))
-        if event["eventType"] == EventType.TOOL_REQUESTED and not payload.get("edited"):
-            call = _JudgedCall(payload["toolName"], payload.get("decision"), payload.get("argumentsSha256"))
-            calls[payload["toolCallId"]] = call
-
-    return note
+            self.sandboxes.append(payload["sandbox"])
+        if kind == EventType.TOOL_COMPLETED and (call := self.calls.get(payload["toolCallId"])) is not None:
+            self.calls[payload["toolCallId"]] = call._replace(denials=tuple(payload.get("denials", ())))
+        if kind == EventType.TOOL_REQUESTED and not payload.get("edited"):
+            made = _JudgedCall(payload["toolName"], payload.get("decision"), payload.get("argumentsSha256"))
+            self.calls[payload["toolCallId"]] = made
 
 
 def _first_difference(before: Mapping[str, _JudgedCall], now: Mapping[str, _JudgedCall]) -> Difference | None:
@@ -317,10 +302,8 @@ def _first_difference(before: Mapping[str, _JudgedCall], now: Mapping[str, _Judg
         new = now.get(call_id)
         if new is None:
             return Difference(number, old.tool_name, "call", old.tool_name, None)
-        for what, was, is_now in (
-            ("decision", old.decision, new.decision),
-            ("arguments", old.arguments, new.arguments),
-        ):
+        values = (("decision", old.decision, new.decision), ("arguments", old.arguments, new.arguments))
+        for what, was, is_now in values:
             if was is not None and was != is_now:
                 return Difference(number, old.tool_name, what, was, is_now)
     return None
@@ -333,11 +316,6 @@ def _refusals(before: Mapping[str, _JudgedCall], now: Mapping[str, _JudgedCall])
         if old.denials or new or old.grant is not None:
             found.append(ReplayDenials(number, old.tool_name, old.denials, new, old.grant))
     return tuple(found)
-
-
-def _settings(record: Recorded) -> dict[str, Any]:
-    keys = {"policy": "host.policy", "model": "llm.model", "toolset": "host.toolset", "sandbox": "sandbox.level"}
-    return {key: record.started[name] for name, key in keys.items() if record.started.get(name)}
 
 
 # What recorded sessions cost, replayed against a gateway that counts tokens as a provider's cache does.

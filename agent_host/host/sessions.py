@@ -206,11 +206,14 @@ async def open_recorded(
     options: SessionOptions, approve: Approve | None, on_event: OnEvent | None, recorded: RecordedToolService | None
 ) -> AsyncIterator[Session]:
     """As `open_session`, with `recorded` in place of the Backend Tool Service."""
-    resolved, events = LayeredOptions(options).new(), _Events(on_event)
-    opener = _opener(resolved, options, approve, events, recorded)
-    opened = await opener.create(new_session(resolved))
-    opened.session.announce("desktop")
-    async with _hold(opened.session, resolved, events) as session:
+    resolved = LayeredOptions(options).new()
+
+    async def begin(opener: SessionOpener) -> LiveSession:
+        session = (await opener.create(new_session(resolved))).session
+        session.announce("desktop")
+        return session
+
+    async with _open(resolved, options, approve, on_event, begin, recorded) as session:
         yield session
 
 
@@ -224,9 +227,12 @@ async def resume_session(
 ) -> AsyncIterator[Session]:
     """Resume a session that another process left, with its own options overridden by `options`; see `open_session`."""
     options = options or SessionOptions()
-    resolved, events = LayeredOptions(options).resolve_resume(session_id), _Events(on_event)
-    opened = await _opener(resolved, options, approve, events).resume(session_id, cursor=None)
-    async with _hold(opened.session, resolved, events) as session:
+    resolved = LayeredOptions(options).resolve_resume(session_id)
+
+    async def resume(opener: SessionOpener) -> LiveSession:
+        return (await opener.resume(session_id, cursor=None)).session
+
+    async with _open(resolved, options, approve, on_event, resume) as session:
         yield session
 
 
@@ -243,14 +249,17 @@ def check_prompt(prompt: str) -> str:
     return prompt.encode("utf-8", "replace").decode()
 
 
-def _opener(
+@contextlib.asynccontextmanager
+async def _open(
     resolved: ResolvedOptions,
     options: SessionOptions,
     approve: Approve | None,
-    events: _Events,
+    on_event: OnEvent | None,
+    begin: Callable[[SessionOpener], Awaitable[LiveSession]],
     recorded: RecordedToolService | None = None,
-) -> SessionOpener:
-    return SessionOpener(
+) -> AsyncIterator[Session]:
+    events, is_clean = _Events(on_event), False
+    opener = SessionOpener(
         FixedOptions(resolved),
         gate=lambda _: gate_of(resolved, approve),
         watch=lambda _: [events],
@@ -259,11 +268,7 @@ def _opener(
         tools=tuple(options.tools),
         recorded=recorded,
     )
-
-
-@contextlib.asynccontextmanager
-async def _hold(session: LiveSession, resolved: ResolvedOptions, events: _Events) -> AsyncIterator[Session]:
-    is_clean = False
+    session = await begin(opener)
     try:
         yield Session(session, resolved, events)
         is_clean = True

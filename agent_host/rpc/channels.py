@@ -370,9 +370,7 @@ class SocketChannel(asyncio.Protocol):
         check, self._check = self._check, None
         if check is not None:
             check.close()
-        receiver, self._receiver = self._receiver, None
-        if receiver is not None:
-            receiver.end()
+        self.eof_received()
 
     # Channel
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +15,7 @@ from config.lean_typing import NamedTuple
 from config.shapes import Record, Text, first_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from config.shapes import Shape
 
@@ -85,6 +87,25 @@ def parse(line: bytes) -> RpcLine:
 def refuse_line(message: str) -> RpcLine:
     """A line that was not even read to its end."""
     return _refuse(INVALID_REQUEST, message)
+
+
+def read_line(line: bytes | FramingError) -> RpcLine | None:
+    """The requests of one line, or of the error in place of one; None for an empty line."""
+    if isinstance(line, FramingError):
+        return refuse_line(str(line))
+    return parse(line) if line.strip() else None
+
+
+def unknown_method(method: str, known: Iterable[str]) -> RpcError:
+    """The error for a method that there is not."""
+    return RpcError(METHOD_NOT_FOUND, f"there is no method {method[:100]!r}; known are: {', '.join(known)}")
+
+
+def internal_error(error: Exception) -> RpcError:
+    """The error for an exception that nobody expected, whose traceback AGENT_HOST_DEBUG=1 shows."""
+    if os.environ.get("AGENT_HOST_DEBUG") == "1":
+        sys.excepthook(type(error), error, error.__traceback__)
+    return RpcError(INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}", "INTERNAL_ERROR")
 
 
 def encode_result(id_json: bytes, result: Mapping[str, Any]) -> bytes:

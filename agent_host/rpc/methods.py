@@ -78,17 +78,11 @@ PROTOCOL_VERSIONS: Final = ("1.0",)
 """The protocol versions of this host, the highest last."""
 DEFAULT_REASON: Final = "shutdown"
 _MAX_TEXT: Final = 16 * 1024 * 1024
-_MAX_STEER: Final = 64 * 1024
-_MAX_EVENT_ID: Final = 2**53
 _MAX_EVENTS_BYTES: Final = 16 * 1024 * 1024
 
 _MAX_MEMBERS: Final = 1000
-_MAX_SEARCH: Final = 256
 _MAX_CURSOR: Final = 256
 _PAGE, _MAX_PAGE = 50, 500
-_MAX_VERSIONS: Final = 100
-_MAX_SERVERS: Final = 100
-_MAX_PICTURES: Final = 20
 _MAX_ARGUMENT: Final = 32 * 1024
 
 _ID: Final = name(128)
@@ -111,13 +105,13 @@ _TASK_OPTIONS: Final = params(
 )
 
 _OWNER: Final = {"userId": name(), "tenantId": name()}
-_PICTURES: Final = ListOf(params({"mediaType": one_of(*KINDS), "data": Text(1, MAX_LINE_BYTES)}), most=_MAX_PICTURES)
+_PICTURES: Final = ListOf(params({"mediaType": one_of(*KINDS), "data": Text(1, MAX_LINE_BYTES)}), most=20)
 _CLIENT_SERVERS: Final = ListOf(
     params(
         {"name": name(64), "command": name(4096)},
         {"args": ListOf(Text(most=_MAX_ARGUMENT), most=_MAX_MEMBERS), "env": MapOf(Text(most=_MAX_ARGUMENT))},
     ),
-    most=_MAX_SERVERS,
+    most=100,
 )
 
 _TASK_ID: Final = {"taskId": "the task"}
@@ -191,7 +185,7 @@ def _method(
     },
     {
         "workspaceHint": params(optional={"localPaths": _PATHS}),
-        "protocolVersions": ListOf(Text(most=64), most=_MAX_VERSIONS),
+        "protocolVersions": ListOf(Text(most=64), most=100),
         "clientServers": _CLIENT_SERVERS,
     },
     result=_OPENED,
@@ -263,7 +257,7 @@ async def cancel_task(served: Served, params: Mapping[str, Any]) -> dict[str, An
 
 
 @_method(
-    {"sessionId": _ID, "taskId": _ID, "text": prose(_MAX_STEER, least_chars=1)},
+    {"sessionId": _ID, "taskId": _ID, "text": prose(64 * 1024, least_chars=1)},
     result={**_TASK_ID, "status": "`accepted`"},
     errors=(*_RUNNING_ERRORS, NoActiveTask, CheckpointWriteFailed),
 )
@@ -445,7 +439,7 @@ async def approve_action(served: Served, params: Mapping[str, Any]) -> dict[str,
 
 
 @_method(
-    {"sessionId": _ID, "sinceId": whole(0, _MAX_EVENT_ID)},
+    {"sessionId": _ID, "sinceId": whole(0, 2**53)},
     result={
         "events": "[events](events.md) after `sinceId`",
         "gapDetected": "true if some are no longer kept",
@@ -472,7 +466,7 @@ async def get_events(served: Served, params: Mapping[str, Any]) -> dict[str, Any
 
 
 @_method(
-    optional={"search": prose(_MAX_SEARCH), "limit": whole(1, _MAX_PAGE), "cursor": name(_MAX_CURSOR), **_OWNER},
+    optional={"search": prose(256), "limit": whole(1, _MAX_PAGE), "cursor": name(_MAX_CURSOR), **_OWNER},
     result={
         "sessions": "[{sessionId, status, verdict, endedBy?, retryable?, reason, resumable, pid, title, prompt, "
         "stepCount, totalTokens, updatedAt, workspace, usage?}]; `usage` has the counts and cost of `tokenUsage`",

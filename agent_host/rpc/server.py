@@ -7,17 +7,13 @@ does not fit is found again with GetEvents.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from agent_host.errors import AgentHostError, ErrorCode
 from agent_host.events.outbox import EventRing, Outbox, Since
 from agent_host.rpc.messages import (
-    INTERNAL_ERROR,
     INVALID_PARAMS,
-    METHOD_NOT_FOUND,
     Framing,
     FramingError,
     InvalidParams,
@@ -28,9 +24,10 @@ from agent_host.rpc.messages import (
     encode_event,
     encode_fault,
     encode_result,
+    internal_error,
     list_ignored,
-    parse,
-    refuse_line,
+    read_line,
+    unknown_method,
 )
 from config import json_text
 from config.lean_typing import NamedTuple
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
 
 _MAX_IN_FLIGHT = 64
 _MAX_WAITING_BYTES = 4 * 1024 * 1024
-_DEBUG_VARIABLE = "AGENT_HOST_DEBUG"
 
 
 class Receiver(Protocol):
@@ -202,11 +198,8 @@ class ClientConnection:
     # Requests
 
     def _take(self, line: bytes | FramingError) -> None:
-        if isinstance(line, FramingError):
-            asked = refuse_line(str(line))
-        elif line.strip():
-            asked = parse(line)
-        else:
+        asked = read_line(line)
+        if asked is None:
             return
         task = asyncio.ensure_future(self._serve_line(asked))
         self._serving.add(task)
@@ -253,8 +246,7 @@ class ClientConnection:
     async def _call(self, request: RpcRequest) -> dict[str, Any] | RpcError:
         method = self._methods.get(request.method)
         if method is None:
-            known = ", ".join(self._methods)
-            return RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}; known are: {known}")
+            return unknown_method(request.method, self._methods)
         try:
             check(method.shape, request.params)
             result = dict(await method.serve(dict(request.params)))
@@ -282,6 +274,4 @@ def _fault_of(error: Exception) -> RpcError:
         name = str(error.details.get("code", error.code))
         details = {key: value for key, value in error.details.items() if key != "code"}
         return RpcError(error.rpc_code, str(error), name, error.retryable, details)
-    if os.environ.get(_DEBUG_VARIABLE) == "1":
-        sys.excepthook(type(error), error, error.__traceback__)
-    return RpcError(INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}", ErrorCode.INTERNAL_ERROR)
+    return internal_error(error)

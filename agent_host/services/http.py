@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
 
@@ -49,7 +49,6 @@ _SLOWEST_BYTES_PER_S = 256 * 1024
 _PASSING_STATUSES = frozenset({408, 429})
 
 
-EventPath = Literal["/audit/events", "/telemetry/events"]
 # What a service answers that takes one event a request: the interface promises no more than that.
 _TAKES_NO_ARRAY = frozenset({400, 404, 415, 422})
 
@@ -293,7 +292,7 @@ def _untold(_number: int, _wait_s: float, _error: ServiceUnavailable) -> None:
 class HttpEventService:
     """Posts event envelopes to `path`: one as it is, several as a JSON array, as long as the service takes arrays."""
 
-    def __init__(self, client: ServiceClient, path: EventPath) -> None:
+    def __init__(self, client: ServiceClient, path: str) -> None:
         self._client = client
         self._path = path
         self._takes_arrays = True
