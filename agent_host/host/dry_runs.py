@@ -37,8 +37,6 @@ from agent_host.ids import MACHINE
 from agent_host.judging import Registry
 from agent_host.judging.dry_run import DryRunCase, case_from, judge_case
 from agent_host.judging.dry_run import InvalidCase as InvalidCase
-from agent_host.judging import Registry
-
 from agent_host.judging.environment import resolve_places
 from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
 from agent_host.services import TOOLS_URL_VARIABLE
