@@ -304,12 +304,13 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
         return False, str(error)
     model = model_of(settings)
     scrubber = Scrubber([token, password_of(url), *secrets_in(headers)])
+    head = dialect.head(model=model, max_output_tokens=_MAX_TOKENS, system="Answer in one word.", tools=[])
     shown, began = displayable_url(request_url(url, dialect.path)).partition("?")[0], MACHINE.monotonic()
     try:
         with httpx.stream(
             "POST",
             request_url(url, dialect.path),
-            content=_request(dialect, model),
+            content=b"".join((head, dialect.renderer(model).user([Message("user", "Say: ok", 3)]), dialect.tail)),
             headers={**dialect.headers(token), **headers, "x-session-id": "doctor", "accept-encoding": "identity"},
             timeout=_TIMEOUT_S,
             verify=TlsContext(url).get(),
@@ -368,11 +369,6 @@ def _by_proxy(url: str, host: str) -> str:
     if proxy is None or is_loopback(host) or proxy_bypass(host):
         return ""
     return f" by the proxy {displayable_url(proxy)} of the environment (NO_PROXY names hosts that need none)"
-
-
-def _request(dialect: Dialect, model: str) -> bytes:
-    head = dialect.head(model=model, max_output_tokens=_MAX_TOKENS, system="Answer in one word.", tools=[])
-    return b"".join((head, dialect.renderer(model).user([Message("user", "Say: ok", 3)]), dialect.tail))
 
 
 def model_of(settings: Settings) -> str:

@@ -160,8 +160,12 @@ class SessionServers:
                 try:
                     if name in of_bundle:
                         yield self._bundle_server(of_bundle[name], self._users.get(name))
-                    elif (found := self._user_server(self._users[name])) is not None:
-                        yield found
+                        continue
+                    entry = self._users[name]  # one without a place says more of a server that a bundle may have
+                    if entry.command is not None:
+                        yield self._stdio(entry, entry.name, entry.command, entry.args, entry.environment_names)
+                    elif entry.url is not None:
+                        yield self._http(entry, entry.name, entry.url)
                 except _NotUsed as problem:
                     yield UnusedServer(name, str(problem))
 
@@ -215,13 +219,6 @@ class SessionServers:
         path = os.path.realpath(self._environment.absolute(word))
         outside = (os.path.realpath(one) + os.sep for one in self._outside)
         return os.path.isfile(path) and path.startswith(tuple(outside))
-
-    def _user_server(self, entry: UserServer) -> ServerConfig | None:
-        if entry.command is not None:
-            return self._stdio(entry, entry.name, entry.command, entry.args, entry.environment_names)
-        if entry.url is not None:
-            return self._http(entry, entry.name, entry.url)
-        return None  # it says more of a server that a bundle may have
 
     def _bundle_server(self, server: McpServer, entry: UserServer | None) -> ServerConfig:
         if server.url is not None:

@@ -17,7 +17,7 @@ from agent_host.session.handshake import suspicions_in_file
 from agent_host.session.opening import ResolvedOptions as ResolvedOptions
 from agent_host.session.opening import read_options
 from config.lean_typing import NamedTuple
-from config.load import ConfigError, load, read_regular_file, user_skills
+from config.load import ConfigError, load, read_regular_file
 from config.policies import BUILT_IN, names_file
 from config.settings import ALL_TOOLS, MOCK_PREFIX, settings_under
 from config.shapes import file_in, meant_name, why_no_directory
@@ -37,8 +37,6 @@ _MAX_STEPS = "host.max_steps"
 _TOOLSET = "host.toolset"
 _SANDBOX = "sandbox.level"
 _PROVIDER = "llm.provider"
-_WATCHED = frozenset(("tools.disabled", "tools.allowed", "mcp.enabled", "mcp.servers", "policy.blocked_domains"))
-"""Settings whose values may be taken and mean nothing (`host.warnings`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +223,9 @@ class LayeredOptions:
         recorded = read_options(self.state_dir, session_id, snapshot_limit_bytes=limit, ended_too=ended_too)
         families = recorded.get("started", {}).get("toolset")
         began_with = {} if families is None else {_TOOLSET: families}
-        replaced = self._replaced()
+        replaced: tuple[str, ...] = (_PROVIDER,) if "llm.gateway" in self._flags else ()
+        if _PROVIDER in self._flags:  # another provider has other models
+            replaced = ("llm.gateway", "llm.provider", "llm.dialect", "llm.model")
         recorded_flags = {key: value for key, value in recorded["flags"].items() if key not in replaced}
         resolved = self._resolve(
             {**began_with, **recorded_flags, **self._flags},
@@ -236,12 +236,6 @@ class LayeredOptions:
         )
         self.moved = None if resolved.workspace == recorded["workspace"] else resolved.workspace
         return resolved._replace(ended_too=ended_too)
-
-    def _replaced(self) -> Collection[str]:
-        """The settings on record that give way to what is given now: another provider has other models."""
-        if _PROVIDER in self._flags:
-            return ("llm.gateway", "llm.provider", "llm.dialect", "llm.model")
-        return (_PROVIDER,) if "llm.gateway" in self._flags else ()
 
     def choose_sandbox(self, level: str) -> None:
         """Have the sessions that follow hold commands at this level, as if the client had named it."""
@@ -324,17 +318,6 @@ def anchor(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
         ) from error
 
 
-def _warnings(settings: Settings, workspace: str, state_dir: str, named_by: str) -> Iterator[str]:
-    home = os.path.realpath(os.path.expanduser("~"))
-    if f"{home}{os.sep}".startswith(f"{workspace.rstrip(os.sep)}{os.sep}"):
-        yield from width_of(workspace, named_by)
-    skills = user_skills(os.environ)
-    folders = (*(os.path.join(workspace, ".agent", one) for one in ("tools", "skills")), *filter(None, (skills,)))
-    chosen = not settings.chosen.keys().isdisjoint(_WATCHED)
-    if chosen or names_file(settings.host.policy) or any(map(os.path.isdir, folders)):
-        yield from warnings_of(settings, workspace, state_dir)
-
-
 def bundle_changes(settings: Settings, state_dir: str) -> list[str]:
     """Report that a session has changed the bundle file that is about to be used."""
     name = settings.host.policy
@@ -409,13 +392,9 @@ def state_dir_from(chosen: str | None, named_by: str = "--state-dir", *, may_be_
         raise UsageError(str(error)) from error
     if not may_be_file and not os.path.isdir(path):
         variable = STATE_DIR_VARIABLE if os.environ.get(STATE_DIR_VARIABLE) else "the state directory"
-        _refuse_file(path, named_by if chosen else variable)
+        if file_in(path) is not None:
+            raise UsageError(f"{named_by if chosen else variable} {path}: {why_no_directory(path)}")
     return path
-
-
-def _refuse_file(path: str, named_by: str) -> None:
-    if file_in(path) is not None:
-        raise UsageError(f"{named_by} {path}: {why_no_directory(path)}")
 
 
 def state_option(state_dir: str) -> str:
@@ -459,12 +438,17 @@ def _is_text(value: str) -> bool:
 
 # Warnings about what a run takes as it is, and its user can hardly have meant: a line each. Nothing is refused.
 
-NAMES: Final = ("tools.disabled", "tools.allowed", "mcp.enabled")
-"""The settings whose entries are names of what a session may have or not: one that is misspelt says nothing."""
 
-
-def warnings_of(settings: Settings, workspace: str, state_dir: str) -> Iterator[str]:
-    """The warnings about a session in `workspace`, a real path, but for `width_of`. Blocking."""
+def _warnings(settings: Settings, workspace: str, state_dir: str, named_by: str) -> Iterator[str]:
+    """The warnings about a session in `workspace`, a real path that `named_by` has chosen. Blocking."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    advice = "name the directory of your project"
+    if os.path.dirname(workspace) == workspace:
+        yield f"{named_by} {workspace}: the whole disk is the workspace; {advice}"
+    elif workspace == home:
+        yield f"{named_by} {workspace}: your whole home directory is the workspace; {advice}"
+    elif home.startswith(workspace.rstrip(os.sep) + os.sep):
+        yield f"{named_by} {workspace}: your home directory lies in the workspace; {advice}"
     index = skill_index(workspace)
     if index is not None or os.path.isdir(os.path.join(workspace, ".agent", "tools")):
         from agent_host.host.workspace_tools import problems_of_workspace  # with it comes what reads them
@@ -494,10 +478,14 @@ def _bundle(settings: Settings, workspace: str, state_dir: str) -> Iterator[str]
 
 
 def _misspelt(settings: Settings) -> Iterator[str]:
-    tools = [spec.name for spec in built_in(families_of(settings))]
-    servers = [one["name"] for one in settings.mcp.servers if isinstance(one.get("name"), str)]
-    for key, known in zip(NAMES, (tools, tools, servers), strict=True):
-        for name in settings[key] if key in settings.chosen else ():
+    """Names that are none, and nearly one; those of tools from elsewhere are not known here."""
+    for key in ("tools.disabled", "tools.allowed", "mcp.enabled"):
+        if key not in settings.chosen:
+            continue
+        known = [spec.name for spec in built_in(families_of(settings))]
+        if key == "mcp.enabled":
+            known = [one["name"] for one in settings.mcp.servers if isinstance(one.get("name"), str)]
+        for name in settings[key]:
             meant = None if name in (*known, ALL_TOOLS) else meant_name(name, known)
             if meant is not None:
                 yield f"{settings.name_of(key)}: {name!r} is nothing that a session has; did you mean {meant}?"
@@ -511,14 +499,3 @@ def _servers(settings: Settings) -> Iterator[str]:
         for name in names if isinstance(names, list) else ():
             if isinstance(name, str) and not re.fullmatch(VARIABLE_NAME, name):
                 yield f"mcp.servers[{place}].environment_names: {name!r} is not the name of a variable, such as TOKEN"
-
-
-def width_of(workspace: str, named_by: str) -> Iterator[str]:
-    """The warning about a workspace, a real path, that is no project: the root of a disk or a home directory."""
-    home = os.path.realpath(os.path.expanduser("~"))
-    if os.path.dirname(workspace) == workspace:
-        yield f"{named_by} {workspace}: the whole disk is the workspace; name the directory of your project"
-    elif workspace == home:
-        yield f"{named_by} {workspace}: your whole home directory is the workspace; name the directory of your project"
-    elif home.startswith(workspace.rstrip(os.sep) + os.sep):
-        yield f"{named_by} {workspace}: your home directory lies in the workspace; name the directory of your project"

@@ -39,6 +39,7 @@ _NOT_PASSED_ON: Final = frozenset(
 )  # fmt: skip
 _KEPT_OF_ERRORS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
 _JSON: Final = {"content-type": "application/json"}
+_SECRET: Final = ("authorization", "x-api-key", "api-key", "cookie")
 
 
 class Recorder:
@@ -98,7 +99,8 @@ class Recorder:
         except (StreamProtocolError, AnswerTooLarge) as error:
             self._on_skipped(f"an answer is not in the script: {error}")
             return
-        secrets = [value.removeprefix("Bearer ") for name, value in request.headers.items() if _is_secret(name)]
+        sent = request.headers.items()
+        secrets = [value.removeprefix("Bearer ") for name, value in sent if name in _SECRET or "token" in name]
         clean = Scrubber([*secrets, password_of(self._url)], self._redaction).value(self._portable(turn))
         self._script.write(orjson.dumps(clean, option=orjson.OPT_APPEND_NEWLINE))
         self._script.flush()
@@ -131,10 +133,6 @@ async def _collect(answer: httpx.Response, collected: bytearray) -> AsyncIterato
         if len(collected) > _MAX_ANSWER_BYTES:
             raise GatewayRejected(f"the gateway sent an answer of more than {_MAX_ANSWER_BYTES} bytes")
         yield piece
-
-
-def _is_secret(header: str) -> bool:
-    return header in ("authorization", "x-api-key", "api-key", "cookie") or "token" in header
 
 
 # The turn of a script that gives an answer of a real gateway again.

@@ -57,7 +57,10 @@ def level_of(settings: Settings, state_dir: str, temporary: str | None = None, *
     wanted = settings.sandbox.level
     if wanted == LEVELS[0]:
         return Level(LEVELS[0], wanted)
-    found = found or _found(state_dir, temporary)
+    if not found:
+        found = SandboxLevels(state_dir, __version__).findings()
+        if not all(level in found for level in LEVELS[1:]):
+            found = try_levels(state_dir, temporary)
     strongest: tuple[SandboxLevel, ...] = LEVELS[:0:-1]
     tried = [one for one in strongest if wanted in (one, STRONGEST)]
     works = next((one for one in tried if found[one]["works"]), LEVELS[0])
@@ -72,11 +75,6 @@ def level_to_try(settings: Settings, state_dir: str, named: str | None) -> Level
     """The level for which a dry run answers: as a run has it, unless the user has `named` one, which is taken whether
     it works here or not."""
     return Level(named, named) if named in LEVELS else level_of(settings, state_dir)
-
-
-def _found(state_dir: str, temporary: str | None) -> Levels:
-    known = SandboxLevels(state_dir, __version__).findings()
-    return known if all(level in known for level in LEVELS[1:]) else try_levels(state_dir, temporary)
 
 
 def look_ahead(settings: Settings, state_dir: str) -> bool:

@@ -120,7 +120,8 @@ def _put_back(path: str, change: _Change, kept: Callable[[str], bytes | None], w
     content = None if name in NOT_KEPT else kept(name)
     if content is None:
         raise _NotPutBack("the version before was not kept")
-    is_whole = sha256_hex(content) == change.before_hash if change.before_hash else not _has_placeholder(content)
+    has_secret = re.search(PLACEHOLDER.encode(), content) is not None
+    is_whole = sha256_hex(content) == change.before_hash if change.before_hash else not has_secret
     if not is_whole:
         raise _NotPutBack("the version before holds a secret, which was not kept")
     bits = None if now != _GONE else _PROGRAM_MODE if mode == PROGRAM else _FILE_MODE
@@ -130,10 +131,6 @@ def _put_back(path: str, change: _Change, kept: Callable[[str], bytes | None], w
         Abandoned(),
     )
     return "as it was before"
-
-
-def _has_placeholder(content: bytes) -> bool:
-    return re.search(PLACEHOLDER.encode(), content) is not None
 
 
 def _hash_now(path: str) -> str:

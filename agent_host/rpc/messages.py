@@ -183,13 +183,8 @@ def _load_with_half_characters(line: bytes) -> Any:
 def _keep_exact_ids(value: Any, line: bytes) -> Any:
     """`value`, read once more where an id is beyond 64 bits: it came as a float, and has to go back as it was sent."""
     members = value if isinstance(value, list) else [value]
-    if not any(isinstance(member, dict) and _is_rounded(member.get("id")) for member in members):
-        return value
-    return json.loads(line)
-
-
-def _is_rounded(given: Any) -> bool:
-    return isinstance(given, float) and abs(given) >= _FIRST_ROUNDED
+    ids = (member.get("id") for member in members if isinstance(member, dict))
+    return json.loads(line) if any(isinstance(one, float) and abs(one) >= _FIRST_ROUNDED for one in ids) else value
 
 
 # Parameters of a method against their shape (`config.shapes`).

@@ -216,16 +216,13 @@ class EmbeddedWorkspaceService:
             else:
                 sha256, size = self._blobs.share(artifact.pieces(), path)
                 entry |= {"sha256": sha256, "sizeBytes": size}
-            _append(os.path.join(self._directory, _INDEX), orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+            index = open_regular(os.path.join(self._directory, _INDEX), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            with os.fdopen(index, "wb") as handle:
+                handle.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
         except (OSError, StorageLimit) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise UploadFailed(f"storing artifact {displayable_name(artifact.name)} failed: {reason}") from error
         return ArtifactOnDisk(artifact_id, ref, uri, sha256, size)
-
-
-def _append(path: str, line: bytes) -> None:
-    with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as handle:
-        handle.write(line)
 
 
 class HttpWorkspaceService:
