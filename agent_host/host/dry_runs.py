@@ -413,15 +413,11 @@ def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, st
     found = check_usable(bundle, session_id=bundle.session_id, now=now)
     admits = [*summarize(bundle), *ends_commits(bundle)]
     odd = suspicions_in_file(raw, here, state_dir=state_dir, now=now, hints=True)
-    return BundleReport(list(found), _summary(bundle, raw), admits, level, odd)
-
-
-def _summary(bundle: PolicyBundle, raw: bytes) -> str:
+    lasts = f"holds for {DEFAULT_LIFETIME_S // 3600} hours from each start on"
     if "expiresAt" in json.loads(raw):
-        held = f"expires {bundle.expires_at.isoformat()}"
-    else:
-        held = f"holds for {DEFAULT_LIFETIME_S // 3600} hours from each start on"
-    return f"valid: version {bundle.policy_bundle_version}, {len(bundle.capabilities)} capabilities, {held}"
+        lasts = f"expires {bundle.expires_at.isoformat()}"
+    summary = f"valid: version {bundle.policy_bundle_version}, {len(bundle.capabilities)} capabilities, {lasts}"
+    return BundleReport(list(found), summary, admits, level, odd)
 
 
 def first_request_tokens(tried: Tried, dialect: Dialect, model: str) -> int:

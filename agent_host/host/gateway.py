@@ -75,10 +75,8 @@ def schema_text(data: bytes) -> str:
     except json_text.TooDeep as error:
         raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
     except orjson.JSONDecodeError as error:
-        from config.json_text import describe_json
-
         text = data.decode("utf-8", "replace")
-        raise UsageError(f"it {describe_json(text, error.msg, error.pos)}") from error
+        raise UsageError(f"it {json_text.describe_json(text, error.msg, error.pos)}") from error
     except UnusableSchema as error:
         raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
     return orjson.dumps(schema).decode()

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from tool_runtime.remote.mcp import ServerConfig
 
 
+_NO_LINK = "opened from directory to directory, and no link is followed"
+_LINKS = "a link that is moved between the check and the opening of a file is followed"
 _PROBE_TIMEOUT_S = 5.0
 _TOOLS_SHOWN = 10
 _MAX_SERVER_BYTES = 8192
@@ -96,7 +98,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str, *, deep: bool = Fal
         _state_dir(state_dir),
         _tokenizer(settings),
         _shell(),
-        _file_access(by_descriptor=BY_DESCRIPTOR),
+        Check("files", True, _NO_LINK) if BY_DESCRIPTOR else Check("files", None, _LINKS),
         _leftovers(secret_variables(settings)),
         _sandbox(flags, settings, state_dir),
     )
@@ -267,13 +269,6 @@ def _shell() -> Check:
     shell = host_shell(os.getcwd())
     found = os.access(shell, os.X_OK)
     return Check("shell", found, shell if found else f"{shell} is not there")
-
-
-def _file_access(*, by_descriptor: bool) -> Check:
-    """True if tools open what was checked, also where a link is moved in between."""
-    if by_descriptor:
-        return Check("files", True, "opened from directory to directory, and no link is followed")
-    return Check("files", None, "a link that is moved between the check and the opening of a file is followed")
 
 
 def _leftovers(secret: Collection[str]) -> Check:

@@ -120,30 +120,17 @@ class QuestionChannel:
         outbox = Outbox()
         outbox.close()  # there are no events here
         client = ClientConnection(channel, self._methods(), outbox, self._drop, Framing(_MAX_REQUEST))
-        self._clients[client] = asyncio.get_running_loop().call_later(_CLIENT_S, self._cut, client)
+        self._clients[client] = asyncio.get_running_loop().call_later(_CLIENT_S, self._drop, client)
         return client
 
     def _drop(self, client: ClientConnection) -> None:
-        """The client has said all, or the session ends: it gets its answers, within its time."""
+        """The client has said all, its time is over, or the session ends: it gets its answers, within its time."""
         timer = self._clients.pop(client, None)
         if timer is None:
             return
         left_s = max(timer.when() - asyncio.get_running_loop().time(), 0.0)
         timer.cancel()
-        self._leave(client, min(left_s, 1.0) if self._over.is_set() else left_s)
-
-    def _cut(self, client: ClientConnection) -> None:
-        if self._clients.pop(client, None) is not None:
-            self._leave(client, 0.0)
-
-    def _leave(self, client: ClientConnection, within_s: float) -> None:
-        async def leave() -> None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(within_s):
-                    await client.finish()
-            await client.close()
-
-        task = asyncio.ensure_future(leave())
+        task = asyncio.ensure_future(_finish(client, min(left_s, 1.0) if self._over.is_set() else left_s))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
@@ -184,6 +171,13 @@ class QuestionChannel:
             return {"status": status}
         by = {} if before.answered_by is None else {"answeredBy": before.answered_by}
         return {"status": status, "decision": "approved" if before.approved else "denied", **by}
+
+
+async def _finish(client: ClientConnection, within_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await client.finish()
+    await client.close()
 
 
 def _write_name(path: str, pipe: str) -> None:

@@ -113,10 +113,12 @@ class ServiceClient:
         All tries of a request carry one `Idempotency-Key`, made up where none is given. Raises ServiceUnavailable,
         ServiceRejected, ServiceUnauthorized.
         """
-        key = idempotency_key or self._outside.random_bytes(16).hex()
+        headers = {"idempotency-key": idempotency_key or self._outside.random_bytes(16).hex()}
+        timeout_s = self._timeout_s + len(body) / _SLOWEST_BYTES_PER_S
 
         async def attempt() -> Any:
-            return await self._once(path, body, key)
+            async with self._send("POST", path, body, headers, timeout_s) as response:
+                return await self._read(response, displayable_url(self._base_url) + path)
 
         return await call_with_retries(ServiceUnavailable, attempt, self._retry, _untold, self._outside)
 
@@ -142,12 +144,6 @@ class ServiceClient:
         async with self._send(method, path, body, headers, timeout_s) as response:
             content = await self._content(response, displayable_url(self._base_url) + path)
             return HttpAnswer(response.status_code, response.headers, content)
-
-    async def _once(self, path: str, body: bytes | StreamedBody, key: str) -> Any:
-        shown = displayable_url(self._base_url) + path
-        timeout_s = self._timeout_s + len(body) / _SLOWEST_BYTES_PER_S
-        async with self._send("POST", path, body, {"idempotency-key": key}, timeout_s) as response:
-            return await self._read(response, shown)
 
     @asynccontextmanager
     async def _send(
@@ -231,12 +227,12 @@ class ServiceClient:
         status = response.status_code
         if response.is_redirect:
             return ServiceRejected(f"{shown} redirects elsewhere (HTTP {status}), which is not followed", status=status)
-        reported = _error_body(body)
-        code = self.clean(reported.code) if reported.code else None
-        said = self.clean(reported.message if reported.message is not None else body.decode("utf-8", "replace"))
+        code, words, retryable = _error_body(body)
+        code = self.clean(code) if code else None
+        said = self.clean(body.decode("utf-8", "replace") if words is None else words)
         message = f"{shown} said HTTP {status}{f' {code}' if code else ''}: {said or 'no details'}"
         passing = status in _PASSING_STATUSES or status >= 500
-        if passing if reported.retryable is None else reported.retryable:
+        if passing if retryable is None else retryable:
             details = {"code": ErrorCode.RATE_LIMITED} if status == 429 else {}
             again_after_s = retry_after_s(response.headers, self._outside.time)
             return ServiceUnavailable(message, status=status, retry_after_s=again_after_s, **details)
@@ -244,22 +240,18 @@ class ServiceClient:
         return kind(message, status=status, service_code=code)
 
 
-class _ErrorBody(NamedTuple):
-    code: str | None
-    message: str | None
-    retryable: bool | None
-
-
-def _error_body(body: bytes) -> _ErrorBody:
+def _error_body(body: bytes) -> tuple[str | None, str | None, bool | None]:
+    """{code, message, retryable} of an error; None for what is missing or of a wrong type."""
     try:
         value = json_text.loads(body)
     except orjson.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        return _ErrorBody(None, None, None)
+        return None, None, None
     code, message, retryable = value.get("code"), value.get("message"), value.get("retryable")
-    return _ErrorBody(
-        code if isinstance(code, str) and code.isascii() and code.isidentifier() and len(code) <= 64 else None,
+    is_code = isinstance(code, str) and code.isascii() and code.isidentifier() and len(code) <= 64
+    return (
+        code if is_code else None,
         message if isinstance(message, str) else None,
         retryable if isinstance(retryable, bool) else None,
     )
