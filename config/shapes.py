@@ -294,7 +294,9 @@ class ListOf:
 
     def fits(self, value: Any) -> bool:
         """See Shape."""
-        return self._wrong(value) is None and all(map(self._item.fits, value))
+        if (type(value) is not list and not isinstance(value, tuple)) or (self._bounded and self._wrong(value)):
+            return False
+        return all(map(self._item.fits, value))
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""

@@ -436,6 +436,7 @@ class SessionConnection:
 
     def __init__(self, process: SessionProcess, on_notification: Callable[[str, Mapping[str, Any], int], None]) -> None:
         self._process = process
+        self.pid = process.pid
         self._on_notification = on_notification
         self._numbers = itertools.count(1)
         self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -444,11 +445,6 @@ class SessionConnection:
         self._is_closing = False
         self.gone: asyncio.Future[SessionGone] = asyncio.get_running_loop().create_future()
         self._reader = asyncio.ensure_future(self._read())
-
-    @property
-    def pid(self) -> int:
-        """The id of the process."""
-        return self._process.pid
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the result. Raises RpcFailure, and SessionGone if the process has ended or ends before it answers."""

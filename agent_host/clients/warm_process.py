@@ -202,7 +202,10 @@ class ForkLoop:
             os.setpgid(0, 0)  # as `own_group` has it for one that is started
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
-            self._let_go()
+            for pidfd, (_, others) in self._running.items():
+                os.close(pidfd)
+                others.close()
+            self._running.clear()
             self._asked.close()
         elif pid > 0:
             pidfd = os.pidfd_open(pid)
@@ -220,12 +223,6 @@ class ForkLoop:
     def _descriptors(self) -> Iterator[int]:
         for pidfd, (_, control) in self._running.items():
             yield from (pidfd, control.fileno())
-
-    def _let_go(self) -> None:
-        for pidfd, (_, control) in self._running.items():
-            os.close(pidfd)
-            control.close()
-        self._running.clear()
 
     def _report_end(self, pidfd: int) -> None:
         pid, control = self._running.pop(pidfd)

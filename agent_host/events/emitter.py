@@ -11,7 +11,6 @@ import codecs
 import json
 import re
 from copy import copy
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import orjson
@@ -92,7 +91,7 @@ class Losses:
 _CANCELLING_S = 0.5  # what a sink gets to obey, once its time to close is over
 
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = {}
 
 
 class Event:
@@ -135,7 +134,8 @@ class Event:
     def envelope(self) -> dict[str, Any]:
         """The event as it stands on the wire, in a new dict."""
         envelope = self.envelope_of(self.payload)
-        envelope.update(self.extra)
+        if self.extra:
+            envelope.update(self.extra)
         return envelope
 
     def envelope_of(self, payload: dict[str, Any]) -> dict[str, Any]:
@@ -372,22 +372,21 @@ class _Stream:
         else:
             self._waiting += data
         if self._timer is None:
-            self._emit()
-            self._pause()
+            self._emit_and_pause()
 
     def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._emit(final=True)
 
-    def _pause(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._over)
-
     def _over(self) -> None:
         self._timer = None
         if self._waiting or self._held:
-            self._emit(silent=not self._waiting)
-            self._pause()
+            self._emit_and_pause(silent=not self._waiting)
+
+    def _emit_and_pause(self, *, silent: bool = False) -> None:
+        self._emit(silent=silent)
+        self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._over)
 
     def _emit(self, *, final: bool = False, silent: bool = False) -> None:
         """`silent`: nothing came since the last piece, so what waits for its end may be a prompt."""

@@ -341,24 +341,17 @@ class BatchedSink:
         await self._wake.wait()
 
     async def _deliver(self) -> None:
-        """Post the batch until it is taken."""
-        base_s, max_s = self._retry_s
-        wait_s = base_s
+        """Post the batch until it is taken. Closing cuts a wait short, and lets no other one get long."""
+        wait_s, max_s = self._retry_s
         while True:
-            try:
+            with contextlib.suppress(AgentHostError):
                 await self._post(self._posting)
-            except AgentHostError:
-                await self._back_off(wait_s)
-                wait_s = min(wait_s * 2, max_s)
-            else:
                 self._posting = []
                 return
-
-    async def _back_off(self, wait_s: float) -> None:
-        """Wait before the next try. Closing cuts the wait short, and lets no other one get long."""
-        if self._closing.is_set():
-            await asyncio.sleep(min(wait_s, _RETRY_AT_THE_END_S))
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self._closing.wait()
+            if self._closing.is_set():
+                await asyncio.sleep(min(wait_s, _RETRY_AT_THE_END_S))
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._closing.wait()
+            wait_s = min(wait_s * 2, max_s)

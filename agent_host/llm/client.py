@@ -446,9 +446,6 @@ def _piece_of(tail: bytes) -> int:
 # in for cookies, and for the proxies of the environment: it knows the rules of NO_PROXY, tunnels and SOCKS.
 
 
-_OF_CLIENTS = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
-
-
 def connection_to(
     url: str, headers: Mapping[str, str], *, tls: ssl.SSLContext, timeouts: GatewayTimeouts
 ) -> _Direct | _ByProxy:
@@ -456,10 +453,10 @@ def connection_to(
     answer to the one before it has been closed: by the proxy that the environment names, if it does; this machine is
     reached without one. Raises UsageError for a proxy that cannot be used."""
     place = place_of(url)
-    headers = {**_OF_CLIENTS, **headers}
+    own = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
     if not is_loopback(place.host) and is_by_proxy(place.scheme):
-        return _ByProxy(url, headers, tls, timeouts)
-    return _Direct(place, headers, tls, timeouts)
+        return _ByProxy(url, {**own, **headers}, tls, timeouts)
+    return _Direct(place, {**own, **headers}, tls, timeouts)
 
 
 class _Direct:

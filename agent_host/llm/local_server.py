@@ -11,6 +11,7 @@ asked if the address behind it is private, seen once connected and before anythi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -128,40 +129,31 @@ async def _page(
         data = b""
         while len(data) < length and (piece := await reader.read(length - len(data))):
             data += piece
-        return status, _parse(data) if status == _OK else None
+        with contextlib.suppress(orjson.JSONDecodeError):
+            return status, orjson.loads(data) if status == _OK else None
+        return status, None
     except IndexError as error:
         raise EOFError from error
     finally:
         writer.close()
 
 
-def _parse(data: bytes) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
-
-
 def _rows(listed: Any) -> list[dict[str, Any]]:
-    data = listed.get("data") if isinstance(listed, dict) else None
+    data = _object(listed).get("data")
     rows = data[:1000] if isinstance(data, list) else []
     return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str) and row["id"]]
 
 
 def _read_props(props: Any) -> tuple[int | None, str]:
     """llama.cpp's window of one slot: its whole context is shared among them."""
-    if not isinstance(props, dict):
-        return None, ""
-    settings = props.get("default_generation_settings")
-    inner = settings if isinstance(settings, dict) else {}
-    found = _tokens(inner.get("n_ctx")) or _tokens(props.get("n_ctx"))
+    inner = _object(_object(props).get("default_generation_settings"))
+    found = _tokens(inner.get("n_ctx")) or _tokens(_object(props).get("n_ctx"))
     return (found, _LLAMA_PAGE) if found else (None, "")
 
 
 def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    meta = row.get("meta")
-    found = next((tokens for name in _LENGTHS if (tokens := _tokens(row.get(name)))), None)
-    found = found or (_tokens(meta.get("n_ctx")) if isinstance(meta, dict) else None)
+    lengths = (_tokens(row.get(name)) for name in _LENGTHS)
+    found = next(filter(None, lengths), None) or _tokens(_object(row.get("meta")).get("n_ctx"))
     return {"context_tokens": found, "page": "/v1/models"} if found else {}
 
 
@@ -169,21 +161,22 @@ def _read_ollama(shown: Any, running: Any, model: str) -> dict[str, Any]:
     """A window that was set counts before the one that the model could have, and one in use before both."""
     if not isinstance(shown, dict):
         return {}
-    info, parameters, able = shown.get("model_info"), shown.get("parameters"), shown.get("capabilities")
+    parameters, able, loaded = shown.get("parameters"), shown.get("capabilities"), _object(running).get("models")
     chosen = re.search(r"(?m)^\s*num_ctx\s+(\d{1,9})\s*$", parameters) if isinstance(parameters, str) else None
-    of_model = (
-        [value for name, value in info.items() if name.endswith(".context_length")] if isinstance(info, dict) else []
-    )
-    loaded = running.get("models") if isinstance(running, dict) else None
     in_use = [
         row.get("context_length")
-        for row in (loaded if isinstance(loaded, list) else [])
-        if isinstance(row, dict) and model in (row.get("name"), row.get("model"))
+        for row in map(_object, loaded if isinstance(loaded, list) else ())
+        if model in (row.get("name"), row.get("model"))
     ]
+    of_model = (value for name, value in _object(shown.get("model_info")).items() if name.endswith(".context_length"))
     candidates = [*in_use, int(chosen[1]) if chosen else None, *of_model]
-    found = next((tokens for value in candidates if (tokens := _tokens(value))), None)
+    found = next(filter(None, map(_tokens, candidates)), None)
     facts: dict[str, Any] = {"takes_tools": "tools" in able} if isinstance(able, list) else {}
     return {**facts, "context_tokens": found, "page": "/api/show"} if found else facts
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _tokens(value: object) -> int | None:

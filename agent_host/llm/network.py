@@ -435,15 +435,11 @@ def decoder(content_encoding: str) -> Callable[[bytes], Iterable[bytes]]:
     names = [name.strip().lower() for name in content_encoding.split(",")]
     coded = [name for name in names if name not in ("", "identity")]
     if not coded:
-        return _pass_on
+        return lambda chunk: (chunk,)
     wbits = _WBITS.get(coded[0])
     if wbits is None or len(coded) > 1:
         raise UnknownCoding(", ".join(coded))
     return _Inflater(wbits).pieces
-
-
-def _pass_on(chunk: bytes) -> Iterable[bytes]:
-    return (chunk,)
 
 
 class _Inflater:
@@ -455,7 +451,9 @@ class _Inflater:
         """See `decoder`. What stands behind the end of the compressed data is passed over, as clients do."""
         if self._may_be_bare and chunk:
             self._may_be_bare = False
-            if not _begins_with_zlib_header(chunk):  # some servers take "deflate" by its word
+            # RFC 1950: method 8 and, where the second byte is there too, a check of both.
+            has_header = chunk[0] & 0x0F == 8 and (len(chunk) == 1 or int.from_bytes(chunk[:2]) % 31 == 0)
+            if not has_header:  # some servers take "deflate" by its word
                 self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
         while not self._zlib.eof:
             try:
@@ -467,8 +465,3 @@ class _Inflater:
             chunk = self._zlib.unconsumed_tail
             if len(piece) < _PIECE_BYTES:
                 return
-
-
-def _begins_with_zlib_header(chunk: bytes) -> bool:
-    """RFC 1950: method 8 and, where the second byte is there too, a check of both."""
-    return chunk[0] & 0x0F == 8 and (len(chunk) == 1 or int.from_bytes(chunk[:2]) % 31 == 0)

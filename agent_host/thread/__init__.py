@@ -87,8 +87,9 @@ class Thread:
     @property
     def tokens(self) -> int:
         """Estimated tokens of what would be sent now: the window, and what replaces the units before it."""
-        replaced = self._marker_tokens() + (self._task_prompt.tokens if self._prompt_dropped else 0)
-        return self._kept + (replaced if self._start else 0)
+        if not self._start:
+            return self._kept
+        return self._kept + self._marker_tokens() + (self._task_prompt.tokens if self._prompt_dropped else 0)
 
     @property
     def newest(self) -> tuple[int, int]:

@@ -165,14 +165,11 @@ class Assembler:
         """The turn. Raises StreamProtocolError when the stream was cut, AnswerTooLarge."""
         raise NotImplementedError
 
-    def _loads(self, data: str, *, ends: bool = False) -> Any:
-        """The value of the event's JSON. `ends`: the second half of a character does not come with a later event."""
-        self._intact = True
-        try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError:
-            if not may_hold_halves(data):
-                raise
+    def _mend(self, data: str, error: orjson.JSONDecodeError, *, ends: bool = False) -> Any:
+        """The value of an event's JSON that orjson refuses for halves of characters. `ends`: no second half comes with
+        a later event."""
+        if not may_hold_halves(data):
+            raise error
         self._intact, self._halves = False, True
         if not ends:
             return loads_with_halves(data)

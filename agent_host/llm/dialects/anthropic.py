@@ -190,7 +190,11 @@ class AnthropicAssembler(Assembler):
             return None
         try:
             self._data = data
-            return handler(self, self._loads(data, ends=event != "content_block_delta"))
+            try:
+                value = orjson.loads(data)
+            except orjson.JSONDecodeError as error:
+                value = self._mend(data, error, ends=event != "content_block_delta")
+            return handler(self, value)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
             # Its frames hold what was read of the event, and a retry holds the error while it reads the next answer.
             raise StreamProtocolError(f"the {event} event is malformed") from error.with_traceback(None)

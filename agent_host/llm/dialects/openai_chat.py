@@ -180,7 +180,11 @@ class ChatAssembler(Assembler):
             return self._close_text() if self._halves else None
         try:
             self._raw = RawChunk(data)
-            return self._chunk(event, self._loads(data))
+            try:
+                chunk = orjson.loads(data)
+            except orjson.JSONDecodeError as error:
+                chunk = self._mend(data, error)
+            return self._chunk(event, chunk)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             # Its frames hold what was read of the chunk, and a retry holds the error while it reads the next answer.
             raise StreamProtocolError("a chunk of the answer is malformed") from error.with_traceback(None)

@@ -146,7 +146,11 @@ class ResponsesAssembler(Assembler):
         if self._stop_reason is not None or not (is_named or (event == UNNAMED and data.lstrip()[:1] == "{")):
             return None
         try:
-            self._data, value = data, self._loads(data)
+            self._data, self._intact = data, True
+            try:
+                value = orjson.loads(data)
+            except orjson.JSONDecodeError as error:
+                value = self._mend(data, error)
             if not isinstance(value, dict):
                 raise TypeError("an event is no object")
             event = event if is_named else _type_of(value)

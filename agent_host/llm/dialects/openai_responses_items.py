@@ -150,13 +150,6 @@ def message_text(content: Any) -> tuple[str, str]:
     return "".join(said), "".join(refused)
 
 
-def thoughts_in(reasoning: Mapping[str, Any]) -> str:
-    """The thinking in a reasoning item that is done, for a person to read."""
-    parts = [*(reasoning.get("summary") or ()), *(reasoning.get("content") or ())]
-    texts = (part.get("text") for part in parts if isinstance(part, dict))
-    return repair("\n\n".join(text for text in texts if isinstance(text, str)))[0]
-
-
 def failure_of(error: Any) -> StreamFault:
     """The fault of a response that failed, or of an error event: `code` and `message`, which may be missing."""
     fault = fault_of(error or "the gateway does not say why")
@@ -231,7 +224,9 @@ class ResponsesOutput:
         elif kind == "function_call":
             self._take_call(item, raw, text_of)
         elif kind == "reasoning" and not item.told:
-            thinking = thoughts_in(raw)
+            parts = [*(raw.get("summary") or ()), *(raw.get("content") or ())]
+            said = (part.get("text") for part in parts if isinstance(part, dict))
+            thinking = repair("\n\n".join(text for text in said if isinstance(text, str)))[0]
         if item.is_whole and self._is_kept(item, raw):
             self._keep(item, text_of() if intact else None)
         return text, thinking
