@@ -82,7 +82,15 @@ class Supervisor:
     async def create(self, spec: SessionSpec, listener: Listener) -> SupervisedSession:
         """Start a process with a new session. Raises TooManySessions, RpcFailure for what keeps the session from
         starting, SessionGone for what ends the process (its last words say why), OSError."""
-        session, _ = await self._open(spec, listener, "CreateSession", _identity(spec))
+        params = {
+            "userId": spec.user_id,
+            "tenantId": spec.tenant_id,
+            "executionEnvironment": "desktop",
+            "clientInfo": dict(spec.client_info),
+            "supportedCapabilities": [],
+            **spec.opening,
+        }
+        session, _ = await self._open(spec, listener, "CreateSession", params)
         return session
 
     async def resume(
@@ -280,17 +288,6 @@ def _report(pump: asyncio.Task[None]) -> None:
     if error is not None:
         context = {"message": "the listener of a session failed", "exception": error, "task": pump}
         asyncio.get_running_loop().call_exception_handler(context)
-
-
-def _identity(spec: SessionSpec) -> dict[str, Any]:
-    return {
-        "userId": spec.user_id,
-        "tenantId": spec.tenant_id,
-        "executionEnvironment": "desktop",
-        "clientInfo": dict(spec.client_info),
-        "supportedCapabilities": [],
-        **spec.opening,
-    }
 
 
 # One session process and the JSON-RPC with it: how a client starts `agent-host serve`, asks it, learns of its end.

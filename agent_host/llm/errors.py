@@ -195,9 +195,8 @@ def kind_of_answer(status: int, said: Said) -> Kind:
 def kind_of_event(said: Said, *, passing: bool) -> Kind:
     """Classify an error inside an answer, which has no HTTP status but the one it names. `passing`: it may have gone by
     the next try, as far as the tables know nothing of it."""
-    if said.status is None:
-        return _kind(said, Reading(_NO_STATUS, "failed" if passing else "refused"))
-    return _kind(said, reading_of(said.status))
+    of_none = Reading(_NO_STATUS, "failed" if passing else "refused")
+    return _kind(said, of_none if said.status is None else reading_of(said.status))
 
 
 def reading_of(status: int) -> Reading:
