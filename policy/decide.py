@@ -71,12 +71,8 @@ def decide(
     `needs` are the capabilities that the call needs, at least one, each with the facts that it is judged by. `now` is
     aware. `workspace` is the project directory, which only the risk level depends on.
     """
-    return strictest(
-        [
-            _run_rules(case_of(bundle, name, facts, now=now, os=os, workspace=workspace, terms=terms))
-            for name, facts in needs
-        ]
-    )
+    cases = (case_of(bundle, name, facts, now=now, os=os, workspace=workspace, terms=terms) for name, facts in needs)
+    return strictest(list(map(_run_rules, cases)))
 
 
 def check_tool(
@@ -130,15 +126,11 @@ def require_grant(case: Case, decision: Decision) -> Decision:
 
 
 _FACTS_OF: Final[dict[str, tuple[type, ...]]] = {
-    Name.FILE_READ: (PathFacts,),
-    Name.FILE_WRITE: (PathFacts,),
-    Name.FILE_DELETE: (PathFacts,),
+    **dict.fromkeys((Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE), (PathFacts,)),
     Name.SHELL_EXEC: (CommandFacts,),
     Name.NETWORK_HTTP: (UrlFacts,),
     Name.WORKSPACE_UPLOAD: (PathFacts, NamedToolFacts),
-    Name.BACKEND_TOOL_INVOKE: (NamedToolFacts,),
-    Name.MCP_INVOKE: (NamedToolFacts,),
-    Name.TOOL_INVOKE: (NamedToolFacts,),
+    **dict.fromkeys((Name.BACKEND_TOOL_INVOKE, Name.MCP_INVOKE, Name.TOOL_INVOKE), (NamedToolFacts,)),
 }
 """The kinds of facts that each capability is judged by: an upload by the file that goes, or by its tool's name.
 LLM.Call is no tool's."""

@@ -206,9 +206,7 @@ def _to_ascii(host: str) -> str:
 def _canonical_v4(host: str, labels: list[str]) -> str:
     """One to four numbers, decimal, octal or hexadecimal, the last filling what is left: as inet_aton reads them."""
     numbers = [_number(label) for label in labels]
-    if len(numbers) > 4 or any(number > 255 for number in numbers[:-1]):
-        raise UrlProblem(f"{host!r} is not an IPv4 address")
-    if numbers[-1] >= 256 ** (5 - len(numbers)):
+    if len(numbers) > 4 or any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(numbers)):
         raise UrlProblem(f"{host!r} is not an IPv4 address")
     value = numbers[-1] + sum(number << (8 * (3 - place)) for place, number in enumerate(numbers[:-1]))
     return ".".join(str((value >> shift) & 255) for shift in (24, 16, 8, 0))

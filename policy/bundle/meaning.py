@@ -163,9 +163,7 @@ def _capability(
 
 _PATHS = words("allowedPaths blockedPaths")
 SCOPES: dict[str, frozenset[str]] = {
-    Name.FILE_READ: _PATHS,
-    Name.FILE_WRITE: _PATHS,
-    Name.FILE_DELETE: _PATHS,
+    **dict.fromkeys((Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE), _PATHS),
     Name.SHELL_EXEC: words("allowedCommands blockedCommands commandPolicies allowedVariables"),
     Name.NETWORK_HTTP: words("allowedDomains blockedDomains"),
     Name.WORKSPACE_UPLOAD: _PATHS | {"allowedToolNames"},

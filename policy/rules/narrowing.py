@@ -59,10 +59,8 @@ def apply_task_options(case: Case, decision: Decision) -> Decision:
             decision = _ask(case, decision, mode, whose)
     for whose, mode in (("task", options.approval_mode), ("session", session_mode)):
         if decision.decision == "APPROVAL_REQUIRED" and mode == "never":
-            reason, rule = (
-                f"it needs an approval, and this {whose} is to ask nobody for one",
-                _MODE_RULE.format(whose, mode),
-            )
+            reason = f"it needs an approval, and this {whose} is to ask nobody for one"
+            rule = _MODE_RULE.format(whose, mode)
             decision = decision._replace(decision="DENIED", reason=reason, rule=rule, unasked=True)
     return decision
 
