@@ -39,16 +39,13 @@ def ends_commits(bundle: PolicyBundle) -> list[str]:
     """A line where a bundle blocks a `.git` by its name, and not as @steering does: in a sandbox that ends commits."""
     entries = (bundle.capability(name) for name in (Name.FILE_WRITE, Name.FILE_DELETE))
     paths = [path for entry in entries if entry is not None for path in entry.blocked_paths or ()]
-    named = [path for path in dict.fromkeys(paths) if _is_git(path) and path not in bundle.by_groups]
+    names = {path: path.replace("\\", "/").rstrip("/").rpartition("/")[2] for path in paths}
+    named = [path for path, name in names.items() if name == ".git" and path not in bundle.by_groups]
     return [
         f"{path} is blocked by its name: where a sandbox holds commands, no command commits there; @steering keeps "
         "commands from hooks and configuration alone"
         for path in named
     ]
-
-
-def _is_git(path: str) -> bool:
-    return path.replace("\\", "/").rstrip("/").rpartition("/")[2] == ".git"
 
 
 def summarize(bundle: PolicyBundle) -> list[str]:
@@ -58,7 +55,7 @@ def summarize(bundle: PolicyBundle) -> list[str]:
     for program, what in starters(bundle).items():
         groups.setdefault(what, []).append(program)
     lines = [
-        f"{', '.join(names)} {_let(names)} the model run anything in the workspace: {what}"
+        f"{', '.join(names)} {'lets' if len(names) == 1 else 'let'} the model run anything in the workspace: {what}"
         for what, names in groups.items()
     ]
     lines += _list_unjudged(bundle, Name.FILE_WRITE, _WRITERS, "write")
@@ -85,7 +82,3 @@ def _list_unjudged(bundle: PolicyBundle, capability: Name, programs: Iterable[st
         return []
     verb = f"{verb}s" if len(names) == 1 else verb
     return [f"there is no {capability} entry, so what {', '.join(names)} {verb} is not judged"]
-
-
-def _let(names: list[str]) -> str:
-    return "lets" if len(names) == 1 else "let"

@@ -130,15 +130,16 @@ def find_left_problem(
     `inside` are the components of the entry's path in it, those of working trees and submodules left out (they are git
     directories themselves). `left` is what is there now, None for nothing; `before` likewise, before the command.
     `roots` are the real places in which a working tree may lie."""
-    name = inside[0].lower()
+    folded = tuple(one.lower() for one in inside)
+    name = folded[0]
     if left is not None and left.kind == "other":
         return "a git directory has no links and no devices"
-    if [one.lower() for one in inside] == list(ALTERNATES) and left is not None:
+    if folded == ALTERNATES and left is not None:
         return None if left == before or _is_within(left, roots) else "git would read objects of another repository"
     if name in FREE_FOLDERS or (left is None and (of.is_new or name in STATE_FOLDERS)):
         return None
     if name in STATE_FOLDERS:
-        return _state_problem(name, [one.lower() for one in inside[1:]], left)
+        return _state_problem(name, folded[1:], left)
     if len(inside) == 1 and (re.fullmatch(_FREE_NAMES, name) or (of.role == "worktree" and name == "locked")):
         return None
     if name in CONTAINERS:
@@ -147,9 +148,9 @@ def find_left_problem(
         return _leading_problem(name, left, roots)
     if name in CONFIGS and len(inside) == 1:
         return _configuration_problem(of, left, before, roots)
-    if left is not None and left.kind == "file" and tuple(one.lower() for one in inside) == _EXCLUDE:
+    if left is not None and left.kind == "file" and folded == _EXCLUDE:
         return None
-    if of.is_new and left is not None and _is_of_template([one.lower() for one in inside], left):
+    if of.is_new and left is not None and _is_of_template(folded, left):
         return None
     if not of.is_strict and name not in _LIKE_GIT:
         return None
@@ -179,11 +180,11 @@ def _configuration_problem(
 def _leading_problem(name: str, left: LeftEntry | None, roots: Sequence[str]) -> str | None:
     if left is None:
         return None
-    if left.kind != "file" or left.content is None:
-        return "it leads elsewhere"
     if name == "commondir":
-        return None if left.content.strip() == _COMMON_OF_TREE else "it leads elsewhere"
-    return None if _is_within(left, roots) and (left.target or "").endswith("/.git") else "it leads elsewhere"
+        leads_there = left.content is not None and left.content.strip() == _COMMON_OF_TREE
+    else:
+        leads_there = left.content is not None and _is_within(left, roots) and (left.target or "").endswith("/.git")
+    return None if left.kind == "file" and leads_there else "it leads elsewhere"
 
 
 def _is_within(left: LeftEntry, roots: Sequence[str]) -> bool:
@@ -235,9 +236,8 @@ def _options_problem(content: bytes) -> str | None:
     found = settings_of(content)
     if found is None or any(one.section != "options" for one in found):
         return "it cannot be read as git reads it"
-    if any(one.key == "strategy" and one.value not in _STRATEGIES for one in found):
-        return "it names a strategy that is not git's own"
-    return None
+    is_odd = any(one.key == "strategy" and one.value not in _STRATEGIES for one in found)
+    return "it names a strategy that is not git's own" if is_odd else None
 
 
 # Read the configuration of a git repository as git does, and judge what a command has changed in it. Pure.

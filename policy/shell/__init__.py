@@ -102,10 +102,12 @@ class BadArgv(ValueError):
 
 def argv_of(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """The program and its arguments, from `command` and `args`. Raises BadArgv."""
-    argv = (arguments.get("command"), *_check_list(arguments.get("args")))
-    for word in argv:
-        if not isinstance(word, str) or "\0" in word:
-            raise BadArgv("arguments 'command' and 'args' must be strings without null bytes")
+    args = arguments.get("args")
+    if args is not None and not isinstance(args, list | tuple):
+        raise BadArgv("argument 'args' must be a list")
+    argv = (arguments.get("command"), *(args or ()))
+    if not all(isinstance(word, str) and "\0" not in word for word in argv):
+        raise BadArgv("arguments 'command' and 'args' must be strings without null bytes")
     if not argv[0]:
         raise BadArgv("argument 'command' must be a non-empty string")
     return tuple(map(str, argv))
@@ -168,14 +170,6 @@ def _quote(word: str) -> str:
     return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
-def _check_list(value: Any) -> Sequence[Any]:
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple):
-        raise BadArgv("argument 'args' must be a list")
-    return value
-
-
 # Which program runs a script: the one that its first line names, else the one for the ending of its name (SK 5.4.3).
 # Pure.
 
@@ -197,7 +191,6 @@ _BY_ENDING: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _ON_WINDOWS: Final[Mapping[str, tuple[str, ...]]] = {".py": ("python",), ".ps1": ("powershell", "-NoProfile", "-File")}
 _ENV: Final = re.compile(r"(?:/usr)?/bin/env")
-_PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
 class NoInterpreter(ValueError):
@@ -231,6 +224,6 @@ def _words_of_env(text: str) -> tuple[str, ...]:
     """The words that `env` starts: one word, with -S several."""
     split = re.fullmatch(r"(?:-S|--split-string[= ])\s*(.*)", text)
     words = split[1].split() if split is not None else [text]
-    if not words or not all(map(_PLAIN_PATH.fullmatch, words)) or words[0].startswith("-") or "=" in words[0]:
+    if not words or not all(map(_PLAIN.fullmatch, words)) or words[0].startswith("-") or "=" in words[0]:
         raise NoInterpreter(f"its first line gives env more than a program with plain arguments: {text!r}")
     return tuple(words)

@@ -92,8 +92,6 @@ def _config(args: list[Word], found: Findings) -> None:
 def _may_be_address(subcommand: str, args: list[Word], place: int) -> bool:
     """True if a word is an address that starts a program, or may become one; behind `--` too."""
     word = args[place]
-    if subcommand not in _ADDRESSED:
-        return False
     if _ADDRESS.match(word.prefix):
         return True
     is_first = subcommand not in _ADDRESS_FIRST or not _has_operand(args[:place])

@@ -124,7 +124,6 @@ class Variables:
         self._from_disk: set[str] = set()
         self._unset: set[str] = set()
         self._anything = self._clears = False
-        self.defines_functions = False
         if not learns or _ASKS.search(source):
             self._gather(root)
 
@@ -407,7 +406,6 @@ class Variables:
                 self._from_disk.add(name)
 
     def _function(self, node: Node) -> None:
-        self.defines_functions = True
         name = node.child_by_field_name("name")
         if name is not None:
             self._functions.setdefault(self._text(name), []).append(_Known("", node.end_byte, _holds_until(node)))
