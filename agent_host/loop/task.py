@@ -59,21 +59,9 @@ from agent_host.loop import LISTS_OPTION, MODEL_OPTION, Step, clean_message
 from agent_host.loop.background import commands_to_report, see_background_changes
 from agent_host.loop.calls import run_calls
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.prepare import (
-    ask_after_all,
-    bound_to,
-    first_versions,
-    prepare_calls,
-    row_of,
-)
+from agent_host.loop.prepare import ask_after_all, bound_to, first_versions, prepare_calls, row_of
 from agent_host.loop.progress import NOISE
-from agent_host.loop.requests import (
-    LEAST_SHARE,
-    ask,
-    cut_window,
-    make_room,
-    warn_of_step_limit,
-)
+from agent_host.loop.requests import LEAST_SHARE, ask, cut_window, make_room, warn_of_step_limit
 from agent_host.states import TaskEnd
 from agent_host.thread.messages import (
     GO_ON,
@@ -85,13 +73,7 @@ from agent_host.thread.messages import (
     message_tokens,
 )
 from state.checkpoint import NO_TOKENS
-from state.records import (
-    NoteAdded,
-    SessionStatusChanged,
-    StepCommitted,
-    TaskEnded,
-    TurnTaken,
-)
+from state.records import NoteAdded, SessionStatusChanged, StepCommitted, TaskEnded, TurnTaken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,14 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from agent_host.errors import (
-    CANCELLED,
-    TIME_LIMIT,
-    ErrorCode,
-    OutOfOrder,
-    SessionNotReady,
-    UsageError,
-)
+from agent_host.errors import CANCELLED, TIME_LIMIT, ErrorCode, OutOfOrder, SessionNotReady, UsageError
 from agent_host.events import EventType
 from agent_host.loop.background import end_commands
 from agent_host.loop.conversation import cost_fields, refuse_unpriced

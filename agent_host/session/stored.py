@@ -25,15 +25,7 @@ from agent_host.session.reports import (
     verdict_on_record,
 )
 from agent_host.session.tasks import first_versions, title_of, workspaces
-from agent_host.session.transcript import (
-    Transcript,
-    describe,
-    doubts_of,
-    items_of,
-    pictures_of,
-    read_run_log,
-    steps_of,
-)
+from agent_host.session.transcript import Transcript, describe, doubts_of, items_of, pictures_of, read_run_log, steps_of
 from agent_host.states import SessionStatus
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
@@ -259,12 +251,7 @@ def _not_found(session_id: str) -> SessionNotFound:
 # archive. If that was not kept, its result and its run log are left, which know less: there is no patch without the
 # versions of files.
 
-_OF_TASK: Final = (
-    EventType.TASK_COMPLETED,
-    EventType.TASK_FAILED,
-    EventType.TASK_CANCELLED,
-    EventType.SESSION_PAUSED,
-)
+_OF_TASK: Final = (EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED)
 _ENDS: Final = {
     EventType.SESSION_COMPLETED: SessionStatus.COMPLETED,
     EventType.SESSION_CANCELLED: SessionStatus.CANCELLED,
