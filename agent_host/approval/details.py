@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolSpec
     from policy.facts import ActionFacts
     from policy.scope import Widening
-    from policy.shell.findings import FileUse, ParsedCommand, SimpleCommand
+    from policy.shell.findings import ParsedCommand, SimpleCommand
 
 # What the describers of a call share: the call as a value, and the one way that its text takes to a person.
 
@@ -209,13 +209,12 @@ def _listed(texts: Iterable[str | None], screen: Screen) -> list[Any]:
 
 def _targets(parsed: ParsedCommand, facts: CommandFacts, mode: str, screen: Screen) -> list[Any]:
     """The real places of files that the line opens or hands to a program; null where only the run knows."""
-    places = (place for one in parsed.files if one.mode == mode for place in _places(one, facts))
-    return _listed(dict.fromkeys(places), screen)
-
-
-def _places(one: FileUse, facts: CommandFacts) -> list[str | None]:
-    spellings = one.spellings(facts.cwd, facts.home)
-    return [facts.real_paths.get(spelling, spelling) for spelling in spellings] or [one.path]
+    found: dict[str | None, None] = {}
+    for one in parsed.files:
+        if one.mode == mode:
+            places = (facts.real_paths.get(each, each) for each in one.spellings(facts.cwd, facts.home))
+            found.update(dict.fromkeys(tuple(places) or (one.path,)))
+    return _listed(found, screen)
 
 
 # Requests
@@ -326,7 +325,8 @@ def describe_file(act: DescribedCall, facts: PathFacts, screen: Screen) -> Descr
 def describe_upload(act: DescribedCall, facts: PathFacts | None, screen: Screen) -> Description:
     """Content that leaves the machine, from a file (which is read for its start) or from the arguments."""
     if facts is not None:
-        details = {"sizeBytes": facts.size_bytes, **_start(_head(facts), screen)}
+        head = _read(facts.real_path, _MAX_HEAD_BYTES + 3)
+        details = {"sizeBytes": facts.size_bytes, **_start(head if isinstance(head, bytes) else b"", screen)}
         return _describe_path(act, facts, screen, "Upload", details, described="content")
     given = act.arguments.get("content")
     data = given.encode("utf-8", "replace") if isinstance(given, str) else b""
@@ -378,22 +378,14 @@ def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _
     return _ShownChange(counted, header + body, fields={"additions": added, "deletions": removed})
 
 
-def _read(path: str) -> bytes | str:
+def _read(path: str, most_bytes: int = _MAX_DIFFED_BYTES + 1) -> bytes | str:
     try:
         with open(open_real(path), "rb") as handle:
-            return handle.read(_MAX_DIFFED_BYTES + 1)
+            return handle.read(most_bytes)
     except FileNotFoundError:
         return b""
     except OSError as error:
         return f"the present content cannot be read: {error.strerror}"
-
-
-def _head(facts: PathFacts) -> bytes:
-    try:
-        with open(open_real(facts.real_path), "rb") as handle:
-            return handle.read(_MAX_HEAD_BYTES + 3)
-    except OSError:
-        return b""
 
 
 def _start(data: bytes, screen: Screen) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from agent_host.errors import ErrorCode
 from agent_host.judging import PreparedCall, Refusal
@@ -22,7 +22,7 @@ from policy.rules.sandbox import NO_WIDENING, add_own_places, apply_widening, is
 from policy.rules.toolset import withheld_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from agent_host.contracts import ToolSpec
     from agent_host.judging import Judge
@@ -41,7 +41,9 @@ def decide(judge: Judge, call: ToolCall, world: World | None = None) -> Prepared
     if spec is None:
         message = f"there is no tool {name[:200]!r}{hint_at(name, [spec.name for spec in judge.tools])}"
         return PreparedCall(call, refusal=Refusal("failed", ErrorCode.TOOL_NOT_FOUND, message))
-    if spec.subject.kind == "output" or (spec.reads_outputs and _names_output(judge, spec, arguments)):
+    ref = arguments.get(spec.subject.argument) if spec.reads_outputs else None
+    is_output = isinstance(ref, str) and ref.startswith(("artifacts/", "results/")) and judge.outputs(ref) is not None
+    if spec.subject.kind == "output" or is_output:
         return _reading_again(judge, call, spec)
     withheld = _withheld(judge, name, (spec.capability, *(need.capability for need in spec.needs(arguments))))
     if withheld is not None:
@@ -90,11 +92,6 @@ def _refuse_withheld(call: ToolCall, spec: ToolSpec, setting: str) -> PreparedCa
 
 def _withheld(judge: Judge, name: str, capabilities: Iterable[str]) -> str | None:
     return next(filter(None, (withheld_by(judge.limits, name, capability) for capability in capabilities)), None)
-
-
-def _names_output(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
-    ref = arguments.get(spec.subject.argument)
-    return isinstance(ref, str) and ref.startswith(("artifacts/", "results/")) and judge.outputs(ref) is not None
 
 
 def _reading_again(judge: Judge, call: ToolCall, spec: ToolSpec) -> PreparedCall:

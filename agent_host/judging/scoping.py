@@ -239,12 +239,9 @@ def places_of_program(program: str, home: str | None) -> tuple[str, ...]:
         return ()
     folders = dict.fromkeys((os.path.realpath(os.path.dirname(program)), os.path.dirname(os.path.realpath(program))))
     roots = [_root_of(one, home) for one in folders]
-    packages = [one for folder in folders for one in _packages(folder, home)] if _is_of_node(program) else []
+    is_of_node = os.path.realpath(program).endswith((".js", ".mjs", ".cjs", ".ts", ".mts"))
+    packages = [one for folder in folders for one in _packages(folder, home)] if is_of_node else []
     return tuple(one for one in dict.fromkeys((*roots, *_bases(roots), *packages)) if not _is_wide(one, home))
-
-
-def _is_of_node(program: str) -> bool:
-    return os.path.realpath(program).endswith((".js", ".mjs", ".cjs", ".ts", ".mts"))
 
 
 def _packages(folder: str, home: str | None) -> Iterator[str]:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from policy.facts import ActionFacts
     from state.checkpoint import Checkpoint, CommandRow
 
-_TOOL, _CAPABILITY = "RunCommand", "Shell.Exec"
 _MAX_NAMED = 20
 
 
@@ -70,18 +69,19 @@ def _line(command_id: str, row: CommandRow) -> str:
 async def take_up_commands(ctx: LoopContext) -> None:
     """End what is left of background commands of a killed process, and put it on record for the model."""
     open_ones = {command_id: row for command_id, row in ctx.state.commands.items() if "ended" not in row}
-    requests = {command_id: _request_of(ctx, row) for command_id, row in open_ones.items()}
+    # The calls that started them, as far as their processes are found by it.
+    requests = {
+        command_id: ToolRequest(
+            "RunCommand", {}, ctx.session_id, row["taskId"], row["stepId"], row["callId"], "Shell.Exec"
+        )
+        for command_id, row in open_ones.items()
+    }
     left = await asyncio.gather(*map(ctx.router.end_leftovers, requests.values()))  # each looks for a while
     log = CommandLog(ctx.journal, ctx.emitter)
     for (command_id, request), found in zip(requests.items(), left, strict=True):
         log.ended(request, CommandEnd(command_id, "interrupted", left=len(found.running)))
     if open_ones and ctx.command_watch is not None:
         ctx.journal.checkpoint(None, ChangesSeen(unseen=CUT_OFF), sync=False)
-
-
-def _request_of(ctx: LoopContext, row: CommandRow) -> ToolRequest:
-    """The call that started the command, as far as its processes are found by it."""
-    return ToolRequest(_TOOL, {}, ctx.session_id, row["taskId"], row["stepId"], row["callId"], _CAPABILITY)
 
 
 async def end_commands(ctx: LoopContext) -> None:

@@ -51,7 +51,8 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     CheckpointWriteFailed when a call could not be put on record before its start, TaskCancelled when a stop that keeps
     the task open has left calls open too."""
     calls = step.calls if step.calls is not None else await recover_calls(ctx, step.step_id)
-    if ctx.phase.may("execute") and not any(_is_asked(ctx, prepared) for prepared in calls):
+    asking = (one for one in calls if one.needs_approval and one.answer is None)
+    if ctx.phase.may("execute") and all(granted_by(ctx, prepared) is not None for prepared in asking):
         ctx.phase.fire("execute")
     last: dict[str, CallDone] = {}
     lines = {category: SlotLine(count) for category, count in ctx.at_once.items()}
@@ -73,10 +74,6 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     if faults:
         raise min(faults, key=lambda fault: isinstance(fault, TaskCancelled))  # what failed beside a stop says more
     return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
-
-
-def _is_asked(ctx: LoopContext, prepared: PreparedCall) -> bool:
-    return prepared.needs_approval and prepared.answer is None and granted_by(ctx, prepared) is None
 
 
 async def _run_one(

@@ -173,8 +173,10 @@ def request_for(
         raise RuntimeError("only a call of a known tool is executed")
     needed = (spec.capability, *(need.capability for need in spec.needs(call.arguments)))
     scopes = {name: _constraints(ctx, name) for name in needed}
-    if spec.changes_file and _is_readable(ctx, facts):
-        scopes[CapabilityName.FILE_READ] = _constraints(ctx, CapabilityName.FILE_READ)
+    if spec.changes_file and isinstance(facts, PathFacts):  # it may be told what the file holds if that may be read
+        is_granted = all(bundle.capability(CapabilityName.FILE_READ) is not None for bundle in ctx.judge.bundles)
+        if is_granted and ctx.judge.may_read(facts):
+            scopes[CapabilityName.FILE_READ] = _constraints(ctx, CapabilityName.FILE_READ)
     arguments = dict(spec.complete(call.arguments, ctx.judge.environment.workspace))
     taken = {one.requested: one.absolute for one in (names_taken(ctx, facts) if names is None else names)}
     # Relative to the workspace, where this machine runs the call; its tools take absolute ones.
@@ -207,12 +209,6 @@ def names_taken(ctx: LoopContext, facts: ActionFacts | None) -> Iterator[PathFac
             ctx.judge.environment.absolute(one.requested)
         ):
             yield one
-
-
-def _is_readable(ctx: LoopContext, facts: ActionFacts | None) -> bool:
-    """True if the bundle grants reading the file, so that a call which changes it may be told what it holds."""
-    granted = all(bundle.capability(CapabilityName.FILE_READ) is not None for bundle in ctx.judge.bundles)
-    return granted and isinstance(facts, PathFacts) and ctx.judge.may_read(facts)
 
 
 def _constraints(ctx: LoopContext, capability_name: str) -> ToolConstraints:
@@ -253,7 +249,9 @@ def capture_intent(
     if facts is None:
         return NO_EFFECT
     baselines: dict[str, str | None] = {}
-    mode = mode_at(facts.real_path) if _changes_mode(spec, arguments) else None
+    goes = spec.effect in ("delete", "move")
+    changes_mode = goes or (spec.effect == "replace" and isinstance(arguments.get("mode"), str))
+    mode = mode_at(facts.real_path) if changes_mode else None
     if spec.effect != "replace" and mode == PLAIN_FILE:  # what is gone is taken for one
         mode = None
     before, data, kept = _found(facts, versions, will_hold, baselines, mode)
@@ -262,8 +260,8 @@ def capture_intent(
     intent: Intent = {"path": facts.real_path, "before": before, "after": after}
     if kept is not None:
         intent["kept"] = kept
-    target = _target(spec, facts)
-    if target is not None:
+    if spec.effect == "move":
+        target = next(other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE)
         there, _, _ = _found(target, versions, will_hold, baselines)
         intent["target"] = {"path": target.real_path, "before": there}
         will_hold[target.real_path] = (before, data)
@@ -277,10 +275,6 @@ def file_to_write(spec: ToolSpec, facts: ActionFacts | None) -> PathFacts | None
         return next((other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE), None)
     # What is in a directory goes one by one: no file of it shows whether all of it did.
     return facts if spec.changes_file and isinstance(facts, PathFacts) and not facts.tree else None
-
-
-def _changes_mode(spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
-    return spec.effect in ("delete", "move") or (spec.effect == "replace" and isinstance(arguments.get("mode"), str))
 
 
 def _found(
@@ -310,12 +304,6 @@ def _found(
     if is_first:
         baselines[path] = kept
     return before, data, kept if versions.all else None
-
-
-def _target(spec: ToolSpec, facts: PathFacts) -> PathFacts | None:
-    if spec.effect != "move":
-        return None
-    return next(other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE)
 
 
 def _content_after(spec: ToolSpec, arguments: Mapping[str, Any], before: bytes | str | None) -> bytes | str | None:

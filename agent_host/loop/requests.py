@@ -399,7 +399,10 @@ async def ask(ctx: LoopContext, step_id: str) -> ModelTurn:
                 raise
             was_cut = False  # another model has another window
             _take_back(ctx, step_id, attempts, error)
-            _fall_back(ctx, step_id, fallback)
+            before = ctx.conversation.model
+            ctx.conversation.use_model(fallback, ctx.judge)  # it gets no blocks of the one before
+            message = f"{before} is overloaded: {fallback} goes on with the task (llm.fallback_models)"
+            ctx.emit(EventType.LLM_FALLBACK, step_id, model=before, fallbackModel=fallback, message=message)
 
 
 def fitting_request(ctx: LoopContext, step_id: str) -> ModelRequest:
@@ -442,14 +445,6 @@ def cut_window(ctx: LoopContext, step_id: str, limit: int | None = None) -> bool
 
 def _take_back(ctx: LoopContext, step_id: str, attempts: Attempts, error: GatewayError) -> None:
     ctx.emit(EventType.LLM_RETRY, step_id, attempt=attempts.number, waitMs=0, message=str(error))
-
-
-def _fall_back(ctx: LoopContext, step_id: str, name: str) -> None:
-    """Have the model `name` go on with the task. It gets no blocks of the one before."""
-    before = ctx.conversation.model
-    ctx.conversation.use_model(name, ctx.judge)
-    message = f"{before} is overloaded: {name} goes on with the task (llm.fallback_models)"
-    ctx.emit(EventType.LLM_FALLBACK, step_id, model=before, fallbackModel=name, message=message)
 
 
 # Making room in a request (AH 5.4): older results left out, or a summary in the place of the older part.

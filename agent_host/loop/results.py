@@ -75,7 +75,10 @@ async def finish(
     artifacts, left = result.artifacts, []
     if spec is not None and artifacts:
         left = await keep_artifacts(ctx, step_id, Maker(call.name, spec.capabilities_for(call.arguments)), artifacts)
-        result = _fail_if_lost(spec, result, [one.row.get("why") for one in left])
+        lost = next((one.row["why"] for one in left if "why" in one.row), None)
+        if spec.category == "uploads" and lost is not None:  # other calls did their work
+            error = ToolError(ErrorCode.WORKSPACE_UPLOAD_FAILED, lost)
+            result = result._replace(status="failed", output_text=None, error=error, artifacts=())
     text = add_note(spec, text_of(add_references(result, artifacts, left)), reference_note(artifacts, left))
     if result.skill is not None:
         text = add_note(spec, text, _note_on_skill(ctx, result.skill))
@@ -84,9 +87,11 @@ async def finish(
     ctx.journal.checkpoint(step_id, record, sync=False)
     if result.skill is not None:
         ctx.use_skills()
+    is_done = record.status == "succeeded"
     optional = {
         **_event_fields(ctx, result, record, observed),
-        "message": None if record.status == "succeeded" else _why(record.code, clean),
+        # In one line: the first one that the model reads, without the code.
+        "message": None if is_done else clean.partition("\n")[0].removeprefix(f"{record.code}: ")[:1000],
         "storedParts": parts_of(artifacts, left),
         "images": [image.text for image in message.images],
     }
@@ -116,7 +121,10 @@ def _message_of(
     if not_kept is not None:
         text, images = f"{text}; {not_kept}", ()
     clean = ctx.scrubber.text(encodable(text))
-    text = _rename_code(spec, result.error, clean)
+    text, error = clean, result.error
+    if error is not None and spec is not None and text.startswith(f"{error.code}: "):  # the family's name is read
+        name = error.name or spec.error_names.get(error.code, error.code)
+        text = f"{name}: {text.removeprefix(f'{error.code}: ')}"
     if prepared.edited:
         text = add_note(spec, text, ctx.scrubber.text(encodable(note_of_edit(ctx, call))), first=True)
     if not is_wait(ctx.state, call, duration_ms):
@@ -159,6 +167,10 @@ def _record_of(
     left: Sequence[LeftArtifact],
     observed: Observations,
 ) -> CallFinished:
+    used: UsedSkill | None = None
+    if result.skill is not None:
+        allowed = result.skill.allowed_tools
+        used = {"name": result.skill.name, "allowedTools": None if allowed is None else list(allowed)}
     return CallFinished(
         prepared.call.call_id,
         result.status,
@@ -171,7 +183,7 @@ def _record_of(
         observed.changed.files,
         observed.changed.unseen,
         observed.duration_ms,
-        None if result.skill is None else _skill_row(result.skill),
+        used,
         tuple(ctx.scrubber.text(encodable(uri)) for uri in result.artifact_uris),
         dict(_coloured(ctx, result.coloured)),
     )
@@ -207,13 +219,6 @@ def _event_fields(ctx: LoopContext, result: ToolResult, record: CallFinished, ob
     }
 
 
-def _rename_code(spec: ToolSpec | None, error: ToolError | None, text: str) -> str:
-    """The text with the family's name of the code at its start, which the model reads in place of the host's."""
-    if error is None or spec is None or not text.startswith(f"{error.code}: "):
-        return text
-    return f"{error.name or spec.error_names.get(error.code, error.code)}: {text.removeprefix(f'{error.code}: ')}"
-
-
 def _note_on_skill(ctx: LoopContext, skill: LoadedSkill) -> str:
     if skill.allowed_tools is None:
         return ""
@@ -222,10 +227,6 @@ def _note_on_skill(ctx: LoopContext, skill: LoadedSkill) -> str:
     unknown = skill_tools(skill.name, skill.allowed_tools, ctx.judge.tools.names).unknown
     named = f", of which these name no tool here: {', '.join(unknown)}" if unknown else ""
     return f"\n[Until the task ends only the tools of its allowed-tools can be used{named}]"
-
-
-def _skill_row(skill: LoadedSkill) -> UsedSkill:
-    return {"name": skill.name, "allowedTools": None if skill.allowed_tools is None else list(skill.allowed_tools)}
 
 
 def _replay_row(prepared: PreparedCall) -> ReplayRow | None:
@@ -251,12 +252,6 @@ def _output_fields(call_id: str, text: str) -> dict[str, Any]:
 def head_of(content: bytes, most_bytes: int = SHOWN_BYTES) -> str:
     """The start of a text in UTF-8 that events carry of it, in whole characters."""
     return content[:most_bytes].decode("utf-8", "ignore")
-
-
-def _why(code: str | None, text: str) -> str:
-    """Why a call failed or was denied, in one line: the first one that the model reads, without the code."""
-    line = text.partition("\n")[0]
-    return line.removeprefix(f"{code}: ")[:1000]
 
 
 def refused_result(ctx: LoopContext, step_id: str, call: ToolCall, refusal: Refusal) -> ToolResult:
@@ -316,15 +311,6 @@ def arguments_in_note(text: str) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return arguments if isinstance(arguments, dict) else None
-
-
-def _fail_if_lost(spec: ToolSpec, result: ToolResult, lost: Sequence[str | None]) -> ToolResult:
-    """The result of an upload, failed if its artifact was lost: why, or None, for each. Other calls did their work."""
-    why = next((message for message in lost if message is not None), None)
-    if spec.category != "uploads" or why is None:
-        return result
-    error = ToolError(ErrorCode.WORKSPACE_UPLOAD_FAILED, why)
-    return result._replace(status="failed", output_text=None, error=error, artifacts=())
 
 
 # What ReadOutput reads: artifacts of calls, and results of the conversation that requests leave out.

@@ -228,7 +228,10 @@ async def take_turn(ctx: LoopContext) -> Step:
     await make_room(ctx, step_id)
     turn = await ask(ctx, step_id)
     window: RequestWindow = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
-    meaning = _meaning(ctx, turn)
+    # With calls the turn goes on whatever the stop reason, unless the model refused (AH 4.4).
+    meaning: Meaning = "continue"
+    if not turn.tool_calls or turn.meaning == "blocked":
+        meaning = ctx.progress.meaning_without_calls(turn.meaning, turn.text, ctx.judge.tools, ctx.router)
     calls = () if meaning == "blocked" else tuple(_usable(ctx, call) for call in turn.tool_calls)
     assistant = _clean_turn(ctx, step_id, turn, calls)
     if calls:
@@ -407,13 +410,6 @@ def _usable(ctx: LoopContext, call: ToolCall) -> ToolCall:
         call = call._replace(arguments=dict(arguments))
     is_used = ctx.conversation.thread.has_call(call.call_id)
     return call.change_id(ctx.outside.new_id("call")) if is_used else call
-
-
-def _meaning(ctx: LoopContext, turn: ModelTurn) -> Meaning:
-    """AH 4.4: with calls the turn goes on whatever the stop reason, unless the model refused."""
-    if turn.tool_calls and turn.meaning != "blocked":
-        return "continue"
-    return ctx.progress.meaning_without_calls(turn.meaning, turn.text, ctx.judge.tools, ctx.router)
 
 
 # Calls that were denied since nobody was there, run after all on a person's word (SK 4.3).

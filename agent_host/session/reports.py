@@ -210,7 +210,7 @@ def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | No
         **cost_fields(ctx.conversation.models, task.usage, task.usage_by_model),
         **_answer(ctx, end),
         "filesChanged": files_changed(ctx),
-        **_sandbox(ctx),
+        **{key: {name: row[name] for name in row if name != "scope"} for key, row in ctx.judge.sandbox().items()},
         **({"changesUnseen": ctx.state.unseen[task.task_id]} if task.task_id in ctx.state.unseen else {}),
     }
 
@@ -221,11 +221,6 @@ def _answer(ctx: LoopContext, end: TaskEnd) -> dict[str, Any]:
         return {}
     read = form.read(end.text)
     return {} if read.problem is not None else {"answer": read.value}
-
-
-def _sandbox(ctx: LoopContext) -> dict[str, Any]:
-    """{sandbox: {level, wanted, why?}}: how commands were held; nothing where none was to be."""
-    return {key: {name: said[name] for name in said if name != "scope"} for key, said in ctx.judge.sandbox().items()}
 
 
 def _tool_counts(task: Task) -> dict[str, dict[str, int]]:
@@ -349,7 +344,8 @@ def calls_to_replay(task: Task, thread: Sequence[bytes], session_id: str, wanted
         found[replay_id] = first._replace(settles=settles, place=kept.get("place"), approve=kept["approve"])
     unknown = sorted(set(wanted) - found.keys())
     if unknown and task.status == "running":
-        made = _replay_ids(thread)
+        every = (call for data in thread if b'"toolCalls"' in data for call in decode(data).tool_calls)
+        made = {replay_of(call.name, call.arguments, session_id="", approve="")["id"] for call in every}
         unknown = [replay_id for replay_id in unknown if replay_id not in made]
     if unknown:
         replay_ids = (row["replay"].get("id") for row in denied_approvals(task, thread, session_id))
@@ -401,11 +397,6 @@ def _calls(task: Task, thread: Sequence[bytes]) -> dict[str, ToolCall]:
         if b'"toolCalls"' in data:
             found.update((call.call_id, call) for call in decode(data).tool_calls if call.call_id in wanted)
     return found
-
-
-def _replay_ids(thread: Sequence[bytes]) -> set[str]:
-    calls = (call for data in thread if b'"toolCalls"' in data for call in decode(data).tool_calls)
-    return {replay_of(call.name, call.arguments, session_id="", approve="")["id"] for call in calls}
 
 
 class ApprovalReports:

@@ -92,7 +92,11 @@ class StoredSessions:
             with contextlib.suppress(StateError):  # its result and its run log say what is left
                 state = self._store.load(session_id, ended_too=True)
         row = _read_ended(paths) if summary is None else self._from_summary(summary)
-        messages = _thread_with_results(state) if state is not None else _history_of(paths, missing_ok=row is not None)
+        if state is None:
+            messages = _history_of(paths, missing_ok=row is not None)
+        else:  # with the results that the open step has so far
+            calls = [] if state.open_step is None else state.open_step.calls
+            messages = [*state.thread, *(call.result for call in calls if call.result is not None)]
         if row is None:  # it ended without a result
             ended = Summary(session_id, state, "only its conversation is left", None, 0.0)
             row = self._from_summary(ended)._replace(resumable=False)
@@ -223,11 +227,6 @@ def _first_event(path: str) -> dict[str, Any]:
     except (OSError, orjson.JSONDecodeError):
         return {}
     return event if isinstance(event, dict) else {}
-
-
-def _thread_with_results(state: Checkpoint) -> list[bytes]:
-    calls = [] if state.open_step is None else state.open_step.calls
-    return [*state.thread, *(call.result for call in calls if call.result is not None)]
 
 
 def _history_of(paths: SessionPaths, *, missing_ok: bool = False) -> list[bytes]:

@@ -308,7 +308,7 @@ class _RunLogReader:
         if wait is None or not wait_ms:
             return
         self._close(step_id, at)
-        until = _later(at, wait_ms)
+        until = rfc3339(datetime.fromisoformat(at).timestamp() + wait_ms / 1000)
         self._found.waits.append(Wait("service", at, until, "retry of the model's gateway", step_id=step_id))
         self._open[step_id] = wait._replace(started_at=until)
 
@@ -335,7 +335,8 @@ class _RunLogReader:
         if wait is None or started is None:  # it did not run
             return
         ready = self._ready.get(call_id, wait.started_at)
-        if _milliseconds(ready, started) >= _SHORTEST_SLOT_MS:
+        waited = datetime.fromisoformat(started) - datetime.fromisoformat(ready)
+        if waited.total_seconds() * 1000 >= _SHORTEST_SLOT_MS:
             self._found.waits.append(wait._replace(on="slot", started_at=ready, ended_at=started))
         self._found.waits.append(wait._replace(started_at=max(started, wait.started_at), ended_at=at))
 
@@ -521,14 +522,6 @@ def _mark(event: dict[str, Any], mark: str) -> dict[str, Any]:
     said = {name: payload[name] for name in _OF_MARK if name in payload}
     of: dict[str, Any] = {name: event[name] for name in ("taskId", "stepId") if name in event}
     return {**_item(f"{mark}-{event['eventId']}", "mark", event["timestamp"]), "mark": mark, **said, **of}
-
-
-def _milliseconds(start: str, end: str) -> float:
-    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() * 1000
-
-
-def _later(moment: str, milliseconds: int) -> str:
-    return rfc3339(datetime.fromisoformat(moment).timestamp() + milliseconds / 1000)
 
 
 def _item(item_id: str, kind: str, timestamp: str) -> dict[str, Any]:
