@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import reduce
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 from config.lean_typing import NamedTuple
-from policy.bundle import common_limits, common_llm_limits, policy_hash, scope_of_call
+from policy.bundle import common_llm_limits, policy_hash
 from policy.decision import strictest
 from policy.names import SANDBOX_GRANT
 from policy.rules import AS_THE_BUNDLE_SAYS, check_llm
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from agent_host.judging.facts import Scripts
     from agent_host.judging.scoping import Scoping
     from agent_host.thread.messages import ToolCall
-    from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
+    from policy.bundle import ApprovalRule, LlmPolicy, PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts, PathFacts
     from policy.rules import ApprovalMode, Limits, NativeExec, TaskOptions
@@ -118,22 +117,10 @@ class Judge:
         found = () if rule_id is None else (bundle.approval_rule(rule_id) for bundle in self.bundles)
         return next((rule for rule in found if rule is not None), None)
 
-    def limits_of_call(self, capability: str) -> Capability | None:
-        """The limits of a call under one capability, which the runtime checks again (`scope_of_call`)."""
-        os = self.environment.os_family
-        return reduce(
-            lambda one, other: common_limits(one, other, os),
-            (scope_of_call(bundle, capability, os) for bundle in self.bundles),
-        )
-
     def sandbox(self) -> dict[str, Any]:
         """{sandbox} with how commands are held (`Scoping.report`); empty where nothing is to be said."""
         said = None if self.scoping is None else self.scoping.report(self.bundle, self.environment)
         return {} if said is None else {"sandbox": said}
-
-    def sandbox_level(self) -> dict[str, Any]:
-        """{sandbox} with the level by which commands are sandboxed; empty if nobody asked for a sandbox."""
-        return {} if self.scoping is None else {"sandbox": self.scoping.level}
 
     def offered_tools(self) -> list[ToolSpec]:
         """The tools that the model is offered: those that some call could be allowed of."""

@@ -36,11 +36,6 @@ class Cancellation:
         self._forced = False
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def is_final(self) -> bool:
-        """True if the task is to be over, and not only to stop."""
-        return self.requested and not self.resumable
-
     def request(self, *, resumable: bool, time_limit: str | None = None) -> None:
         """Ask the task to stop. Model calls and waits for approval end now, running tools finish first."""
         self.time_limit = time_limit if resumable else None

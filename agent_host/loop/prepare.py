@@ -4,6 +4,7 @@ file, the id of its approval where it needs one. A call that waited is judged ag
 from __future__ import annotations
 
 import os
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.grants import exact_call
@@ -14,6 +15,7 @@ from agent_host.judging import NO_EFFECT, PreparedCall, Refusal
 from agent_host.loop import placeholder_problem
 from agent_host.safe_open import link_at, read_real
 from config.lean_typing import NamedTuple
+from policy.bundle import common_limits, scope_of_call
 from policy.facts import CommandFacts, OutputFacts, PathFacts, UrlFacts
 from policy.names import CapabilityName
 from state.blobs import LINK, PLAIN_FILE, UNAVAILABLE, add_mode, git_mode, mode_and_blob, sha256_hex
@@ -212,7 +214,11 @@ def names_taken(ctx: LoopContext, facts: ActionFacts | None) -> Iterator[PathFac
 
 
 def _constraints(ctx: LoopContext, capability_name: str) -> ToolConstraints:
-    capability = ctx.judge.limits_of_call(capability_name)
+    system = ctx.judge.environment.os_family
+    capability = reduce(
+        lambda one, other: common_limits(one, other, system),
+        (scope_of_call(bundle, capability_name, system) for bundle in ctx.judge.bundles),
+    )
     if capability is None:
         return ToolConstraints()
     return ToolConstraints(

@@ -87,12 +87,14 @@ async def finish(
     ctx.journal.checkpoint(step_id, record, sync=False)
     if result.skill is not None:
         ctx.use_skills()
-    is_done = record.status == "succeeded"
+    is_done, refs = record.status == "succeeded", [one.ref for one in left]
     optional = {
         **_event_fields(ctx, result, record, observed),
         # In one line: the first one that the model reads, without the code.
         "message": None if is_done else clean.partition("\n")[0].removeprefix(f"{record.code}: ")[:1000],
-        "storedParts": parts_of(artifacts, left),
+        "storedParts": {
+            artifact.part: ref for artifact, ref in zip(artifacts, refs, strict=True) if artifact.part and ref
+        },
         "images": [image.text for image in message.images],
     }
     ctx.emit(
@@ -463,12 +465,6 @@ def add_references(result: ToolResult, artifacts: Sequence[Artifact], left: Sequ
     if not fields or result.output_text is None:
         return result
     return result._replace(output_text=orjson.dumps({**orjson.loads(result.output_text), **fields}).decode())
-
-
-def parts_of(artifacts: Sequence[Artifact], left: Sequence[LeftArtifact]) -> dict[str, str]:
-    """The references of a call's outputs that are kept, by which output each is (SK 7)."""
-    pairs = zip(artifacts, left, strict=True)
-    return {artifact.part: one.ref for artifact, one in pairs if artifact.part and one.ref is not None}
 
 
 def reference_note(artifacts: Sequence[Artifact], left: Sequence[LeftArtifact]) -> str:

@@ -316,7 +316,8 @@ class LiveSession:
             refuse_unpriced(ctx.conversation.models, made.model)
         ctx.journal.record_durably(ModeChanged(cast("ModeRow", dict(made.mode.fields))), ModeChanged(before))
         self.apply_mode(made)
-        ctx.emit(EventType.MODE_CHANGED, None, **{**made.mode.fields, **ctx.judge.sandbox_level()})
+        sandboxed = {} if made.scoping is None else {"sandbox": made.scoping.level}
+        ctx.emit(EventType.MODE_CHANGED, None, **{**made.mode.fields, **sandboxed})
         ctx.emitter.flush()  # a transcript shows it by this event
 
     def apply_mode(self, made: SessionMode) -> None:
@@ -371,7 +372,8 @@ class LiveSession:
         if not await self._await_stop() or self._is_broken:
             await self.ending.leave()
         else:
-            self.tasks.queue.cancel_all("the session was ended before it began")
+            for queued in tuple(self.ctx.state.queue):
+                self.tasks.queue.cancel(queued.task_id, "the session was ended before it began")
             await self.ending.end(trigger, self.tasks.end_on_record(), reason)
 
     async def expire(self, reason: str) -> None:

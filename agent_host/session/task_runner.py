@@ -304,7 +304,8 @@ class TaskRunner:
 
         ctx = self._ctx
         end = await run_task(ctx, resume_note=resume_note, replays=replays)
-        if end.resumable and ctx.cancellation.is_final:  # asked for while the step was finished that a stop left open
+        is_final = ctx.cancellation.requested and not ctx.cancellation.resumable
+        if end.resumable and is_final:  # asked for while the step was finished that a stop left open
             self._settle()
             ctx.phase.fire("resume")
             end = await run_task(ctx)

@@ -77,18 +77,6 @@ def record_of_task(
     return TaskRecord(TaskStarted(task.task_id, prompt, task.max_steps, encoded, _options_of(task)), message)
 
 
-def make_record(task: NewTask, scrubber: Scrubber) -> TaskQueued:
-    """The record of a task that waits, without the secrets of its prompt."""
-    return TaskQueued(task.task_id, scrubber.text(encodable(task.prompt)), task.max_steps, _options_of(task))
-
-
-def task_in_queue(queued: TaskQueued) -> NewTask:
-    """The task that `make_record` put on record."""
-    options = dict(queued.options)
-    model, max_cost = options.pop(MODEL_OPTION, None), options.pop(MAX_COST_OPTION, None)
-    return NewTask(queued.task_id, queued.prompt, queued.max_steps, TaskOptions(**options), model, max_cost)
-
-
 def _options_of(task: NewTask) -> dict[str, Any]:
     options = {} if task.options == AS_THE_BUNDLE_SAYS else task.options._asdict()
     own = {MODEL_OPTION: task.model, MAX_COST_OPTION: task.max_cost}
@@ -120,8 +108,12 @@ class TaskQueue:
     @property
     def first(self) -> NewTask | None:
         """The task that is next, None where none waits."""
-        queue = self._ctx.state.queue
-        return task_in_queue(queue[0]) if queue else None
+        if not self._ctx.state.queue:
+            return None
+        queued = self._ctx.state.queue[0]
+        options = dict(queued.options)
+        model, max_cost = options.pop(MODEL_OPTION, None), options.pop(MAX_COST_OPTION, None)
+        return NewTask(queued.task_id, queued.prompt, queued.max_steps, TaskOptions(**options), model, max_cost)
 
     def rows(self) -> list[dict[str, str]]:
         """{taskId, prompt} of each task that waits, the next one first."""
@@ -137,18 +129,15 @@ class TaskQueue:
         ctx = self._ctx
         if len(ctx.state.queue) >= MAX_QUEUED:
             raise UsageError(f"{MAX_QUEUED} tasks wait already: cancel one, or wait until one has begun")
-        ctx.journal.record_durably(make_record(task, ctx.scrubber), TaskUnqueued(task.task_id))
+        prompt = ctx.scrubber.text(encodable(task.prompt))
+        queued = TaskQueued(task.task_id, prompt, task.max_steps, _options_of(task))
+        ctx.journal.record_durably(queued, TaskUnqueued(task.task_id))
         payload = {"position": len(ctx.state.queue), "maxSteps": task.max_steps}
         ctx.emitter.emit(EventType.TASK_QUEUED, payload, task_id=task.task_id)
 
     def cancel(self, task_id: str, why: str = "cancelled before it began") -> None:
         """Take a task out that waits."""
         self._leave(task_id, EventType.TASK_CANCELLED, message=why)
-
-    def cancel_all(self, why: str) -> None:
-        """Take out every task that waits."""
-        for queued in tuple(self._ctx.state.queue):
-            self.cancel(queued.task_id, why)
 
     def fail(self, task_id: str, reason: str, message: str) -> None:
         """Take a task out that could not begin."""
