@@ -142,10 +142,15 @@ class ElicitationQueue:
 
 
 class _WaitingCall:
-    def __init__(self, request: ApprovalRequest, answer: asyncio.Future[ApprovalAnswer]) -> None:
+    def __init__(self, request: ApprovalRequest) -> None:
         self.request = request
-        self.answer = answer
+        self.answer: asyncio.Future[ApprovalAnswer] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
+
+    def stop_clock(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 class PendingApprovals:
@@ -178,7 +183,7 @@ class PendingApprovals:
             return said
         if request.approval_id in self._waiting:
             raise RuntimeError(f"approval {request.approval_id} waits for its answer already")
-        waiting = _WaitingCall(request, asyncio.get_running_loop().create_future())
+        waiting = _WaitingCall(request)
         self._waiting[request.approval_id] = waiting
         if self._attended:
             self._start_clock(waiting)
@@ -248,21 +253,17 @@ class PendingApprovals:
 
     def rows(self) -> list[dict[str, Any]]:
         """The waiting calls, oldest first, as `approval_requested` has them, with session, task and step."""
+        asked = [waiting.request for waiting in self._waiting.values()]
         return [
-            {
-                **waiting.request.to_payload(),
-                "sessionId": waiting.request.session_id,
-                "taskId": waiting.request.task_id,
-                "stepId": waiting.request.step_id,
-            }
-            for waiting in self._waiting.values()
+            {**one.to_payload(), "sessionId": one.session_id, "taskId": one.task_id, "stepId": one.step_id}
+            for one in asked
         ]
 
     def suspend(self) -> None:
         """The client is gone: what waits stays open, without end."""
         self._attended = False
         for waiting in self._waiting.values():
-            _stop_clock(waiting)
+            waiting.stop_clock()
 
     def attend(self) -> None:
         """A client is there (again): what waits has the whole time from here."""
@@ -291,7 +292,7 @@ class PendingApprovals:
                 del self._answered[next(iter(self._answered))]
 
     def _take(self, approval_id: str, waiting: _WaitingCall) -> None:
-        _stop_clock(waiting)
+        waiting.stop_clock()
         if self._waiting.get(approval_id) is waiting:
             del self._waiting[approval_id]
 
@@ -302,12 +303,6 @@ def _told_elsewhere(answer: asyncio.Future[ApprovalAnswer]) -> tuple[str, ...]:
         return ()
     said = answer.result()
     return (f"{'approved' if said.approved else 'denied'} elsewhere: {said.reason}",)
-
-
-def _stop_clock(waiting: _WaitingCall) -> None:
-    if waiting.timer is not None:
-        waiting.timer.cancel()
-        waiting.timer = None
 
 
 def _recordable(arguments: Mapping[str, Any]) -> dict[str, Any]:

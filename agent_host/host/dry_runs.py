@@ -43,8 +43,8 @@ from agent_host.services import TOOLS_URL_VARIABLE
 from agent_host.session.handshake import (
     SESSION_TO_TRY,
     bundle_in_file,
-    bundle_to_try,
     files_to_guard,
+    load_bundle,
     own_files,
     suspicions_in_file,
 )
@@ -280,8 +280,15 @@ def policy_to_try(
     here = this_environment(workspace, command_environment(settings, temporary), temporary)
     installed = names_of_packages(settings) if settings.tools.installed else ()
     bundle, held = (
-        bundle_to_try(
-            settings, here, state_dir=state_dir, now=now, session_id=session_id, installed=installed, held=is_held
+        load_bundle(
+            settings,
+            here,
+            session_id=session_id,
+            state_dir=state_dir,
+            now=now,
+            installed=installed,
+            held=is_held,
+            to_try=True,
         )
         for is_held in (False, True)
     )

@@ -79,9 +79,7 @@ def _on_record(ctx: LoopContext, call: OpenCall) -> PreparedCall:
 async def _end_leftovers(ctx: LoopContext, step_id: str, call: OpenCall) -> Leftovers:
     """End the processes that the call has left: they could take effect after the model has looked."""
     prepared = _on_record(ctx, call)
-    if prepared.spec is None:
-        return Leftovers()
-    return await ctx.router.end_leftovers(request_for(ctx, step_id, prepared))
+    return Leftovers() if prepared.spec is None else await ctx.router.end_leftovers(request_for(ctx, step_id, prepared))
 
 
 async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[OpenCall]) -> None:
@@ -106,10 +104,8 @@ async def _ask(ctx: LoopContext, step_id: str, call: OpenCall) -> Message | None
     if prepared.spec is None:
         return None
     result = await ctx.router.outcome(request_for(ctx, step_id, prepared))
-    if result is None:
-        return None
-    unknown = result.error is not None and result.error.code == ErrorCode.TOOL_INTERRUPTED
-    if unknown and _may_be_repeated(ctx, call):
+    unknown = result is None or (result.error is not None and result.error.code == ErrorCode.TOOL_INTERRUPTED)
+    if result is None or (unknown and _may_be_repeated(ctx, call)):
         return None
     return await finish(ctx, step_id, prepared, result)
 

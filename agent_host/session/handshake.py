@@ -44,12 +44,13 @@ def load_bundle(
     temporary: str | None = None,
     installed: tuple[str, ...] = (),
     held: bool = False,
+    to_try: bool = False,
 ) -> PolicyBundle:
     """The bundle that the Session Service `granted`, as JSON, else the one that `host.policy` names, a built-in or a
     file; narrowed by what the settings add. `temporary` is the session's temporary directory, where it is not the usual
     one; `installed` are the names of the Python tools that the configuration names. `held`: a sandbox holds commands.
-    Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such
-    file."""
+    `to_try`: whose session it is and whether it has expired is for the decisions to say. Raises PolicyBundleInvalid
+    with every problem in one message, PolicyExpired, UsageError when there is no such file."""
     places = _places(environment, state_dir, session_id, _tools_by_capability(settings, installed))
     places = places if temporary is None else places._replace(tmp=temporary)
     if granted is not None:
@@ -57,9 +58,9 @@ def load_bundle(
 
         bundle = external_bundles.read_grant(granted, now, session_id=session_id, held=held)
     elif policy_name(settings) in BUILT_IN:
-        bundle = _built_in(settings, places, session_id, now, held=held)
+        bundle = _built_in(settings, places, ANY_SESSION if to_try else session_id, now, held=held)
     else:
-        bundle = _in_file(settings, places, now, held=held, session_id=session_id)
+        bundle = _in_file(settings, places, now, held=held, session_id=None if to_try else session_id)
     return resolve_places(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
@@ -122,26 +123,6 @@ def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str
     rules = {rule.approval_rule_id for rule in bundle.approval_rules}
     known = rules | tools.names | tools.capabilities | {SANDBOX_GRANT}
     return sorted(set(names) - known)
-
-
-def bundle_to_try(
-    settings: Settings,
-    environment: Environment,
-    *,
-    state_dir: str,
-    now: datetime,
-    session_id: str = ANY_SESSION,
-    installed: tuple[str, ...] = (),
-    held: bool = False,
-) -> PolicyBundle:
-    """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
-    decisions to say. `held`: a sandbox holds commands. Raises PolicyBundleInvalid, UsageError."""
-    places = _places(environment, state_dir, session_id, _tools_by_capability(settings, installed))
-    if policy_name(settings) in BUILT_IN:
-        bundle = _built_in(settings, places, ANY_SESSION, now, held=held)
-    else:
-        bundle = _in_file(settings, places, now, held=held)
-    return resolve_places(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
 def bundle_in_file(
@@ -234,7 +215,7 @@ def _built_in(
 
 
 def _in_file(
-    settings: Settings, places: PlaceholderValues, now: datetime, *, held: bool, session_id: str | None = None
+    settings: Settings, places: PlaceholderValues, now: datetime, *, held: bool, session_id: str | None
 ) -> PolicyBundle:
     """The bundle of the file that `host.policy` names, whosever session it is for and until when; with a `session_id`
     one for this session. Raises UsageError when there is no file, PolicyBundleInvalid, PolicyExpired."""

@@ -10,8 +10,9 @@ import pytest
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.judging.environment import Environment
-from agent_host.session.handshake import bundle_to_try, load_bundle
+from agent_host.session.handshake import load_bundle
 from config.load import load
+from policy.names import ANY_SESSION
 from tests.support.loop_parts import NOW, SESSION
 from tests.support.policy_cases import shape_of
 
@@ -122,16 +123,25 @@ def test_an_expired_bundle(case: Case, expires: str) -> None:
     case.write(expiresAt=expires)
     with pytest.raises(PolicyExpired, match="get a new one"):
         case.load()
-    assert bundle_to_try(case.settings(), case.where, state_dir=str(case.state_dir), now=NOW).expires_at <= NOW
+    assert (
+        load_bundle(
+            case.settings(), case.where, session_id=ANY_SESSION, state_dir=str(case.state_dir), now=NOW, to_try=True
+        ).expires_at
+        <= NOW
+    )
 
 
 def test_a_bundle_to_try_is_anybodys(case: Case) -> None:
     case.write(sessionId="other")
     settings = case.settings(policy__blocked_commands=["rm"])
-    found = bundle_to_try(settings, case.where, state_dir=str(case.state_dir), now=NOW)
+    found = load_bundle(
+        settings, case.where, session_id=ANY_SESSION, state_dir=str(case.state_dir), now=NOW, to_try=True
+    )
     assert found.session_id == "other"
     assert case.grant(found, "Shell.Exec").blocked_commands == ("rm",)
-    built_in = bundle_to_try(case.settings(host__policy="full"), case.where, state_dir="/s", now=NOW)
+    built_in = load_bundle(
+        case.settings(host__policy="full"), case.where, session_id=ANY_SESSION, state_dir="/s", now=NOW, to_try=True
+    )
     assert built_in.session_id == "*"
 
 
