@@ -367,15 +367,9 @@ class ToolResult(NamedTuple):
     @classmethod
     def failure(cls, request: ToolRequest, code: str, message: str, *, output_text: str | None = None) -> ToolResult:
         """A failed result for `request`."""
-        return cls(
-            request.tool_name,
-            request.session_id,
-            request.task_id,
-            request.step_id,
-            "failed",
-            output_text=output_text,
-            error=ToolError(str(code), message),
-        )
+        ids = request.session_id, request.task_id, request.step_id
+        error = ToolError(str(code), message)
+        return cls(request.tool_name, *ids, "failed", output_text=output_text, error=error)
 
     def to_wire(self) -> dict[str, Any]:
         """The closed JSON schema of BT; absent fields are left out."""
@@ -433,13 +427,12 @@ class Leftovers(NamedTuple):
     def note(self) -> str:
         """The note for a reader of the result; empty if nothing runs or was changed. Names 20 processes at most, and 20
         places."""
-        changed = "; ".join(denial.note() for denial in self.guarded[:_MAX_NAMED])
-        if not self.running:
-            return changed
-        more = len(self.running) - _MAX_NAMED
-        named = ", ".join(map(str, self.running[:_MAX_NAMED]))
-        running = f"still running after SIGKILL: {named}{f' and {more} more' if more > 0 else ''}"
-        return f"{running}; {changed}" if changed else running
+        notes = [denial.note() for denial in self.guarded[:_MAX_NAMED]]
+        if self.running:
+            more = len(self.running) - _MAX_NAMED
+            named = ", ".join(map(str, self.running[:_MAX_NAMED])) + (f" and {more} more" if more > 0 else "")
+            notes.insert(0, f"still running after SIGKILL: {named}")
+        return "; ".join(notes)
 
 
 CommandReason = Literal["exited", "timed_out", "stopped", "session_ended", "interrupted"]

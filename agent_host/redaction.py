@@ -62,7 +62,6 @@ class Scrubber:
 
     def pieces(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Clean the `chunks` of secrets in bounded memory; see `clean_pieces`."""
-
         return clean_pieces(self.data, chunks)
 
     def value(self, value: Any, *, is_event: bool = False) -> Any:

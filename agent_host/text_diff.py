@@ -4,6 +4,7 @@ patch use it."""
 from __future__ import annotations
 
 import codecs
+import re
 from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 _CONTEXT: Final = 3
+_LINE: Final = re.compile(rb"[^\n]*\n|[^\n]+")
 _SLICE_BYTES: Final = 1024 * 1024  # of a large text that is read for its lines
 MAX_COMPARED_BYTES: Final = 1024 * 1024
 """Of each file that is compared with others by its lines; equal files are found at any size."""
@@ -38,7 +40,7 @@ def compare(before: bytes, after: bytes) -> TextDiff:
     start, end = _equal_ends(before, after)
     # What is alike at both ends is left out, but for the lines that are shown around a change.
     shown_from, shown_behind = _lines_back(before, start), _lines_on(before, len(before) - end)
-    old, new = (_lines(text[shown_from : len(text) - len(before) + shown_behind]) for text in (before, after))
+    old, new = (_LINE.findall(text[shown_from : len(text) - len(before) + shown_behind]) for text in (before, after))
     found = changes(old, new)
     hunks = b"".join(_hunks(old, new, found, before.count(b"\n", 0, shown_from)))
     return TextDiff(hunks, sum(j2 - j1 for _, _, j1, j2 in found), sum(i2 - i1 for i1, i2, _, _ in found))
@@ -72,12 +74,6 @@ def _lines_on(text: bytes, at: int) -> int:
     for _ in range(_CONTEXT):
         at = text.find(b"\n", at) + 1 or len(text)
     return at
-
-
-def _lines(data: bytes) -> list[bytes]:
-    *whole, rest = data.split(b"\n")
-    lines = [line + b"\n" for line in whole]
-    return [*lines, rest] if rest else lines
 
 
 def _hunks(old: Sequence[bytes], new: Sequence[bytes], found: Sequence[Change], above: int) -> Iterator[bytes]:

@@ -175,7 +175,8 @@ async def diff(chat: Conversation, _: str) -> None:
     if found.get("unseen"):
         chat.warn(one_line(f"not all changes of commands are known: {found['unseen']}"))
     for file in found["files"]:
-        head = f"{file['status']} {chat.relative(file['filePath'])} +{file['additions']} −{file['deletions']}"
+        path = file["filePath"].removeprefix(chat.workspace.rstrip("/\\") + "/")
+        head = f"{file['status']} {path} +{file['additions']} −{file['deletions']}"
         chat.face.print("\n" + chat.paper.rows([one_line(head, 2000)]))
         if file["diff"]:
             chat.face.print(chat.paper.diff(file["diff"]))
@@ -211,20 +212,18 @@ async def sessions(chat: Conversation, text: str) -> None:
 @_command("[ID]")
 async def resume(chat: Conversation, session_id: str) -> None:
     """Continue the paused task, or go on with a session by its id, its start or `latest`."""
-    if not session_id and chat.paused_task is not None:
+    if session_id:
+        found = await asyncio.to_thread(chat.records.session_id_of, session_id)
+        if chat.session is not None and found == chat.session.session_id:
+            chat.note("that is this session")
+        else:
+            await chat.resume(found)
+    elif chat.paused_task is not None:
         await chat.go_on()
-        return
-    if not session_id and chat.session is not None and not chat.session.is_alive:
+    elif chat.session is not None and not chat.session.is_alive:
         await chat.revive()
-        return
-    if not session_id:
-        await sessions(chat, "")
-        return
-    found = await asyncio.to_thread(chat.records.session_id_of, session_id)
-    if chat.session is not None and found == chat.session.session_id:
-        chat.note("that is this session")
     else:
-        await chat.resume(found)
+        await sessions(chat, "")
 
 
 @_command()
@@ -288,19 +287,6 @@ async def export(chat: Conversation, name: str) -> None:
 async def quit_(chat: Conversation, _: str) -> None:
     """Leave; the session stays resumable."""
     chat.face.leave()
-
-
-async def transcript(chat: Conversation) -> list[dict[str, Any]]:
-    """All items of the session."""
-    items: list[dict[str, Any]] = []
-    cursor: dict[str, str] = {}
-    while chat.session is not None:
-        page = await chat.session.request("GetTranscript", {"limit": _PAGE, **cursor})
-        items += page["items"]
-        if "nextCursor" not in page:
-            break
-        cursor = {"cursor": page["nextCursor"]}
-    return items
 
 
 # Questions of a session to the person: shown in full, and answered by keys that were typed after that.
@@ -367,9 +353,7 @@ class Questions:
     async def look(self) -> None:
         """Ask what waits in the session and was missed."""
         session = self._chat.session
-        if session is None:
-            return
-        state = await session.request("GetSessionState")
+        state = {} if session is None else await session.request("GetSessionState")
         for payload in state.get("pendingApprovals", ()):
             if payload.get("approvalId") not in self._waiting:
                 self.add(payload)
@@ -444,11 +428,10 @@ class Questions:
 
     async def _edit(self, payload: Mapping[str, Any]) -> dict[str, Any] | None:
         chat = self._chat
-        before = await self._arguments(payload)
-        text = json.dumps(before, indent=2, ensure_ascii=False)
+        before = text = json.dumps(await self._arguments(payload), indent=2, ensure_ascii=False)
         while True:
             edited = await chat.face.line("Arguments (Ctrl-X Ctrl-E opens $EDITOR): ", text, lines=True)
-            if edited is None or (edited == text and edited == json.dumps(before, indent=2, ensure_ascii=False)):
+            if edited is None or edited == text == before:
                 return None
             text = edited
             try:
@@ -464,10 +447,14 @@ class Questions:
         call = self._chat.activity.calls.get(payload["toolCallId"])
         if call is not None and call.arguments is not None:
             return dict(call.arguments)
-        for item in await transcript(self._chat):
-            if item["itemId"] == payload["toolCallId"]:
-                found = item.get("editedArguments", item["arguments"])
-                return found if isinstance(found, dict) else {}
+        page: dict[str, Any] = {"nextCursor": ""}
+        while self._chat.session is not None and "nextCursor" in page:
+            cursor = {"cursor": page["nextCursor"]} if page["nextCursor"] else {}
+            page = await self._chat.session.request("GetTranscript", {"limit": _PAGE, **cursor})
+            for item in page["items"]:
+                if item["itemId"] == payload["toolCallId"]:
+                    found = item.get("editedArguments", item["arguments"])
+                    return found if isinstance(found, dict) else {}
         return {}
 
     async def _proposal(self, payload: Mapping[str, Any]) -> Proposal | None:

@@ -124,10 +124,6 @@ class Conversation:
         """The project directory."""
         return self._spec.directory
 
-    def relative(self, path: str) -> str:
-        """A path of the workspace, relative to it."""
-        return path.removeprefix(self.workspace.rstrip("/\\") + "/")
-
     def diff_of(self, payload: Mapping[str, Any]) -> str:
         """The change that a call made, by its event or its item."""
         return "" if self.session is None else self.records.diff_of_call(self.session.session_id, payload)
@@ -173,7 +169,11 @@ class Conversation:
 
     async def _start(self, task_id: str, prompt: str) -> None:
         session = await self.open_session()
-        await self._set_aside()
+        paused, self.paused_task = self.paused_task, None
+        if paused is not None:  # the prompt takes its place
+            await session.request("ResumeSession", {"autoContinue": False})
+            with contextlib.suppress(RpcFailure):
+                await session.request("CancelTask", {"taskId": paused, "force": True})
         await session.start_task(task_id, prompt, {"queue": True})
 
     async def _has(self, task_id: str) -> bool:
@@ -218,15 +218,6 @@ class Conversation:
     async def _cancel(self, session: SupervisedSession, task_id: str, *, force: bool) -> None:
         with contextlib.suppress(*_FAILURES):  # it has ended meanwhile
             await session.request("CancelTask", {"taskId": task_id, "force": force})
-
-    async def _set_aside(self) -> None:
-        """Cancel the task that a pause left open: the prompt takes its place."""
-        task_id, self.paused_task = self.paused_task, None
-        if task_id is None or self.session is None:
-            return
-        await self.session.request("ResumeSession", {"autoContinue": False})
-        with contextlib.suppress(RpcFailure):
-            await self.session.request("CancelTask", {"taskId": task_id, "force": True})
 
     async def unfold(self) -> None:
         """Print all that the last command printed."""
@@ -274,15 +265,13 @@ class Conversation:
         async with self._opening:
             pass
 
-    async def resume(self, session_id: str, *, goes_on: bool = True) -> bool:
-        """Show a session as it was and go on with it; False if it cannot be: then this one stays."""
+    async def resume(self, session_id: str, *, goes_on: bool = True) -> None:
+        """Show a session as it was and go on with it; if that cannot be, this one stays."""
         before = self.session
         await self.close_session()
         async with self._opening:
-            is_resumed = await self._take(session_id, replay=True, goes_on=goes_on)
-            if not is_resumed and before is not None:
+            if not await self._take(session_id, replay=True, goes_on=goes_on) and before is not None:
                 await self._take(before.session_id, replay=False, goes_on=False)
-        return is_resumed
 
     async def _take(self, session_id: str, *, replay: bool, goes_on: bool) -> bool:
         try:
@@ -303,10 +292,10 @@ class Conversation:
         open_task = result.get("incompleteTask")
         if self.session is None or (open_task is None and not result.get("queuedTasks")):
             return
-        if open_task is not None and not goes_on:
-            self.paused_task = open_task["taskId"]
-            return
         if open_task is not None:
+            if not goes_on:
+                self.paused_task = open_task["taskId"]
+                return
             self.task_id = str(open_task["taskId"])
             self._show_queued(self.task_id)
             self.activity.begin()
@@ -340,18 +329,14 @@ class Conversation:
                     self.note("finishing the step that runs; Esc ends it at once")
                 await session.close(grace_s=None)
                 self._closing = None
-            self._forget()
-
-    def _forget(self) -> None:
-        self.task_id = self.paused_task = None
-        self.queued.clear()
-        self.mode.clear()
-        self.is_planning = False
-        self.answer = AnswerText()
-        self.activity = Activity()
-        self.printed.clear()
-        self.last_output, self.last_thinking = None, ""
-        self.face.refresh()
+            self.task_id = self.paused_task = None
+            self.queued.clear()
+            self.mode.clear()
+            self.is_planning = False
+            self.answer, self.activity = AnswerText(), Activity()
+            self.printed.clear()
+            self.last_output, self.last_thinking = None, ""
+            self.face.refresh()
 
     async def aclose(self) -> None:
         """End the conversation."""

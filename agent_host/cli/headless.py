@@ -255,6 +255,7 @@ class _HeadlessRun:
 
         self._task = cast("asyncio.Task[Any]", asyncio.current_task())
         line, resolved, display = self._line, self._resolved, self._display
+        policy = "" if line.order is None else line.order.policy
         approve = Terminal(resolved.settings.approvals.timeout_s).approve if display.asks else None
         questions = SessionQuestions(resolved.state_dir, display.notice)
         try:
@@ -267,7 +268,7 @@ class _HeadlessRun:
                 on_result=self._on_result,
                 approve=approve,
                 on_asked=questions.open,
-                mode=line.mode,
+                mode={"policy": policy} if policy else {},
             )
         except asyncio.CancelledError:
             if not self.stopped_by and not line.time_limit.is_over:

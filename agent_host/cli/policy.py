@@ -171,12 +171,9 @@ def _test_case(runs: DryRuns, number: int, line: bytes) -> Tested:
 
 
 def _is_expectation(row: Any) -> bool:
-    return (
-        isinstance(row, dict)
-        and row.keys() <= {"decision", "rule"}
-        and row.get("decision") in list(_CODES)  # it may be of any kind
-        and isinstance(row.get("rule"), str | None)
-    )
+    if not isinstance(row, dict) or not row.keys() <= {"decision", "rule"}:
+        return False
+    return row.get("decision") in list(_CODES) and isinstance(row.get("rule"), str | None)  # they may be of any kind
 
 
 def _batch(runs: DryRuns, file: str, level: SandboxLevel, *, tells: bool) -> int:
@@ -264,20 +261,18 @@ def _arguments(text: str) -> dict[str, Any]:
 
 def _to_wire(decision: Decision, level: SandboxLevel) -> dict[str, Any]:
     """A decision on the wire (interface section 3), commands being held at this level."""
-    row: dict[str, Any] = {
+    scope = decision.command_scope
+    row = {
         "decision": decision.decision,
         "reason": decision.reason,
         "capability": decision.capability,
         "rule": decision.rule,
         "sandboxLevel": level,
+        "ruleId": decision.rule_id,
+        "riskLevel": decision.risk_level,
+        "commandScope": None if scope is None else scope.to_wire(level),
     }
-    if decision.rule_id is not None:
-        row["ruleId"] = decision.rule_id
-    if decision.risk_level is not None:
-        row["riskLevel"] = decision.risk_level
-    if decision.command_scope is not None:
-        row["commandScope"] = decision.command_scope.to_wire(level)
-    return row
+    return {name: value for name, value in row.items() if value is not None}
 
 
 def _render(decision: Decision, level: SandboxLevel) -> str:

@@ -161,10 +161,9 @@ def _schema_of(namespace: argparse.Namespace) -> dict[str, str]:
 
     try:
         return {"host.answer_schema": schema_text(read_regular_file(path))}
-    except OSError as error:
-        raise UsageError(f"--schema {path}: {error.strerror}") from error
-    except UsageError as error:
-        raise UsageError(f"--schema {path}: {error}") from error
+    except (OSError, UsageError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--schema {path}: {why}") from error
 
 
 class CommandLine:
@@ -187,11 +186,6 @@ class CommandLine:
         self.outputs: OutputFiles | None = None
         """The files that a pipeline takes away; None where none was asked for."""
         self.source = LayeredOptions(self._options, COMMAND_LINE, notice)
-
-    @property
-    def mode(self) -> dict[str, str]:
-        """The options of the session's mode."""
-        return {"policy": self.order.policy} if self.order is not None and self.order.policy else {}
 
     def end_with_input(self, stop: Callable[[], None]) -> None:
         """Have `stop` called on the running loop at the end of standard input, if that is what the run ends with. The

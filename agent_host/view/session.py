@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from agent_host import Item, Transcript
-    from agent_host.host.records import FilePatch, StoredSession
+    from agent_host.host.records import StoredSession
 
 _MOST_PICTURES: Final = 4 * 1024 * 1024
 _PICTURE_TYPES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
@@ -184,10 +184,9 @@ def _texts_in(item: Item, *, has_diff: bool) -> Iterator[tuple[str, str]]:
     else:
         given = item.get("editedArguments", item["arguments"])
         left_out = ("edits", "content") if has_diff else ()
-        kept = (
-            {name: value for name, value in given.items() if name not in left_out} if isinstance(given, dict) else given
-        )
-        yield "arguments", _arguments_text(kept)
+        if isinstance(given, dict):
+            given = {name: value for name, value in given.items() if name not in left_out}
+        yield "arguments", _arguments_text(given)
         if item.get("output"):
             yield "output", item["output"]
 
@@ -245,7 +244,7 @@ def _show_call(item: Item, texts: _Texts) -> dict[str, Any]:
     spent = seconds(item["endedAt"]) - seconds(item["startedAt"]) if ran else None
     return {
         "tool": one_line(item["toolName"]),
-        "summary": _brief(_head_of(item)),
+        "summary": _brief(_action_of(item)),
         "outcome": escape(outcome, keep=""),
         "tone": tone,
         "spent": "" if spent is None else duration_text(max(spent, 0)),
@@ -262,19 +261,17 @@ def _show_call(item: Item, texts: _Texts) -> dict[str, Any]:
     }
 
 
-def _brief(text: str) -> Markup:
-    line = one_line(text, _SUMMARY_BYTES)
+def _brief(line: str) -> Markup:
     shown = cut_start(line, 2 * _SUMMARY_BYTES)
     return shown if len(shown) >= len(line) else shown + "…"
 
 
-def _head_of(item: Item) -> str:
-    given = item.get("editedArguments", item["arguments"])
+def _action_of(item: Item) -> str:
+    given, found = item.get("editedArguments", item["arguments"]), item.get("summary") or ""
     if isinstance(given, dict):
-        for name in ("command", "path", "url", "pattern", "query", "name", "id"):
-            if isinstance(given.get(name), str):
-                return str(given[name])
-    return str(item.get("summary") or "")
+        texts = (given.get(name) for name in ("command", "path", "url", "pattern", "query", "name", "id"))
+        found = next((text for text in texts if isinstance(text, str)), found)
+    return one_line(str(found), _SUMMARY_BYTES)
 
 
 def _decision_of(item: Item) -> str:
@@ -299,9 +296,8 @@ def _approval_words(item: Item) -> str:
     by = _FACES.get(str(said.get("answeredBy")), "without a person")
     wait = f" after {duration_text(said['waitedMs'] / 1000)}" if said.get("waitedMs") else ""
     scope = f" ({said.get('scope', 'once')})" if said["decision"] == "approved" else ""
-    return escape(f"{said['decision']}{scope} {by}{wait}: {one_line(str(said.get('reason', '')))}", keep="").rstrip(
-        ": "
-    )
+    reason = one_line(str(said.get("reason", "")))
+    return escape(f"{said['decision']}{scope} {by}{wait}: {reason}", keep="").rstrip(": ")
 
 
 def _group_steps(
@@ -361,22 +357,18 @@ def _tiles(transcript: Transcript, files: Sequence[Mapping[str, Any]]) -> list[t
         if wait.ended_at is not None:
             spent[wait.on] = spent.get(wait.on, 0) + seconds(wait.ended_at) - seconds(wait.started_at)
     names = {"model": "model", "tool": "tools", "service": "services", "person": "person", "process": "no process"}
-    parts = ", ".join(
-        f"{name} {duration_text(spent[kind])}" for kind, name in names.items() if spent.get(kind, 0) >= 0.1
-    )
+    long = [kind for kind in names if spent.get(kind, 0) >= 0.1]
+    parts = ", ".join(f"{names[kind]} {duration_text(spent[kind])}" for kind in long)
     calls = [item for item in items if item["kind"] == "call"]
     bad = {name: sum(1 for one in calls if one["status"] == name) for name in ("failed", "denied", "open")}
     exits = sum(1 for one in calls if one["status"] == "succeeded" and one.get("exitCode"))
     notes = [f"{count} {name}" for name, count in bad.items() if count]
     notes += [f"{exits} with another exit code than 0"] if exits else []
+    words = [", ".join(notes)] if notes else []
     usage = row.usage or {}
     tiles = [
         ("Time", duration_text(max(moments) - min(moments)) if moments else "–", parts),
-        (
-            "Steps",
-            f"{len(transcript.steps):,}",
-            f"{count_noun(len(calls), 'call')}{': ' if notes else ''}{', '.join(notes)}",
-        ),
+        ("Steps", f"{len(transcript.steps):,}", ": ".join([count_noun(len(calls), "call"), *words])),
     ]
     if usage:
         cached = usage.get("cachedInputTokens") or 0
@@ -404,10 +396,8 @@ def _needs(
     for item in transcript.items:
         command = _replay_command(item, option)
         if command:
-            words = f"{item['toolName']}: {one_line(_head_of(item), _SUMMARY_BYTES)}"
-            found.append(
-                Notice("Nobody was there to approve", escape(words, keep=""), (command,), links[item["itemId"]])
-            )
+            words = escape(f"{item['toolName']}: {_action_of(item)}", keep="")
+            found.append(Notice("Nobody was there to approve", words, (command,), links[item["itemId"]]))
     for doubt in transcript.doubts:
         if doubt.kind == "interrupted" and doubt.item_id is not None:
             text = escape(doubt.message, keep="")
@@ -443,15 +433,9 @@ def _replay_command(item: Item, option: str) -> str:
 
 
 def _approvals(items: Iterable[Item], links: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    asked = [item for item in items if "approval" in item]
     return [
-        (
-            one_line(item["toolName"]),
-            one_line(_head_of(item), _SUMMARY_BYTES),
-            _approval_words(item),
-            links[item["itemId"]],
-        )
-        for item in items
-        if "approval" in item
+        (one_line(item["toolName"]), _action_of(item), _approval_words(item), links[item["itemId"]]) for item in asked
     ]
 
 
@@ -478,8 +462,8 @@ def _denials(items: Iterable[Item], links: Mapping[str, str], row: StoredSession
             command = f"agent-host policy rejudge {row.session_id} --policy ./own.json{option}"
         said = "" if entry is None else one_line(json.dumps(entry, ensure_ascii=False), _SUMMARY_BYTES)
         why = one_line(str(item.get("message") or item.get("rule", "")))
-        action = one_line(_head_of(item), _SUMMARY_BYTES)
-        denials.append(Denial(one_line(item["toolName"]), action, why, command, said, links[item["itemId"]]))
+        tool, link = one_line(item["toolName"]), links[item["itemId"]]
+        denials.append(Denial(tool, _action_of(item), why, command, said, link))
     return denials
 
 
@@ -489,24 +473,18 @@ def _files(transcript: Transcript, budget: Budget) -> tuple[list[dict[str, Any]]
         patches = transcript.files()
     except UsageError as error:
         return [], escape(str(error), keep="")
-    workspace = transcript.row.workspace
-    return [_file(patch, workspace, budget) for patch in patches], ""
-
-
-def _file(patch: FilePatch, workspace: str, budget: Budget) -> dict[str, Any]:
-    path = patch.file_path
-    name = os.path.relpath(path, workspace) if workspace and path.startswith(workspace + os.sep) else path
-    rows = rows_of_patch(patch.reading or patch.diff)
-    shown = budget.diff(rows)
-    return {
-        "path": escape(name, keep=""),
-        "status": patch.status,
-        "additions": patch.additions,
-        "deletions": patch.deletions,
-        "rows": shown,
-        "note": escape(patch.note or "", keep="")
-        or ("" if shown is not None else f"{len(rows):,} lines are not shown"),
-    }
+    workspace, files = transcript.row.workspace, []
+    for patch in patches:
+        path = patch.file_path
+        name = os.path.relpath(path, workspace) if workspace and path.startswith(workspace + os.sep) else path
+        rows = rows_of_patch(patch.reading or patch.diff)
+        shown = budget.diff(rows)
+        missing = "" if shown is not None else f"{len(rows):,} lines are not shown"
+        files.append({
+            "path": escape(name, keep=""), "status": patch.status, "additions": patch.additions,
+            "deletions": patch.deletions, "rows": shown, "note": escape(patch.note or "", keep="") or missing,
+        })  # fmt: skip
+    return files, ""
 
 
 def _pictures(transcript: Transcript, *, full: bool) -> dict[str, list[dict[str, Any]]]:
