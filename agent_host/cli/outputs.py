@@ -177,7 +177,7 @@ def _write_patch(
     of_files["patchOmitted"] = patch.omitted
     is_whole = files.write("patch", patch.to_bytes())
     if is_whole:
-        of_files["patchFile"] = files.path_of("patch")
+        of_files["patchFile"] = files["patch"].path
     return patch, of_files, is_whole
 
 
@@ -199,8 +199,9 @@ class OutputFiles:
             for option, path in given.items():
                 if path is not None:
                     self._files[option] = OutputFile(option, path)
-            places = [one.real_path for one in self._files.values()]
-            if len(set(places)) < len(places):
+            self.places = frozenset(one.real_path for one in self._files.values())
+            """The real paths, which are no part of a patch."""
+            if len(self.places) < len(self._files):
                 raise UsageError(f"{' and '.join(f'--{one}' for one in self._files)}: each needs a file of its own")
             check_apart(self._files.values(), namespace)
             for one in self._files.values():
@@ -215,14 +216,8 @@ class OutputFiles:
     def __bool__(self) -> bool:
         return bool(self._files or self.step_summary)
 
-    @property
-    def places(self) -> frozenset[str]:
-        """The real paths, which are no part of a patch."""
-        return frozenset(one.real_path for one in self._files.values())
-
-    def path_of(self, option: str) -> str:
-        """The absolute path of a file that was asked for."""
-        return self._files[option].path
+    def __getitem__(self, option: str) -> OutputFile:
+        return self._files[option]
 
     def write(self, option: str, data: bytes) -> bool:
         """Write one that was asked for; True if it is there, or was not asked for."""

@@ -6,6 +6,7 @@ what is in a mark.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -253,7 +254,7 @@ class StepMarks:
             if self._is_github:
                 runner_log.give_github(self._stream, "group", title)
             else:
-                runner_log.begin_gitlab_section(self._stream, title, title, int(self._now()))
+                runner_log.mark_gitlab_section(self._stream, "start", title, title, int(self._now()))
         elif event.event_type in RUN_ENDS:
             self.end()
 
@@ -268,7 +269,7 @@ class StepMarks:
         if self._is_github:
             runner_log.give_github(self._stream, "endgroup")
         else:
-            runner_log.end_gitlab_section(self._stream, self._open, int(self._now()))
+            runner_log.mark_gitlab_section(self._stream, "end", self._open, "", int(self._now()))
         self._open = None
 
     def annotate(
@@ -341,9 +342,11 @@ def findings_of(items: Sequence[Mapping[str, Any]], workspace: str) -> list[Find
     for item in last.values():
         if item.get("exitCode"):
             folder = os.path.join(workspace, _folder_of(item))
-            for one in _findings_in(str(item.get("output", ""))):
-                file = places.relative(one.file, folder)
-                if file is not None:
+            reader = _OutputReader()
+            for line in str(item.get("output", "")).splitlines()[:_MAX_LINES]:
+                one = reader.read(_COLOUR.sub("", line).rstrip()) if len(line) <= _MAX_LINE_CHARS else None
+                file = None if one is None else places.relative(one.file, folder)
+                if one is not None and file is not None:
                     found[one._replace(file=file)] = None
     return list(found)
 
@@ -368,18 +371,14 @@ class _WorkspaceFiles:
         the workspace."""
         key = (name, folder)
         if key not in self._known:
-            self._known[key] = self._find(name, (folder, self._workspace))
+            self._known[key] = None
+            for place in (folder, self._workspace):
+                with contextlib.suppress(OSError, ValueError):
+                    path = os.path.realpath(os.path.join(place, name))
+                    if _is_below(path, self._workspace) and os.path.isfile(path):
+                        self._known[key] = os.path.relpath(path, self._root).replace(os.sep, "/")
+                        break
         return self._known[key]
-
-    def _find(self, name: str, folders: Sequence[str]) -> str | None:
-        for folder in folders:
-            try:
-                path = os.path.realpath(os.path.join(folder, name))
-                if _is_below(path, self._workspace) and os.path.isfile(path):
-                    return os.path.relpath(path, self._root).replace(os.sep, "/")
-            except (OSError, ValueError):
-                continue
-        return None
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -404,16 +403,6 @@ _ESLINT_ROW: Final = re.compile(
     r"\s+(?P<line>\d{1,7}):(?P<column>\d{1,5})\s+(?P<kind>error|warning)\s+(?P<message>\S.*)"
 )
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*[mK]")
-
-
-def _findings_in(output: str) -> Iterator[Finding]:
-    """All findings in what a command printed, whatever the files are."""
-    reader = _OutputReader()
-    for line in output.splitlines()[:_MAX_LINES]:
-        if len(line) <= _MAX_LINE_CHARS:
-            found = reader.read(_COLOUR.sub("", line).rstrip())
-            if found is not None:
-                yield found
 
 
 class _OutputReader:

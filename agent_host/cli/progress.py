@@ -244,10 +244,9 @@ class Running:
         step = f" step {self._step}" if self._step else " the task"
         asked = [call for call in self.calls.values() if call.asked]
         active = [call for call in self.calls.values() if not call.asked]
-        if active:
-            return f"running{step}: {active[0].label}{self.state(active[0], others=len(active) - 1)}"
-        if asked:
-            return f"waiting{step}: approval of {asked[0].label}{self.state(asked[0], others=len(asked) - 1)}"
+        if first := next(iter(active or asked), None):
+            state = f"{first.label}{self.state(first, others=len(active or asked) - 1)}"
+            return f"running{step}: {state}" if active else f"waiting{step}: approval of {state}"
         if self.model_since is not None:
             return f"waiting{step}: {self.awaited()}"
         return f"running{step}"

@@ -64,18 +64,10 @@ def give_github(stream: TextIO, command: GithubCommand, message: str = "", **pro
     _write_raw(stream, f"::{command}{' ' if shown else ''}{shown}::{_escape_data(message)}\n")
 
 
-def begin_gitlab_section(stream: TextIO, name: str, title: str, at: int) -> None:
-    """Begin a section of GitLab's log; `name` is letters, digits and `_`, `at` the time in seconds."""
-    _write_raw(stream, f"\x1b[0Ksection_start:{at}:{_section_name(name)}\r\x1b[0K{escape(title, keep='')}\n")
-
-
-def end_gitlab_section(stream: TextIO, name: str, at: int) -> None:
-    """End a section of GitLab's log."""
-    _write_raw(stream, f"\x1b[0Ksection_end:{at}:{_section_name(name)}\r\x1b[0K\n")
-
-
-def _section_name(name: str) -> str:
-    return re.sub(r"[^a-z0-9_]", "_", name)
+def mark_gitlab_section(stream: TextIO, edge: Literal["start", "end"], name: str, title: str, at: int) -> None:
+    """Begin or end a section of GitLab's log, `at` the time in seconds; the end of one has no title."""
+    section = re.sub(r"[^a-z0-9_]", "_", name)
+    _write_raw(stream, f"\x1b[0Ksection_{edge}:{at}:{section}\r\x1b[0K{escape(title, keep='')}\n")
 
 
 def _escape_data(text: str) -> str:

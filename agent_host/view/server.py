@@ -238,6 +238,6 @@ def _answer_in(data: bytes) -> dict[str, str] | None:
         return None
     if not isinstance(value, dict) or set(value) != {"approvalId", "decision"}:
         return None
-    approval_id, decision = value["approvalId"], value["decision"]
+    approval_id = value["approvalId"]
     is_id = isinstance(approval_id, str) and 0 < len(approval_id) <= 128
-    return {"approvalId": approval_id, "decision": decision} if is_id and decision in ("approved", "denied") else None
+    return value if is_id and value["decision"] in ("approved", "denied") else None

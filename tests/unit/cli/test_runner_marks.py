@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent_host.cli import pipeline
 from agent_host.cli.pipeline import MAX_SUMMARY_BYTES, Finding, append_outputs, append_summary, findings_of
-from agent_host.cli.runner_log import _Log, _Text, begin_gitlab_section, give_github
+from agent_host.cli.runner_log import _Log, _Text, give_github, mark_gitlab_section
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,7 +145,7 @@ def test_a_command_is_one_line_that_the_runner_reads_back(first: str, message: s
 def test_only_a_stream_for_a_runner_gets_commands() -> None:
     plain = io.StringIO()
     give_github(plain, "group", "x")
-    begin_gitlab_section(plain, "x", "x", 1)
+    mark_gitlab_section(plain, "start", "x", "x", 1)
     assert plain.getvalue() == ""
 
 
