@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.cli import GITHUB, GITLAB, notice, put, reason_of
-from agent_host.cli.progress import (
-    OUTPUT_PREFIX,
-    LiveView,
-    ProgressLines,
-    ScreenBlock,
-    can_draw,
-    colour_diff,
-    columns_of,
-    renders,
-)
+from agent_host.cli.progress import OUTPUT_PREFIX, LiveView, ProgressLines, can_draw, colour_diff, columns_of, renders
 from agent_host.display_text import count_noun, tokens_in_words
 from agent_host.errors import CANCELLED
 from agent_host.events import EventType
@@ -189,9 +180,8 @@ class TextOutput(ProgressLines):
         self._any_text = False
         self.refused: Exception | None = None
         if not verbose and can_draw(self._progress):
-            block = ScreenBlock(self._progress)
             self._view = LiveView(
-                block, self._running, self._outputs, self._clock, self._stamp, is_busy=lambda: self._in_text
+                self._progress, self._running, self._outputs, self._clock, self._stamp, is_busy=lambda: self._in_text
             )
         self._blocks = MarkdownBlocks() if renders(self._out) else None
         self._drop_loading: Callable[[], None] | None = None

@@ -346,20 +346,21 @@ TICK_S = 1.0
 
 
 class LiveView:
-    """Draws in `block` what of `running` printed last, or began first, or that the model is waited for. `outputs` has
-    the output of each call, and `stamp` gives a line its time. Nothing is drawn while `is_busy`: a line that is still
-    open stands there."""
+    """Draws below everything else on the terminal `stream` what of `running` printed last, or began first, or that the
+    model is waited for. `outputs` has the output of each call, and `stamp` gives a line its time. Nothing is drawn
+    while `is_busy`: a line that is still open stands there."""
 
     def __init__(
         self,
-        block: ScreenBlock,
+        stream: TextIO,
         running: Running,
         outputs: Mapping[str, OutputLines],
         clock: Clock,
         stamp: Callable[[str], str],
         is_busy: Callable[[], bool],
     ) -> None:
-        self._block = block
+        self._stream = stream
+        self._widths: list[int] = []
         self._running = running
         self._outputs = outputs
         self._clock = clock
@@ -382,13 +383,13 @@ class LiveView:
 
     def clear(self) -> None:
         """Take the block away, for something else to be printed; it comes back below that, if a call still runs."""
-        self._block.clear()
+        self._erase()
         if self._drop is not None:
             self._draw_at(self._drawn_at + REDRAW_S)
 
     def stop(self) -> None:
         """Take the block away and leave no timer."""
-        self._block.clear()
+        self._erase()
         if self._drop is not None:
             self._drop()
 
@@ -406,19 +407,41 @@ class LiveView:
         active = {call_id: call for call_id, call in calls.items() if not call.asked}
         if self._running.model_since is not None and not calls:
             if not self._is_busy():
-                self._draw_lines(f"waiting for {self._running.awaited()}", "", [])
+                self._show(f"waiting for {self._running.awaited()}", "", [])
         elif not active or len(active) < len(calls):  # over, or a question stands there
-            self._block.clear()
+            self._erase()
             return
         else:
             call_id = self._latest if self._latest in active else next(iter(active))
             output, call = self._outputs.get(call_id), active[call_id]
             lines = [] if output is None else [f"{OUTPUT_PREFIX}{line}" for line in output.last()]
-            self._draw_lines(f"tool    {call.label}", self._running.state(call, others=len(active) - 1), lines)
+            self._show(f"tool    {call.label}", self._running.state(call, others=len(active) - 1), lines)
         self._draw_at(self._drawn_at + TICK_S)
 
-    def _draw_lines(self, title: str, state: str, lines: Sequence[str]) -> None:
-        self._block.draw(self._stamp(f"  {title}").rstrip("\n"), state, lines)
+    def _show(self, title: str, state: str, lines: Sequence[str]) -> None:
+        """Show `title` with `state` behind it and, dim, `lines`, in place of what was shown; each printable. What is
+        too long is cut, but for the state, and a terminal that has become too small shows nothing."""
+        columns, rows = _size(self._stream)
+        erase, shown = self._erasing(columns), []
+        if _large_enough(columns, rows):
+            head = self._stamp(f"  {title}").rstrip("\n")
+            shown = [cut(head, columns - 1 - cells(state)) + state, *(cut(line, columns - 1) for line in lines)]
+        self._widths = [cells(line) for line in shown]
+        begin, end = (DIM, PLAIN) if wants_style() else ("", "")
+        body = "".join(f"{line}\n" if at == 0 else f"{begin}{line}{end}\n" for at, line in enumerate(shown))
+        if erase or body:
+            put(self._stream, f"{erase}{_NO_WRAP}{body}{_WRAP}")
+
+    def _erase(self) -> None:
+        if self._widths:
+            put(self._stream, self._erasing(_size(self._stream)[0]))
+            self._widths = []
+
+    def _erasing(self, columns: int) -> str:
+        """The sequence that takes the cursor to the block's first row and erases from there. A terminal that has become
+        narrower since has wrapped the lines."""
+        rows = sum(max(1, -(-width // max(columns, 1))) for width in self._widths)
+        return f"\x1b[{rows}A\r{_ERASE_BELOW}" if rows else ""
 
 
 # Smaller terminals show too little of a line, or scroll the block's first line out of reach.
@@ -455,40 +478,6 @@ def can_draw(stream: TextIO) -> bool:
     if sys.platform == "win32" or is_in_ci() or os.environ.get("TERM", "dumb") == "dumb":
         return False
     return stream.isatty() and _large_enough(*_size(stream))
-
-
-class ScreenBlock:
-    """Lines below everything else on the terminal `stream`. `clear` before anything else is printed there."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._widths: list[int] = []
-
-    def draw(self, title: str, state: str, lines: Sequence[str]) -> None:
-        """Show `title` with `state` behind it and, dim, `lines`, in place of what the block showed; each printable.
-        What is too long is cut, but for the state, and a terminal that has become too small shows nothing."""
-        columns, rows = _size(self._stream)
-        erase = self._erasing(columns)
-        shown = []
-        if _large_enough(columns, rows):
-            shown = [cut(title, columns - 1 - cells(state)) + state, *(cut(line, columns - 1) for line in lines)]
-        self._widths = [cells(line) for line in shown]
-        begin, end = (DIM, PLAIN) if wants_style() else ("", "")
-        body = "".join(f"{line}\n" if at == 0 else f"{begin}{line}{end}\n" for at, line in enumerate(shown))
-        if erase or body:
-            put(self._stream, f"{erase}{_NO_WRAP}{body}{_WRAP}")
-
-    def clear(self) -> None:
-        """Take the block off the terminal."""
-        if self._widths:
-            put(self._stream, self._erasing(_size(self._stream)[0]))
-            self._widths = []
-
-    def _erasing(self, columns: int) -> str:
-        """The sequence that takes the cursor to the block's first row and erases from there. A terminal that has become
-        narrower since has wrapped the lines."""
-        rows = sum(max(1, -(-width // max(columns, 1))) for width in self._widths)
-        return f"\x1b[{rows}A\r{_ERASE_BELOW}" if rows else ""
 
 
 def _size(stream: TextIO) -> tuple[int, int]:
