@@ -71,10 +71,8 @@ def sign(grant: CapabilityGrant, key: bytes) -> str:
         "toolNames": list(grant.tool_names),
         "expiresAt": grant.expires_at,
     }
-    if grant.user_id:
-        payload["userId"] = grant.user_id
-    if grant.workspace_id:
-        payload["workspaceId"] = grant.workspace_id
+    owner = {"userId": grant.user_id, "workspaceId": grant.workspace_id}
+    payload |= {name: value for name, value in owner.items() if value}
     encoded = _base64(orjson.dumps(payload))
     return f"{_VERSION}.{encoded}.{_base64(_mac(encoded, key))}"
 

@@ -221,9 +221,6 @@ class Activity:
         if call is not None:
             call.output.add(payload["stream"], payload["text"])
 
-    def _on_ended(self, payload: Mapping[str, Any]) -> None:
-        self.background.discard(str(payload.get("commandId", "")))
-
     _HANDLERS: ClassVar[dict[str, Callable[[Activity, Mapping[str, Any]], None]]] = {
         "session_started": _on_sandbox,
         "session_resumed": _on_sandbox,
@@ -235,7 +232,7 @@ class Activity:
         "tool_output_chunk": _on_output,
         "approval_requested": _on_approval,
         "approval_resolved": _on_approval,
-        "command_ended": _on_ended,
+        "command_ended": lambda task, payload: task.background.discard(str(payload.get("commandId", ""))),
     }
 
 

@@ -561,19 +561,12 @@ class Conversation:
         self._print_blocks(self.answer.end())
         self.questions.add(event["payload"])
 
-    def _resolved(self, event: Mapping[str, Any]) -> None:
-        self.questions.resolve(event["payload"])
-
-    def _compacted(self, event: Mapping[str, Any]) -> None:
-        self.note(compaction_in_words(event["payload"]))
-
     def _mode_changed(self, event: Mapping[str, Any]) -> None:
         payload = event["payload"]
         self.mode = {name: str(payload[name]) for name in ("policy", "model", "sandbox") if name in payload}
 
     def _started(self, event: Mapping[str, Any]) -> None:
-        payload = event["payload"]
-        sandbox = payload.get("sandbox") or {}
+        payload, sandbox = event["payload"], event["payload"].get("sandbox") or {}
         if sandbox.get("level") == "none":
             self.warn(one_line(f"commands run without a sandbox: {sandbox.get('why', 'it is switched off')}", 1000))
         if payload.get("message"):
@@ -593,7 +586,7 @@ class Conversation:
         "tool_requested": _requested,
         "tool_completed": _completed,
         "approval_requested": _asked,
-        "approval_resolved": _resolved,
-        "context_compacted": _compacted,
+        "approval_resolved": lambda chat, event: chat.questions.resolve(event["payload"]),
+        "context_compacted": lambda chat, event: chat.note(compaction_in_words(event["payload"])),
         "mode_changed": _mode_changed,
     }

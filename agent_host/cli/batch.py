@@ -97,6 +97,10 @@ async def _run(
     def print_row(row: Row) -> None:
         answer(orjson.dumps(row).decode() + "\n")
 
+    def stop_early(_: int) -> None:
+        notice("stopping: sessions finish their steps; the same command goes on")
+        scheduler.interrupt()
+
     attempts = Attempts(ledger, launch, spaces, engine, depot if parcels else None)
     progress = Progress(tasks, ledger)
     max_cost = settings.llm.max_cost or None
@@ -106,7 +110,7 @@ async def _run(
         on_row=print_row if namespace.output == "jsonl" else lambda _: None,
         spent=None if max_cost is None else _costs_on_record(tasks, ledger, depot),
     )  # fmt: skip
-    end_on_signals(lambda _: _interrupt(scheduler))
+    end_on_signals(stop_early)
     telling = asyncio.ensure_future(_tell(progress, scheduler))
     try:
         stop = await scheduler.run()
@@ -157,11 +161,6 @@ def _with_copies(
     launch = launch._replace(common=of_words(launch.common), model=of_words(launch.model))
     tasks = [task._replace(policy=copy(task.policy)) if names_file(task.policy) else task for task in tasks]
     return launch._replace(files=tuple(copies.values())), tasks
-
-
-def _interrupt(scheduler: Scheduler) -> None:
-    notice("stopping: sessions finish their steps; the same command goes on")
-    scheduler.interrupt()
 
 
 async def _tell(progress: Progress, scheduler: Scheduler) -> None:
