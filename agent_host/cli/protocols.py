@@ -14,7 +14,7 @@ from agent_host.acp import Agent, AgentLaunch
 from agent_host.acp.updates import Choices
 from agent_host.cli import exit_codes, notice, protocol_streams
 from agent_host.cli.policy import policy_of_options
-from agent_host.cli.shared import CommandLine, end_on_signals, options_again, settings_of_options
+from agent_host.cli.shared import CommandLine, end_on_signals, on_signals, options_again, settings_of_options
 from agent_host.clients.fork_server import default_starter
 from agent_host.errors import PolicyBundleInvalid, UsageError
 from agent_host.host.backends import NO_GATEWAY
@@ -120,7 +120,13 @@ def mcp(namespace: argparse.Namespace) -> int:
         from agent_host.mcp_server.server import Sessions, serve
 
         stop: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        end_on_signals(lambda number: stop.set_result(128 + number))
+
+        def on_stop(number: int) -> None:
+            if stop.done():
+                os._exit(128 + number)
+            stop.set_result(128 + number)
+
+        on_signals(on_stop)
         gc.freeze()
         gc.enable()
         sessions = Sessions(starter, options_again(namespace), Records(source.state_dir, own_sessions()))
