@@ -320,12 +320,5 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
                 if spill.kept_bytes == total:
                     coloured |= _coloured(name, spill.read(0, total))
             spill.close()
-    return ToolOutput(
-        text + outcome.refused,
-        tuple(kept),
-        capped=True,
-        exit_code=outcome.exit_code,
-        stderr=_begin(outcome.stderr),
-        denials=outcome.denials,
-        coloured=coloured,
-    )
+    more: dict[str, Any] = {"exit_code": outcome.exit_code, "denials": outcome.denials, "coloured": coloured}
+    return ToolOutput(text + outcome.refused, tuple(kept), capped=True, stderr=_begin(outcome.stderr), **more)

@@ -85,16 +85,10 @@ class ProjectTools:
             raise ToolFault(FaultKind.ACCESS_DENIED, f"the files of the tool {name} have changed since it was judged")
         if tool.timeout_s is not None:
             timeout_s = min(tool.timeout_s, settings.command_timeout_max_s)
-        params = command_params(
-            call.request,
-            settings,
-            _command_line(workspace, tool.argv),
-            workspace,
-            {**self._environment, "PWD": workspace},
-            timeout_s=timeout_s,
-            max_output_bytes=_MAX_ANSWER_BYTES,
-            stdin=orjson.dumps(dict(call.request.arguments)),
-        )
+        argv, environment = _command_line(workspace, tool.argv), {**self._environment, "PWD": workspace}
+        how: dict[str, Any] = {"timeout_s": timeout_s, "max_output_bytes": _MAX_ANSWER_BYTES}
+        stdin = orjson.dumps(dict(call.request.arguments))
+        params = command_params(call.request, settings, argv, workspace, environment, stdin=stdin, **how)
         outcome = await self._run_program(params._replace(on_output=None))
         try:
             return self._answer(call, tool, outcome)

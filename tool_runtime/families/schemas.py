@@ -148,12 +148,9 @@ def _branches(schema: Mapping[str, Any], keyword: str, root: Mapping[str, Any]) 
     return schema[keyword] if keyword in ("allOf", "anyOf", "oneOf") else ()
 
 
-# Arguments as models write them: what stands for an optional argument that is left out, and whole numbers as floats.
-#
 # Models send `null`, `{}` or an empty text for what they do not use, and 3.0 for 3. For the tools of this program these
 # mean the argument left out, and the whole number. A tool of another program may mean something by them: its arguments
 # are changed only where its schema refuses them as they are and takes them so. No other repair is made.
-
 
 _ASKS = ("write", "domains", "off")
 

@@ -118,11 +118,9 @@ def _crlf(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\n", "\r\n")
 
 
-# Edits of a notebook's cells, as ReadFile shows their sources (TR 4.2). Pure.
-#
-# All of the file but the sources that change stays as it is, byte for byte: a source's place in the JSON is found,
-# and what is put there is written as the one before was. An old text may begin with the line that is shown above a
-# cell, and then means that cell. What fits no cell is tried on the file's own text, as for any other file.
+# Edits of a notebook's cells, as ReadFile shows their sources (TR 4.2). All of the file but the sources that change
+# stays as it is, byte for byte. An old text may begin with the line that is shown above a cell, and then means that
+# cell. What fits no cell is tried on the file's own text, as for any other file.
 
 _BOM: Final = b"\xef\xbb\xbf"
 _HEAD: Final = re.compile(r"--- cell (\d+): [^\n]* ---\n")

@@ -329,10 +329,9 @@ def _context_behind(content: bytes, end: int, number: int, wanted: int) -> Itera
         yield MatchLine(number, content[start:end], None)
 
 
-# `rg`, where it is installed: which of many files have a match. What it is asked is what RE2 would find.
-#
-# The two engines differ in what they take and, for a few constructs, in what that means. `translate_pattern` gives a
-# pattern in the words in which both mean the same, and None for any other: such a pattern is RE2's alone.
+# `rg`, where it is installed, says which of many files have a match, by what RE2 would find. The two engines differ in
+# what they take and, for a few constructs, in what that means: a pattern that `translate_pattern` gives no words for,
+# in which both mean the same, is RE2's alone.
 
 _MAX_BATCH_BYTES: Final = 512 * 1024
 # The first process begins soon; the others are few, since each costs some milliseconds.

@@ -184,11 +184,9 @@ def list_files(
     return sorted(paths), walk.stopped
 
 
-# Pages of a directory's entries. A page begins behind a name, so what comes or goes between two pages makes no other
-# entry appear twice or be passed over. Blocking: callers run these in a thread.
-#
-# A large directory is read and sorted once for its pages: as long as it has not changed, the names of the last one
-# are kept, with nothing else of its entries.
+# A page of a directory's entries begins behind a name, so what comes or goes between two pages makes no other entry
+# appear twice or be passed over. A large directory is read and sorted once: as long as it has not changed, the names of
+# the last one are kept, with nothing else of its entries.
 
 _BEFORE_CHECK: Final = "~"  # a name may hold it, too
 _SETTLED_NS: Final = 100_000_000

@@ -246,11 +246,9 @@ def _resources(folder: str) -> Iterator[str]:
             yield path
 
 
-# The fields in front of a Markdown file, between two lines of three hyphens, as SKILL.md has them.
-#
-# They are YAML, and this reads the part of it that such files use: texts, plain, in quotes or in a block (`|`, `>`),
-# and lists of texts. A field with more than that (a mapping) is passed over. A YAML library takes longer to import
-# than the fields of two hundred files to read.
+# The fields in front of SKILL.md, between two lines of three hyphens, are YAML, and this reads the part of it that such
+# files use: texts, plain, in quotes or in a block (`|`, `>`), and lists of texts. A mapping is passed over. A YAML
+# library takes longer to import than the fields of two hundred files to read.
 
 _FIRST: Final = re.compile(r"\ufeff?---[ \t]*\r?\n")
 _LAST: Final = re.compile(r"^---[ \t]*\r?$\n?", re.MULTILINE)

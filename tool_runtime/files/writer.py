@@ -13,7 +13,6 @@ of the user's rights, so that one name of a command's making would be a way out 
   goes and is not written through.
 - No file gets a set-user-id or set-group-id bit, nor keeps one that it is moved with. A directory keeps the
   set-group-id bit that it inherits: files in it have its group.
-
 - A file is written in place only where no new file can take its place, by a descriptor that is opened in the held
   directory and is no link, pipe or device: `files.write` says when, and what is kept first.
 

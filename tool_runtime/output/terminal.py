@@ -396,10 +396,8 @@ def _count_text(line: str, returns: int) -> int | None:
     return len(line) - returns - 3 * short - 4 * (long + all_of_it)
 
 
-# Head and tail of what a terminal would show of a stream (TR 7.1), at a cost that stays small for any length.
-#
 # Drawing what was printed costs some seconds a gigabyte, and minutes where pictures are drawn again line by line. Of
-# a long stream only the ends are read: what lies between is counted.
+# a long stream only the ends are read (TR 7.1): what lies between is counted.
 
 FIRST_BYTES: Final = 16 * 1024 * 1024  # maximum part of a stream that is rendered as it comes
 LAST_BYTES: Final = 1024 * 1024  # size of the rendered end of a longer stream

@@ -5,11 +5,8 @@ all, and that for a moment only. What it listed is kept by the SHA-256 of the li
 The list of a task is fixed: it is the one that was newest when the task began, and a task that continues after a crash
 has it again. A change is reported when a task first has it.
 
-- `mcp/` speaks the Model Context Protocol over the SDK's types and our own transports: `source` connects when it has to
-  and turns content into output, `connection` is one session with a server, `wire` mends messages before the SDK's
-  models read them and asks the person what a server wants to know, `oauth` authenticates.
-- `backend` speaks to the Backend Tool Service: it sends calls with an idempotency key, asks for the outcome of one that
-  was lost, and checks what comes back.
+`mcp/` speaks the Model Context Protocol over the SDK's types and our own transports, `backend` to the Backend
+Tool Service, with an idempotency key for each call.
 
 Rules:
 

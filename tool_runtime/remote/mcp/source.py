@@ -195,11 +195,9 @@ def _definitions(server: str, tools: Sequence[Any], rejected: dict[str, str]) ->
             rejected[f"{server}/#{number}"] = "it has no name" if isinstance(tool, dict) else "it is not an object"
 
 
-# The import of the SDK, which takes most of a second, in a thread; where the process is to end it is cut short.
-#
-# Python waits for its threads at its exit, and a thread that it does not wait for may crash in the code of an
-# extension. An import has no way to be stopped but between two modules, the largest of which takes less than a tenth
-# of a second: there a finder raises what nothing catches.
+# The SDK is imported in a thread: it takes most of a second. Python waits for its threads at its exit, and a thread
+# that it does not wait for may crash in the code of an extension. An import can be stopped only between two modules,
+# the largest of which takes less than a tenth of a second: there a finder raises what nothing catches.
 
 _CHANGING = threading.Lock()
 """`sys.meta_path` gets a new list: an import of another thread may be in the middle of the one that there is, and would

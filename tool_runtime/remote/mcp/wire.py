@@ -309,12 +309,9 @@ def _drop_depths(raw: bytes) -> bytes:
     return b"".join(kept if level > _MAX_LEVELS else (*kept, raw[behind:]))
 
 
-# Questions of a server to a person in the middle of a call: elicitation, in both eras of the protocol (TR 9).
-#
-# In the older era it is a request of the server, which does not say during which call; in the newer one it is the
-# answer to the call, which is then sent again with what the person said. A server that asks outside of a call gets no
-# answer, and so does one that asks too often. The host's model and its directories are not for servers.
-
+# Questions of a server to a person in the middle of a call: elicitation (TR 9). In the older era it is a request of the
+# server, which does not say during which call; in the newer one it is the answer to the call, which is then sent again
+# with what the person said. A server that asks outside of a call gets no answer, and so does one that asks too often.
 
 MAX_QUESTIONS: Final = 10  # of one call
 _PAUSE_S: Final = 0.05
