@@ -89,7 +89,12 @@ class JournalRecord(Protocol):
 _KINDS: Final[dict[type[JournalRecord], str]] = {}
 # What is no field of its own in the file: the message stands behind the fields, an effect is two fields.
 _APART = frozenset(("message", "effect"))
-_NAMES: Final[dict[type[JournalRecord], tuple[tuple[str, str], ...]]] = {}
+_NAMES: Final[dict[type[JournalRecord], dict[str, str]]] = {}
+
+
+def names_of(of: Any) -> dict[str, str]:
+    """Return the attributes of a record's class, or of FileEffect, by their names in a file, without those apart."""
+    return {name_in_files(attribute): attribute for attribute in of._fields if attribute not in _APART}
 
 
 def _record(kind: str) -> Callable[[type[JournalRecord]], Any]:
@@ -97,7 +102,7 @@ def _record(kind: str) -> Callable[[type[JournalRecord]], Any]:
 
     def register(of: Any) -> Any:
         _KINDS[of] = kind
-        _NAMES[of] = tuple((attribute, name_in_files(attribute)) for attribute in of._fields if attribute not in _APART)
+        _NAMES[of] = names_of(of)
         return of
 
     return register
@@ -549,11 +554,6 @@ def fold(state: Checkpoint, record: JournalRecord) -> None:
         raise Damaged(f"record {kind_of(record)!r} does not fit the state it follows") from error
 
 
-def names_of(of: Any) -> dict[str, str]:
-    """Return the attributes of a record's class, or of FileEffect, by their names in a file, without those apart."""
-    return {name_in_files(attribute): attribute for attribute in of._fields if attribute not in _APART}
-
-
 def types_of(kind: str) -> list[type[JournalRecord]]:
     """The classes of a kind: none if it is not known, and two for an approval."""
     return [of for of, known in _KINDS.items() if known == kind]
@@ -567,7 +567,7 @@ def kind_of(record: JournalRecord) -> str:
 def fields_of(record: JournalRecord) -> dict[str, Any]:
     """The record's fields as JSON has them, without its message."""
     defaults = type(record)._field_defaults  # type: ignore[attr-defined]  # each is a named tuple
-    given = ((attribute, name, getattr(record, attribute)) for attribute, name in _NAMES[type(record)])
+    given = ((attribute, name, getattr(record, attribute)) for name, attribute in _NAMES[type(record)].items())
     fields = {name: one for attribute, name, one in given if attribute not in defaults or one != defaults[attribute]}
     if isinstance(record, TurnTaken | ContextCompacted):
         fields["usage"] = record.usage.to_record()
@@ -589,7 +589,7 @@ def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None
         raise UnknownVersion(f"records of kind {kind!r} are not known to this program")
     if of is ApprovalAnswered and "approved" not in fields:
         of = ApprovalAsked
-    given = {attribute: fields[name] for attribute, name in _NAMES[of] if name in fields}
+    given = {attribute: fields[name] for name, attribute in _NAMES[of].items() if name in fields}
     if message is not None and "message" in of._fields:
         given["message"] = message
     if "usage" in given:

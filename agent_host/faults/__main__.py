@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from agent_host.faults.crash_run import NotReached
 from agent_host.faults.faults import (
     CrashArguments,
     FailSystemCall,
@@ -23,7 +24,6 @@ from agent_host.faults.faults import (
     KillDuringRecovery,
     KillHelpers,
     NoFault,
-    NotReached,
     Race,
     every_system_call,
     run_through,

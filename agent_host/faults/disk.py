@@ -131,10 +131,10 @@ class SimulatedDisk(Disk):
             entry = self._names.get(path)
             if entry is None:
                 return None
-            private = {"foreign": False, "exposed": False, "readable": False}
+            is_private = (False, False, False)
             if isinstance(entry, Directory):
-                return FileStatus("directory", 0, 0.0, 2, **private)
-            return FileStatus("file", len(entry.now), entry.modified, 1, **private)
+                return FileStatus("directory", 0, 0.0, 2, *is_private)
+            return FileStatus("file", len(entry.now), entry.modified, 1, *is_private)
 
     def names(self, path: str) -> list[str]:
         """See Disk."""

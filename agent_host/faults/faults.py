@@ -27,29 +27,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from agent_host.faults.crash_run import KILLED, Count, CrashRun, Ended, NotReached, count, growth, idle_helpers
-from agent_host.faults.scenarios import Brief, Effects, RunOutcome, Scenario
+from agent_host.faults.scenarios import Brief, Effects, Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from agent_host.faults.crash_run import StartedProcess
-
-__all__ = [
-    "CrashArguments",
-    "CrashRun",
-    "Ended",
-    "Fault",
-    "KillAfterRecord",
-    "KillAtInstant",
-    "KillDuringRecovery",
-    "KillHelpers",
-    "NoFault",
-    "NotReached",
-    "Race",
-    "RunOutcome",
-    "Scenario",
-    "run_through",
-]
 
 _HELD = 75
 _UNUSABLE = 2

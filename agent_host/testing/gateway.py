@@ -155,10 +155,13 @@ class MockGateway(MockServer):
         )
         self._records[number] = record
         where = f"request {number} (session {view.session})"
-        try:
-            chosen = self._turns.choose(view)
-        except OffTheEnd as error:
-            raise _Refusal(400, f"{where}: {error}") from None
+        chosen = self._turns.choose(view)
+        if chosen is None:
+            raise _Refusal(
+                400,
+                f"{where}: the script has no answer left: it has {self._turns.count} by position, answer "
+                f"{view.position + 1} is asked for, and no 'when' matches",
+            )
         self._records[number] = replace(record, turn=chosen.number)
         turn = fill(chosen, {**self._script.variables, "turn": str(view.turn_index)})
         misses = [(condition.key, condition.miss(view)) for condition in turn.expect]
@@ -304,10 +307,6 @@ async def _answer(turn: Turn, dialect: MockDialect, view: RequestView, reply: Re
 _MAX_SESSIONS = 10_000
 
 
-class OffTheEnd(LookupError):
-    """The script has no turn for the request; the text says which one was wanted."""
-
-
 class TurnChooser:
     """Chooses by the last message first, then by position.
 
@@ -334,9 +333,14 @@ class TurnChooser:
             self._by_position.append(failing)
         self._served: OrderedDict[str, Counter[int]] = OrderedDict()
 
-    def choose(self, view: RequestView) -> Turn:
-        """The turn for a request. Nothing is counted yet: see `count_served`. Raises OffTheEnd if no turn with
-        conditions matches and the position is beyond the last one."""
+    @property
+    def count(self) -> int:
+        """The number of positions that have an answer."""
+        return len(self._by_position)
+
+    def choose(self, view: RequestView) -> Turn | None:
+        """The turn for a request; None if no turn with conditions matches and the position is beyond the last one.
+        Nothing is counted yet: see `count_served`."""
         counts: Mapping[int, int] = self._served.get(view.session, {})
         variables = {**self._variables, "turn": str(view.turn_index)}
         for turn in self._conditional:
@@ -348,10 +352,7 @@ class TurnChooser:
             for turn in self._by_position[view.position]:
                 if _is_left(turn, counts):
                     return turn
-        raise OffTheEnd(
-            f"the script has no answer left: it has {len(self._by_position)} by position, answer "
-            f"{view.position + 1} is asked for, and no 'when' matches"
-        )
+        return None
 
     def count_served(self, turn: Turn, session: str) -> None:
         """Count one use of `turn`. The counts of the sessions used longest ago are dropped beyond 10,000 sessions."""

@@ -286,8 +286,7 @@ class Script:
         placeholders are checked too (see `with_variables`). Raises ScriptError if the file cannot be read, or is not a
         valid script."""
         name = os.fspath(path)
-        file = read_file(name)
-        script = cls.from_turns(file.turns, variables=file.variables, name=name, count_tokens=file.count_tokens)
+        script = cls.from_turns(**_read_file(name), name=name)
         return script if variables is None else script.with_variables(variables)
 
     @classmethod
@@ -449,18 +448,16 @@ def read_turn(number: int, raw: Any) -> Turn:
 # Script files: TOML with `count_tokens`, `[vars]` and `[[turn]]`, or JSON lines with one turn a line.
 
 _FILE_KEYS = ("count_tokens", "turn", "vars")
+_FILE_FORMS = (
+    ("vars", dict, "a table: write [vars]"),
+    ("turn", list, "an array of tables: write [[turn]]"),
+    ("count_tokens", bool, "true or false"),
+)
 
 
-class ScriptFile(NamedTuple):
-    """A script file; variables and turns are not yet checked."""
-
-    variables: Mapping[str, Any]
-    turns: Sequence[Mapping[str, Any]]
-    count_tokens: bool = False
-
-
-def read_file(path: str) -> ScriptFile:
-    """The content of a script file. Raises ScriptError if it cannot be read or is not well-formed."""
+def _read_file(path: str) -> dict[str, Any]:
+    """The content of a script file as `Script.from_turns` takes it. Raises ScriptError if it cannot be read or is not
+    well-formed."""
     readers = {".toml": _read_toml, ".jsonl": _read_json_lines}
     suffix = next((suffix for suffix in readers if path.endswith(suffix)), None)
     if suffix is None:
@@ -475,7 +472,7 @@ def read_file(path: str) -> ScriptFile:
     return readers[suffix](path, text)
 
 
-def _read_toml(path: str, text: str) -> ScriptFile:
+def _read_toml(path: str, text: str) -> dict[str, Any]:
     import tomllib  # the parser is for this moment only
 
     try:
@@ -485,18 +482,14 @@ def _read_toml(path: str, text: str) -> ScriptFile:
     for key in document:
         if key not in _FILE_KEYS:
             raise ScriptError(f"{path}: key {key!r} {unknown_key(key, _FILE_KEYS)}")
-    variables, turns = document.get("vars", {}), document.get("turn", [])
-    if not isinstance(variables, dict):
-        raise ScriptError(f"{path}: key 'vars' must be a table: write [vars]")
-    if not isinstance(turns, list):
-        raise ScriptError(f"{path}: key 'turn' must be an array of tables: write [[turn]]")
-    count_tokens = document.get("count_tokens", False)
-    if not isinstance(count_tokens, bool):
-        raise ScriptError(f"{path}: key 'count_tokens' must be true or false")
-    return ScriptFile(variables, turns, count_tokens)
+    for key, kind, form in _FILE_FORMS:
+        if not isinstance(document.get(key, kind()), kind):
+            raise ScriptError(f"{path}: key {key!r} must be {form}")
+    turns, variables = document.get("turn", []), document.get("vars", {})
+    return {"turns": turns, "variables": variables, "count_tokens": document.get("count_tokens", False)}
 
 
-def _read_json_lines(path: str, text: str) -> ScriptFile:
+def _read_json_lines(path: str, text: str) -> dict[str, Any]:
     variables: dict[str, Any] = {}
     turns: list[Mapping[str, Any]] = []
     # Not str.splitlines: that splits at U+2028 too, which JSON allows inside a string.
@@ -513,4 +506,4 @@ def _read_json_lines(path: str, text: str) -> ScriptFile:
             variables = value["vars"]
         else:
             turns.append(value)
-    return ScriptFile(variables, turns)
+    return {"turns": turns, "variables": variables}

@@ -154,21 +154,18 @@ def names_in(value: object) -> Iterator[str]:
 def fill(value: T, variables: Mapping[str, str]) -> T:
     """`value` with its placeholders filled. Table keys and compiled patterns stay as they are. Raises KeyError for a
     placeholder whose name is not in `variables`."""
-    return cast("T", _fill(value, variables))
-
-
-def _fill(value: Any, variables: Mapping[str, str]) -> Any:
+    filled: Any = value
     if isinstance(value, str):
-        if "$" not in value:
-            return value
-        return _PLACEHOLDER.sub(lambda match: variables[match[1]] if match[1] else "${", value)
-    if isinstance(value, Mapping):
-        return {key: _fill(part, variables) for key, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(_fill(part, variables) for part in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: _fill(getattr(value, field.name), variables) for field in fields(value)})
-    return value
+        if "$" in value:
+            filled = _PLACEHOLDER.sub(lambda match: variables[match[1]] if match[1] else "${", value)
+    elif isinstance(value, Mapping):
+        filled = {key: fill(part, variables) for key, part in value.items()}
+    elif isinstance(value, (tuple, list)):
+        filled = type(value)(fill(part, variables) for part in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        changes = {field.name: fill(getattr(value, field.name), variables) for field in fields(value)}
+        filled = replace(value, **changes)
+    return cast("T", filled)
 
 
 def _parts(value: object) -> Iterator[object]:

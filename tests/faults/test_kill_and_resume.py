@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.faults.__main__ import HELPER_SEEDS, RACES, RANDOM_SEEDS, RECOVERIES
-from agent_host.faults.crash_run import CrashRun
+from agent_host.faults.crash_run import CrashRun, NotReached
 from agent_host.faults.faults import (
     KillAfterRecord,
     KillAtInstant,
     KillDuringRecovery,
     KillHelpers,
     NoFault,
-    NotReached,
 )
 from agent_host.faults.scenarios import (
     BackgroundScenario,
