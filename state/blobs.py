@@ -102,10 +102,8 @@ class BlobFolder:
 
     def put(self, *contents: bytes, limited: bool = True) -> None:
         """Keep each of `contents` under its SHA-256, durable on return; what is there already is not written again.
-
         Raises StorageLimit, before anything is written, when it is `limited` and the folder may not hold all of them;
-        OSError.
-        """
+        OSError."""
         new = {name: data for data in contents if (name := sha256_hex(data)) not in self.durable}
         if not new:
             return
@@ -128,8 +126,7 @@ class BlobFolder:
     def share(self, pieces: Iterable[bytes], path: str) -> tuple[str, int]:
         """Keep a content that comes in `pieces`, not durably, with `path` as a second name for the same file, and
         return its SHA-256 and its size. `path` is replaced atomically; where the file system knows no second names it
-        gets a copy. Raises StorageLimit, OSError, and what `pieces` raise.
-        """
+        gets a copy. Raises StorageLimit, OSError, and what `pieces` raise."""
         with self._guard:  # what is there is listed before there is anything temporary
             room = self.limit_bytes - self.total_bytes
         if self._disk.status(os.path.dirname(self._directory)) is None:
@@ -293,11 +290,9 @@ _MAX_INLINE_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class SnapshotThread:
-    """The messages of one snapshot and what they name; another thread may write it while the session goes on.
-
-    `thread` are the whole messages, `inline` what stands in the journal alone, `short` the messages that stand
-    shortened in the snapshot, by their place; those before `examined` are known.
-    """
+    """The messages of one snapshot and what they name; another thread may write it while the session goes on. `thread`
+    are the whole messages, `inline` what stands in the journal alone, `short` the messages that stand shortened in the
+    snapshot, by their place; those before `examined` are known."""
 
     blobs: BlobFolder
     thread: list[bytes]

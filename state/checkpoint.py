@@ -526,11 +526,9 @@ class CallOutcome(Enum):
 
 
 def judge(call: OpenCall, *, same_boot: bool) -> ResumeVerdict:
-    """The verdict on `call`. `same_boot`: the machine has been up since the call's step was recorded.
-
-    Start records are written and not synced, so a missing one proves that the call did not start only while the
-    machine was up; that of a gated call is synced and always proves it.
-    """
+    """The verdict on `call`. `same_boot`: the machine has been up since the call's step was recorded. Start records are
+    written and not synced, so a missing one proves that the call did not start only while the machine was up; that of a
+    gated call is synced and always proves it."""
     if call.result is not None:
         return ResumeVerdict.REUSE
     if not call.side_effects or (not call.started and (same_boot or call.gated)):
@@ -540,11 +538,9 @@ def judge(call: OpenCall, *, same_boot: bool) -> ResumeVerdict:
 
 
 def compare(calls: Sequence[OpenCall], found: Mapping[str, str | None], *, same_boot: bool) -> dict[str, CallOutcome]:
-    """Find the outcome of each of an open step's `calls` that is to be compared, by its id.
-
-    `found` has for each of their paths the hash of what is there: None for no file, anything that is no hash for what
-    cannot be read. All calls on a path are looked at together, since the file at the end of one is what the next finds.
-    """
+    """Find the outcome of each of an open step's `calls` that is to be compared, by its id. `found` has for each of
+    their paths the hash of what is there: None for no file, anything that is no hash for what cannot be read. All calls
+    on a path are looked at together, since the file at the end of one is what the next finds."""
     on_path: dict[str, list[_FileChange]] = {}
     for call in calls:
         for path, change in _changes(call):
@@ -592,11 +588,9 @@ def _both(one: CallOutcome, other: CallOutcome) -> CallOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Calls on one path, in call order, and by their ids those that are `asked` about.
-
-    Calls on one path run in call order, so of those asked about some first ones took effect and the others did not. One
-    that failed without a result on record counts with those behind it: what it was to leave is gone either way.
-    """
+    """Calls on one path, in call order, and by their ids those that are `asked` about. Calls on one path run in call
+    order, so of those asked about some first ones took effect and the others did not. One that failed without a result
+    on record counts with those behind it: what it was to leave is gone either way."""
 
     changes: Sequence[_FileChange]
     asked: Mapping[str, _FileChange]

@@ -299,10 +299,8 @@ def write_new(disk: Disk, path: str, chunks: Iterable[bytes], *, durable: bool =
 
 def replace_atomically(disk: Disk, path: str, chunks: Iterable[bytes]) -> int:
     """Put `chunks` at `path` so that a reader or a crash sees all of the old or all of the new, and return the size.
-
-    Durable on return: temporary file in the same directory, sync, rename, sync of the directory (AH 9.3).
-    Raises OSError.
-    """
+    Durable on return: temporary file in the same directory, sync, rename, sync of the directory (AH 9.3). Raises
+    OSError."""
     size = write_new(disk, path + TEMPORARY, chunks)
     put_in_place(disk, path + TEMPORARY, path)
     disk.sync_directory(os.path.dirname(path))

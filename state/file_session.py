@@ -337,10 +337,8 @@ class FileSession:
 
     def _take_over(self, found: LoadedFiles) -> None:
         """Put what the last process left into files of our own: it may have died of a disk that failed to sync it, and
-        syncing the same file again would then report success for pages that are gone.
-
-        What is damaged, or was whole once, is put aside first. Raises Damaged when it is damage.
-        """
+        syncing the same file again would then report success for pages that are gone. What is damaged, or was whole
+        once, is put aside first. Raises Damaged when it is damage."""
         if found.state is None:
             raise _move_aside(self._storage, found)
         self._kept.take_over(found.inline, found.short, found.in_snapshot, found.lost, self.state.first_version_blobs())
@@ -481,11 +479,9 @@ class FileSession:
         self._room.refuse(size)
 
     def _put_snapshot(self, snapshot: EncodedSnapshot) -> bool:
-        """Put a snapshot in place of the one that is there; whether there is a second copy. Raises OSError.
-
-        The journal can do without a small snapshot. A copy of a large one takes the place of the one before, which may
-        be what the state was read from: so it comes first.
-        """
+        """Put a snapshot in place of the one that is there; whether there is a second copy. Raises OSError. The journal
+        can do without a small snapshot. A copy of a large one takes the place of the one before, which may be what the
+        state was read from: so it comes first."""
         disk, paths = self._storage.disk, self._storage.paths
         is_copied = False
         if not part_in_opening(snapshot):

@@ -161,11 +161,9 @@ def _whole_records_after(data: bytes, at: int) -> Iterator[JournalLine]:
 
 
 class JournalFile:
-    """An open journal. After any failed write it is `broken` and stays so: the store starts a fresh one.
-
-    An fsync that failed once may report success the next time although the pages are gone, so a descriptor that
-    failed is never trusted again.
-    """
+    """An open journal. After any failed write it is `broken` and stays so: the store starts a fresh one. An fsync that
+    failed once may report success the next time although the pages are gone, so a descriptor that failed is never
+    trusted again."""
 
     def __init__(self, disk: Disk, path: str, fd: int, next_seq: int) -> None:
         self._disk = disk

@@ -70,10 +70,7 @@ def hold(state_dir: str, key: str) -> Lock:
 
 def read_result(state_dir: str, session_id: str) -> dict[str, Any] | None:
     """Return the result of a session that ended, from `result.json` or, after a prune, from the stub; None if there is
-    neither.
-
-    Raises InvalidSessionId, and Damaged for one that is there and cannot be read: the session was begun.
-    """
+    neither. Raises InvalidSessionId, and Damaged for one that is there and cannot be read: the session was begun."""
     paths = SessionPaths(state_dir, session_id)
     kept = _read(paths.result)
     return _read(paths.stub) if kept is None else kept

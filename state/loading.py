@@ -248,11 +248,9 @@ def _judge_end(disk: Disk, found: LoadedFiles) -> None:
 
 
 def _lost_with_power(disk: Disk, state: Checkpoint, content: JournalContent) -> bool:
-    """True when the break can be what a machine's sudden end made of records that were not synced yet.
-
-    They may reach the disk in any order. It takes another boot than that of the process that began the journal, and no
-    record behind the break that was written when what is broken had been synced already.
-    """
+    """True when the break can be what a machine's sudden end made of records that were not synced yet. They may reach
+    the disk in any order. It takes another boot than that of the process that began the journal, and no record behind
+    the break that was written when what is broken had been synced already."""
     boot = fields_of_line(content.records[0]).get("boot")
     if boot is not None and boot == disk.boot_id():
         return False

@@ -123,10 +123,8 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
         return held
 
     def remove(self, row: Stored) -> bool:
-        """Remove a session with all that is its own; False when it is held, or has changed since `row` was made.
-
-        Raises OSError, or WriteFailed when its lock cannot be taken; what is left then is left to the next time.
-        """
+        """Remove a session with all that is its own; False when it is held, or has changed since `row` was made. Raises
+        OSError, or WriteFailed when its lock cannot be taken; what is left then is left to the next time."""
         session_id = row.session_id
         with self._lock(session_id) as held:
             if not held or self._look(session_id, self._parts(session_id), held=True) != row:

@@ -462,10 +462,8 @@ def _message_shape(kind: str) -> tuple[MessageShape | None, bool]:
 
 
 def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) -> list[str]:
-    """Problems of a record of the journal, one line for each; none for a kind that is not known here.
-
-    `fields` are those without what is the store's own (`state.journal.KIND` and its like).
-    """
+    """Problems of a record of the journal, one line for each; none for a kind that is not known here. `fields` are
+    those without what is the store's own (`state.journal.KIND` and its like)."""
     shape = _record_shape(kind)
     if shape is None:
         return []

@@ -388,11 +388,8 @@ EXTREMES: Final[dict[str, PowerLossOutcome]] = {
 
 @dataclass(slots=True)
 class FileWrite:
-    """One write of `data` at `offset` of a file.
-
-    `durable`: a sync has covered it. `lost`: a sync that failed has, so no later one will: the kernel took it for
-    written, and only the disk knows whether it was.
-    """
+    """One write of `data` at `offset` of a file. `durable`: a sync has covered it. `lost`: a sync that failed has, so
+    no later one will: the kernel took it for written, and only the disk knows whether it was."""
 
     number: int
     offset: int

@@ -40,11 +40,9 @@ diff --git a/settings.ini b/settings.ini
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The leftovers of a session that has ended.
-
-    `result` is its result.json, `history` the messages of its whole thread, `events` its run log, `text` what the
-    process that reported the end wrote to stdout, `patch` what it showed as changed (None with `--output json`).
-    """
+    """The leftovers of a session that has ended. `result` is its result.json, `history` the messages of its whole
+    thread, `events` its run log, `text` what the process that reported the end wrote to stdout, `patch` what it showed
+    as changed (None with `--output json`)."""
 
     workspace: Path
     result: Mapping[str, Any]

@@ -40,11 +40,9 @@ _MAX_RECORDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A record of one request. Times are of `time.monotonic_ns`; the answer's are 0 until it has come to that.
-
-    `number` counts from 1. `session`, `model`, `message_count` and `turn` (the script's turn number) are None when the
-    request was refused before they were known; `body` is None unless bodies are kept.
-    """
+    """A record of one request. Times are of `time.monotonic_ns`; the answer's are 0 until it has come to that. `number`
+    counts from 1. `session`, `model`, `message_count` and `turn` (the script's turn number) are None when the request
+    was refused before they were known; `body` is None unless bodies are kept."""
 
     number: int
     path: str
@@ -72,12 +70,9 @@ class _Refusal(Exception):
 
 
 class MockGateway(MockServer):
-    """Serves one script to any number of sessions at once.
-
-    `variables` are values of placeholders, over those that the script defines; ScriptError is raised if one has none.
-    `keep_bodies` keeps each request's body in its record; a long thread is sent again and again. `on_failure` is called
-    with each entry of `failures` as it comes.
-    """
+    """Serves one script to any number of sessions at once. `variables` are values of placeholders, over those that the
+    script defines; ScriptError is raised if one has none. `keep_bodies` keeps each request's body in its record; a long
+    thread is sent again and again. `on_failure` is called with each entry of `failures` as it comes."""
 
     def __init__(
         self,
@@ -99,11 +94,9 @@ class MockGateway(MockServer):
 
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
-        """The requests in order of arrival, those under way included; the last 10,000. Any thread may ask.
-
-        Status and times of an answer are noted after its last byte has been sent, so that a client in another thread
-        may have read it all a moment before they can be seen here.
-        """
+        """The requests in order of arrival, those under way included; the last 10,000. Any thread may ask. Status and
+        times of an answer are noted after its last byte has been sent, so that a client in another thread may have read
+        it all a moment before they can be seen here."""
         return tuple(self._records.values())
 
     @property
@@ -308,11 +301,9 @@ _MAX_SESSIONS = 10_000
 
 
 class TurnChooser:
-    """Chooses by the last message first, then by position.
-
-    The only state is how often turns with a limit have been served, per session, so a request that is sent again,
-    by the same process or the next, gets the same answer again.
-    """
+    """Chooses by the last message first, then by position. The only state is how often turns with a limit have been
+    served, per session, so a request that is sent again, by the same process or the next, gets the same answer
+    again."""
 
     def __init__(self, script: Script) -> None:
         self._variables = script.variables

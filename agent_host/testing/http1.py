@@ -26,10 +26,8 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request, read to its end. Header names are in lower case; times are of `time.monotonic_ns`.
-
-    `body` is None when the client sent more than the server takes; `body_bytes` is the full count all the same.
-    """
+    """One request, read to its end. Header names are in lower case; times are of `time.monotonic_ns`. `body` is None
+    when the client sent more than the server takes; `body_bytes` is the full count all the same."""
 
     method: str
     path: str
@@ -68,11 +66,9 @@ class Reply:
         pause_s: float = 0,
         complete: bool = True,
     ) -> None:
-        """Send `pieces`, each as an HTTP chunk of its own unless `headers` give a content-length.
-
-        They go out in one write, or with `apart` in one write each, `pause_s` before each. When not `complete`, the
-        connection closes where the next piece would have come.
-        """
+        """Send `pieces`, each as an HTTP chunk of its own unless `headers` give a content-length. They go out in one
+        write, or with `apart` in one write each, `pause_s` before each. When not `complete`, the connection closes
+        where the next piece would have come."""
         self.status = status
         head = self._protocol.send(h11.Response(status_code=status, headers=list(headers.items()))) or b""
         chunks = (self._protocol.send(h11.Data(data=piece)) or b"" for piece in pieces if piece and not self._head_only)

@@ -92,12 +92,9 @@ _OWN = re.compile(r"[a-z]+_(\d+)_\d+(?:_(\d+))?(?:_t([0-9a-f]{4})([0-9a-f]{12}))
 
 
 def tool_id(view: RequestView, call: int, *, takes_position: bool, mark: str = "", prefix: str = "toolu") -> str:
-    """An id for the tool call with index `call` in the answer to `view`, unique in its conversation.
-
-    It carries how far the conversation has come, for `progress` to read: `toolu_{turn_index}_{call}`, and after that
-    the position of the next answer where turns with `when` have made it lag behind. `mark` is what it ends with
-    (`mark_of`).
-    """
+    """An id for the tool call with index `call` in the answer to `view`, unique in its conversation. It carries how far
+    the conversation has come, for `progress` to read: `toolu_{turn_index}_{call}`, and after that the position of the
+    next answer where turns with `when` have made it lag behind. `mark` is what it ends with (`mark_of`)."""
     next_position = view.position + takes_position
     plain = f"{prefix}_{view.turn_index}_{call}"
     return (plain if next_position == view.turn_index + 1 else f"{plain}_{next_position}") + mark
