@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from config.lean_typing import NamedTuple
 from state import locations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from state.locations import SessionPaths
 
-    Beside = Callable[[Callable[[], None]], "BackgroundJob"]
+    Beside = Callable[[Callable[[], None]], "ThreadJob"]
     """Starts a function beside the caller, who waits for it before all ends."""
 
 if sys.platform == "win32":
@@ -57,20 +57,6 @@ class FileStatus(NamedTuple):
     foreign: bool
     exposed: bool
     readable: bool
-
-
-class Lock(Protocol):
-    """A held lock."""
-
-    def still_held(self) -> bool:
-        """True if the lock's file is still the one under its name; otherwise another process may hold a lock there.
-        Raises OSError."""
-        ...
-
-    def release(self, *, remove: bool, untouched: bool = False) -> None:
-        """Let go; `remove` takes its file away too, `untouched` leaves the file as it was before the lock was taken.
-        Never raises: a file that cannot be taken away stays."""
-        ...
 
 
 class Disk:
@@ -176,7 +162,7 @@ class Disk:
         finally:
             os.close(fd)
 
-    def lock(self, path: str, session_id: str) -> Lock:
+    def lock(self, path: str, session_id: str) -> SessionLock:
         """The lock at `path`. Raises SessionLocked, WriteFailed."""
         return SessionLock.acquire(path, session_id)
 
@@ -211,20 +197,8 @@ def boot_id() -> str | None:
     return found.strip() or None
 
 
-class BackgroundJob(Protocol):
-    """Work that has been started."""
-
-    def done(self) -> bool:
-        """True if the work is over, well or not. Never waits."""
-        ...
-
-    def wait(self) -> None:
-        """Return when the work is over. Raises what it raised."""
-        ...
-
-
 class ThreadJob:
-    """A job in a thread of its own. Where the system gives no further thread, the work is done before this returns."""
+    """Work in a thread of its own. Where the system gives no further thread, it is done before this returns."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -237,11 +211,11 @@ class ThreadJob:
             self._run()
 
     def done(self) -> bool:
-        """See BackgroundJob."""
+        """True if the work is over, well or not. Never waits."""
         return self._thread is None or not self._thread.is_alive()
 
     def wait(self) -> None:
-        """See BackgroundJob."""
+        """Return when the work is over. Raises what it raised."""
         if self._thread is not None:
             self._thread.join()
         if self._raised is not None:
@@ -460,11 +434,13 @@ class SessionLock:
             os.close(fd)
 
     def still_held(self) -> bool:
-        """See Lock."""
+        """True if the lock's file is still the one under its name; otherwise another process may hold a lock there.
+        Raises OSError."""
         return self._fd >= 0 and is_named(self._fd, self._path)
 
     def release(self, *, remove: bool, untouched: bool = False) -> None:
-        """See Lock. `remove` is right only when the session is over. A file of another process under the name stays."""
+        """Let go; `remove` takes the file away too, which is right only when the session is over: one of another
+        process under that name stays. `untouched` leaves all as it was before `acquire`. Never raises."""
         if self._fd < 0:
             return
         if untouched and self._before is not None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from state.blobs import BlobFolder, SnapshotThread
     from state.checkpoint import Checkpoint
-    from state.disk import Beside, Disk, Lock
+    from state.disk import Beside, Disk, SessionLock
     from state.loading import Archived, LoadedFiles
     from state.locations import SessionPaths
     from state.records import JournalRecord
@@ -89,7 +89,7 @@ class FileSession:
     """One session, held from `create` or `claim` to `close` or `delete`. `state` is the present state: every record
     goes through `append`, which writes it and folds it over `state`."""
 
-    def __init__(self, storage: SessionStorage, lock: Lock, state: Checkpoint) -> None:
+    def __init__(self, storage: SessionStorage, lock: SessionLock, state: Checkpoint) -> None:
         self._storage = storage
         self._lock = lock
         self._journal: JournalFile | None = None
@@ -576,7 +576,7 @@ class JournalCompaction:
     def __init__(
         self,
         storage: SessionStorage,
-        lock: Lock,
+        lock: SessionLock,
         room: SnapshotRoom,
         head: bytes,
         thread: SnapshotThread,

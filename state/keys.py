@@ -26,7 +26,7 @@ from state.locations import SessionPaths, check_session_id, is_session_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from state.disk import Lock
+    from state.disk import SessionLock
 
 FOLDER = "keys"
 
@@ -58,7 +58,7 @@ def remember(state_dir: str, key: str, session_id: str) -> None:
         replace_atomically(LOCAL_DISK, path, [orjson.dumps({"sessionId": session_id})])
 
 
-def hold(state_dir: str, key: str) -> Lock:
+def hold(state_dir: str, key: str) -> SessionLock:
     """Keep every other process from beginning a session under `key`. Raises SessionLocked, WriteFailed,
     InvalidSessionId."""
     check_session_id(key)

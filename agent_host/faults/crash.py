@@ -26,14 +26,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.cli.main import main
-from state.disk import Disk
+from state.disk import Disk, SessionLock
 from state.errors import WriteFailed
 from state.journal import JournalFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state.disk import Lock
 
 CODES: Final = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EROFS", "EDQUOT") if hasattr(errno, name)}
 
@@ -142,7 +141,7 @@ class FailingDisk(Disk):
         """See Disk."""
         return self._disk.is_named(fd, path)
 
-    def lock(self, path: str, session_id: str) -> Lock:
+    def lock(self, path: str, session_id: str) -> SessionLock:
         """See Disk. A failing one raises WriteFailed, as the real one does."""
         failure = self.calls.begin(f"lock({path})")
         if failure is not None:
@@ -177,20 +176,20 @@ for _name in ("read", "status", "names", "holder"):
     setattr(FailingDisk, _name, _counted(_name, reads=True))
 
 
-class _CountedLock:
+class _CountedLock(SessionLock):
     """A lock whose release is a call of its disk: killed before it, the process leaves the lock's file."""
 
-    def __init__(self, lock: Lock, calls: Calls, path: str) -> None:
+    def __init__(self, lock: SessionLock, calls: Calls, path: str) -> None:
         self._lock = lock
         self._calls = calls
         self._path = path
 
     def still_held(self) -> bool:
-        """See state.disk.Lock."""
+        """See SessionLock."""
         return self._lock.still_held()
 
     def release(self, *, remove: bool, untouched: bool = False) -> None:
-        """See state.disk.Lock. One that fails keeps the file and lets go of the lock."""
+        """See SessionLock. One that fails keeps the file and lets go of the lock."""
         failure = self._calls.begin(f"release({self._path}, remove={remove})")
         self._lock.release(remove=remove and failure is None, untouched=untouched)
         self._calls.end()

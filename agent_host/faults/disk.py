@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from agent_host.faults.crash import NO_FAULTS, Calls, Faults
-from state.disk import Disk, FileStatus
+from state.disk import Disk, FileStatus, SessionLock
 from state.errors import SessionLocked, WriteFailed
 
 if TYPE_CHECKING:
@@ -274,17 +274,17 @@ class SimulatedDisk(Disk):
             raise _error(errno.ENOENT, path)
 
 
-class _SimulatedLock:
+class _SimulatedLock(SessionLock):
     def __init__(self, disk: SimulatedDisk, path: str) -> None:
         self._disk: SimulatedDisk | None = disk
         self._path = path
 
     def still_held(self) -> bool:
-        """See state.disk.Lock."""
+        """See SessionLock."""
         return self._disk is not None and self._disk.status(self._path) is not None
 
     def release(self, *, remove: bool, untouched: bool = False) -> None:  # noqa: ARG002  its file holds nothing
-        """See state.disk.Lock."""
+        """See SessionLock."""
         disk, self._disk = self._disk, None
         if disk is not None:
             disk._release(self._path, remove=remove)  # noqa: SLF001  the other half of the disk's lock

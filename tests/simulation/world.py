@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.host.environment import Surroundings
 from agent_host.ids import Outside
+from state.disk import ThreadJob
 from tool_runtime.output.artifacts import SpillRoom
 from tool_runtime.processes.command import Captured
 from tool_runtime.processes.guard import NOBODY
@@ -175,8 +176,8 @@ class _ScriptedCommand:
         return ()
 
 
-class _Done:
-    """A BackgroundJob that was done as it began."""
+class _Done(ThreadJob):
+    """A job that was done as it began."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         work()

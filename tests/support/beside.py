@@ -4,36 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from state.disk import ThreadJob
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Later:
-    """A `state.disk.BackgroundJob` that is done after it was asked for more than `times` times, or waited for.
+class Later(ThreadJob):
+    """A job that is done after it was asked for more than `times` times, or waited for.
 
     As it is, it is done at once: a compaction ends with the sync that begins it.
     """
 
     def __init__(self, work: Callable[[], None], times: int = 0) -> None:
-        self._work: Callable[[], None] | None = work
+        self._left: Callable[[], None] | None = work
         self._times = times
         self._raised: BaseException | None = None
 
     def done(self) -> bool:
-        """See Job."""
+        """See ThreadJob."""
         self._times -= 1
         if self._times < 0:
             self._do()
-        return self._work is None
+        return self._left is None
 
     def wait(self) -> None:
-        """See Job."""
+        """See ThreadJob."""
         self._do()
         if self._raised is not None:
             raise self._raised
 
     def _do(self) -> None:
-        work, self._work = self._work, None
+        work, self._left = self._left, None
         if work is not None:
             try:
                 work()
