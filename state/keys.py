@@ -53,9 +53,7 @@ def session_of(state_dir: str, key: str) -> str:
 def remember(state_dir: str, key: str, session_id: str) -> None:
     """Have `key` stand for `session_id`; durable on return. Raises InvalidSessionId, WriteFailed."""
     path = _path(state_dir, key)
-    with translate_errors("keeping the session's id"):
-        make_durable_dir(LOCAL_DISK, os.path.dirname(path), within=state_dir)
-        replace_atomically(LOCAL_DISK, path, [orjson.dumps({"sessionId": session_id})])
+    keep_json(state_dir, path, {"sessionId": session_id}, doing="keeping the session's id")
 
 
 def hold(state_dir: str, key: str) -> SessionLock:
@@ -186,6 +184,15 @@ def read_json(path: str, most: int) -> Any:
         return None
 
 
+def keep_json(state_dir: str, path: str, value: Any, *, doing: str, is_there: bool = False) -> None:
+    """Put a small file of a state directory in place, which must be there already if `is_there`; durable on return.
+    Raises WriteFailed, with `doing` as what failed."""
+    content = orjson.dumps(value)
+    with translate_errors(doing):
+        make_durable_dir(LOCAL_DISK, os.path.dirname(path), within=state_dir, is_there=is_there)
+        replace_atomically(LOCAL_DISK, path, [content])
+
+
 class KeptRows:
     """The rows of one file, {`section`: {key: row}}, of which the `most` newest are kept. `doing` says in errors what
     is kept."""
@@ -209,10 +216,7 @@ class KeptRows:
         rows = self.rows()
         rows.pop(key, None)
         newest = list(rows.items())[-(self._most - 1) :]
-        content = orjson.dumps({self._section: {**dict(newest), key: row}})
-        with translate_errors(self._doing):
-            make_durable_dir(LOCAL_DISK, self._state_dir, within=self._state_dir)
-            replace_atomically(LOCAL_DISK, self._path, [content])
+        keep_json(self._state_dir, self._path, {self._section: {**dict(newest), key: row}}, doing=self._doing)
 
 
 def _is_fresh(row: Mapping[str, Any], now: float, good_for_s: float) -> bool:

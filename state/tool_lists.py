@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from config.shapes import ANYTHING, TEXT, ListOf, MapOf, Nullable, Record
-from state.disk import LOCAL_DISK, make_durable_dir, replace_atomically
-from state.errors import WriteFailed, translate_errors
-from state.keys import read_json
+from state.errors import WriteFailed
+from state.keys import keep_json, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,7 +66,7 @@ class ToolLists:
             return
         with contextlib.suppress(WriteFailed):
             if self.read(sha256) is None:
-                self._write(self._list(sha256), raw)
+                self._write(self._list(sha256), orjson.Fragment(raw))
             about = self._about()
             if about.get("newest") != sha256:
                 self._say({**about, "newest": sha256})
@@ -105,12 +104,10 @@ class ToolLists:
         return about if about.get("source") == self._source else {}
 
     def _say(self, about: Mapping[str, Any]) -> None:
-        self._write(os.path.join(self._folder, _ABOUT), orjson.dumps({**about, "source": self._source}))
+        self._write(os.path.join(self._folder, _ABOUT), {**about, "source": self._source})
 
-    def _write(self, path: str, content: bytes) -> None:
-        with translate_errors("keeping a list of tools"):
-            make_durable_dir(LOCAL_DISK, self._folder, within=self._state_dir, is_there=True)
-            replace_atomically(LOCAL_DISK, path, [content])
+    def _write(self, path: str, value: Any) -> None:
+        keep_json(self._state_dir, path, value, doing="keeping a list of tools", is_there=True)
 
     def _prune(self) -> None:
         """Let go of the oldest lists, but for those that are named."""
@@ -188,10 +185,8 @@ class ApprovedTools:
     def approve(self, name: str, identity: str) -> None:
         """Have the tool approved as it is, and no longer as it was; durable on return. Raises WriteFailed."""
         tools = {**self._tools(), name: identity}
-        with translate_errors("keeping the approval of a tool"):
-            make_durable_dir(LOCAL_DISK, os.path.dirname(self._path), within=self._state_dir, is_there=True)
-            content = orjson.dumps({"workspace": self._workspace, "tools": tools})
-            replace_atomically(LOCAL_DISK, self._path, [content])
+        kept = {"workspace": self._workspace, "tools": tools}
+        keep_json(self._state_dir, self._path, kept, doing="keeping the approval of a tool", is_there=True)
 
     def _tools(self) -> dict[str, str]:
         kept = read_json(self._path, 1 << 20)
