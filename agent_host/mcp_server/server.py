@@ -411,8 +411,7 @@ class Approve(Arguments):
     approval_id: Annotated[str, Field(min_length=1, max_length=128)]
     decision: Literal["approved", "denied"]
     scope: Annotated[
-        Literal["once", "task", "session"],
-        Field(description="How far it holds for the same action. Default: once"),
+        Literal["once", "task", "session"], Field(description="How far it holds for the same action. Default: once")
     ] = "once"
     reason: Annotated[str, Field(max_length=2000)] = ""
     answers: Annotated[

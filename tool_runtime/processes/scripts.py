@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from tool_runtime.files.skills import SkillIndex
 
 _MAX_PATH_CHARS: Final = 4096
-_CODES: Final = {
-    FaultKind.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST,
-    FaultKind.TOO_LARGE: ErrorCode.FILE_TOO_LARGE,
-}
+_CODES: Final = {FaultKind.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST, FaultKind.TOO_LARGE: ErrorCode.FILE_TOO_LARGE}
 """Of what cannot be run; for anything else there is no script."""
 
 

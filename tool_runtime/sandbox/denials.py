@@ -82,12 +82,7 @@ def _device(path: str) -> int:
 
 
 def denials_in(
-    output: str,
-    exit_code: int,
-    scope: CommandScope,
-    cwd: str,
-    disk: Disk,
-    closed: Callable[[], Sequence[str]] = tuple,
+    output: str, exit_code: int, scope: CommandScope, cwd: str, disk: Disk, closed: Callable[[], Sequence[str]] = tuple
 ) -> list[Denial]:
     """Return the denials of `scope` to a command in `cwd` by its output, each once, in the order of the lines; none if
     it succeeded. `closed` gives the writable directories in which the level lets nothing new be made."""
@@ -143,12 +138,7 @@ def _paths_in(line: str) -> Iterator[str]:
 
 
 def _claim(
-    line: str,
-    paths: list[str],
-    exit_code: int,
-    scope: CommandScope,
-    disk: Disk,
-    closed: Callable[[], Sequence[str]],
+    line: str, paths: list[str], exit_code: int, scope: CommandScope, disk: Disk, closed: Callable[[], Sequence[str]]
 ) -> Iterator[Denial]:
     real = [disk.real(path) for path in paths]
     if _CROSS_DEVICE.search(line):
