@@ -12,8 +12,6 @@ from agent_host.events import EventType
 from agent_host.events.emitter import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.host.environment import (
     families_of,
-    has_native,
-    has_skills,
     hidden_files,
     limits_of,
     limits_of_family,
@@ -40,6 +38,7 @@ from config.lean_typing import NamedTuple
 from policy.rules import NO_LIMITS
 from policy.rules.toolset import delegated_capabilities
 from state.locations import SessionPaths
+from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.python_tools import PythonTools
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.tool import RuntimeSettings, SandboxSettings
@@ -155,7 +154,7 @@ class Composition(NamedTuple):
         resolved, parts = self.resolved, self.parts
         providers: list[Provider] = []
         index, scripts = skill_index(resolved.workspace), None
-        if has_skills(resolved.settings):
+        if SKILLS in resolved.settings.host.toolset:
             session_id, machine = self.store.state.identity.session_id, parts.machine
             scripts = skill_scripts(
                 resolved.settings,
@@ -194,7 +193,7 @@ class Composition(NamedTuple):
             self.surroundings.outside.now,
             outputs=outputs.maker_of,
             approved=approved,
-            native=native_list(settings, self.resolved.workspace) if has_native(settings) else None,
+            native=native_list(settings, self.resolved.workspace) if NATIVE in settings.host.toolset else None,
             scripts=scripts,
             script_runs=lambda: script_runs(self.store.state),
             scoping=scoping,
@@ -270,10 +269,10 @@ def runtime_settings(
         on_output=live_output.take,
         guard_processes=guards,
         families=families_of(settings),
-        native_roots=native_roots(settings, resolved.workspace) if has_native(settings) else (),
+        native_roots=native_roots(settings, resolved.workspace) if NATIVE in settings.host.toolset else (),
         native_tls_checks=settings.native.tls_checks,
         script_timeout_s=settings.skills.script_timeout_s,
-        hidden_files=hidden_files(settings) if has_skills(settings) else (),
+        hidden_files=hidden_files(settings) if SKILLS in settings.host.toolset else (),
         max_background=settings.tools.max_background_commands,
         background_lifetime_s=settings.tools.background_lifetime_s or None,
     )

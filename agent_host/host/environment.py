@@ -26,7 +26,7 @@ from policy.rules import NativeExec, ToolLimit
 from policy.rules.toolset import only_enabled
 from state.disk import LOCAL_DISK, ThreadJob
 from state.locations import SessionPaths
-from tool_runtime.families.catalogue import FAMILIES, NATIVE, RESERVED, SKILLS, SPECS, specs_of
+from tool_runtime.families.catalogue import FAMILIES, RESERVED, SPECS, specs_of
 from tool_runtime.families.desktop import UPLOAD_ARTIFACT, upload_problem
 from tool_runtime.families.python_tools import TIMEOUT_S
 from tool_runtime.families.python_tools import PythonTool as PythonTool
@@ -184,11 +184,6 @@ def families_of(settings: Settings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(settings.host.toolset))
 
 
-def has_native(settings: Settings) -> bool:
-    """True if the native family is chosen."""
-    return NATIVE in settings.host.toolset
-
-
 def native_roots(settings: Settings, workspace: str) -> tuple[str, ...]:
     """The real paths that native tools keep to: the root directory, by default the workspace, and the additional ones.
     Raises UsageError for one that is not absolute or no directory."""
@@ -272,11 +267,6 @@ _HAS_RUN: Final = frozenset(
     {None, ErrorCode.TOOL_EXECUTION_FAILED, ErrorCode.TOOL_EXECUTION_TIMEOUT, ErrorCode.TOOL_INTERRUPTED}
 )
 """The codes of calls that had begun."""
-
-
-def has_skills(settings: Settings) -> bool:
-    """True if the skills family is chosen."""
-    return SKILLS in settings.host.toolset
 
 
 def limits_of_family(settings: Settings) -> Limits:

@@ -194,15 +194,21 @@ def _entry(tried: Tried, capability: str, tool_name: str, arguments: Mapping[str
             return None
         return {"name": capability, "allowedCommands": [one for one in programs if one not in listed], **unasked}
     if capability == Name.NETWORK_HTTP:
-        try:
-            host = host_of(str(arguments.get("url", "")))
-        except UrlProblem:
+        host = _host(arguments)
+        if host is None:
             return None
         more = [host] if host not in (known.allowed_domains or ()) else []
         return {"name": capability, "allowedDomains": more, **unasked}
     if capability in (Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE) and unasked:
         return {"name": capability, **unasked}
     return None
+
+
+def _host(arguments: Mapping[str, Any]) -> str | None:
+    try:
+        return host_of(str(arguments.get("url", "")))
+    except UrlProblem:
+        return None
 
 
 def _programs(command: str, shell: Any) -> list[str] | None:
@@ -251,10 +257,8 @@ def _entry_for_denied(item: Mapping[str, Any], workspace: str) -> dict[str, Any]
         programs = _programs(str(arguments.get("command", "")), "bash")
         return None if programs is None else {"name": capability, "allowedCommands": programs}
     if capability == Name.NETWORK_HTTP:
-        try:
-            return {"name": capability, "allowedDomains": [host_of(str(arguments.get("url", "")))]}
-        except UrlProblem:
-            return None
+        host = _host(arguments)
+        return None if host is None else {"name": capability, "allowedDomains": [host]}
     if capability in (Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE):
         path = os.path.realpath(os.path.join(workspace, str(arguments.get("path", ""))))
         is_guarded = risk_of_guarded(str(item.get("toolName", "")), capability) is not None

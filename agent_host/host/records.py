@@ -38,14 +38,11 @@ from state.locations import SessionPaths
 from state.prune import SessionPruner, Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from agent_host.redaction import Scrubber
     from agent_host.session.opening import OptionsSource, ResolvedOptions
     from agent_host.session.patches import FilePatch as FilePatch
     from agent_host.session.patches import WholePatch as WholePatch
-    from config.settings import Settings
-    from policy.bundle import RedactionRule
     from state.checkpoint import Checkpoint
 
 LATEST = "latest"
@@ -111,7 +108,15 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None, *, reads_only:
         with contextlib.suppress(UsageError):  # a key that is gone, or a provider: what is left is looked for
             settings = with_provider(settings, options.get("started", {}))
             own = own.under(settings)
-        return _scrubber_on_record(own, settings, state_dir, rules, makes_key=not reads_only).data
+        key = functools.partial(redaction_key, state_dir, makes=not reads_only)
+        redaction = Redaction(rules, key=key, detectors=settings.redaction.detectors)
+        servers: list[str] = []
+        if settings.mcp.servers:
+            from agent_host.host.mcp_servers import secret_values  # most of a start does without
+
+            servers = secret_values(settings, (), state_dir)
+        url = "" if settings.llm.gateway.startswith(MOCK_PREFIX) else settings.llm.gateway
+        return Secrets.collect(own, url, settings, redaction, servers).scrubber.data
 
     return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=model_facts(), cleaner=cleaner)
 
@@ -150,21 +155,6 @@ def read_transcript(session_id: str, state_dir: str | None = None) -> Transcript
     Raises SessionNotFound, CheckpointUnreadable, UsageError."""
     where = state_dir_from(state_dir)
     return stored_sessions(where).record(session_id_of(where, session_id)).transcript()
-
-
-def _scrubber_on_record(
-    tokens: Tokens, settings: Settings, state_dir: str, rules: Sequence[RedactionRule], *, makes_key: bool
-) -> Scrubber:
-    """Return the scrubber for a session that no process has, which takes out what it would in the session: `settings`
-    are those that it was begun with, `rules` its bundle's. Raises UsageError for settings that cannot be used."""
-    from agent_host.host.mcp_servers import secret_values  # most of a start does without
-
-    key = functools.partial(redaction_key, state_dir, makes=makes_key)
-    redaction = Redaction(rules, key=key, detectors=settings.redaction.detectors)
-    servers = secret_values(settings, (), state_dir) if settings.mcp.servers else ()
-    url = settings.llm.gateway
-    url = "" if url.startswith(MOCK_PREFIX) else url
-    return Secrets.collect(tokens, url, settings, redaction, servers).scrubber
 
 
 def own_sessions() -> Owner | None:
