@@ -239,12 +239,11 @@ class PlainConsole(Face):
     """The plain face: lines only, for screen readers, dumb terminals and people who want that. Nothing is drawn over.
 
     The terminal edits the line itself. A line that was typed after a question was shown answers it; any other is a
-    prompt. `fd_in` and `fd` are the terminal's two ends.
+    prompt.
     """
 
-    def __init__(self, *, fd_in: int = 0, fd: int = 1) -> None:
-        super().__init__(fd)
-        self._fd_in = fd_in
+    def __init__(self) -> None:
+        super().__init__(1)
         self._over = asyncio.Event()
         self._line: asyncio.Future[str | None] | None = None
         self._shown_at = float("inf")
@@ -290,7 +289,7 @@ class PlainConsole(Face):
         def hand_over(text: str | None, begun_at: float) -> None:
             self._loop.call_soon_threadsafe(self._take, text, begun_at)
 
-        threading.Thread(target=read_lines, args=(self._fd_in, hand_over), name="lines", daemon=True).start()
+        threading.Thread(target=read_lines, args=(0, hand_over), name="lines", daemon=True).start()
         await self._over.wait()
 
     def close(self) -> None:
@@ -313,7 +312,7 @@ class PlainConsole(Face):
         elif self._writer.is_idle and self._line is not None and self._shown_at == float("inf"):
             if sys.platform != "win32":
                 with contextlib.suppress(termios.error):
-                    termios.tcflush(self._fd_in, termios.TCIFLUSH)
+                    termios.tcflush(0, termios.TCIFLUSH)
             self._shown_at = time.monotonic()
 
     _on_idle = refresh

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host import FormField
+    from agent_host.host.dry_runs import Tried
     from agent_host.host.own_policy import Proposal
     from agent_host.session.reports import StoredSession
     from agent_host.session.transcript import Item, Transcript
@@ -68,7 +69,7 @@ class LocalRecords:
                 return row.session_id
         return None
 
-    def others_here(self, own: str | None = None) -> list[str]:
+    def others_here(self, own: str | None) -> list[str]:
         """A line for each session that another process has in this workspace."""
         return [
             f"another process ({row.pid}) works in this workspace too: {one_line(row.title or row.session_id, 200)}"
@@ -134,13 +135,15 @@ class LocalRecords:
 
     def allowed_models(self) -> Sequence[str]:
         """The models that the policy allows."""
-        from agent_host.host.dry_runs import policy_to_try
-
         try:
-            tried = policy_to_try(self._flags, workspace=self.workspace, state_dir=self.state_dir)
+            return self._policy().bundle.llm_policy.allowed_models
         except AgentHostError:
             return ()
-        return tried.bundle.llm_policy.allowed_models
+
+    def _policy(self) -> Tried:
+        from agent_host.host.dry_runs import policy_to_try
+
+        return policy_to_try(self._flags, workspace=self.workspace, state_dir=self.state_dir)
 
     def propose(self, session_id: str, tool: str, arguments: Mapping[str, Any]) -> Proposal | None:
         """The line that would allow this call; None if there is none to offer."""
@@ -162,11 +165,9 @@ class LocalRecords:
 
     def mcp_servers(self) -> list[str]:
         """A line for each MCP server of the configuration."""
-        from agent_host.host.dry_runs import policy_to_try
-
         settings = settings_from(self._flags, workspace=self.workspace)
         try:
-            rows = policy_to_try(self._flags, workspace=self.workspace, state_dir=self.state_dir).tools()
+            rows = self._policy().tools()
         except AgentHostError as error:
             return [str(error)]
         lines = []
@@ -174,10 +175,8 @@ class LocalRecords:
             name = str(server.get("name", ""))
             tools = [row for row in rows if row["toolName"].startswith(f"{name}/")]
             offered = sum(row["offered"] for row in tools)
-            known = (
-                f"{offered} of {len(tools)} tools offered" if tools else "its tools are listed once it was connected"
-            )
-            lines.append(one_line(f"{name}: {known}", 400))
+            known = f"{offered} of {len(tools)} tools offered"
+            lines.append(one_line(f"{name}: {known if tools else 'its tools are listed once it was connected'}", 400))
         return lines
 
     # Forms and files

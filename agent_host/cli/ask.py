@@ -134,10 +134,9 @@ class Terminal:
         _drop_typed()
         asked_at = time.monotonic()
         key: str | None = ""
-        while key is not None and key not in ("y", "yes", "n", "no"):
+        while key is not None and key.strip().lower() not in ("y", "yes", "n", "no"):
             key = await self._read_line(question_of(form), asked_at)
-            key = None if key is None else key.strip().lower()
-        if key in ("n", "no"):
+        if key is not None and key.strip().lower() in ("n", "no"):
             return ApprovalAnswer(False, "declined at the terminal")
         content: dict[str, Any] = {}
         for field in form.fields if key is not None else ():

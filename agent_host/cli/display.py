@@ -46,7 +46,9 @@ class Display:
         self._shown = _SHOWN[form]
         self._answer_only = answer_only
         out = sys.stderr if answer_only else None
-        self._text = TextOutput(out, verbose=verbose, asks=asks) if form == "text" else None
+        self.is_text = form == "text"
+        """True if a person reads along."""
+        self._text = TextOutput(out, verbose=verbose, asks=asks) if self.is_text else None
         self._progress = self._text or ProgressLines(verbose=verbose, asks=asks)
         # For a CI runner stdout is one of `cli.runner_log`, which these lines go past.
         clean = getattr(sys.stdout.buffer, "clean", None)
@@ -60,11 +62,6 @@ class Display:
         self._refused: Exception | None = None
         self.lost_file = False
         """True if a file that was asked for was not written, which was said already."""
-
-    @property
-    def is_text(self) -> bool:
-        """True if a person reads along."""
-        return self._text is not None
 
     @property
     def sinks(self) -> list[Sink]:

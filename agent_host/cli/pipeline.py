@@ -236,12 +236,9 @@ _CUT: Final = "\n\nThe rest of the summary is left out: it was too long for this
 class StepMarks:
     """A sink that has the runner fold what is printed during a step of the task. `flush` ends an open line of prose."""
 
-    def __init__(
-        self, flush: Callable[[], None], stream: TextIO | None = None, now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, flush: Callable[[], None], stream: TextIO | None = None) -> None:
         self._flush = flush
         self._stream = sys.stderr if stream is None else stream
-        self._now = now
         self._open: str | None = None
         self._is_github = bool(os.environ.get(GITHUB))
 
@@ -254,7 +251,7 @@ class StepMarks:
             if self._is_github:
                 runner_log.give_github(self._stream, "group", title)
             else:
-                runner_log.mark_gitlab_section(self._stream, "start", title, title, int(self._now()))
+                runner_log.mark_gitlab_section(self._stream, "start", title, title, int(time.time()))
         elif event.event_type in RUN_ENDS:
             self.end()
 
@@ -269,7 +266,7 @@ class StepMarks:
         if self._is_github:
             runner_log.give_github(self._stream, "endgroup")
         else:
-            runner_log.mark_gitlab_section(self._stream, "end", self._open, "", int(self._now()))
+            runner_log.mark_gitlab_section(self._stream, "end", self._open, "", int(time.time()))
         self._open = None
 
     def annotate(

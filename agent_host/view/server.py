@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import socket
 import time
@@ -148,12 +149,8 @@ class View:
     async def _session(self, request: Request) -> Response:
         session_id = request.path_params["session_id"]
 
-        def look() -> object:
-            return state_of_files(self._state_dir, session_id)
-
-        def read() -> dict[str, Any]:
-            return self._read_session(session_id)
-
+        look = functools.partial(state_of_files, self._state_dir, session_id)
+        read = functools.partial(self._read_session, session_id)
         try:
             seen = await run_in_threadpool(look)  # before it is read: what comes meanwhile is a change
             first = await run_in_threadpool(read)
