@@ -191,8 +191,7 @@ def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None
         else:
             payload["argumentsHead"], payload["itemId"] = head_of(clean), call.call_id
     if decision is not None:
-        payload["decision"] = decision.decision
-        payload["rule"] = decision.rule
+        payload["decision"], payload["rule"] = decision.decision, decision.rule
         # Policy assesses only what it wants an approval for; the rest has the risk of its kind (SK 2).
         payload["riskLevel"] = decision.risk_level or DEFAULT_RISK.get(decision.capability, "high")
     if grant is not None:
@@ -226,14 +225,8 @@ def _action(ctx: LoopContext, prepared: PreparedCall) -> str:
         raise RuntimeError("only a call that policy has judged can be approved")
     # What is written to a file may differ from call to call. What is uploaded leaves the machine: that may not.
     seen: frozenset[str | None] = spec.subjects | ({spec.content} if spec.changes_file else set())
-    return same_action(
-        call.name,
-        call.arguments,
-        facts,
-        ctx.judge.policy_identity,
-        told_by_facts=seen,
-        os=ctx.judge.environment.os_family,
-    )
+    system, policy = ctx.judge.environment.os_family, ctx.judge.policy_identity
+    return same_action(call.name, call.arguments, facts, policy, told_by_facts=seen, os=system)
 
 
 def cancel_before_start(ctx: LoopContext, prepared: PreparedCall, why: str = _NOT_STARTED) -> PreparedCall:

@@ -133,11 +133,10 @@ def state_errors_translated() -> Iterator[None]:
     except state_errors.Damaged as error:
         raise CheckpointUnreadable(_describe_damage(error)) from error
     except state_errors.StateError as error:
-        found = next(((kind, then) for one, kind, then in _TRANSLATED if isinstance(error, one)), None)
-        if found is None:
-            raise
-        kind, then = found
-        raise kind(f"{error}{then}") from error
+        for one, kind, then in _TRANSLATED:
+            if isinstance(error, one):
+                raise kind(f"{error}{then}") from error
+        raise
 
 
 _TRANSLATED: Final[tuple[tuple[type[state_errors.StateError], type[AgentHostError], str], ...]] = (

@@ -253,9 +253,8 @@ class TaskRunner:
             await self._ctx.artifacts.queue.close(within_s, resumable=resumable)
 
     def _begin(self) -> None:
-        ctx = self._ctx
-        ctx.phase.fire("start")
-        ctx.emit(EventType.TASK_STARTED, None, maxSteps=ctx.task.max_steps)
+        self._ctx.phase.fire("start")
+        self._ctx.emit(EventType.TASK_STARTED, None, maxSteps=self._ctx.task.max_steps)
         self._resumed_from_step = None
         self._run(self._drive())
 
@@ -277,11 +276,9 @@ class TaskRunner:
         if not queued:
             self._refuse_used(task_id)
         if self.is_suspended:
-            end = self.last_end
+            end, open_id = self.last_end, self._ctx.task.task_id
             if end is None or end.status != "failed":
-                raise TaskAlreadyRunning(
-                    f"task {self._ctx.task.task_id} is not over: resume the session, or cancel the task"
-                )
+                raise TaskAlreadyRunning(f"task {open_id} is not over: resume the session, or cancel the task")
             # It failed for a reason that a resume could have mended; nobody asked for one.
             self._ctx.journal.try_record(TaskEnded("failed", end.reason or "the next task was started instead"))
 
