@@ -566,29 +566,20 @@ def _literal(size: int, packed: bytes) -> Iterator[str]:
 # The door to comparing files: what a session changed, made of what is on record.
 
 
+def _sources_of(ctx: LoopContext) -> dict[str, Any]:
+    """What is on record now, as `preview` and `whole_patch` take it."""
+    state, workspace = ctx.state, ctx.judge.environment.workspace
+    found = {"versions": first_versions(state), "workspace": workspace, "former": workspaces(state)}
+    return {**found, "kept": ctx.journal.store.kept, "clean": ctx.scrubber.data}
+
+
 def whole_patch_of(ctx: LoopContext, without: Collection[str] = ()) -> WholePatch:
     """The patch of what is on record now. Takes as long as reading the files."""
-    return whole_patch(
-        first_versions(ctx.state),
-        kept=ctx.journal.store.kept,
-        clean=ctx.scrubber.data,
-        workspace=ctx.judge.environment.workspace,
-        former=workspaces(ctx.state),
-        without=without,
-    )
+    return whole_patch(**_sources_of(ctx), without=without)
 
 
 def preview_of(
     ctx: LoopContext, task_id: str | None = None, file_paths: Sequence[str] | None = None
 ) -> Callable[[], list[FilePatch]]:
     """A function for any thread that makes the preview of what is on record now; see `preview`."""
-    return functools.partial(
-        preview,
-        first_versions(ctx.state),
-        kept=ctx.journal.store.kept,
-        clean=ctx.scrubber.data,
-        workspace=ctx.judge.environment.workspace,
-        former=workspaces(ctx.state),
-        task_id=task_id,
-        file_paths=file_paths,
-    )
+    return functools.partial(preview, **_sources_of(ctx), task_id=task_id, file_paths=file_paths)

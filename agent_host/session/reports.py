@@ -174,13 +174,12 @@ def not_uploaded(ctx: LoopContext, history: dict[str, Any] | None) -> list[dict[
     nothing to say."""
     task = ctx.task
     waiting = [row for row in ctx.state.uploads.values() if row["taskId"] == task.task_id]
-    rows = [_missing(row, row["why"]) for row in task.not_uploaded] + [_missing(row, _WAITS) for row in waiting]
+    rows = []
+    for row in (*task.not_uploaded, *waiting):
+        missing = {"artifactName": row["name"], "artifactType": row["type"], "toolCallId": row["callId"]}
+        missing["message"] = row.get("why", _WAITS)
+        rows.append({**missing, "storageRef": row["ref"]} if "ref" in row else missing)
     return rows if history is None else [*rows, history]
-
-
-def _missing(row: dict[str, Any], message: str) -> dict[str, Any]:
-    fields = {"artifactName": row["name"], "artifactType": row["type"], "toolCallId": row["callId"], "message": message}
-    return {**fields, "storageRef": row["ref"]} if "ref" in row else fields
 
 
 def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | None, duration_ms: int) -> dict[str, Any]:
