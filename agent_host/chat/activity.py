@@ -24,8 +24,7 @@ from agent_host.terminal import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import ClassVar
+    from collections.abc import Iterator, Mapping
 
     from agent_host.chat.conversation import Conversation
 
@@ -140,9 +139,31 @@ class Activity:
 
     def take(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Follow an event."""
-        handler = self._HANDLERS.get(kind)
-        if handler is not None:
-            handler(self, payload)
+        call = self.calls.get(payload.get("toolCallId", ""))
+        match kind:
+            case "session_started" | "session_resumed":
+                level = (payload.get("sandbox") or {}).get("level", "none")
+                self.sandbox = self._launch_sandbox = one_line(str(level), 40)
+                self.model = one_line(str(payload.get("model", self.model)), 80)
+            case "mode_changed":
+                self.sandbox = one_line(str(payload.get("sandbox", self._launch_sandbox)), 40)
+            case "step_started":
+                self._step, self._model_since = payload["stepCount"], None
+                self._began = time.monotonic() if self._began is None else self._began
+            case "llm_request_started":
+                self.model = one_line(str(payload.get("model", "")), 80)
+                self._expected = payload.get("estimatedInputTokens", 0)
+                self._model_since = time.monotonic()
+            case "llm_request_completed":
+                self._add_usage(payload)
+            case "thinking_chunk":
+                self._add_thoughts(payload["text"])
+            case "tool_output_chunk" if call is not None:
+                call.output.add(payload["stream"], payload["text"])
+            case "approval_requested" | "approval_resolved" if call is not None:
+                call.is_asked, call.since = kind == "approval_requested", time.monotonic()
+            case "command_ended":
+                self.background.discard(str(payload.get("commandId", "")))
 
     def line(self, columns: int = 1000) -> str:
         """The step, what runs or is waited for, seconds, tokens, cost, the sandbox, background commands; what a call
@@ -182,58 +203,17 @@ class Activity:
         parts += [f"{cost:.4f} {currency}" for currency, cost in self._cost.items()]
         return ", ".join([*parts, duration(self.seconds)])
 
-    def _on_sandbox(self, payload: Mapping[str, Any]) -> None:
-        self.sandbox = self._launch_sandbox = one_line(str((payload.get("sandbox") or {}).get("level", "none")), 40)
-        self.model = one_line(str(payload.get("model", self.model)), 80)
-
-    def _on_mode(self, payload: Mapping[str, Any]) -> None:
-        self.sandbox = one_line(str(payload.get("sandbox", self._launch_sandbox)), 40)
-
-    def _on_step(self, payload: Mapping[str, Any]) -> None:
-        self._step, self._model_since = payload["stepCount"], None
-        if self._began is None:
-            self._began = time.monotonic()
-
-    def _on_asked_model(self, payload: Mapping[str, Any]) -> None:
-        self.model = one_line(str(payload.get("model", "")), 80)
-        self._expected = payload.get("estimatedInputTokens", 0)
-        self._model_since = time.monotonic()
-
-    def _on_answered(self, payload: Mapping[str, Any]) -> None:
+    def _add_usage(self, payload: Mapping[str, Any]) -> None:
         self._model_since, self._expected = None, 0
         self._tokens += payload.get("inputTokens", 0) + payload.get("outputTokens", 0)
         if "cost" in payload:
             currency = one_line(str(payload.get("costCurrency", "")), 20)
             self._cost[currency] = self._cost.get(currency, 0.0) + payload["cost"]
 
-    def _on_thinking(self, payload: Mapping[str, Any]) -> None:
+    def _add_thoughts(self, text: str) -> None:
         if self.thinking_since is None:
             self.thinking_since, self.thinking = time.monotonic(), ""
-        self.thinking = (self.thinking + payload["text"])[-_KEPT_CHARS:]
-
-    def _on_approval(self, payload: Mapping[str, Any]) -> None:
-        call = self.calls.get(payload.get("toolCallId", ""))
-        if call is not None:
-            call.is_asked, call.since = "decision" not in payload, time.monotonic()
-
-    def _on_output(self, payload: Mapping[str, Any]) -> None:
-        call = self.calls.get(payload["toolCallId"])
-        if call is not None:
-            call.output.add(payload["stream"], payload["text"])
-
-    _HANDLERS: ClassVar[dict[str, Callable[[Activity, Mapping[str, Any]], None]]] = {
-        "session_started": _on_sandbox,
-        "session_resumed": _on_sandbox,
-        "mode_changed": _on_mode,
-        "step_started": _on_step,
-        "llm_request_started": _on_asked_model,
-        "llm_request_completed": _on_answered,
-        "thinking_chunk": _on_thinking,
-        "tool_output_chunk": _on_output,
-        "approval_requested": _on_approval,
-        "approval_resolved": _on_approval,
-        "command_ended": lambda task, payload: task.background.discard(str(payload.get("commandId", ""))),
-    }
+        self.thinking = (self.thinking + text)[-_KEPT_CHARS:]
 
 
 def subject_of(arguments: Mapping[str, Any], summary: str, workspace: str) -> str:

@@ -19,7 +19,7 @@ from agent_host.terminal import DIFF_COLOURS, DIM, MIN_COLUMNS, PLAIN, cells, cu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import ClassVar, TextIO
+    from typing import TextIO
 
     from agent_host.events.emitter import Event
 
@@ -230,9 +230,29 @@ class Running:
 
     def take(self, event: Event) -> None:
         """Follow the event."""
-        handler = self._HANDLERS.get(event.event_type)
-        if handler is not None:
-            handler(self, event)
+        payload = event.payload
+        match event.event_type:
+            case EventType.SESSION_RESUMED:
+                self._step = payload["resumedFromStep"] + 1
+            case EventType.STEP_STARTED:
+                self._step, self.model_since = payload["stepCount"], None
+            case EventType.LLM_REQUEST_STARTED:
+                self._request = event  # its text is made public when it is shown: that costs a search for secrets
+                self._expected = payload.get("estimatedInputTokens", 0)
+                self.model_since = self._clock.now()
+            case EventType.LLM_REQUEST_COMPLETED:
+                self.model_since, self._expected = None, 0
+                self._tokens += payload.get("inputTokens", 0) + payload.get("outputTokens", 0)
+                if "cost" in payload:
+                    currency = event.public_payload.get("costCurrency", "")
+                    self._cost[currency] = self._cost.get(currency, 0.0) + payload["cost"]
+            case EventType.TOOL_REQUESTED:
+                self.calls[payload["toolCallId"]] = CallProgress(event, self._clock.now())
+            case EventType.APPROVAL_REQUESTED | EventType.APPROVAL_RESOLVED:
+                call = self.calls.get(payload["toolCallId"])
+                if call is not None:
+                    call.asked, call.since = event.event_type is EventType.APPROVAL_REQUESTED, self._clock.now()
+                    call.answered_ms += payload.get("latencyMs", 0)
 
     def label(self, call_id: str) -> str:
         """Tool and subject of a call; empty for one that is not known."""
@@ -268,44 +288,6 @@ class Running:
     def _spent(self, since: float) -> str:
         seconds = int(self._clock.now() - since)
         return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min {seconds % 60} s"
-
-    def _on_resumed(self, event: Event) -> None:
-        self._step = event.payload["resumedFromStep"] + 1
-
-    def _step_started(self, event: Event) -> None:
-        self._step, self.model_since = event.payload["stepCount"], None
-
-    def _model_asked(self, event: Event) -> None:
-        self._request = event  # its text is made public when it is shown: that costs a search for secrets
-        self._expected = event.payload.get("estimatedInputTokens", 0)
-        self.model_since = self._clock.now()
-
-    def _model_answered(self, event: Event) -> None:
-        payload = event.payload
-        self.model_since, self._expected = None, 0
-        self._tokens += payload.get("inputTokens", 0) + payload.get("outputTokens", 0)
-        if "cost" in payload:
-            currency = event.public_payload.get("costCurrency", "")
-            self._cost[currency] = self._cost.get(currency, 0.0) + payload["cost"]
-
-    def _on_requested(self, event: Event) -> None:
-        self.calls[event.payload["toolCallId"]] = CallProgress(event, self._clock.now())
-
-    def _on_approval(self, event: Event) -> None:
-        call = self.calls.get(event.payload["toolCallId"])
-        if call is not None:
-            call.asked, call.since = event.event_type is EventType.APPROVAL_REQUESTED, self._clock.now()
-            call.answered_ms += event.payload.get("latencyMs", 0)
-
-    _HANDLERS: ClassVar[dict[EventType, Callable[[Running, Event], None]]] = {
-        EventType.SESSION_RESUMED: _on_resumed,
-        EventType.STEP_STARTED: _step_started,
-        EventType.LLM_REQUEST_STARTED: _model_asked,
-        EventType.LLM_REQUEST_COMPLETED: _model_answered,
-        EventType.TOOL_REQUESTED: _on_requested,
-        EventType.APPROVAL_REQUESTED: _on_approval,
-        EventType.APPROVAL_RESOLVED: _on_approval,
-    }
 
 
 class Heartbeat:
