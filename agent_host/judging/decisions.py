@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 
 def decide(judge: Judge, call: ToolCall, world: World | None = None) -> PreparedCall:
-    """Evaluate one tool call; shared by the loop and `policy check`. Facts come from this disk, or from `world`;
-    nothing is run."""
+    """Evaluate one call, for the loop and `policy check`, by facts of this disk or of `world`; nothing is run."""
     name, arguments, spec = call.name, call.arguments, judge.tools.get(call.name)
     if spec is None:
         message = f"there is no tool {name[:200]!r}{hint_at(name, [spec.name for spec in judge.tools])}"

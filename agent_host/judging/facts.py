@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
 from agent_host.safe_open import O_PATH, name_that_is_meant, open_there
+from config.json_text import encodable
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, PathKind, ScriptFacts, UrlFacts
 from policy.names import CapabilityName
 from policy.paths import ANY_DEPTH, finds_name, is_pattern, normalize, split_nested
@@ -76,7 +77,10 @@ def gather(
     if kind == "script":
         return script_facts(_subject("skill", arguments), subject, arguments, environment, world, scripts)
     if kind == "url":
-        found = _url(subject, arguments, world)
+        method = arguments.get("method") or "GET"
+        if not isinstance(method, str):
+            raise UnusableArguments("argument 'method' must be a string")
+        found = UrlFacts(subject, method.upper(), world.addresses())
         files = ((need.capability, need.subject.argument) for need in spec.needs(arguments))
         return found._replace(
             also=tuple(
@@ -126,7 +130,8 @@ def _path(
         )
     if subject.endswith(_SLASHES) and (facts.kind == "file" or (not reads and not acts_on_tree)):
         raise UnusableArguments(f"argument {argument!r} ends in a slash, so it names a directory: {subject!r}")
-    if spec.changes_file and not _is_text(facts.real_path):  # what changes goes on record by this name
+    # What changes goes on record by its name; bytes that are no UTF-8 are lone surrogates in it.
+    if spec.changes_file and encodable(facts.real_path) != facts.real_path:
         raise UnusableArguments(f"{subject!r} leads to a name that is not UTF-8; files of such names are not changed")
     return facts
 
@@ -146,14 +151,6 @@ def _add_others(
             other = other._replace(new_size_bytes=facts.size_bytes)
         others.append((need.capability, other))
     return facts._replace(also=tuple(others))
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:  # the bytes of a name that is no UTF-8 are lone surrogates here
-        return False
-    return True
 
 
 def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = None, follow: bool = True) -> PathFacts:
@@ -220,8 +217,7 @@ def _is_in_repository(path: str) -> bool:
 
 
 def _repository_made(path: str) -> str | None:
-    """Return the directory that `path` would make a git directory, in which names by which git starts programs are
-    there already; None for none."""
+    """The directory that `path` would make a git directory, with names that start programs in it; else None."""
     for directory, part in repositories_by_shape(normalize(path, _OS_FAMILY), _OS_FAMILY, SHAPE):
         try:
             names = os.listdir(directory)
@@ -369,13 +365,6 @@ def _first_in_proc(path: str) -> str | None:
             followed = "/"
         rest = [part for part in target.split("/") if part] + rest
     return _PROC  # links without an end: what cannot be followed is refused like it
-
-
-def _url(subject: str, arguments: Mapping[str, Any], world: World) -> UrlFacts:
-    method = arguments.get("method") or "GET"
-    if not isinstance(method, str):
-        raise UnusableArguments("argument 'method' must be a string")
-    return UrlFacts(subject, method.upper(), world.addresses())
 
 
 class World:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent_host.loop import Journal, LoopContext
     from agent_host.workspace_changes.watch import Changes, Watch, WatchWindow
     from policy.facts import ActionFacts
-    from state.checkpoint import Checkpoint, CommandRow
+    from state.checkpoint import Checkpoint
 
 _MAX_NAMED = 20
 
@@ -54,16 +54,14 @@ def commands_to_report(state: Checkpoint) -> tuple[str, tuple[str, ...]] | None:
     over = {command_id: row for command_id, row in state.commands.items() if "ended" in row}
     if not over:
         return None
-    lines = [_line(command_id, row) for command_id, row in list(over.items())[:_MAX_NAMED]]
+    lines = []
+    for command_id, row in list(over.items())[:_MAX_NAMED]:
+        ended = row["ended"]
+        end = CommandEnd(command_id, ended["reason"], ended.get("exitCode"), ended.get("left", 0))
+        lines.append(f"{command_id} ({row['line']}): {end.note()}")
     if len(over) > _MAX_NAMED:
         lines.append(f"and {len(over) - _MAX_NAMED} more")
     return "\n".join(["[Background commands have ended:", *lines]) + "]", tuple(over)
-
-
-def _line(command_id: str, row: CommandRow) -> str:
-    ended = row["ended"]
-    end = CommandEnd(command_id, ended["reason"], ended.get("exitCode"), ended.get("left", 0))
-    return f"{command_id} ({row['line']}): {end.note()}"
 
 
 async def take_up_commands(ctx: LoopContext) -> None:

@@ -171,10 +171,8 @@ def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
     end = ctx.progress.end_of_noise(step.meaning, step.assistant.content)
     if end is not None:
         return end
-    if step.meaning == "complete" and ctx.state.steers:
-        return None
     if step.meaning == "complete":
-        return TaskEnd("completed", text=last_answer(ctx.state.thread))
+        return None if ctx.state.steers else TaskEnd("completed", text=last_answer(ctx.state.thread))
     if step.meaning == "blocked":
         why = f": {step.detail}" if step.detail else ""
         return TaskEnd("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED, f"the model refused to answer{why}")
@@ -221,8 +219,7 @@ _DAMAGED = (
 
 
 async def take_turn(ctx: LoopContext) -> Step:
-    """Call the model and make its turn durable before anything follows from it (invariant 3). Raises what `ask` raises,
-    CheckpointWriteFailed."""
+    """Call the model and make its turn durable first (invariant 3). Raises what `ask` does, CheckpointWriteFailed."""
     step_id = ctx.outside.new_id("step")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
     await make_room(ctx, step_id)

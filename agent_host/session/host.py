@@ -206,11 +206,10 @@ class SessionHost:
         if self._opening is not None:  # a service may let it wait for long
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        session = self.session
-        if session is not None:
-            await self._end(session.shut_down(reason))
+        if self.session is not None:
+            await self._end(self.session.shut_down(reason))
         self.over.set()
-        return None if session is None else session.session_id
+        return None if self.session is None else self.session.session_id
 
     def attend(self) -> None:
         """A client is there (again)."""

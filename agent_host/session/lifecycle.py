@@ -145,8 +145,7 @@ class LiveSession:
     @property
     def step_count(self) -> int:
         """Steps that the last task has behind it."""
-        task = self.ctx.state.task
-        return 0 if task is None else task.step_count
+        return 0 if self.ctx.state.task is None else self.ctx.state.task.step_count
 
     def compact(self) -> None:
         """Have room made before the next request, by a summary unless `llm.context_strategy` names clearing."""

@@ -174,8 +174,7 @@ _HOLDS_SECRET: Final = "a secret was found in it"  # noqa: S105  a reason
 
 
 def render_text(patches: Iterable[FilePatch], unseen: str | None = None) -> str:
-    """A preview for reading; "" for an empty one. In place of binary patches stands what git shows for them, and in
-    front one that says what is `unseen`."""
+    """A preview for reading; "" for an empty one. Binary patches are as git shows them; `unseen` goes in front."""
     said = "" if unseen is None else f"# not all changes by commands are known: {unseen}\n"
     return said + "".join(
         patch.reading or (patch.diff if patch.note is None else f"# {patch.note}\n") for patch in patches
