@@ -20,7 +20,7 @@ from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import ClassVar, TextIO
+    from typing import TextIO
 
     from agent_host import Result
     from agent_host.cli.pipeline import StepMarks
@@ -218,13 +218,22 @@ class TextOutput(ProgressLines):
 
     def _show(self, event: Event) -> None:
         super()._show(event)
-        if event.event_type is EventType.TOOL_OUTPUT_CHUNK and not self._verbose:
-            self._take_output(event)
-        handler, line = self._HANDLERS.get(event.event_type), _LINES.get(event.event_type)
-        if handler is not None:
-            handler(self, event.public_payload)
-        elif line is not None:
-            self._say(line(event.public_payload))
+        kind = event.event_type
+        match kind:
+            case EventType.TOOL_OUTPUT_CHUNK if not self._verbose:
+                self._take_output(event)
+            case EventType.TEXT_CHUNK:
+                self._prose(event.public_payload["text"])
+            case EventType.LLM_REQUEST_STARTED if self._blocks is not None and self._drop_loading is None:
+                self._drop_loading = self._clock.later(_LOAD_AFTER_S, load_soon)
+            case EventType.TOOL_COMPLETED:
+                self._tool_completed(event.public_payload)
+            case EventType.SESSION_STARTED if "message" in event.payload:
+                self._say(_warning(event.public_payload))
+            case EventType.APPROVAL_REQUESTED:
+                self.flush()
+            case _ if kind in _LINES:
+                self._say(_LINES[kind](event.public_payload))
 
     def _put(self, text: str) -> None:
         self.flush()
@@ -232,9 +241,6 @@ class TextOutput(ProgressLines):
 
     def _say(self, line: str) -> None:
         self._put(self._stamp(line))
-
-    def _text(self, payload: dict[str, Any]) -> None:
-        self._prose(payload["text"])
 
     def _prose(self, text: str) -> None:
         self._any_text = True
@@ -251,10 +257,6 @@ class TextOutput(ProgressLines):
         self.clear()
         self._write(f"{render(defuse(block), columns_of(self._out))}\n")
 
-    def _model_asked(self, _: dict[str, Any]) -> None:
-        if self._blocks is not None and self._drop_loading is None:
-            self._drop_loading = self._clock.later(_LOAD_AFTER_S, load_soon)
-
     def _tool_completed(self, payload: dict[str, Any]) -> None:
         call_id = payload["toolCallId"]
         outcome = payload["status"] + (f" {payload['code']}" if "code" in payload else "")
@@ -270,21 +272,6 @@ class TextOutput(ProgressLines):
         if failed and not self._verbose and call_id in self._outputs:
             lines += [f"{OUTPUT_PREFIX}{_head(line)}\n" for line in self._outputs[call_id].last_of_each()]
         self._put("".join(lines))
-
-    def _session_started(self, payload: dict[str, Any]) -> None:
-        if "message" in payload:
-            self._say(_warning(payload))
-
-    def _on_asked(self, _: dict[str, Any]) -> None:
-        self.flush()
-
-    _HANDLERS: ClassVar[dict[EventType, Callable[[TextOutput, dict[str, Any]], None]]] = {
-        EventType.SESSION_STARTED: _session_started,
-        EventType.TEXT_CHUNK: _text,
-        EventType.LLM_REQUEST_STARTED: _model_asked,
-        EventType.TOOL_COMPLETED: _tool_completed,
-        EventType.APPROVAL_REQUESTED: _on_asked,
-    }
 
 
 def _warning(payload: dict[str, Any]) -> str:
