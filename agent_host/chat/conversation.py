@@ -50,8 +50,7 @@ from agent_host.display_text import one_line
 from agent_host.ids import MACHINE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-    from typing import ClassVar
+    from collections.abc import Coroutine, Mapping
 
     from agent_host.chat import Face
     from agent_host.chat.activity import CommandOutput
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
 _COMMAND: Final = re.compile(r"/[A-Za-z]*( .*)?")
 """A path is none."""
 _ENDS: Final = frozenset({"task_completed", "task_failed", "task_cancelled"})
+_OVER: Final = _ENDS | {"session_paused", "session_failed"}
 _DEATHS: Final = 5
 _DEATHS_WITHIN_S: Final = 60.0
 _NEXT_TASK_S: Final = 1.0
@@ -69,7 +69,6 @@ _FAILURES: Final = (RpcFailure, SessionGone, TooManySessions, OSError)
 _AFTER_TEXT: Final = frozenset({"tool_requested", "task_completed"})
 """Events that come when the text of their step is on record."""
 _NEWS: Final = {
-    "llm_retry": "the gateway failed; asking again",
     "llm_fallback": "another model is asked",
     "llm_window_cut": "the oldest messages are left out of requests",
     "policy_expired": "the policy bundle has expired",
@@ -397,12 +396,13 @@ class Conversation:
         self.activity.take(kind, payload)
         if kind != "thinking_chunk":
             self._fold_thinking()
-        handler = self._HANDLERS.get(kind)
-        if handler is not None:
-            handler(self, event)
+        if kind in _OVER:
+            self._task_over(event)
         elif kind in _NEWS and (message := payload.get("message", _NEWS[kind])):
             said = f"{_NEWS[kind]}: {message}" if _NEWS[kind] and message != _NEWS[kind] else message
             self.note(one_line(said, 2000))
+        else:
+            self._follow(kind, event)
         self.face.refresh()
         await self.face.room()
 
@@ -468,9 +468,36 @@ class Conversation:
 
     # Events
 
-    def _text(self, event: Mapping[str, Any]) -> None:
-        if not self._has_gap:
-            self._print_blocks(self.answer.add(event["payload"]["text"]))
+    def _follow(self, kind: str, event: Mapping[str, Any]) -> None:
+        payload = event["payload"]
+        match kind:
+            case "session_started":
+                self._warn_of_start(payload)
+            case "task_started":
+                self._task_started(event["taskId"])
+            case "text_chunk" if not self._has_gap:
+                self._print_blocks(self.answer.add(payload["text"]))
+            case "llm_retry":
+                self.answer.take_back()
+                self.note(one_line(f"the gateway failed; asking again: {payload.get('message', '')}", 2000))
+            case "llm_request_completed" if not self._has_gap:
+                self._print_blocks(self.answer.end())
+                self.printed.add(str(event.get("stepId", "")))
+            case "tool_requested":
+                self._print_blocks(self.answer.end())
+                subject = subject_of(payload.get("arguments") or {}, str(payload.get("summary", "")), self.workspace)
+                self.activity.calls[payload["toolCallId"]] = RunningCall(payload, subject)
+            case "tool_completed":
+                self._completed({"endedAt": event["timestamp"], **payload})
+            case "approval_requested":
+                self._print_blocks(self.answer.end())
+                self.questions.add(payload)
+            case "approval_resolved":
+                self.questions.resolve(payload)
+            case "context_compacted":
+                self.note(compaction_in_words(payload))
+            case "mode_changed":
+                self.mode = {name: str(payload[name]) for name in ("policy", "model", "sandbox") if name in payload}
 
     def _print_blocks(self, blocks: Any) -> None:
         for block in blocks:
@@ -487,20 +514,11 @@ class Conversation:
             activity.thinking_since = None
             self.face.print(self.paper.thinking(seconds, self.last_thinking))
 
-    def _retry(self, event: Mapping[str, Any]) -> None:
-        self.answer.take_back()
-        self.note(one_line(f"{_NEWS['llm_retry']}: {event['payload'].get('message', '')}", 2000))
-
-    def _answered(self, event: Mapping[str, Any]) -> None:
-        if not self._has_gap:
-            self._print_blocks(self.answer.end())
-            self.printed.add(str(event.get("stepId", "")))
-
-    def _task_started(self, event: Mapping[str, Any]) -> None:
-        if event["taskId"] != self.paused_task:
+    def _task_started(self, task_id: str) -> None:
+        if task_id != self.paused_task:
             self.answer = AnswerText()
-        self.task_id, self.paused_task = event["taskId"], None
-        self._show_queued(event["taskId"])
+        self.task_id, self.paused_task = task_id, None
+        self._show_queued(task_id)
         self.activity.begin()
 
     def _show_queued(self, task_id: str) -> None:
@@ -528,14 +546,7 @@ class Conversation:
             self.note("/resume continues the task; another prompt sets it aside")
         self.activity.stop()
 
-    def _requested(self, event: Mapping[str, Any]) -> None:
-        self._print_blocks(self.answer.end())
-        payload = event["payload"]
-        subject = subject_of(payload.get("arguments") or {}, str(payload.get("summary", "")), self.workspace)
-        self.activity.calls[payload["toolCallId"]] = RunningCall(payload, subject)
-
-    def _completed(self, event: Mapping[str, Any]) -> None:
-        payload = {"endedAt": event["timestamp"], **event["payload"]}
+    def _completed(self, payload: Mapping[str, Any]) -> None:
         call_id = payload["toolCallId"]
         call = self.activity.calls.pop(call_id, None) or RunningCall(payload, "")
         if payload.get("commandId"):
@@ -557,36 +568,9 @@ class Conversation:
         )
         self.face.print(text)
 
-    def _asked(self, event: Mapping[str, Any]) -> None:
-        self._print_blocks(self.answer.end())
-        self.questions.add(event["payload"])
-
-    def _mode_changed(self, event: Mapping[str, Any]) -> None:
-        payload = event["payload"]
-        self.mode = {name: str(payload[name]) for name in ("policy", "model", "sandbox") if name in payload}
-
-    def _started(self, event: Mapping[str, Any]) -> None:
-        payload, sandbox = event["payload"], event["payload"].get("sandbox") or {}
+    def _warn_of_start(self, payload: Mapping[str, Any]) -> None:
+        sandbox = payload.get("sandbox") or {}
         if sandbox.get("level") == "none":
             self.warn(one_line(f"commands run without a sandbox: {sandbox.get('why', 'it is switched off')}", 1000))
         if payload.get("message"):
             self.warn(one_line(str(payload["message"]), 2000))
-
-    _HANDLERS: ClassVar[dict[str, Callable[[Conversation, Mapping[str, Any]], None]]] = {
-        "session_started": _started,
-        "task_started": _task_started,
-        "task_completed": _task_over,
-        "task_failed": _task_over,
-        "task_cancelled": _task_over,
-        "session_paused": _task_over,
-        "session_failed": _task_over,
-        "text_chunk": _text,
-        "llm_retry": _retry,
-        "llm_request_completed": _answered,
-        "tool_requested": _requested,
-        "tool_completed": _completed,
-        "approval_requested": _asked,
-        "approval_resolved": lambda chat, event: chat.questions.resolve(event["payload"]),
-        "context_compacted": lambda chat, event: chat.note(compaction_in_words(event["payload"])),
-        "mode_changed": _mode_changed,
-    }
