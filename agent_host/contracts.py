@@ -14,7 +14,7 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from policy.scope import CommandScope
+    from policy import CommandScope
 
     After = Callable[[Mapping[str, Any], bytes | None], bytes | None]
     AskPerson = Callable[["ToolRequest", "PersonAsked"], Awaitable["PersonAnswer"]]
@@ -294,7 +294,7 @@ class ToolError(NamedTuple):
 
 class Denial(NamedTuple):
     """A denial of a sandbox to the processes of a call. `what` is a real path, a host with its port, the place of a
-    unix socket or a port; `rule` names the part of its `policy.scope.CommandScope` that refuses it, `network` where no
+    unix socket or a port; `rule` names the part of its `policy.CommandScope` that refuses it, `network` where no
     host is granted. `action` is what was tried: `read`, `write`, `connect`, `listen`, `use`; or `change`, where a place
     was changed that is guarded, and `done` says what became of it."""
 

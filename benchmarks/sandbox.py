@@ -24,7 +24,7 @@ from agent_host.ids import MACHINE
 from benchmarks.processes import scratch
 from benchmarks.report import MIB, Row, milliseconds
 from benchmarks.runs import Bench, Turns
-from policy.scope import CommandScope
+from policy import CommandScope
 from tool_runtime import sandbox
 from tool_runtime.processes.command import CommandParams, LocalCommand, run_command
 from tool_runtime.sandbox.session import open_sandbox

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.ids import MACHINE
-from policy.names import CapabilityName
+from policy import CapabilityName
 from tool_runtime.processes.command import LocalCommand
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.tool import RuntimeSettings

@@ -18,12 +18,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from policy import urls
+from policy import FOLLOW_COMMANDS, READ_SKILLS, Decision, strictest, urls
+from policy import CapabilityName as Name
 from policy.addresses import address_is_public
-from policy.decision import Decision, strictest
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, OutputFacts, PathFacts, UrlFacts
-from policy.names import FOLLOW_COMMANDS, READ_SKILLS
-from policy.names import CapabilityName as Name
 from policy.rules import (
     NO_TERMS,
     CallTerms,

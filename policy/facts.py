@@ -14,7 +14,7 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from policy.scope import Widening
+    from policy import Widening
 
 PathKind = Literal["file", "directory", "link", "other", "missing"]
 OsFamily = Literal["posix", "windows"]

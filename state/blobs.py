@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from state import StorageLimit
 from state.disk import TEMPORARY, make_durable_dir, put_in_place, second_name, write_new
-from state.errors import StorageLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -21,13 +21,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, Self
 
 from config.lean_typing import NamedTuple
-from state import locations
-from state.errors import NoSuchSession, SessionLocked, WriteFailed
+from state import FILE_MODE, NoSuchSession, SessionLocked, WriteFailed, make_private_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from state.locations import SessionPaths
+    from state import SessionPaths
 
     Beside = Callable[[Callable[[], None]], "ThreadJob"]
     """Starts a function beside the caller, who waits for it before all ends."""
@@ -66,12 +65,12 @@ class Disk:
 
     def make_private_dir(self, path: str) -> None:
         """Create `path` and its parents, for their owner alone."""
-        locations.make_private_dir(path)
+        make_private_dir(path)
 
     def open_new(self, path: str) -> int:
         """A descriptor of a new empty private file at `path`, in place of what lies there."""
         self.remove(path)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _BINARY, locations.FILE_MODE)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _BINARY, FILE_MODE)
 
     def open_append(self, path: str) -> int:
         """A descriptor that writes to the end of the file at `path`; a link is refused."""
@@ -409,7 +408,7 @@ class SessionLock:
         while True:
             is_new = not os.path.lexists(path)
             try:
-                fd = os.open(path, _LOCK_FLAGS, locations.FILE_MODE)
+                fd = os.open(path, _LOCK_FLAGS, FILE_MODE)
             except OSError as error:
                 raise WriteFailed(f"the lock {path} cannot be opened: {error.strerror}") from error
             try:

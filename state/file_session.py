@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from config.lean_typing import NamedTuple
+from state import Damaged, NoSuchSession, SessionExists, WriteFailed, translate_errors
 from state.blobs import LargeValues
 from state.checkpoint import ENDED
 from state.disk import (
@@ -34,7 +35,6 @@ from state.disk import (
     second_temporary,
     write_new,
 )
-from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, translate_errors
 from state.journal import KIND, OPENED, REOPENED, SNAPSHOT, Archive, JournalFile, encode
 from state.records import SessionStatusChanged, fold, message_of
 from state.snapshot import SNAPSHOT_LIMIT_BYTES, EncodedSnapshot, encode_head
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
+    from state import SessionPaths
     from state.blobs import BlobFolder, SnapshotThread
     from state.checkpoint import Checkpoint
     from state.disk import Beside, Disk, SessionLock
     from state.loading import Archived, LoadedFiles
-    from state.locations import SessionPaths
     from state.records import JournalRecord
 
 

@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from config.lean_typing import NamedTuple
+from state import Damaged, InvalidSessionId, NoSuchSession, SessionPaths, StateError, translate_errors
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK, ThreadJob, no_such
-from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, translate_errors
 from state.file_session import FileSession, SessionStorage
 from state.journal import read_coloured
-from state.locations import SessionPaths
 from state.snapshot import SNAPSHOT_LIMIT_BYTES
 
 if TYPE_CHECKING:

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from config.lean_typing import NamedTuple
+from state import UnknownVersion, WriteFailed
 from state.disk import TEMPORARY, make_durable_dir, write_new
-from state.errors import UnknownVersion, WriteFailed
 from state.records import fields_of, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from state import SessionPaths
     from state.blobs import BlobFolder
     from state.disk import Disk
-    from state.locations import SessionPaths
     from state.records import JournalRecord
 
 # Fields of a record that are the store's own.

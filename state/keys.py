@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from state import Damaged, SessionPaths, check_session_id, is_session_id, translate_errors
 from state.disk import LOCAL_DISK, boot_id, make_durable_dir, replace_atomically, write_new
-from state.errors import Damaged, translate_errors
-from state.locations import SessionPaths, check_session_id, is_session_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,10 +14,10 @@ import orjson
 
 from config.lean_typing import NamedTuple
 from config.shapes import list_problems
+from state import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, translate_errors
 from state.blobs import restore
 from state.checkpoint import ENDED
 from state.disk import no_such
-from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, translate_errors
 from state.journal import (
     ARCHIVED_JOURNAL,
     ARCHIVED_SNAPSHOT,
@@ -39,10 +39,10 @@ from state.records import fold, record_of
 from state.snapshot import decode_snapshot
 
 if TYPE_CHECKING:
+    from state import SessionPaths
     from state.blobs import BlobFolder
     from state.checkpoint import Checkpoint
     from state.disk import Disk
-    from state.locations import SessionPaths
     from state.records import JournalRecord
 
 _NO_CONTENT = JournalContent([], 0)

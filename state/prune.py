@@ -30,20 +30,23 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state import temporary
-from state.disk import LOCAL_DISK, SessionLock, holder
-from state.errors import (
+from state import (
+    PREVIOUS,
     Damaged,
     NoSuchSession,
     SessionLocked,
+    SessionPaths,
     TooLarge,
     UnknownVersion,
     Untrusted,
     WriteFailed,
+    check_session_id,
+    is_session_id,
+    temporary,
 )
+from state.disk import LOCAL_DISK, SessionLock, holder
 from state.file_store import FileCheckpointStore
 from state.keys import leave_stub
-from state.locations import PREVIOUS, SessionPaths, check_session_id, is_session_id
 from state.snapshot import SNAPSHOT_LIMIT_BYTES
 from state.temporary import BY_DESCRIPTOR, Folder, is_directory, is_link
 

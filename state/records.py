@@ -35,6 +35,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 from config.lean_typing import NamedTuple
+from state import Damaged, UnknownVersion
 from state.checkpoint import (
     NO_TOKENS,
     CallRow,
@@ -55,7 +56,6 @@ from state.checkpoint import (
     name_in_files,
     open_step_from,
 )
-from state.errors import Damaged, UnknownVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 
+from state import Damaged, OtherShape, UnknownVersion
 from state.checkpoint import (
     CALL_FIELDS,
     FIELDS,
@@ -24,7 +25,6 @@ from state.checkpoint import (
     name_in_files,
     open_step_from,
 )
-from state.errors import Damaged, OtherShape, UnknownVersion
 from state.records import ApprovalAnswered, fields_of, record_of
 
 if TYPE_CHECKING:

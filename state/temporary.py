@@ -15,8 +15,8 @@ import sys
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from state import APP_NAME, DIRECTORY_MODE, SessionPaths, check_session_id, make_private_dir
 from state.disk import holder
-from state.locations import APP_NAME, DIRECTORY_MODE, SessionPaths, check_session_id, make_private_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from config.shapes import ANYTHING, TEXT, ListOf, MapOf, Nullable, Record
-from state.errors import WriteFailed
+from state import WriteFailed
 from state.keys import keep_json, read_json
 
 if TYPE_CHECKING:

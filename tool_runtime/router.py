@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
 from agent_host.safe_open import nearest
 from config.shapes import hint_at
-from policy.names import CapabilityName
+from policy import CapabilityName
 from tool_runtime.families import DESKTOP, Family
 from tool_runtime.families.catalogue import NATIVE, ROWS, SKILLS, desktop_specs
 from tool_runtime.families.desktop import set_timeouts

@@ -16,8 +16,8 @@ from agent_host.display_text import LINE_BYTES, clip, json_size, one_line
 from agent_host.safe_open import open_real
 from agent_host.text_diff import hunks
 from config import json_text
+from policy import SANDBOX_GRANT, CapabilityName
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
-from policy.names import SANDBOX_GRANT, CapabilityName
 from policy.shell import parse_line
 from policy.urls import UrlProblem, host_of
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from agent_host.contracts import ToolSpec
+    from policy import Widening
     from policy.facts import ActionFacts
-    from policy.scope import Widening
     from policy.shell.findings import ParsedCommand, SimpleCommand
 
 # What the describers of a call share: the call as a value, and the one way that its text takes to a person.

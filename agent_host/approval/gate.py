@@ -10,7 +10,7 @@ import orjson
 
 from agent_host.approval import ApprovalAnswer
 from config.lean_typing import NamedTuple
-from policy.names import SANDBOX_GRANT
+from policy import SANDBOX_GRANT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from policy import SANDBOX_GRANT
 from policy.facts import CommandFacts, PathFacts, UrlFacts
-from policy.names import SANDBOX_GRANT
 from policy.rules.canonical import canonical_form
 
 if TYPE_CHECKING:

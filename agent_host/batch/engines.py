@@ -26,9 +26,8 @@ from agent_host.display_text import one_line
 from agent_host.errors import UsageError
 from agent_host.ids import MACHINE
 from config.lean_typing import NamedTuple
+from state import SessionLocked, StateError, WriteFailed, make_private_dir
 from state.disk import SessionLock
-from state.errors import SessionLocked, StateError, WriteFailed
-from state.locations import make_private_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -24,8 +24,8 @@ from agent_host.errors import SessionHeld, UsageError
 from agent_host.ids import MACHINE
 from config import json_text
 from config.shapes import list_problems
+from state import SessionLocked, WriteFailed
 from state.disk import LOCAL_DISK, SessionLock, replace_atomically
-from state.errors import SessionLocked, WriteFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -33,9 +33,9 @@ import orjson
 from agent_host.display_text import one_line
 from config import json_text
 from config.lean_typing import NamedTuple
+from state import SessionPaths, make_private_dir
 from state.disk import LOCAL_DISK, SessionLock, replace_atomically
 from state.keys import FOLDER, KEY_NAME, redaction_key, session_of
-from state.locations import SessionPaths, make_private_dir
 from tool_runtime.platform.environment import find_program
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from agent_host.errors import AgentHostError
 from agent_host.host.options import settings_from
 from agent_host.host.records import session_id_of, stored_sessions
 from agent_host.safe_open import read_real
-from state.errors import StateError
-from state.locations import SessionPaths
+from state import SessionPaths, StateError
 from state.temporary import session_directory
 from tool_runtime.platform.environment import find_program
 

@@ -35,8 +35,7 @@ from agent_host.host.records import (
     weaker_sandbox,
 )
 from config.policies import BUILT_IN
-from state.errors import InvalidSessionId
-from state.locations import check_session_id
+from state import InvalidSessionId, check_session_id
 
 if TYPE_CHECKING:
     import argparse

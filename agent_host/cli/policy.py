@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from agent_host.host.dry_runs import Tried
-    from policy.decision import Decision
-    from policy.scope import SandboxLevel
+    from policy import Decision, SandboxLevel
 
 _LEVEL = "sandbox.level"
 _OF_POLICY = ("host.policy", "host.toolset", _LEVEL, "sandbox.allowed_domains")

@@ -24,7 +24,7 @@ from agent_host.host.records import MARK_WORDS, UNREADABLE, remove_session, sess
 from agent_host.rpc import questions
 from config import json_text
 from config.load import ConfigError, load
-from state.errors import WriteFailed
+from state import WriteFailed
 from state.prune import PruneLimits, SessionPruner, choose
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.cli.main import main
+from state import WriteFailed
 from state.disk import Disk, SessionLock
-from state.errors import WriteFailed
 from state.journal import JournalFile
 
 if TYPE_CHECKING:

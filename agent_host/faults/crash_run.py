@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from agent_host.display_text import count_noun
 from agent_host.faults.scenarios import RunOutcome, Scenario
 from agent_host.testing.gateway import MockGateway
-from state import temporary
+from state import SessionPaths, temporary
 from state.checkpoint import TokenUsage
 from state.disk import named_pid
-from state.locations import SessionPaths
 from tool_runtime.platform import current
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from agent_host.faults.crash import NO_FAULTS, Calls, Faults
+from state import SessionLocked, WriteFailed
 from state.disk import Disk, FileStatus, SessionLock
-from state.errors import SessionLocked, WriteFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

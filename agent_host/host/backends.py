@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from agent_host.services.workspace import ArtifactHome
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
+    from state import SessionPaths
     from state.blobs import BlobFolder
     from state.checkpoint import SessionIdentity
-    from state.locations import SessionPaths
 
 NO_GATEWAY = (
     "`agent-host init` sets a provider up; or set ANTHROPIC_API_KEY or OPENAI_API_KEY, give --gateway URL, or set "

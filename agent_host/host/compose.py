@@ -37,7 +37,7 @@ from agent_host.states import task_machine
 from config.lean_typing import NamedTuple
 from policy.rules import NO_LIMITS
 from policy.rules.toolset import delegated_capabilities
-from state.locations import SessionPaths
+from state import SessionPaths
 from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.python_tools import PythonTools
 from tool_runtime.router import LocalToolRouter

@@ -51,19 +51,17 @@ from agent_host.session.handshake import (
 from agent_host.thread.messages import estimate
 from agent_host.thread.prompt import system_prompt
 from config import json_text
+from policy import ANY_SESSION, LEVELS, RISK_LEVELS, SANDBOX_GRANT, STRONGEST, CapabilityName, Widening
 from policy.bundle import BundleProblems
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.validate import check_usable, parse_bundle
 from policy.decide import check_tool
-from policy.decision import RISK_LEVELS
 from policy.facts import NamedToolFacts
-from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules import NO_LIMITS, deny
 from policy.rules.bundle_summary import ends_commits, summarize
 from policy.rules.sandbox import NO_WIDENING
 from policy.rules.skills import skill_tools
 from policy.rules.toolset import DEFAULT_RISK, entry_for_tool, order, risk_of_guarded, why_not_offered, withheld_by
-from policy.scope import LEVELS, STRONGEST, Widening
 from state.temporary import session_directory
 from tool_runtime.families.schemas import definition_of
 
@@ -76,11 +74,10 @@ if TYPE_CHECKING:
     from agent_host.judging.facts import Scripts
     from agent_host.llm.dialects import Dialect
     from config.settings import Settings
+    from policy import Decision, SandboxLevel
     from policy.bundle import BundleProblem, PolicyBundle
-    from policy.decision import Decision
     from policy.rules import Limits, NativeExec
     from policy.rules.skills import SkillTools
-    from policy.scope import SandboxLevel
     from tool_runtime.files.skills import SkillIndex
 
 # How commands are held in a dry run: at the level of a case, on this machine or on one that somebody states.

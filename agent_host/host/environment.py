@@ -19,13 +19,12 @@ from agent_host.services import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
 from config.load import user_skills
 from config.settings import ALL_TOOLS
+from policy import READ_SKILLS, RISK_LEVELS, CapabilityName
 from policy.bundle import BundleProblems
-from policy.decision import RISK_LEVELS
-from policy.names import READ_SKILLS, CapabilityName
 from policy.rules import NativeExec, ToolLimit
 from policy.rules.toolset import only_enabled
+from state import SessionPaths
 from state.disk import LOCAL_DISK, ThreadJob
-from state.locations import SessionPaths
 from tool_runtime.families.catalogue import FAMILIES, RESERVED, SPECS, specs_of
 from tool_runtime.families.desktop import UPLOAD_ARTIFACT, upload_problem
 from tool_runtime.families.python_tools import TIMEOUT_S

@@ -45,8 +45,8 @@ from config.policies import BUILT_IN, template
 from config.providers import KNOWN, LOCAL, NotEditable, found_in, names_of, provider_called, put_provider
 from config.settings import KEY_HEADERS, LlmProvider, ValueSource, settings_under
 from config.shapes import hint_at
+from state import WriteFailed
 from state.disk import Disk, make_durable_dir, replace_atomically
-from state.errors import WriteFailed
 from tool_runtime.families.schemas import definition_of, parameters, text
 
 if TYPE_CHECKING:

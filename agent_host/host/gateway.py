@@ -21,7 +21,7 @@ from agent_host.loop.progress import AnswerForm
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX, MODELS
-from state.errors import WriteFailed
+from state import WriteFailed
 from state.keys import LocalServers, server_key
 from tool_runtime.families.catalogue import SLIM
 from tool_runtime.schema import UnusableSchema

@@ -39,8 +39,8 @@ from agent_host.testing.script import Script, ScriptError
 from agent_host.thread.messages import AUTO, ESTIMATE, TokenizerUnavailable, counter
 from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
-from policy.scope import STRONGEST
-from state.locations import make_private_dir
+from policy import STRONGEST
+from state import make_private_dir
 from state.temporary import scratch
 from tool_runtime.platform import current
 from tool_runtime.platform.directories import BY_DESCRIPTOR

@@ -21,9 +21,9 @@ from agent_host.judging.scoping import places_of_program
 from config.lean_typing import NamedTuple
 from config.settings import ALL_TOOLS
 from config.shapes import FLAG, TEXT, ListOf, Record, all_problems, number, one_of
+from policy import CapabilityName
 from policy.bundle.meaning import SERVER_NAME
 from policy.decide import check_tool
-from policy.names import CapabilityName
 from policy.rules.sandbox import add_own_places, is_hidden
 from policy.shell.tables import STEERING_VARIABLE
 from policy.urls import UrlProblem, canonical_domain
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from agent_host.judging.scoping import Scoping
     from agent_host.session.opening import ClientServer
     from config.settings import Settings
+    from policy import CommandScope
     from policy.bundle import McpServer, PolicyBundle
-    from policy.scope import CommandScope
     from tool_runtime.router import LocalToolRouter
     from tool_runtime.tool import RuntimeSettings
 

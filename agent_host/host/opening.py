@@ -63,11 +63,9 @@ from agent_host.version import __version__
 from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
 from config.shapes import meant_name
-from policy.names import CapabilityName
+from policy import CapabilityName
 from policy.rules.toolset import names_it
-from state import keys, temporary
-from state.errors import WriteFailed
-from state.locations import SessionPaths, check_session_id
+from state import SessionPaths, WriteFailed, check_session_id, keys, temporary
 from state.temporary import session_directory
 from tool_runtime.platform import OS_FAMILY
 

@@ -23,8 +23,7 @@ from config.settings import ALL_TOOLS, MOCK_PREFIX, settings_under
 from config.shapes import file_in, meant_name, why_no_directory
 from policy.bundle.meaning import VARIABLE_NAME
 from policy.urls import UrlProblem, canonical_domain
-from state.errors import NoHomeDirectory
-from state.locations import STATE_DIR_VARIABLE, default_state_dir, expand_home
+from state import STATE_DIR_VARIABLE, NoHomeDirectory, default_state_dir, expand_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

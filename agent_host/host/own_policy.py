@@ -43,24 +43,30 @@ from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_file
 from config.policies import BUILT_IN
 from config.providers import NotEditable, put_setting
-from policy.names import SANDBOX_GRANT
-from policy.names import CapabilityName as Name
+from policy import LEVELS, SANDBOX_GRANT
+from policy import CapabilityName as Name
 from policy.programs import what_it_starts
 from policy.rules.toolset import risk_of_guarded
-from policy.scope import LEVELS
 from policy.shell import parse
 from policy.urls import UrlProblem, host_of
+from state import (
+    Damaged,
+    InvalidSessionId,
+    NoSuchSession,
+    SessionPaths,
+    TooLarge,
+    UnknownVersion,
+    Untrusted,
+    WriteFailed,
+)
 from state.blobs import sha256_hex
-from state.errors import Damaged, InvalidSessionId, NoSuchSession, TooLarge, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore
-from state.locations import SessionPaths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from agent_host.host.dry_runs import Tried
-    from policy.decision import Decision
-    from policy.scope import SandboxLevel
+    from policy import Decision, SandboxLevel
 
 
 _POLICY: Final = "host.policy"

@@ -36,8 +36,8 @@ from agent_host.thread import Thread, summary_message
 from agent_host.thread.messages import AUTO, TokenizerUnavailable, counter, decode
 from config.lean_typing import NamedTuple
 from config.policies import names_file
-from policy.names import CapabilityName as Name
-from policy.scope import is_weaker
+from policy import CapabilityName as Name
+from policy import is_weaker
 from tool_runtime.families.schemas import definition_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from state import SessionPaths
 from state.disk import holder, named_pid
-from state.locations import SessionPaths
 from tool_runtime.platform.peers import Peer, PeerUnreadable, environment_of, open_files_of
 from tool_runtime.processes.command import MARK_NAME
 

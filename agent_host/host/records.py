@@ -30,11 +30,10 @@ from agent_host.session.transcript import Wait as Wait
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 from policy.redaction import Redaction
+from state import SessionPaths, StateError
 from state.disk import holder
-from state.errors import StateError
 from state.file_store import FileCheckpointStore
 from state.keys import redaction_key, session_of
-from state.locations import SessionPaths
 from state.prune import SessionPruner, Standing
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from agent_host.thread.messages import GO_ON, ToolCall, decode
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file
 from config.settings import SETTINGS
-from policy.names import SANDBOX_GRANT, CapabilityName
+from policy import SANDBOX_GRANT, CapabilityName
 from state.blobs import sha256_hex
 from state.temporary import scratch
 from state.tool_lists import TOKENS, copy_lists, read_definitions

@@ -13,10 +13,10 @@ from agent_host.judging.scoping import Scoping, this_machine
 from agent_host.session.handshake import files_to_guard, own_files
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
-from policy.scope import LEVELS, STRONGEST, Widening, is_weaker
+from policy import LEVELS, STRONGEST, Widening, is_weaker
 from policy.urls import UrlProblem, canonical_domain
+from state import WriteFailed
 from state import temporary as temporary_directory
-from state.errors import WriteFailed
 from state.keys import SandboxLevels
 from state.temporary import system_directory
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import SessionGrant
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
-    from policy.scope import CommandScope, SandboxLevel
+    from policy import CommandScope, SandboxLevel
     from state.checkpoint import Checkpoint
 
     Levels = Mapping[str, Mapping[str, Any]]

@@ -24,10 +24,10 @@ from agent_host.safe_open import read_real
 from agent_host.session.opening import state_errors_translated
 from config.lean_typing import NamedTuple
 from policy.redaction import PLACEHOLDER
+from state import SessionPaths
 from state.blobs import LINK, NOT_KEPT, PROGRAM, UNAVAILABLE, mode_and_blob, sha256_hex
 from state.file_store import FileCheckpointStore
 from state.journal import parse
-from state.locations import SessionPaths
 from tool_runtime.files import Scope
 from tool_runtime.files.write import Expected, WriteParams, delete_file, write_file
 from tool_runtime.tool import Abandoned, ToolFault

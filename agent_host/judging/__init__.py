@@ -7,9 +7,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 from config.lean_typing import NamedTuple
+from policy import SANDBOX_GRANT, strictest
 from policy.bundle import common_llm_limits, policy_hash
-from policy.decision import strictest
-from policy.names import SANDBOX_GRANT
 from policy.rules import AS_THE_BUNDLE_SAYS, check_llm
 from policy.rules.toolset import why_not_offered, withheld_by
 from state.records import FileEffect
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from agent_host.judging.facts import Scripts
     from agent_host.judging.scoping import Scoping
     from agent_host.thread.messages import ToolCall
+    from policy import Decision
     from policy.bundle import ApprovalRule, LlmPolicy, PolicyBundle
-    from policy.decision import Decision
     from policy.facts import ActionFacts, PathFacts
     from policy.rules import ApprovalMode, Limits, NativeExec, TaskOptions
     from state.records import ApprovalAnswered

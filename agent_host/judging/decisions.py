@@ -10,11 +10,10 @@ from agent_host.judging import PreparedCall, Refusal
 from agent_host.judging.facts import UnusableArguments, gather
 from agent_host.judging.scoping import places_of_program
 from config.shapes import hint_at
+from policy import SANDBOX_GRANT, is_of_place, strictest
 from policy.decide import case_of
 from policy.decide import decide as decide_call
-from policy.decision import is_of_place, strictest
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
-from policy.names import SANDBOX_GRANT
 from policy.rules import CallTerms, NativeExec
 from policy.rules.narrowing import apply_risk_ceiling, apply_task_options
 from policy.rules.native_exec import DEFAULT
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from agent_host.judging.facts import World
     from agent_host.judging.scoping import Scoping
     from agent_host.thread.messages import ToolCall
+    from policy import Decision
     from policy.bundle import PolicyBundle
-    from policy.decision import Decision
     from policy.facts import ActionFacts
 
 

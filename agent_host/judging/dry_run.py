@@ -31,12 +31,11 @@ from config.shapes import (
     meant_name,
     one_of,
 )
+from policy import LEVELS, STRONGEST, CapabilityName
 from policy.facts import PathFacts, ScriptFacts
-from policy.names import CapabilityName
 from policy.paths import is_absolute, normalize
 from policy.rules import NO_LIMITS, deny
 from policy.rules.toolset import names_it
-from policy.scope import LEVELS, STRONGEST
 from policy.shell import NoInterpreter, interpreter_of
 
 if TYPE_CHECKING:
@@ -47,11 +46,10 @@ if TYPE_CHECKING:
     from agent_host.judging.facts import Scripts
     from agent_host.judging.scoping import Scoping
     from config.shapes import Shape
+    from policy import Decision, SandboxLevel
     from policy.bundle import PolicyBundle
-    from policy.decision import Decision
     from policy.facts import OsFamily, PathKind, ShellName
     from policy.rules import Limits, NativeExec
-    from policy.scope import SandboxLevel
 
 _RULE = "case"
 _OS_NAMES: tuple[OsFamily, ...] = ("posix", "windows")

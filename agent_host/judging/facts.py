@@ -12,8 +12,8 @@ from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
 from agent_host.safe_open import O_PATH, name_that_is_meant, open_there
 from config.json_text import encodable
+from policy import CapabilityName
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, PathKind, ScriptFacts, UrlFacts
-from policy.names import CapabilityName
 from policy.paths import ANY_DEPTH, finds_name, is_pattern, normalize, split_nested
 from policy.redaction import Redaction
 from policy.rules.native_exec import places_of

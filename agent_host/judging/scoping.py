@@ -9,17 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from policy.names import CapabilityName
+from policy import STRONGEST, CapabilityName, RepositoryFacts, ScopeFacts
 from policy.rules.sandbox import NO_WIDENING, command_scope, common_scope, sandbox_denial, server_scope
-from policy.scope import STRONGEST, RepositoryFacts, ScopeFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from agent_host.judging.environment import Environment
+    from policy import CommandScope, Decision, SandboxLevel, Widening
     from policy.bundle import PolicyBundle
-    from policy.decision import Decision
-    from policy.scope import CommandScope, SandboxLevel, Widening
 
 
 def nothing_withheld(_scope: CommandScope, _level: SandboxLevel) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from agent_host.errors import TOKEN_VARIABLE, ErrorCode, GatewayError, GatewayRe
 from agent_host.http import TlsContext, displayable_url, first_line, is_loopback, usable_in_header
 from config.lean_typing import NamedTuple
 from config.settings import KEY_HEADERS
-from state.errors import WriteFailed
+from state import WriteFailed
 from state.keys import GatewayDialects
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from agent_host.thread.messages import ToolCall, encode, holds_arguments, set_le
 from config.lean_typing import NamedTuple
 from policy.redaction import PLACEHOLDER
 from policy.rules import TaskOptions
-from state.errors import WriteFailed
+from state import WriteFailed
 
 if TYPE_CHECKING:
     import asyncio

@@ -26,11 +26,11 @@ from agent_host.loop.prepare import bound_to, edit, file_to_write, judge_again, 
 from agent_host.loop.recovery import recover_calls
 from agent_host.loop.results import SHOWN_BYTES, Observations, add_note, finish, head_of, refused_result
 from config.json_text import encodable
+from policy import SANDBOX_GRANT
 from policy.facts import NamedToolFacts, PathFacts, UrlFacts
-from policy.names import SANDBOX_GRANT
 from policy.rules.toolset import DEFAULT_RISK
+from state import WriteFailed
 from state.blobs import sha256_hex
-from state.errors import WriteFailed
 from state.records import ApprovalGranted
 
 if TYPE_CHECKING:

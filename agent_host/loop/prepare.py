@@ -15,9 +15,9 @@ from agent_host.judging import NO_EFFECT, PreparedCall, Refusal
 from agent_host.loop import placeholder_problem
 from agent_host.safe_open import link_at, read_real
 from config.lean_typing import NamedTuple
+from policy import CapabilityName
 from policy.bundle import common_limits, scope_of_call
 from policy.facts import CommandFacts, OutputFacts, PathFacts, UrlFacts
-from policy.names import CapabilityName
 from state.blobs import LINK, PLAIN_FILE, UNAVAILABLE, add_mode, git_mode, mode_and_blob, sha256_hex
 from state.records import CallStarted, FileEffect
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from agent_host.errors import ErrorCode, PolicyDenied, UsageError
 from agent_host.rpc.messages import Framing, RpcError, encode_fault
-from state.locations import make_private_dir
+from state import make_private_dir
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -25,9 +25,8 @@ from agent_host.rpc.messages import Framing, name, params, prose
 from agent_host.rpc.server import ClientConnection, Method
 from config import json_text
 from config.shapes import one_of
+from state import FILE_MODE, InvalidSessionId, SessionPaths
 from state.disk import holder
-from state.errors import InvalidSessionId
-from state.locations import FILE_MODE, SessionPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -26,9 +26,8 @@ from agent_host.services import check_id, check_object, check_uri
 from config import json_text
 from config.json_text import encodable
 from config.lean_typing import NamedTuple
+from state import StorageLimit, make_private_dir
 from state.disk import LOCAL_DISK, TEMPORARY, write_new
-from state.errors import StorageLimit
-from state.locations import make_private_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

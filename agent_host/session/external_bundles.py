@@ -16,11 +16,10 @@ from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.events.sinks import run_logs
 from config.policies import BUILT_IN, place_groups, template_as_written
 from config.shapes import hint_at_path
+from policy import ANY_SESSION
 from policy.bundle import BundleProblems, validate
 from policy.bundle.validate import BuiltIns, check_usable, parse_bundle, parse_file_bundle, program_problem, suspicions
-from policy.names import ANY_SESSION
-from state.errors import InvalidSessionId
-from state.locations import SessionPaths
+from state import InvalidSessionId, SessionPaths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,9 +15,9 @@ from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, digest, is_built_in, names_file, template
 from config.shapes import hint_at_path, meant_name
+from policy import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.bundle import Narrowing, RedactionRule, narrow
 from policy.bundle.builtin import PlaceholderValues, instantiate, kept_step_files, step_files
-from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from state.temporary import session_directory
 
 if TYPE_CHECKING:

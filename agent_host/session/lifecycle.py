@@ -45,8 +45,7 @@ from config.lean_typing import NamedTuple
 from config.policies import is_built_in
 from policy.rules import AS_THE_BUNDLE_SAYS
 from policy.rules.toolset import risk_of_guarded
-from state import errors as state_errors
-from state import temporary
+from state import WriteFailed, temporary
 from state.disk import LOCAL_DISK, replace_atomically
 from state.records import ModeChanged, SessionStatusChanged
 
@@ -67,8 +66,8 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.redaction import Redaction
     from policy.rules import TaskOptions
+    from state import SessionPaths
     from state.checkpoint import ModeRow
-    from state.locations import SessionPaths
 
 # Shutdown within the desktop's patience of ten seconds (AH 3.4): for the step, then for tools that are ended by force,
 # then for the record of those that did not end.
@@ -532,7 +531,7 @@ class SessionEnd:
         await self._resources.aclose()
         try:
             ctx.journal.store.delete()
-        except state_errors.WriteFailed as error:
+        except WriteFailed as error:
             self._warn_of_disk(str(error))
             self.stays = _is_there(self._paths.snapshot)
         if ctx.journal.store.unarchived is not None:

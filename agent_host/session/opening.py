@@ -27,15 +27,26 @@ from agent_host.thread.messages import Message, encode, message_tokens
 from agent_host.thread.prompt import system_prompt
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
-from policy.names import CapabilityName
+from policy import CapabilityName
 from policy.paths import covering, normalize, roots
-from state import errors as state_errors
+from state import (
+    Damaged,
+    InvalidSessionId,
+    NoSuchSession,
+    SessionExists,
+    SessionLocked,
+    SessionPaths,
+    StateError,
+    TooLarge,
+    UnknownVersion,
+    Untrusted,
+    WriteFailed,
+    translate_errors,
+)
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.disk import LOCAL_DISK, is_quarantined, make_durable_dir
-from state.errors import Damaged, NoSuchSession, WriteFailed, translate_errors
 from state.file_store import FileCheckpointStore
 from state.keys import prompt_mark, read_result, session_of
-from state.locations import SessionPaths
 from state.records import fold
 from state.temporary import session_directory
 
@@ -128,30 +139,30 @@ def state_errors_translated() -> Iterator[None]:
     """Errors of the state package as errors of the host; the one place that does it."""
     try:
         yield
-    except state_errors.SessionLocked as error:
+    except SessionLocked as error:
         raise SessionHeld(f"{error}: wait for it or end it", pid=error.pid) from error
-    except state_errors.Damaged as error:
+    except Damaged as error:
         raise CheckpointUnreadable(_describe_damage(error)) from error
-    except state_errors.StateError as error:
+    except StateError as error:
         for one, kind, then in _TRANSLATED:
             if isinstance(error, one):
                 raise kind(f"{error}{then}") from error
         raise
 
 
-_TRANSLATED: Final[tuple[tuple[type[state_errors.StateError], type[AgentHostError], str], ...]] = (
-    (state_errors.NoSuchSession, SessionNotFound, "; `agent-host sessions` lists what there is"),
-    (state_errors.SessionExists, UsageError, ""),
-    (state_errors.InvalidSessionId, UsageError, ""),
-    (state_errors.TooLarge, CheckpointUnreadable, ": set it higher in your configuration to open the session"),
-    (state_errors.Untrusted, CheckpointUnreadable, ""),
-    (state_errors.UnknownVersion, CheckpointUnreadable, "; use the program that wrote it"),
-    (state_errors.WriteFailed, CheckpointWriteFailed, ""),
+_TRANSLATED: Final[tuple[tuple[type[StateError], type[AgentHostError], str], ...]] = (
+    (NoSuchSession, SessionNotFound, "; `agent-host sessions` lists what there is"),
+    (SessionExists, UsageError, ""),
+    (InvalidSessionId, UsageError, ""),
+    (TooLarge, CheckpointUnreadable, ": set it higher in your configuration to open the session"),
+    (Untrusted, CheckpointUnreadable, ""),
+    (UnknownVersion, CheckpointUnreadable, "; use the program that wrote it"),
+    (WriteFailed, CheckpointWriteFailed, ""),
 )
 """Errors of the state package that say all themselves but what to do."""
 
 
-def _describe_damage(error: state_errors.Damaged) -> str:
+def _describe_damage(error: Damaged) -> str:
     if error.salvaged:
         return (
             f"the session is damaged: {error}; the damaged files are kept as {error.quarantined}; what was whole "

@@ -28,10 +28,9 @@ from agent_host.session.tasks import first_versions, title_of, workspaces
 from agent_host.session.transcript import Transcript, describe, doubts_of, items_of, pictures_of, read_run_log, steps_of
 from agent_host.states import SessionStatus
 from config.lean_typing import NamedTuple
+from state import InvalidSessionId, SessionPaths, StateError, WriteFailed
 from state.disk import LOCAL_DISK
-from state.errors import InvalidSessionId, StateError, WriteFailed
 from state.file_store import FileCheckpointStore, Summary
-from state.locations import SessionPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policy.names import CapabilityName as Name
+from policy import CapabilityName as Name
 from policy.paths import covering, normalize, roots
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from config.lean_typing import NamedTuple
-from policy.names import CHANGING, FILE_CAPABILITIES, READS_TOO, CapabilityName
+from policy import CHANGING, FILE_CAPABILITIES, READS_TOO, CapabilityName
 from policy.paths import is_under, normalize, split_nested
 from policy.urls import common_domains
 

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
+from policy import CHANGING
 from policy.bundle import PolicyBundle, bundle_from_trusted
-from policy.names import CHANGING
 from policy.paths import is_absolute, normalize
 
 if TYPE_CHECKING:

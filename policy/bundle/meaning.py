@@ -6,10 +6,9 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from policy import patterns
+from policy import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION, patterns, words
+from policy import CapabilityName as Name
 from policy.bundle import BundleProblem, Capability, members, nearest
-from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION, words
-from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, normalize, split_nested
 from policy.urls import UrlProblem, canonical_domain
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.json_text import TooDeep, check_depth, describe_bytes, describe_json
 from config.lean_typing import NamedTuple
+from policy import ANY_SESSION, SCHEMA_VERSION
 from policy.bundle import (
     NO_DEFAULT,
     PARTS,
@@ -38,7 +39,6 @@ from policy.bundle.builtin import (
     paths_of_groups,
 )
 from policy.bundle.meaning import CONTROL, ENTRY_CHECKS, command_entry, command_policy_problems, meaning, objects
-from policy.names import ANY_SESSION, SCHEMA_VERSION
 from policy.paths import is_absolute, is_under
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from policy.names import strip_g, words
+from policy import strip_g, words
 from policy.programs.row import FILE_ROWS, Program, rows
 
 _ELSEWHERE = "programs in a container or on another machine"

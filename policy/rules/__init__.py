@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from config.lean_typing import NamedTuple
-from policy.decision import Decision
-from policy.names import CapabilityName as Name
+from policy import CapabilityName as Name
+from policy import Decision
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from policy import RiskLevel
     from policy.bundle import Capability, CommandPolicy, PolicyBundle
-    from policy.decision import RiskLevel
     from policy.facts import ActionFacts, OsFamily
 
 PROCESS_RULE = "builtin.processPlaces"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policy.names import CapabilityName as Name
-from policy.names import words
+from policy import CapabilityName as Name
+from policy import words
 from policy.programs import what_it_starts
 
 if TYPE_CHECKING:

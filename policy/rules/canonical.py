@@ -11,8 +11,8 @@ from policy.paths import key, normalize
 from policy.urls import UrlProblem, host_of, port_of
 
 if TYPE_CHECKING:
+    from policy import Widening
     from policy.facts import ActionFacts, OsFamily
-    from policy.scope import Widening
 
 # A line of these alone means the same however many blanks stand between its words.
 _PLAIN_LINE = re.compile(r"[A-Za-z0-9_./:=,@%+ \t-]*\n?")

@@ -6,10 +6,9 @@ import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
-from policy import patterns
+from policy import CapabilityName as Name
+from policy import patterns, strip_g, words
 from policy.facts import CommandFacts, OsFamily, PathFacts, ShellName
-from policy.names import CapabilityName as Name
-from policy.names import strip_g, words
 from policy.paths import (
     ANY_DEPTH,
     covering,
@@ -33,8 +32,8 @@ from policy.shell.tables import HARMLESS_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from policy import Decision
     from policy.bundle import ArgumentRule, Capability, CommandPolicy, PolicyBundle
-    from policy.decision import Decision
     from policy.rules import Case
     from policy.shell.findings import SimpleCommand
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from policy.decision import RISK_LEVELS
+from policy import RISK_LEVELS, words
+from policy import CapabilityName as Name
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
-from policy.names import CapabilityName as Name
-from policy.names import words
 from policy.paths import is_under
 from policy.programs import program_named
 from policy.rules import AS_THE_BUNDLE_SAYS
@@ -19,8 +18,8 @@ from policy.shell import parse_line
 from policy.urls import UrlProblem, domain_rules, matching_rule, target_of
 
 if TYPE_CHECKING:
+    from policy import Decision, RiskLevel
     from policy.bundle import Capability
-    from policy.decision import Decision, RiskLevel
     from policy.facts import ShellName
     from policy.rules import Case
     from policy.shell.findings import SimpleCommand

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from policy import words
 from policy.bundle import ArgumentRule, CommandPolicy
 from policy.facts import CommandFacts
-from policy.names import words
 from policy.paths import is_absolute, is_under, normalize
 from policy.rules import deny
 from policy.rules.commands import argument_problem
@@ -21,7 +21,7 @@ from policy.shell.tables import STEERING_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from policy.decision import Decision
+    from policy import Decision
     from policy.facts import OsFamily
     from policy.rules import Case, NativeExec
 

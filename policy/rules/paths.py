@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
+from policy import CHANGING, READS_TOO, SIZED_CAPABILITIES
+from policy import CapabilityName as Name
 from policy.facts import PathFacts
-from policy.names import CHANGING, READS_TOO, SIZED_CAPABILITIES
-from policy.names import CapabilityName as Name
 from policy.paths import (
     PROCESS_PLACES,
     covering,
@@ -26,7 +26,7 @@ from policy.rules.protected_paths import may_be_of_session, own_place, repositor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from policy.decision import Decision
+    from policy import Decision
     from policy.facts import OsFamily
     from policy.paths import Roots, Width
     from policy.rules import Case

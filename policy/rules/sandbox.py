@@ -6,21 +6,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from config.lean_typing import NamedTuple
-from policy.names import SANDBOX_GRANT
-from policy.names import CapabilityName as Name
+from policy import SANDBOX_GRANT, STRONGEST, CommandScope, Widening, is_weaker
+from policy import CapabilityName as Name
 from policy.paths import NOWHERE, Places, covering, is_absolute, join_nested, normalize, roots, split_nested
 from policy.rules import deny, where
 from policy.rules.protected_paths import is_called, is_shared_temporary, names_repository
-from policy.scope import STRONGEST, CommandScope, Widening, is_weaker
 from policy.urls import UrlProblem, canonical_domain, common_domains, covers, domain_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from policy import Decision, RepositoryFacts, SandboxLevel, ScopeFacts
     from policy.bundle import Capability, PolicyBundle
-    from policy.decision import Decision
     from policy.facts import OsFamily
-    from policy.scope import RepositoryFacts, SandboxLevel, ScopeFacts
 
 RULE = "sandbox.level"
 _MAX_REASON = 2_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from policy import words
 from policy.facts import CommandFacts
-from policy.names import words
 from policy.rules import ToolLimit
 from policy.shell import parse_line
 from policy.shell.findings import SimpleCommand
@@ -18,7 +18,7 @@ from policy.shell.findings import SimpleCommand
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from policy.decision import Decision
+    from policy import Decision
     from policy.facts import ScriptFacts
     from policy.rules import Case
 

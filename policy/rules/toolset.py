@@ -11,9 +11,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from policy.decision import RISK_LEVELS, Decision, RiskLevel
-from policy.names import FILE_CAPABILITIES
-from policy.names import CapabilityName as Name
+from policy import FILE_CAPABILITIES, RISK_LEVELS, Decision, RiskLevel
+from policy import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, normalize, roots
 from policy.rules import AS_THE_BUNDLE_SAYS, NO_LIMITS, Limits, TaskOptions, ToolLimit, deny, where
 from policy.urls import covers, domain_rules

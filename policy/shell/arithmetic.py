@@ -7,7 +7,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from policy.names import words
+from policy import words
 from policy.shell.tables import NAMING_BUILTINS, STEERING_VARIABLE
 from policy.shell.words import mask_parts, plain, read_word, text_of
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from policy.names import words
+from policy import words
 from policy.programs import base_name, family_of, program_named
 from policy.programs.row import PLAIN, Program, options_of
 from policy.shell import tables

@@ -7,7 +7,7 @@ import re
 from itertools import dropwhile, pairwise, takewhile
 from typing import TYPE_CHECKING
 
-from policy.names import words
+from policy import words
 from policy.paths import ANY_DEPTH
 from policy.programs import PROGRAMS
 from policy.shell.findings import ANY_FILE, FileUse, use_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from policy.names import words
+from policy import words
 from policy.programs import PROGRAMS
 from policy.shell.tables import READS_FILES
 from policy.shell.words import ShownText, decode_escapes, text_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import tree_sitter_bash
 from tree_sitter import Language, Parser
 
-from policy.names import words
+from policy import words
 from policy.shell.arithmetic import (
     ARITHMETIC,
     CONSTRUCTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from policy.names import words
+from policy import words
 
 Grammar = Literal["bash", "posix", "zsh"]
 

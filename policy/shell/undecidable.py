@@ -9,7 +9,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from policy.names import words
+from policy import words
 from policy.shell.arithmetic import OF_ZSH, arithmetic, assignments_of_builtin, comparison, counting_loop
 from policy.shell.effects import judge_arguments, starts_another
 from policy.shell.findings import note_assigned

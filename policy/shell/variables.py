@@ -11,7 +11,7 @@ import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from policy.names import words
+from policy import words
 from policy.shell.arithmetic import (
     ASSIGNING_BUILTINS,
     CONSTRUCTS,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from state import InvalidSessionId, NoSuchSession, SessionExists, SessionLocked
 from state.blobs import UNAVAILABLE, sha256_hex
-from state.errors import InvalidSessionId, NoSuchSession, SessionExists, SessionLocked
 from state.file_store import FileCheckpointStore
 from state.records import record_of
 from tests.support.memory_store import MemoryCheckpointStore

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.faults.crash import Killed, PowerCut
+from state import NoSuchSession, WriteFailed
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.checkpoint import Checkpoint, ResumeVerdict, SessionIdentity, judge
-from state.errors import NoSuchSession, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.records import record_of
 from tests.support.beside import Later

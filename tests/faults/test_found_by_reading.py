@@ -21,9 +21,9 @@ from agent_host.llm.dialects.anthropic import AnthropicRenderer
 from agent_host.session import opening
 from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall, decode, encode
+from state import Damaged, NoSuchSession, StateError
 from state.checkpoint import ResumeVerdict, judge
 from state.disk import Disk
-from state.errors import Damaged, NoSuchSession, StateError
 from state.file_store import FileCheckpointStore
 from state.journal import frame, parse
 from state.records import record_of

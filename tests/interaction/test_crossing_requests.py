@@ -14,7 +14,7 @@ from agent_host.host.opening import SessionOpener
 from agent_host.services.session import NewSession
 from agent_host.session.opening import FixedOptions
 from agent_host.testing.services import MockServices, Refused
-from state.errors import WriteFailed
+from state import WriteFailed
 from state.file_session import FileSession
 from state.records import CallStarted, JournalRecord
 from tests.interaction.test_approval_desk import client as client

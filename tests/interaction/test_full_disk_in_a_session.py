@@ -13,7 +13,7 @@ from agent_host.errors import CheckpointWriteFailed, SessionNotReady
 from agent_host.host.opening import SessionOpener
 from agent_host.services.session import NewSession
 from agent_host.session.opening import FixedOptions
-from state.errors import WriteFailed
+from state import WriteFailed
 from state.file_session import FileSession
 from tests.support.events import Watcher
 from tests.support.person import resolved_options

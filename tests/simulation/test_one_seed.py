@@ -23,8 +23,8 @@ from agent_host.host.sessions import run_headless
 from agent_host.session.opening import ResolvedOptions
 from agent_host.testing.gateway import MockGateway, Script
 from config.load import load
+from state import SessionPaths, make_private_dir
 from state.keys import KEY_NAME
-from state.locations import SessionPaths, make_private_dir
 from tests.simulation.world import Act, SimulatedWorld
 from tests.support.events import problems
 from tests.support.process import bundle

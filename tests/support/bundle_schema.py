@@ -11,6 +11,7 @@ from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from policy import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
 from policy.bundle import (
     NO_DEFAULT,
     PARTS,
@@ -38,7 +39,6 @@ from policy.bundle.meaning import (
     SESSION_ID,
     VARIABLE_NAME,
 )
-from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
 from policy.patterns import MAX_CHARACTERS
 
 _PLAIN: dict[Any, dict[str, Any]] = {

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from agent_host.ids import MACHINE
-from policy.scope import CommandScope
+from policy import CommandScope
 from tool_runtime import sandbox as sandbox_levels
 from tool_runtime.platform import linux_calls, linux_sandbox
 from tool_runtime.processes.command import CommandOutcome, CommandParams, LocalCommand, run_command

@@ -7,7 +7,7 @@ import os
 import sys
 
 from agent_host.ids import MACHINE
-from policy.scope import CommandScope
+from policy import CommandScope
 from tool_runtime.processes.command import CommandParams, LocalCommand, run_command
 from tool_runtime.sandbox.session import open_sandbox
 from tool_runtime.threads import DaemonPool

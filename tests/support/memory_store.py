@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
+from state import NoSuchSession, SessionExists, SessionLocked, check_session_id
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.checkpoint import ENDED
 from state.disk import boot_id
-from state.errors import NoSuchSession, SessionExists, SessionLocked
 from state.file_session import FileSession, LoadReport
 from state.file_store import Summary
 from state.journal import KIND, encode
-from state.locations import check_session_id
 from state.records import SessionStatusChanged, fold, message_of, record_of
 from state.snapshot import EncodedSnapshot, decode_snapshot, encode_head
 

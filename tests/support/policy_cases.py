@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from policy import ALL_CAPABILITIES
 from policy.facts import CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
-from policy.names import ALL_CAPABILITIES
 from policy.paths import normalize
 
 if TYPE_CHECKING:

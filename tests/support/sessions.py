@@ -10,7 +10,7 @@ from agent_host.ids import MACHINE
 from agent_host.services.session import NewSession, SessionGrant
 from agent_host.session.lifecycle import LiveSession
 from config.load import load
-from state.locations import SessionPaths, make_private_dir
+from state import SessionPaths, make_private_dir
 from tests.support.loop import Loop
 from tests.support.loop_parts import SESSION, Person
 

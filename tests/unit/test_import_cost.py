@@ -159,7 +159,15 @@ def test_each_command_is_imported_by_an_interpreter_that_has_imported_nothing(mo
     assert "agent_host" in imported_by(f"import agent_host.cli.{module}")
 
 
-@pytest.mark.parametrize("module", ["agent_host", "state", "config", "agent_host.llm", "agent_host.testing"])
+@pytest.mark.parametrize("module", ["agent_host", "config", "agent_host.testing"])
 def test_packages_are_empty(module: str) -> None:
     found = imported_by(f"import {module}")
     assert found <= {module.partition(".")[0], "__future__"}
+
+
+@pytest.mark.parametrize("package", ["policy", "state", "agent_host.llm", "tool_runtime"])
+def test_what_all_modules_of_a_package_use_needs_none_of_them(package: str) -> None:
+    code = f"import sys, {package}\nprint(*(name for name in sys.modules if name.startswith('{package}.')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+    assert not imported_by(f"import {package}") & ({"asyncio", "httpx", "socket", "ssl", "tomllib"} | HEAVY)

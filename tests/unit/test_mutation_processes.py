@@ -12,7 +12,7 @@ from tests.support import mutation_processes
 from tests.support.mutations import mutants
 
 ROOT = Path(__file__).parents[2]
-_SAY = "from state.checkpoint import ENDED; from state.locations import check_session_id as c; print(ENDED, c('a'))"
+_SAY = "from state.checkpoint import ENDED; from state import check_session_id as c; print(ENDED, c('a'))"
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +45,9 @@ def test_a_process_that_is_started_tells_its_lines(tmp_path: Path) -> None:
     assert mutation_processes.written_lines(into) == set()
     assert said() == "SESSION_COMPLETED a"
     found = mutation_processes.written_lines(into)
-    source = (ROOT / "state" / "locations.py").read_text("utf-8").splitlines()
+    source = (ROOT / "state" / "__init__.py").read_text("utf-8").splitlines()
     line = source.index("    if not is_session_id(session_id):") + 1
-    path = str(ROOT / "state" / "locations.py")
+    path = str(ROOT / "state" / "__init__.py")
     assert (path, line) in found
     assert (path, line + 1) not in found, "the id is a good one"
     assert {Path(each).parent.name for each, _ in found} == {"state"}

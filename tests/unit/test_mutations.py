@@ -121,12 +121,12 @@ def judge(line: str) -> bool:
 
 
 def test_what_runs_at_import_is_known_with_what_it_calls() -> None:
-    tables = Tables(["policy/names.py", "policy/shell/tables.py", "policy/shell/findings.py"])
-    from policy import names
+    tables = Tables(["policy/__init__.py", "policy/shell/tables.py", "policy/shell/findings.py"])
+    import policy
     from policy.shell import tables as shell_tables
 
-    assert (names.words.__code__.co_filename, "words") in tables.run_at_import()
-    assert names.words("a b") == {"a", "b"}
+    assert (policy.words.__code__.co_filename, "words") in tables.run_at_import()
+    assert policy.words("a b") == {"a", "b"}
     lines = Path(shell_tables.__file__).read_text("utf-8").splitlines()
     assert tables.is_table("policy/shell/tables.py", lines.index("RESERVED_WORDS = words(") + 1)
     lines = Path("policy/shell/findings.py").read_text("utf-8").splitlines()

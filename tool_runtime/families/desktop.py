@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Need, Subject, ToolSpec
 from agent_host.display_text import count_noun, escape
 from agent_host.safe_open import look_alikes
-from policy.names import CapabilityName
+from policy import CapabilityName
 from tool_runtime.families import ToolRow, given
 from tool_runtime.families.answers import cut_line
 from tool_runtime.families.schemas import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent_host.contracts import Image
 from agent_host.display_text import count_noun
-from policy.names import CapabilityName
+from policy import CapabilityName
 from policy.paths import is_under, normalize
 from policy.patterns import compile_pattern, problem_of
 from tool_runtime.files import Scope, documents, home_directory, narrow_scope, resolve

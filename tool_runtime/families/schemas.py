@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.contracts import Subject
-from policy.names import SANDBOX_GRANT
+from policy import SANDBOX_GRANT
 from tool_runtime.schema import target_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Final
 
-    from policy.scope import CommandScope
+    from policy import CommandScope
 
     Place = tuple[str, int, Sequence[str]]
     """A path, the rights there, and what is hidden of it."""

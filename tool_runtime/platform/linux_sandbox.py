@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Final
 
-    from policy.scope import CommandScope
+    from policy import CommandScope
     from tool_runtime.platform.landlock import PathRule, Rules
     from tool_runtime.platform.seccomp import Network
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Final
 
-    from policy.scope import SandboxLevel
+    from policy import SandboxLevel
 
 
 class Namespaces(NamedTuple):

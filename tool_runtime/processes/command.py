@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from agent_host.contracts import Denial, Leftovers
-    from policy.scope import CommandScope
+    from policy import CommandScope
     from tool_runtime.processes.guard import ProcessGuard
     from tool_runtime.sandbox.session import HeldCommand, Opened, Sandbox
     from tool_runtime.threads import DaemonPool

@@ -14,7 +14,7 @@ from policy.rules.sandbox import refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from policy.scope import CommandScope
+    from policy import CommandScope
 
 _REFUSED: Final = re.compile(
     r"permission denied|permissionerror|\beacces\b|errno 13\b|os error 13\b|access is denied|accessdenied(?:exception)?"

@@ -21,8 +21,8 @@ import orjson
 
 from agent_host.contracts import Denial
 from agent_host.safe_open import open_regular
+from policy import CommandScope
 from policy.rules.protected_paths import LeftEntry
-from policy.scope import CommandScope
 from tool_runtime.files.writer import NEW_DIRECTORY, PRIVATE_DIRECTORY, open_directory, open_parent
 from tool_runtime.sandbox.workspace_places import Entry, Look, WorkspacePlaces, head_of
 

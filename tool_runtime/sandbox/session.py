@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.contracts import Denial
-    from policy.scope import CommandScope
+    from policy import CommandScope
     from tool_runtime.platform.landlock import Rules
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network

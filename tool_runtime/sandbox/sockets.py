@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from policy.scope import CommandScope
+    from policy import CommandScope
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.sandbox.supervisor import WaitingSyscall
 

@@ -39,9 +39,9 @@ from policy.rules.protected_paths import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from policy import CommandScope
     from policy.paths import Roots
     from policy.rules.protected_paths import Role
-    from policy.scope import CommandScope
 
 
 _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID

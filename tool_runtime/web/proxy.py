@@ -21,7 +21,7 @@ from tool_runtime.web import Blocked, DomainScope, Gate, Network, network_under,
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from policy.scope import CommandScope
+    from policy import CommandScope
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import RuntimeSettings
 

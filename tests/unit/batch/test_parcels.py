@@ -18,8 +18,8 @@ from agent_host.batch import BatchTask, Source
 from agent_host.batch.ledger import Ledger
 from agent_host.batch.scheduler import Attempts, BatchLaunch, ProcessEnd
 from agent_host.batch.workspaces import Depot, LostCosts, Parcel, Workspaces, remove_tree
+from state import SessionLocked
 from state.disk import SessionLock
-from state.errors import SessionLocked
 from state.keys import redaction_key
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from agent_host.host.environment import built_in
 from agent_host.judging import Judge
 from agent_host.judging.environment import Environment
 from agent_host.judging.scoping import Scoping
+from policy import ScopeFacts, Widening
 from policy.rules import NO_LIMITS, TaskOptions, ToolLimit
-from policy.scope import ScopeFacts, Widening
 from tests.support.judging import decided_call, problem_with
 from tests.unit.policy.helpers import NOW, bundle
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.judging import PreparedCall
-    from policy.scope import SandboxLevel
+    from policy import SandboxLevel
 
 SHELL: dict[str, Any] = {"name": "Shell.Exec"}
 HTTP: dict[str, Any] = {"name": "Network.Http", "allowedDomains": ["a.example"]}

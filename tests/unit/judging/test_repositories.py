@@ -18,7 +18,7 @@ from tests.unit.policy.helpers import NOW, bundle
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from policy.decision import Decision
+    from policy import Decision
 
 
 class Disk:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.judging.scoping import places_of_program, repository_of, scope_facts, usual_facts
-from policy.scope import RepositoryFacts, ScopeFacts
+from policy import RepositoryFacts, ScopeFacts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,8 +22,8 @@ from tests.unit.policy.helpers import NOW, bundle
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from policy import Decision
     from policy.bundle import PolicyBundle
-    from policy.decision import Decision
 
 
 @pytest.fixture

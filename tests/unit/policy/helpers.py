@@ -14,7 +14,7 @@ from policy.shell import parse, paths_in_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from policy.decision import Decision
+    from policy import Decision
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from policy.names import words
+from policy import words
 from tests.support.rows import each_row
 
 from .helpers import shell

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, template
+from policy import ALL_CAPABILITIES
 from policy.bundle import BundleProblems, PolicyBundle, bundle_from_trusted
 from policy.bundle.builtin import instantiate
 from policy.bundle.validate import check_usable, parse_bundle
 from policy.decide import check_tool
 from policy.facts import CommandFacts, OsFamily
-from policy.names import ALL_CAPABILITIES
 from policy.rules import check_llm
 from policy.shell import parse, paths_in_line
 from tests.support.rows import each_row

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy import ALL_CAPABILITIES
 from policy.bundle import CommandPolicy, Narrowing, narrow, scope_of_call
 from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, PathFacts
-from policy.names import ALL_CAPABILITIES
 from policy.rules import check_llm
 from tests.support.rows import each_row
 
 from .helpers import NOW, bundle, path, url
 
 if TYPE_CHECKING:
+    from policy import Decision
     from policy.bundle import PolicyBundle
-    from policy.decision import Decision
 
 SCOPED = {"allowedPaths": ["/w", "/data"], "blockedPaths": ["/w/secret"], "maxFileSizeBytes": 10}
 FILES = bundle(*({"name": f"File.{what}", **SCOPED} for what in ("Read", "Write", "Delete")))

@@ -13,7 +13,7 @@ from tests.support.rows import each_row
 from .helpers import NOW, bundle
 
 if TYPE_CHECKING:
-    from policy.decision import Decision
+    from policy import Decision
     from policy.facts import ShellName
 
 ENTRY = "capabilities[Shell.Exec]"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, place_groups, template, template_as_written
+from policy import RepositoryFacts, ScopeFacts, Widening
 from policy.bundle import Narrowing, narrow
 from policy.bundle.builtin import PlaceholderValues, instantiate
 from policy.bundle.validate import BuiltIns, parse_file_bundle
@@ -21,13 +22,12 @@ from policy.rules.sandbox import (
     may_write,
     server_scope,
 )
-from policy.scope import RepositoryFacts, ScopeFacts, Widening
 from tests.support.rows import each_row
 from tests.unit.policy.helpers import bundle
 
 if TYPE_CHECKING:
+    from policy import CommandScope
     from policy.bundle import Capability, PolicyBundle
-    from policy.scope import CommandScope
 
 TMP = "/tmp/agent-host-s1-01234567"
 FACTS = ScopeFacts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policy.names import words
+from policy import words
 from tests.support.rows import each_row
 
 from .helpers import shell

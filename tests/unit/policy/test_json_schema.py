@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, place_groups, template_as_written, write_template
+from policy import ALL_CAPABILITIES
 from policy.bundle import BundleProblems, LlmPolicy, PolicyBundle, members
 from policy.bundle.builtin import PlaceholderValues
 from policy.bundle.validate import BuiltIns, parse_file_bundle
-from policy.names import ALL_CAPABILITIES
 from tests.support.bundle_schema import bundle_schema
 from tests.support.bundle_schema_file import FILE, content
 from tests.support.process import bundle

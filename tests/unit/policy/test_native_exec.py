@@ -23,7 +23,7 @@ from tests.unit.policy.helpers import NOW, bundle
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from policy.decision import Decision
+    from policy import Decision
 
 FILES = ["/bin/cat", "/usr/bin/head", "/bin/ls", "/usr/bin/wc", "/usr/bin/stat"]
 

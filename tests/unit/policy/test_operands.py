@@ -15,7 +15,7 @@ from tests.support.rows import each_row
 from .helpers import NOW, bundle
 
 if TYPE_CHECKING:
-    from policy.decision import Decision
+    from policy import Decision
 
 LISTED: dict[str, Any] = {"name": "Shell.Exec", "allowedCommands": [
     "rm", "rmdir", "mv", "cp", "ln", "chmod", "tee", "dd", "touch", "mkdir", "sed", "sort", "find", "cat", "sudo",

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy import CommandScope
 from policy.paths import NOWHERE, Places, is_under
 from policy.rules.sandbox import add_own_places
-from policy.scope import CommandScope
 
 if TYPE_CHECKING:
     from policy.facts import OsFamily

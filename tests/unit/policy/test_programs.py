@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agent_host.judging.environment import Environment
 from agent_host.judging.facts import gather
+from policy import words
 from policy.decide import check_tool
-from policy.names import words
 from policy.paths import may_meet
 from policy.programs import PROGRAMS, what_it_starts
 from policy.programs.row import options_of
@@ -27,8 +27,8 @@ from .helpers import NOW, bundle, shell
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from policy import Decision
     from policy.bundle import PolicyBundle
-    from policy.decision import Decision
 
 LISTED = [
     *words("cp mv ln rm tar unzip git install tee touch sed echo find truncate wget curl uniq xxd gunzip gzip xz zstd"),

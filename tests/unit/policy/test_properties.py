@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from agent_host.host.environment import BUILT_IN
 from agent_host.judging.dry_run import DryRunCase, StatedFacts, judge_case
 from agent_host.judging.environment import Environment
+from policy import ALL_CAPABILITIES
 from policy.bundle import BundleProblems, bundle_from_trusted, camel
 from policy.bundle.validate import parse_bundle
 from policy.decide import check_tool
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
-from policy.names import ALL_CAPABILITIES
 from policy.rules import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, check_llm
 from tests.support import policy_cases as cases
 from tests.support.policy_cases import NOW, Call, Shape
 from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
+    from policy import Decision
     from policy.bundle import PolicyBundle
-    from policy.decision import Decision
     from policy.facts import OsFamily, ShellName
 
 RANK = {"DENIED": 0, "APPROVAL_REQUIRED": 1, "ALLOWED": 2}

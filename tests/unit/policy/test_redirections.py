@@ -15,7 +15,7 @@ from tests.support.rows import each_row
 from .helpers import NOW, bundle, shell
 
 if TYPE_CHECKING:
-    from policy.decision import Decision
+    from policy import Decision
     from policy.facts import ShellName
 
 HERE = ("",)

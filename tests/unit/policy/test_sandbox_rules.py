@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, place_groups, template, template_as_written
+from policy import LEVELS, CommandScope, Decision, ScopeFacts, Widening, is_weaker
 from policy.bundle.builtin import PlaceholderValues, instantiate
 from policy.bundle.validate import BuiltIns, parse_file_bundle
 from policy.decide import check_tool
-from policy.decision import Decision
 from policy.facts import CommandFacts
 from policy.rules.bundle_summary import ends_commits
 from policy.rules.canonical import canonical_form
@@ -26,15 +26,14 @@ from policy.rules.sandbox import (
     sandbox_denial,
     widening_of,
 )
-from policy.scope import LEVELS, CommandScope, ScopeFacts, Widening, is_weaker
 from policy.shell import parse, paths_in_line
 from policy.urls import common_domains, domain_rules, matching_rule
 from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
+    from policy import SandboxLevel
     from policy.bundle import PolicyBundle
-    from policy.scope import SandboxLevel
 
 TMP = "/tmp/agent-host-s1-01234567"
 SHELL: dict[str, Any] = {"name": "Shell.Exec"}

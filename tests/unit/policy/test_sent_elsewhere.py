@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from policy import Decision
 from policy.bundle import BundleProblems
 from policy.bundle.validate import parse_bundle
-from policy.decision import Decision
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts
 from policy.rules.canonical import canonical_form
 from policy.rules.toolset import apply_delegation, delegated_capabilities, why_not_offered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policy.decision import Decision
+from policy import Decision
 from policy.facts import CommandFacts, NamedToolFacts, ScriptFacts
 from policy.rules.skills import apply_skill_limits, skill_tools
 from policy.rules.toolset import withheld_by

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from policy import words
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.names import words
 from policy.shell import parse
 from tests.support.rows import each_row
 

@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 import pytest
 
+from policy import Decision
 from policy.decide import check_tool
-from policy.decision import Decision
 from policy.facts import CommandFacts, ShellName
 from policy.rules import TaskOptions
 from policy.rules.narrowing import apply_task_options, assess

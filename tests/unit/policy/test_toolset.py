@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy import RISK_LEVELS
 from policy.decide import check_tool
-from policy.decision import RISK_LEVELS
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.rules import NO_LIMITS, Limits, TaskOptions, ToolLimit
 from policy.rules.narrowing import apply_risk_ceiling, apply_task_options

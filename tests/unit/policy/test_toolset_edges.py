@@ -14,7 +14,7 @@ from tests.support.rows import each_row
 from .helpers import NOW, apply, bundle, path
 
 if TYPE_CHECKING:
-    from policy.decision import Decision, RiskLevel
+    from policy import Decision, RiskLevel
     from policy.facts import OsFamily
 
 

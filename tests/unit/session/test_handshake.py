@@ -12,7 +12,7 @@ from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.judging.environment import Environment
 from agent_host.session.handshake import load_bundle
 from config.load import load
-from policy.names import ANY_SESSION
+from policy import ANY_SESSION
 from tests.support.loop_parts import NOW, SESSION
 from tests.support.policy_cases import shape_of
 

@@ -31,7 +31,16 @@ from agent_host.session.tasks import NewTask, record_of_task
 from agent_host.thread.messages import Message, decode, encode, estimate
 from config.load import load
 from policy.rules import TaskOptions
-from state import errors as state_errors
+from state import (
+    Damaged,
+    InvalidSessionId,
+    NoSuchSession,
+    SessionExists,
+    SessionLocked,
+    UnknownVersion,
+    Untrusted,
+    WriteFailed,
+)
 from state.disk import LOCAL_DISK, ThreadJob
 from state.records import record_of
 from tests.support.loop_parts import SESSION, bundle
@@ -178,8 +187,8 @@ def test_damage_is_moved_aside_and_what_was_whole_can_be_had(tmp_path: Path) -> 
     assert list((tmp_path / "state/checkpoints").glob("*.corrupt-*"))
 
 
-def damaged(*, salvaged: bool, moved_to: str | None) -> state_errors.Damaged:
-    error = state_errors.Damaged("it is torn")
+def damaged(*, salvaged: bool, moved_to: str | None) -> Damaged:
+    error = Damaged("it is torn")
     error.salvaged, error.quarantined = salvaged, moved_to
     return error
 
@@ -187,13 +196,13 @@ def damaged(*, salvaged: bool, moved_to: str | None) -> state_errors.Damaged:
 @each_row(
     ("error", "kind", "said"),
     [
-        (state_errors.SessionLocked("s", 7), SessionHeld, "process 7: wait for it or end it"),
-        (state_errors.NoSuchSession("none"), SessionNotFound, "lists what there is"),
-        (state_errors.SessionExists("there"), UsageError, "^there$"),
-        (state_errors.InvalidSessionId("bad id"), UsageError, "^bad id$"),
-        (state_errors.Untrusted("of others"), CheckpointUnreadable, "^of others$"),
-        (state_errors.UnknownVersion("newer"), CheckpointUnreadable, "use the program that wrote it"),
-        (state_errors.WriteFailed("full"), CheckpointWriteFailed, "^full$"),
+        (SessionLocked("s", 7), SessionHeld, "process 7: wait for it or end it"),
+        (NoSuchSession("none"), SessionNotFound, "lists what there is"),
+        (SessionExists("there"), UsageError, "^there$"),
+        (InvalidSessionId("bad id"), UsageError, "^bad id$"),
+        (Untrusted("of others"), CheckpointUnreadable, "^of others$"),
+        (UnknownVersion("newer"), CheckpointUnreadable, "use the program that wrote it"),
+        (WriteFailed("full"), CheckpointWriteFailed, "^full$"),
         (damaged(salvaged=True, moved_to="x.corrupt-1"), CheckpointUnreadable, "kept as x.corrupt-1; .*same command"),
         (damaged(salvaged=False, moved_to="x.corrupt-1"), CheckpointUnreadable, "recovered: .*moved to x.corrupt-1$"),
         (damaged(salvaged=False, moved_to=None), CheckpointUnreadable, "cannot be recovered: it is torn$"),

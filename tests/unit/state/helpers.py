@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from state import SessionPaths
 from state.blobs import BlobFolder
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.disk import LOCAL_DISK
 from state.file_store import FileCheckpointStore
 from state.loading import LoadedFiles, find
-from state.locations import SessionPaths
 from state.records import record_of
 from state.snapshot import SNAPSHOT_LIMIT_BYTES
 from tests.support.beside import Later

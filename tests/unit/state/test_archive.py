@@ -12,9 +12,9 @@ import pytest
 
 from agent_host.faults.crash import Faults, Killed
 from agent_host.faults.disk import SimulatedDisk
+from state import NoSuchSession
 from state.blobs import sha256_hex
 from state.checkpoint import ENDED
-from state.errors import NoSuchSession
 from state.file_store import FileCheckpointStore
 from state.journal import JournalLine, frame, parse
 from state.records import record_of

@@ -9,9 +9,9 @@ import pytest
 
 from agent_host.faults.crash import Faults
 from agent_host.faults.disk import EXTREMES, SimulatedDisk
+from state import StorageLimit
 from state.blobs import BlobFolder, sha256_hex
 from state.disk import LOCAL_DISK
-from state.errors import StorageLimit
 from tests.unit.state.helpers import create
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state import StorageLimit
 from state.blobs import BlobFolder, sha256_hex
 from state.disk import LOCAL_DISK, Disk
-from state.errors import StorageLimit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from state import Damaged, UnknownVersion
 from state.checkpoint import Checkpoint, OpenCall, SessionIdentity, Task, TokenUsage
-from state.errors import Damaged, UnknownVersion
 from state.records import ApprovalGranted, TaskStarted, record_of
 from tests.support.memory_store import MemoryCheckpointStore
 from tests.unit.state.helpers import USAGE, commit, finish, fresh_state, message, start_task, turn

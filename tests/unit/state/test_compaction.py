@@ -12,8 +12,8 @@ import pytest
 
 from agent_host.faults.crash import Faults, Killed
 from agent_host.faults.disk import SimulatedDisk
+from state import Damaged, NoSuchSession, UnknownVersion
 from state.disk import Disk, ThreadJob
-from state.errors import Damaged, NoSuchSession, UnknownVersion
 from state.file_session import LoadReport
 from state.file_store import FileCheckpointStore
 from state.journal import parse

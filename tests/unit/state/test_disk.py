@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.faults.disk import SimulatedDisk
+from state import Damaged, WriteFailed, translate_errors
 from state.disk import LOCAL_DISK, Disk, boot_id, make_durable_dir, replace_atomically, write_new
-from state.errors import Damaged, WriteFailed, translate_errors
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:

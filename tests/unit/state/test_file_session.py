@@ -11,8 +11,8 @@ import pytest
 
 from agent_host.faults.crash import Faults
 from agent_host.faults.disk import EXTREMES, SimulatedDisk
+from state import Damaged, NoSuchSession, SessionExists, UnknownVersion, Untrusted, WriteFailed
 from state.disk import LOCAL_DISK, Disk, FileStatus
-from state.errors import Damaged, NoSuchSession, SessionExists, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import frame
 from state.records import record_of

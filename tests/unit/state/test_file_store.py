@@ -12,8 +12,8 @@ import pytest
 
 from agent_host.faults.crash import FailingDisk, Faults
 from agent_host.faults.disk import SimulatedDisk
+from state import Damaged, NoSuchSession, SessionExists, WriteFailed
 from state.disk import Disk, FileStatus
-from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed
 from state.file_session import LoadReport
 from state.file_store import FileCheckpointStore
 from state.journal import frame

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import state.locations
+import state
 import state.temporary
-from state.locations import SessionPaths, default_state_dir, make_private_dir
+from state import SessionPaths, default_state_dir, make_private_dir
 from state.temporary import BY_DESCRIPTOR, Folder, is_directory, is_link
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ def test_on_other_systems_the_platform_says_where(monkeypatch: pytest.MonkeyPatc
         return "/Users/me/Library/Application Support/agent-host"
 
     monkeypatch.delenv("AGENT_HOST_STATE_DIR", raising=False)
-    monkeypatch.setattr(state.locations, "_LINUX", False)
+    monkeypatch.setattr(state, "_LINUX", False)
     monkeypatch.setattr(platformdirs, "user_data_dir", user_data_dir)
     assert default_state_dir() == "/Users/me/Library/Application Support/agent-host"
     assert asked == [("agent-host", {"appauthor": False})]

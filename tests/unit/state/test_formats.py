@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from state import Damaged, NoSuchSession, UnknownVersion, WriteFailed
 from state.checkpoint import (
     Checkpoint,
     EarlierTask,
@@ -22,7 +23,6 @@ from state.checkpoint import (
     TokenUsage,
 )
 from state.disk import LOCAL_DISK, Disk
-from state.errors import Damaged, NoSuchSession, UnknownVersion, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import JournalContent, JournalFile, frame, parse
 from state.records import ApprovalAnswered, ApprovalGranted, TaskQueued, record_of

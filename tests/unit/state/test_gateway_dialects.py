@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from agent_host.ids import MACHINE
-from state.errors import WriteFailed
+from state import WriteFailed
 from state.keys import FILE, GatewayDialects
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state import UnknownVersion, WriteFailed
 from state.disk import LOCAL_DISK, Disk
-from state.errors import UnknownVersion, WriteFailed
 from state.journal import JournalContent, JournalFile, JournalLine, frame, parse
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state import SessionLocked, WriteFailed
 from state.disk import SessionLock, holder
-from state.errors import SessionLocked, WriteFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state import SessionLocked, WriteFailed
 from state import disk as lock
 from state.disk import SessionLock, holder
-from state.errors import SessionLocked, WriteFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

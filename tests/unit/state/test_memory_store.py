@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from state import NoSuchSession, SessionExists, SessionLocked
 from state.blobs import UNAVAILABLE
-from state.errors import NoSuchSession, SessionExists, SessionLocked
 from state.file_session import LoadReport
 from state.journal import encode
 from state.records import NoteAdded, record_of

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from state import Damaged, OtherShape, StateError, UnknownVersion
 from state.disk import LOCAL_DISK
-from state.errors import Damaged, OtherShape, StateError, UnknownVersion
 from state.file_store import FileCheckpointStore
 from state.journal import frame, parse
 from state.prune import SessionPruner

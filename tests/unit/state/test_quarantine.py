@@ -6,8 +6,8 @@ import pytest
 
 from agent_host.faults.crash import Faults
 from agent_host.faults.disk import EXTREMES, PowerLossOutcome, SimulatedDisk
+from state import SessionPaths
 from state.disk import copy_aside, is_quarantined, move_aside, write_new
-from state.locations import SessionPaths
 
 PATHS = SessionPaths("/", "s")
 SNAPSHOT, JOURNAL = PATHS.snapshot, PATHS.journal

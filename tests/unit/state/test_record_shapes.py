@@ -13,10 +13,9 @@ from agent_host.llm.stream import Meaning
 from agent_host.states import SessionStatus
 from agent_host.thread.messages import Role
 from policy.rules import ApprovalMode, TaskOptions
-from state import record_shapes, records
+from state import Damaged, record_shapes, records
 from state import record_shapes as message_shapes
 from state.checkpoint import CommandReason, TaskStatus
-from state.errors import Damaged
 from state.journal import frame, parse
 from state.loading import change_of, fields_of_line
 from state.record_shapes import record_problems

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state import InvalidSessionId, SessionPaths, check_session_id, default_state_dir
 from state.checkpoint import OpenCall, ResumeVerdict, judge
 from state.disk import boot_id
-from state.errors import InvalidSessionId
-from state.locations import SessionPaths, check_session_id, default_state_dir
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state import WriteFailed
 from state.disk import SessionLock
-from state.errors import WriteFailed
 from state.prune import PruneLimits, SessionPruner, SessionToPrune, Standing, Stored, choose
 from state.records import record_of
 from state.temporary import BY_DESCRIPTOR, Folder

@@ -11,8 +11,8 @@ import pytest
 
 import state.prune
 import state.temporary
+from state import WriteFailed
 from state.disk import SessionLock, holder
-from state.errors import WriteFailed
 from state.prune import SessionPruner, Standing, Stored
 from state.records import record_of
 from state.temporary import BY_DESCRIPTOR

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state import TooLarge, WriteFailed
 from state.disk import Disk
-from state.errors import TooLarge, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.prune import SessionPruner
 from state.records import record_of

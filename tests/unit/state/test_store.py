@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from state import Damaged, NoSuchSession, SessionExists, SessionLocked, StateError, UnknownVersion, WriteFailed
 from state.checkpoint import ENDED
 from state.disk import LOCAL_DISK, Disk, holder
-from state.errors import Damaged, NoSuchSession, SessionExists, SessionLocked, StateError, UnknownVersion, WriteFailed
 from state.file_session import LoadReport
 from state.journal import frame, parse
 from state.records import record_of

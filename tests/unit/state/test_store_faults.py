@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state import Damaged, SessionExists, StateError, WriteFailed
 from state.disk import Disk, holder
-from state.errors import Damaged, SessionExists, StateError, WriteFailed
 from state.records import record_of
 from tests.unit.state.helpers import (
     SESSION,

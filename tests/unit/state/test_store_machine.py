@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from state import WriteFailed
 from state.disk import Disk
-from state.errors import WriteFailed
 from state.records import JournalRecord, record_of
 from tests.unit.state.helpers import create, load, message, reopen, unnumbered
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state import Damaged
 from state.checkpoint import EarlierTask
-from state.errors import Damaged
 from state.records import record_of
 from tests.support.records import answered
 from tests.unit.state.helpers import commit, create, finish, load, message, paths_in, reopen, start_task, turn

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from state import InvalidSessionId, SessionPaths
 from state.disk import SessionLock
-from state.errors import InvalidSessionId
-from state.locations import SessionPaths
 from state.temporary import make, remove, scratch, session_directory, sweep, system_directory
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state import Damaged, Untrusted
 from state.disk import Disk, FileStatus, holder
-from state.errors import Damaged, Untrusted
 from state.file_store import FileCheckpointStore
 from tests.unit.state.helpers import SESSION, create, load, paths_in, reopen, start_task, unnumbered, whole_step
 

@@ -30,8 +30,8 @@ from agent_host.faults.disk import (
     SimulatedDisk,
     TornWrite,
 )
+from state import SessionLocked, WriteFailed
 from state.disk import Disk, replace_atomically, write_new
-from state.errors import SessionLocked, WriteFailed
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from agent_host.contracts import PersonAnswer, PersonAsked
-    from policy.scope import CommandScope
+    from policy import CommandScope
 
 
 class Asking(NamedTuple):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.contracts import ToolConstraints
-from policy.scope import CommandScope
+from policy import CommandScope
 from tool_runtime import sandbox as levels
 
 if TYPE_CHECKING:

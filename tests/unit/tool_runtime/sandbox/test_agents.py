@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import ToolConstraints
-from policy.scope import CommandScope
+from policy import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
 from tool_runtime import sandbox as levels
 from tool_runtime.sandbox.session import _folder_of

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from policy import CommandScope
 from policy.rules.sandbox import may_read, may_write
-from policy.scope import CommandScope
 from tool_runtime import sandbox as levels
 from tool_runtime.platform import landlock, linux_sandbox
 from tool_runtime.threads import run_in_fresh_thread

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.scope import CommandScope
+from policy import CommandScope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

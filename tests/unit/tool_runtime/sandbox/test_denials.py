@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from agent_host.contracts import Denial
+from policy import CommandScope
 from policy.rules.sandbox import refusal
-from policy.scope import CommandScope
 from tests.support.rows import each_row
 from tool_runtime.processes.command import report
 from tool_runtime.sandbox.denials import Disk, denials_in, filter_denials

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import ToolConstraints, ToolResult
+from policy import RepositoryFacts, ScopeFacts
 from policy.rules.sandbox import command_scope
-from policy.scope import RepositoryFacts, ScopeFacts
 from tests.support.held import rows_of
 from tests.unit.policy.helpers import bundle
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
@@ -23,7 +23,7 @@ from tool_runtime.tool import SandboxSettings, mark_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from policy.scope import CommandScope
+    from policy import CommandScope
 
     Run = Callable[..., Awaitable[ToolResult]]
 

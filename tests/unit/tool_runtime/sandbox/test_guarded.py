@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import ToolConstraints, ToolResult
-from policy.scope import CommandScope
+from policy import CommandScope
 from tests.support.held import NOBODY, make_repository, rows_of
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tool_runtime import sandbox as levels

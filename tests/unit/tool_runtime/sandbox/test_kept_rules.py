@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from policy.scope import CommandScope
+from policy import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tests.unit.tool_runtime.sandbox.conftest import held
 from tool_runtime import sandbox as levels

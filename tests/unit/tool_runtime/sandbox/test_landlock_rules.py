@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from policy.scope import CommandScope
+from policy import CommandScope
 from tool_runtime.platform import landlock
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Linux's")

@@ -20,7 +20,7 @@ from tool_runtime.tool import SandboxSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from policy.scope import CommandScope
+    from policy import CommandScope
 
 LEVELS = [level for level in levels.LEVELS if levels.look(level).works]
 pytestmark = [

@@ -16,7 +16,7 @@ from tool_runtime.sandbox.session import cargo_settings
 from tool_runtime.tool import SandboxSettings
 
 if TYPE_CHECKING:
-    from policy.scope import CommandScope
+    from policy import CommandScope
 
 pytestmark = pytest.mark.skipif(not levels.look("landlock").works, reason=levels.look("landlock").problem)
 
