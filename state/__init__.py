@@ -1,5 +1,5 @@
-"""State of sessions on disk (AH 9). Here are its errors, which the session layer turns into wire errors, and the paths and
-modes of everything that belongs to a session (AH 9.4, interface section 1)."""
+"""State of sessions on disk (AH 9): errors, which the session layer turns into wire errors, and the paths and modes of
+everything that belongs to a session (AH 9.4, interface section 1)."""
 
 from __future__ import annotations
 
