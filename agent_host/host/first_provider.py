@@ -20,7 +20,7 @@ from agent_host.host.options import OptionNames, settings_from
 from agent_host.host.secrets import KEYRING_SERVICE, Tokens, token_name
 from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, strip_html
 from agent_host.ids import MACHINE
-from agent_host.llm import errors
+from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError, errors
 from agent_host.llm.errors import KINDS, kind_of_answer
 from agent_host.llm.known_dialects import (
     AUTO,
@@ -36,7 +36,6 @@ from agent_host.llm.known_dialects import (
 )
 from agent_host.llm.local_server import NoList, ask_models
 from agent_host.llm.network import whole_events
-from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.redaction import Scrubber
 from agent_host.thread.messages import Message
 from config.lean_typing import NamedTuple
@@ -52,9 +51,9 @@ from tool_runtime.families.schemas import definition_of, parameters, text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from agent_host.llm import ModelTurn
     from agent_host.llm.dialects import Dialect
     from agent_host.llm.errors import Kind
-    from agent_host.llm.stream import ModelTurn
     from config.settings import Settings
 
 

@@ -11,12 +11,11 @@ import httpx
 import orjson
 
 from agent_host.errors import GatewayRejected, UsageError
-from agent_host.llm import errors
+from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError, errors
 from agent_host.llm.errors import NAMES as ERROR_NAMES
 from agent_host.llm.errors import kind_of_answer, kind_of_event
 from agent_host.llm.known_dialects import NAMES, check_url, make_dialect, password_of, request_url
 from agent_host.llm.network import whole_events
-from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.redaction import Scrubber
 from agent_host.testing.http1 import MockServer
 from policy.redaction import Redaction
@@ -24,9 +23,9 @@ from policy.redaction import Redaction
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
+    from agent_host.llm import Meaning, ModelTurn
     from agent_host.llm.dialects import Dialect
     from agent_host.llm.errors import Kind, Said
-    from agent_host.llm.stream import Meaning, ModelTurn
     from agent_host.testing.http1 import HttpRequest, Reply
     from config.settings import Settings
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from agent_host import http
 from agent_host.errors import TOKEN_VARIABLE, ContextTooLong, GatewayRejected, GatewayUnavailable, UsageError
 from agent_host.http import TlsContext, displayable_url, first_line, is_loopback, retry_after_s, strip_html
-from agent_host.llm import errors
+from agent_host.llm import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError, errors
 from agent_host.llm.errors import GETTING_READY, KINDS, kind_of_answer, kind_of_event, limit_of
 from agent_host.llm.known_dialects import (
     GatewayAddress,
@@ -57,7 +57,6 @@ from agent_host.llm.network import (
     UnknownCoding,
     connect,
 )
-from agent_host.llm.stream import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.redaction import Scrubber
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple

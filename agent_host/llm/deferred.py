@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from agent_host.llm import ModelTurn
     from agent_host.llm.client import LlmClient
     from agent_host.llm.models import Cost, ModelFacts, Models
-    from agent_host.llm.stream import ModelTurn
     from state.checkpoint import TokenUsage
 
 

@@ -20,8 +20,8 @@ from agent_host.errors import (
     GuardrailBlocked,
     ModelOverloaded,
 )
+from agent_host.llm import StreamFault
 from agent_host.llm.raw_json import repair
-from agent_host.llm.stream import StreamFault
 from config import json_text
 from config.lean_typing import NamedTuple
 from policy.patterns import compile_shipped

@@ -24,8 +24,8 @@ from state.keys import GatewayDialects
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from agent_host.llm import Meaning
     from agent_host.llm.dialects import Dialect
-    from agent_host.llm.stream import Meaning
     from config.settings import Settings
 
 AUTO: Final = "auto"

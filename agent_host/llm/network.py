@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import h11
 
-from agent_host.llm.stream import AnswerTooLarge, StreamProtocolError
+from agent_host.llm import AnswerTooLarge, StreamProtocolError
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Emitter, LiveOutput
     from agent_host.ids import Outside
     from agent_host.judging import Judge, PreparedCall
-    from agent_host.llm.stream import Meaning
+    from agent_host.llm import Meaning
     from agent_host.loop.cancellation import Cancellation
     from agent_host.loop.conversation import Conversation
     from agent_host.loop.progress import Progress

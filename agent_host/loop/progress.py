@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import ToolRouter
     from agent_host.judging import Registry
-    from agent_host.llm.stream import Meaning
+    from agent_host.llm import Meaning
     from agent_host.thread.messages import ToolCall
     from state.checkpoint import Checkpoint
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
 
     from agent_host.http import RetryPolicy
-    from agent_host.llm.stream import ModelTurn
+    from agent_host.llm import ModelTurn
     from agent_host.loop import LoopContext
     from agent_host.loop.conversation import Conversation
     from state.checkpoint import Checkpoint, ContextStrategy, Task, TokenUsage

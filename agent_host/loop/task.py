@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.judging import PreparedCall
-    from agent_host.llm.stream import Meaning, ModelTurn
+    from agent_host.llm import Meaning, ModelTurn
     from agent_host.loop import LoopContext, Replay, ResumeNote
     from agent_host.states import EndStatus
     from agent_host.thread.messages import ToolCall

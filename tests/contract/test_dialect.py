@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from agent_host.contracts import Subject, ToolSpec
+from agent_host.llm import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.dialects.anthropic import AnthropicDialect
 from agent_host.llm.dialects.openai_chat import ChatDialect
 from agent_host.llm.dialects.openai_responses import ResponsesDialect
 from agent_host.llm.errors import read
-from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.testing.dialects import ANTHROPIC
 from agent_host.testing.dialects.openai_chat import CHAT_COMPLETIONS
 from agent_host.testing.dialects.openai_responses import RESPONSES

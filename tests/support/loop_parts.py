@@ -14,8 +14,8 @@ import orjson
 
 from agent_host.approval.gate import PendingApprovals
 from agent_host.contracts import Leftovers, ToolResult, ToolSpec
+from agent_host.llm import ModelTurn
 from agent_host.llm.dialects.anthropic import AnthropicAssembler, AnthropicDialect
-from agent_host.llm.stream import ModelTurn
 from agent_host.services.workspace import ArtifactOnDisk, UploadFailed
 from agent_host.testing.dialects import read_request
 from agent_host.thread.messages import ToolCall

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 
+from agent_host.llm import AnswerTooLarge
 from agent_host.llm.raw_json import loads_with_halves, may_hold_halves, name_in, repair, repair_json
-from agent_host.llm.stream import AnswerTooLarge
 from agent_host.thread.messages import NOTHING_SAID, ToolCall, arguments_block
 from config import json_text
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
-    from agent_host.llm.stream import Meaning, ModelTurn
+    from agent_host.llm import Meaning, ModelTurn
     from agent_host.thread import Renderer
     from agent_host.thread.messages import Block, Message
 

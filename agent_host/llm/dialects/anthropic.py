@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 
+from agent_host.llm import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.dialects import (
     MAX_COUNT,
     NOT_CLOSED,
@@ -31,7 +32,6 @@ from agent_host.llm.raw_json import (
     repair,
     split_open_end,
 )
-from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread import UnitMark
 from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
 from config import json_text

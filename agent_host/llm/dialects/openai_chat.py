@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 
+from agent_host.llm import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
 from agent_host.llm.dialects import (
     NOT_CLOSED,
     Assembler,
@@ -27,7 +28,6 @@ from agent_host.llm.dialects import (
 )
 from agent_host.llm.errors import fault_of
 from agent_host.llm.raw_json import OpaqueFields, elements, join_members, members, repair, split_open_end
-from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, ToolCall, shortest
 from config.json_text import copy_to_keep
 from state.checkpoint import TokenUsage

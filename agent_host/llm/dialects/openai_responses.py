@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
+from agent_host.llm import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
 from agent_host.llm.dialects import (
     UNNAMED,
     Assembler,
@@ -30,7 +31,6 @@ from agent_host.llm.dialects.openai_responses_items import (
     usage_of,
 )
 from agent_host.llm.raw_json import elements, join_members, member, members, repair
-from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block
 from config.json_text import copy_to_keep
 

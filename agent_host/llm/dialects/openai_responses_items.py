@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from agent_host.llm import StreamFault
 from agent_host.llm.dialects import NOT_CLOSED, count_in, keep_spelling, size_of
 from agent_host.llm.errors import fault_of
 from agent_host.llm.raw_json import join_members, members, repair, split_open_end
-from agent_host.llm.stream import StreamFault
 from agent_host.thread.messages import Block, ToolCall, shortest
 from config.lean_typing import NamedTuple
 from state.checkpoint import TokenUsage

@@ -11,7 +11,7 @@ from agent_host.testing.script import Script
 from tests.unit.llm.helpers import VIEW
 
 if TYPE_CHECKING:
-    from agent_host.llm.stream import ModelTurn
+    from agent_host.llm import ModelTurn
 
 DONE = "[DONE]"
 

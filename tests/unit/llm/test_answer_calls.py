@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
+from agent_host.llm import AnswerTooLarge
 from agent_host.llm.dialects import CallReader, keep_spelling, mend_ids
 from agent_host.llm.dialects.openai_chat import ChatDialect
 from agent_host.llm.dialects.openai_responses import ResponsesDialect
-from agent_host.llm.stream import AnswerTooLarge
 from agent_host.thread.messages import Message, ToolCall, decode, encode
 from tests.support.rows import each_row
 

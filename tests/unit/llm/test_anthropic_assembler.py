@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
+from agent_host.llm import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.dialects.anthropic import AnthropicAssembler
-from agent_host.llm.stream import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import Message, ToolCall, encode
 from state.checkpoint import TokenUsage
 from tests.support.rows import each_row

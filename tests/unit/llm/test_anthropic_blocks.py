@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
+from agent_host.llm import ModelTurn, StreamProtocolError
 from agent_host.llm.dialects.anthropic import AnthropicAssembler, AnthropicDialect, AnthropicRenderer
 from agent_host.llm.raw_json import member
-from agent_host.llm.stream import ModelTurn, StreamProtocolError
 from agent_host.thread.messages import Block, Message
 from tests.unit.llm.helpers import ended, event, started, text, tool_use
 

@@ -45,8 +45,8 @@ from tests.unit.llm.helpers import (
 )
 
 if TYPE_CHECKING:
+    from agent_host.llm import ModelTurn
     from agent_host.llm.client import LlmClient
-    from agent_host.llm.stream import ModelTurn
 
 
 async def call(made: LlmClient, shown: list[str] | None = None, *messages: bytes) -> ModelTurn:

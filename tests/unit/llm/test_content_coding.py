@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
+from agent_host.llm import StreamProtocolError
 from agent_host.llm.network import UnknownCoding, decoder
-from agent_host.llm.stream import StreamProtocolError
 from tests.support.rows import each_row
 
 DATA = b"".join(b"line %d\n" % n for n in range(50_000))

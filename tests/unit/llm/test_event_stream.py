@@ -9,8 +9,8 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.llm import AnswerTooLarge
 from agent_host.llm.network import AnswerLimits, BoundedStream, decoder
-from agent_host.llm.stream import AnswerTooLarge
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
+from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.llm.dialects.anthropic import AnthropicAssembler, AnthropicDialect
 from agent_host.llm.dialects.openai_responses import ResponsesDialect
 from agent_host.llm.network import BoundedStream, decoder
-from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.testing.dialects import ANTHROPIC
 from agent_host.testing.dialects import read_request as read_messages
 from agent_host.testing.dialects.openai_responses import read_request as read_responses
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from agent_host.llm import ModelTurn
     from agent_host.llm.dialects import Dialect
-    from agent_host.llm.stream import ModelTurn
 
 Stream = list[tuple[str, dict[str, Any]]]
 INDEXES = st.sampled_from([0, 0, 1, 2])

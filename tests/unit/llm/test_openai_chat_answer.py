@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from agent_host.ids import MACHINE
+from agent_host.llm import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.dialects.openai_chat import _FAILED, _MEANINGS, ChatAssembler, ChatRenderer
-from agent_host.llm.stream import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import Block, Message, ToolCall, encode
 from state.checkpoint import TokenUsage
 from tests.support.rows import each_row

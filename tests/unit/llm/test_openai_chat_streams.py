@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_host.ids import MACHINE
+from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.llm.dialects.openai_chat import ChatAssembler, ChatRenderer
 from agent_host.llm.network import BoundedStream, decoder
-from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.testing.dialects.openai_chat import read_request
 from agent_host.thread.messages import Message, decode, encode
 from tests.support.rows import each_row
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from agent_host.llm.stream import ModelTurn
+    from agent_host.llm import ModelTurn
 
 FIXTURES = sorted((Path(__file__).parents[2] / "fixtures" / "wires" / "chat").glob("*.sse"))
 SCRIPTED: list[dict[str, Any]] = [

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.llm import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.dialects.openai_responses import ResponsesAssembler, ResponsesDialect, ResponsesRenderer
 from agent_host.llm.network import whole_events
-from agent_host.llm.stream import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.testing.dialects.openai_responses import RESPONSES, read_request
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, ToolCall

@@ -10,10 +10,10 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.llm.dialects.openai_responses import ResponsesAssembler
 from agent_host.llm.errors import kind_of_event, read_value
 from agent_host.llm.network import BoundedStream, decoder
-from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.testing.dialects.openai_responses import RESPONSES, read_request
 from agent_host.testing.script import Script
 from agent_host.thread.messages import ToolCall
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from agent_host.llm.stream import ModelTurn
+    from agent_host.llm import ModelTurn
 
 SCRIPTED: list[dict[str, Any]] = [
     {"text": "Grüße, 世界 🌍", "chunk_chars": 3, "pings": 4},

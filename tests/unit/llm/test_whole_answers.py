@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError
 from agent_host.llm.dialects.anthropic import AnthropicDialect
 from agent_host.llm.dialects.openai_chat import ChatDialect
 from agent_host.llm.dialects.openai_responses import ResponsesDialect
-from agent_host.llm.stream import AnswerTooLarge, StreamFault, StreamProtocolError
 from tests.unit.llm.test_fuzzed_streams import BLOCKS, sent
 from tests.unit.llm.test_openai_chat_streams import ANY_VALUE, COUNTS, ODD_TEXTS, TEXTS, fields, mostly
 

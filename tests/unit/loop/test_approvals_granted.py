@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import ToolRequest, ToolResult
-    from agent_host.llm.stream import ModelTurn
+    from agent_host.llm import ModelTurn
 
 
 def asking(folder: Path, gate: ApprovalGate | None, *turns: ModelTurn, **more: Any) -> Loop:

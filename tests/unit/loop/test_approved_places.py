@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agent_host.approval import ApprovalRequest
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import ToolRequest, ToolResult
-    from agent_host.llm.stream import ModelTurn
+    from agent_host.llm import ModelTurn
     from agent_host.thread.messages import ToolCall
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links are for administrators there")

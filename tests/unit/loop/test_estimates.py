@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import ToolRequest, ToolResult
-    from agent_host.llm.stream import ModelTurn
+    from agent_host.llm import ModelTurn
 
 SAMPLES = samples()
 # Of these the estimate is off by another share than of all others: a session that has nothing else is counted right

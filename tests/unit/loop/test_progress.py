@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from agent_host.llm.stream import ModelTurn
+from agent_host.llm import ModelTurn
 from agent_host.thread.messages import ToolCall
 from state.checkpoint import TokenUsage
 from tests.support.loop import Loop

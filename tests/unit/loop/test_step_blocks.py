@@ -17,7 +17,7 @@ from tests.support.loop_parts import MODEL, calls, says, shell
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.llm.stream import ModelTurn
+    from agent_host.llm import ModelTurn
 
 SECRET = "s3cret-value"
 

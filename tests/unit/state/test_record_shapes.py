@@ -9,7 +9,7 @@ import pytest
 from agent_host import contracts
 from agent_host.approval import AnsweredBy, ApprovalAnswer, Scope
 from agent_host.contracts import ArtifactType, ToolStatus
-from agent_host.llm.stream import Meaning
+from agent_host.llm import Meaning
 from agent_host.states import SessionStatus
 from agent_host.thread.messages import Role
 from policy.rules import ApprovalMode, TaskOptions
