@@ -7,7 +7,6 @@ import contextlib
 import os
 import threading
 from contextlib import AsyncExitStack
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_host import import_isolation
@@ -17,17 +16,10 @@ from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.host.backends import Backends, serving_gateway
 from agent_host.host.compose import Composition
-from agent_host.host.environment import (
-    THIS_MACHINE,
-    families_of,
-    machine_of,
-    project_tool_names,
-    python_tools,
-    registry_with,
-)
-from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, refuse_unknown_host, settle_model
-from agent_host.host.parts import LaunchParts, Parts, make_bundle
-from agent_host.host.sandboxing import level_of, look_ahead, machine_and_level, refuse_weaker, scoping_under
+from agent_host.host.environment import THIS_MACHINE, families_of, project_tool_names, python_tools, registry_with
+from agent_host.host.gateway import Gateway, Informed, ask_gateway, fit_toolset, refuse_unknown_host, settle_model
+from agent_host.host.parts import LaunchParts, Parts, Terms
+from agent_host.host.sandboxing import DOMAINS, look_ahead, refuse_weaker
 from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
 from agent_host.http import TlsContext
 from agent_host.llm.deferred import import_client
@@ -50,7 +42,6 @@ from agent_host.session.opening import (
     create_store,
     prepare_state_dir,
     refuse_foreign_cursor,
-    refuse_other_owner,
     sessions_of,
     start_record,
     state_errors_translated,
@@ -60,6 +51,7 @@ from agent_host.session.reports import ApprovalReports
 from agent_host.session.task_runner import import_loop
 from agent_host.session.tasks import record_of_task
 from agent_host.version import __version__
+from config.lean_typing import NamedTuple
 from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
 from config.shapes import meant_name
@@ -74,13 +66,11 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate, OnAsked
     from agent_host.events.emitter import Sink
-    from agent_host.host.environment import LocalMachine, Surroundings
+    from agent_host.host.environment import Surroundings
     from agent_host.host.options import LayeredOptions
-    from agent_host.host.remote_tools import RecordedToolService, ToolService
-    from agent_host.host.sandboxing import Level
+    from agent_host.host.remote_tools import RecordedToolService
     from agent_host.ids import Outside
     from agent_host.judging import Registry
-    from agent_host.llm.dialects import Dialect
     from agent_host.llm.known_dialects import ChosenDialect
     from agent_host.services.session import ApprovalReporter, NewSession, SessionGrant, SessionService
     from agent_host.session.opening import ClientServer, OptionsSource, ResolvedOptions
@@ -88,13 +78,24 @@ if TYPE_CHECKING:
     from agent_host.session.tasks import NewTask
     from config.settings import Settings
     from policy.bundle import PolicyBundle
-    from state.checkpoint import SessionIdentity
     from state.file_session import FileSession
     from state.file_store import FileCheckpointStore
     from tool_runtime.families.python_tools import PythonTool
 
 _OBSERVERS_S = 1.0
 _DELETED = "its checkpoint was deleted"
+
+
+class Ready(NamedTuple):
+    """A session that nothing refuses any more, before it has files. `informed` is what its gateway said."""
+
+    terms: Terms
+    parts: Parts
+    url: str
+    secrets: Secrets
+    backends: Backends
+    chosen: ChosenDialect
+    informed: Informed
 
 
 class SessionOpener:
@@ -129,12 +130,8 @@ class SessionOpener:
         self._tools = tools
         self._recorded = recorded
         self._session_tokens = self._tokens
-        self._backends: Backends | None = None
-        self._resolved: ResolvedOptions | None = None
+        self._ready: Ready | None = None
         self._attended = False
-        self._chosen: ChosenDialect | None = None
-        self._server_said = ""
-        self._learned: Mapping[str, Any] = {}
         self._launch: LaunchParts | None = None
         self._servers: tuple[ClientServer, ...] = ()
 
@@ -165,33 +162,25 @@ class SessionOpener:
             async with _give_back(backends.sessions(), grant.session_id):
                 with state_errors_translated():
                     check_session_id(grant.session_id)
+                refuse_opened_hosts(resolved, grant)
                 own_directory = session_directory(resolved.state_dir, grant.session_id, os.environ)
-                machine, level = machine_and_level(resolved, grant, own_directory)
-                resolved, bundle = await self._ask_gateway(
-                    resolved, lambda own: self._bundle_of(own, machine, grant, level), grant
-                )
+                ready = await self._prepare(Terms.find(resolved, grant, own_directory), backends, resources)
+                resolved, parts = ready.terms.resolved, ready.parts
                 if grant.brings_policy and new.user_id == LOCAL:  # the service knows who it is
-                    new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
-                # A wrong approval, tool, model or tokenizer, or a missing gateway, raises before anything is on disk.
-                tools = python_tools(resolved.settings, self._tools)
-                refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(resolved.settings)))
-                url = await resources.enter_async_context(serving_gateway(resolved))
-                parts = await self._parts(resolved, backends, machine, bundle, level, grant, url, tools)
-                secrets = self._secrets(resolved, bundle, url)
+                    new = new._replace(user_id=parts.bundle.user_id, tenant_id=parts.bundle.tenant_id)
                 await host_is_there
                 prepare_state_dir(resolved.state_dir, self._surroundings.disk)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         keys.remember(resolved.state_dir, key, grant.session_id)
-                learned, outside = self._learned, self._outside
-                beginning = beginning_of(resolved, parts, grant, secrets, task, outside, learned=learned)
+                beginning = beginning_of(ready, task, self._outside)
                 with contextlib.ExitStack() as begun:
-                    store = create_store(self._sessions(resolved), resolved, outside, beginning, grant, new)
+                    store = create_store(self._sessions(resolved), resolved, self._outside, beginning, grant, new)
                     begun.callback(_unbegin, store)
-                    make_temporary(machine.temporary, resolved.state_dir)
-                    begun.callback(temporary.remove, machine.temporary)
+                    make_temporary(parts.machine.temporary, resolved.state_dir)
+                    begun.callback(temporary.remove, parts.machine.temporary)
                     backends.know(store.state.identity)
-                    session = await self._session(resolved, parts, backends, store, url, secrets, resources)
+                    session = await self._session(ready, store, resources)
                     begun.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -210,30 +199,23 @@ class SessionOpener:
                 grant = await self._renew_grant(resolved, backends, store, cursor)
                 backends.capability_grant = grant.capability_grant
                 identity = store.state.identity
-                machine, level = machine_and_level(resolved, grant, temporary_of(resolved.state_dir, identity))
+                refuse_opened_hosts(resolved, grant)
+                terms = Terms.find(resolved, grant, temporary_of(resolved.state_dir, identity), identity)
                 if "sandbox" not in store.state.mode:  # else its level is found when the mode is made
-                    refuse_weaker(resolved, level, store.state)
-                resolved, bundle = await self._ask_gateway(
-                    resolved,
-                    lambda own: self._bundle_of(own, machine, grant, level, identity),
-                    grant,
-                    identity.options.get("started", {}),
-                )
-                url = await resources.enter_async_context(serving_gateway(resolved))
-                tools = python_tools(resolved.settings, self._tools)
-                parts = await self._parts(resolved, backends, machine, bundle, level, grant, url, tools)
-                secrets = self._secrets(resolved, parts.bundle, url)
-                make_temporary(machine.temporary, resolved.state_dir)
-                session = await self._session(resolved, parts, backends, store, url, secrets, resources)
+                    refuse_weaker(resolved, terms.level, store.state)
+                ready = await self._prepare(terms, backends, resources)
+                make_temporary(terms.machine.temporary, resolved.state_dir)
+                session = await self._session(ready, store, resources)
                 opened.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
     async def refresh(self, session: LiveSession, *, cursor: str | None) -> Opened:
         """The session under a bundle that is asked for again (AH 8.6). Raises what `resume` raises; after
         SessionExpired the session has ended."""
-        resolved, backends, chosen = self._resolved, self._backends, self._chosen
-        if resolved is None or backends is None or chosen is None:
+        ready = self._ready
+        if ready is None:
             raise RuntimeError("only an opened session is refreshed")
+        backends, resolved = ready.backends, ready.terms.resolved
         refuse_foreign_cursor(session.ctx.state, cursor)
         try:
             grant = await backends.sessions().resume(
@@ -244,13 +226,10 @@ class SessionOpener:
             raise SessionExpired(f"{error}; {_DELETED}") from error
         refuse_incompatible(grant)
         backends.capability_grant = grant.capability_grant
-        machine = machine_of(resolved, session.temporary)
-        level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
-        bundle = self._bundle_of(resolved, machine, grant, level, session.identity)
-        parts = Parts.make(resolved.settings, machine, bundle, chosen.dialect)
-        parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant), granted=grant.brings_policy)
+        terms = Terms.find(resolved, grant, session.temporary, session.identity)
+        parts = Parts.make(terms, terms.make_bundle(self._outside.now()), ready.chosen.dialect)
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
-        launch = LaunchParts(resolved, session.identity, parts, self._outside.now)
+        launch = LaunchParts(terms, parts, self._outside.now)
         mode = cast("dict[str, str]", session.ctx.state.mode)
         made = await asyncio.to_thread(launch.make_mode, mode) if mode else None
         session.renew(lambda ctx: parts.put_under(ctx, resolved))
@@ -272,7 +251,6 @@ class SessionOpener:
 
     async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
         import_isolation.keep_out(resolved.workspace)  # a client names it when much is still to be imported
-        self._resolved = resolved
         if self._servers and not resolved.settings.acp.client_servers:
             raise UsageError(
                 "clientServers: `client_servers = true` under [acp] in the user's configuration allows them"
@@ -281,106 +259,76 @@ class SessionOpener:
         self._session_tokens = self._tokens.under(resolved.settings)
         if self._owns_process:
             hide_key(resolved.settings)
-        self._backends = Backends(environ, resolved.settings, self._session_tokens, self._outside)
-        resources.push_async_callback(self._backends.aclose)
-        return self._backends
+        backends = Backends(environ, resolved.settings, self._session_tokens, self._outside)
+        resources.push_async_callback(backends.aclose)
+        return backends
 
     def _sessions(self, resolved: ResolvedOptions) -> FileCheckpointStore:
         return sessions_of(resolved, self._surroundings.disk, self._outside.now, self._surroundings.beside)
 
-    async def _dialect_of(self, resolved: ResolvedOptions, url: str) -> Dialect:
+    async def _prepare(self, terms: Terms, backends: Backends, resources: AsyncExitStack) -> Ready:
+        """Make all of a session that comes before its files: a wrong tool, approval, model or tokenizer, or a missing
+        gateway, raises before anything is on disk."""
+        terms, bundle, informed = await self._ask_gateway(terms)
+        resolved, settings = terms.resolved, terms.resolved.settings
+        tools = python_tools(settings, self._tools)
+        if terms.identity is None:
+            refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(settings)))
+        url = await resources.enter_async_context(serving_gateway(resolved))
+        chosen = await self._choose_dialect(resolved, url)
+        parts = Parts.make(terms, bundle, chosen.dialect, tools)._replace(
+            has_mcp=terms.grant.feature_flags.get("mcpEnabled", True), client_servers=self._servers
+        )
+        if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is not None:
+            parts = parts._replace(tool_service=backends.tool_service() if self._recorded is None else self._recorded)
+        of_servers: Sequence[str] = ()
+        if settings.mcp.servers or bundle.mcp_servers:
+            from agent_host.host.mcp_servers import secret_values
+
+            of_servers = secret_values(settings, bundle.mcp_servers, resolved.state_dir)
+        secrets = Secrets.collect(self._session_tokens, url, settings, redaction_of(resolved, bundle), of_servers)
+        return Ready(terms, parts, url, secrets, backends, chosen, informed)
+
+    async def _choose_dialect(self, resolved: ResolvedOptions, url: str) -> ChosenDialect:
         """The dialect of the gateway at `url`. Raises UsageError, GatewayError."""
         settings = resolved.settings
         chosen = dialect_of_settings(settings)
         if chosen is None and settings.llm.gateway.startswith(MOCK_PREFIX):
             chosen = dialect_of_script(settings)
-        if chosen is None:
-            token, time = self._session_tokens.gateway, self._outside.time
-            chosen = await asyncio.to_thread(find_dialect, settings, url, token, resolved.state_dir, time)
-        self._chosen = chosen
-        return chosen.dialect
+        if chosen is not None:
+            return chosen
+        token, time = self._session_tokens.gateway, self._outside.time
+        return await asyncio.to_thread(find_dialect, settings, url, token, resolved.state_dir, time)
 
-    async def _ask_gateway(
-        self,
-        resolved: ResolvedOptions,
-        bundle_for: Callable[[ResolvedOptions], PolicyBundle],
-        grant: SessionGrant,
-        started: Mapping[str, Any] = MappingProxyType({}),
-    ) -> tuple[ResolvedOptions, PolicyBundle]:
-        """The options with what a local server says of its model, and the bundle under them; a session that goes on
-        keeps to what it had learned when it `started`. Raises what `bundle_for` raises, and UsageError."""
-        may_choose = not grant.brings_policy and policy_name(resolved.settings) in BUILT_IN
-        bundle = bundle_for(resolved)
-        settings = resolved.settings
+    async def _ask_gateway(self, terms: Terms) -> tuple[Terms, PolicyBundle, Informed]:
+        """The terms with what a local server says of its model, and the bundle under them; a session that goes on
+        keeps to what it had learned when it started. Raises what `Terms.make_bundle` raises, and UsageError."""
+        settings, token = terms.resolved.settings, self._session_tokens.gateway
+        may_choose = not terms.grant.brings_policy and policy_name(settings) in BUILT_IN
+        started = {} if terms.identity is None else terms.identity.options.get("started", {})
+        bundle = terms.make_bundle(self._outside.now())
+        informed = Informed(settings)
         if self._recorded is None:
             dialect = (dialect_of_settings(settings) or dialect_of_script(settings)).dialect
             if settings.provider is not None and started.get("provider") != settings.provider.name:
                 allowed = None if may_choose else bundle.llm_policy.allowed_models
-                settings = await settle_model(settings, allowed, dialect, self._session_tokens.gateway)
+                settings = await settle_model(settings, allowed, dialect, token)
             wanted = settings.llm.model
-            token, time = self._session_tokens.gateway, self._outside.time
-            found = await ask_gateway(
+            informed = await ask_gateway(
                 settings,
                 dialect,
                 token,
-                resolved.state_dir,
-                time,
+                terms.resolved.state_dir,
+                self._outside.time,
                 model=wanted or bundle.llm_policy.allowed_models[0],
                 may_choose=may_choose and not wanted,
                 recorded=started.get("servers", {}),
             )
-            settings, self._server_said, self._learned = found.settings, found.said, found.learned
-        settings = fit_toolset(settings, bundle)
-        if settings is resolved.settings:
-            return resolved, bundle
-        self._resolved = informed_options = resolved._replace(settings=settings)
-        return informed_options, bundle_for(informed_options)
-
-    async def _parts(
-        self,
-        resolved: ResolvedOptions,
-        backends: Backends,
-        machine: LocalMachine,
-        bundle: PolicyBundle,
-        level: Level,
-        grant: SessionGrant,
-        url: str,
-        tools: tuple[PythonTool, ...],
-    ) -> Parts:
-        parts = Parts.make(resolved.settings, machine, bundle, await self._dialect_of(resolved, url), tools)
-        service: ToolService | RecordedToolService | None = None
-        if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is not None:
-            service = backends.tool_service() if self._recorded is None else self._recorded
-        return parts._replace(
-            scoping=scoping_under(resolved, machine, level, grant),
-            granted=grant.brings_policy,
-            has_mcp=grant.feature_flags.get("mcpEnabled", True),
-            tool_service=service,
-            client_servers=self._servers,
-        )
-
-    def _bundle_of(
-        self,
-        resolved: ResolvedOptions,
-        machine: LocalMachine,
-        grant: SessionGrant,
-        level: Level,
-        identity: SessionIdentity | None = None,
-    ) -> PolicyBundle:
-        """The bundle of a session on this machine; `identity` is that of a session that there is. Raises PolicyError,
-        UsageError."""
-        bundle = make_bundle(
-            resolved.settings,
-            machine,
-            grant.session_id,
-            resolved.state_dir,
-            self._outside.now(),
-            held=level.level != "none",
-            granted=grant.policy_bundle,
-        )
-        if identity is not None:
-            refuse_other_owner(identity, bundle)
-        return bundle
+        settings = fit_toolset(informed.settings, bundle)
+        if settings is terms.resolved.settings:
+            return terms, bundle, informed
+        terms = terms._replace(resolved=terms.resolved._replace(settings=settings))
+        return terms, terms.make_bundle(self._outside.now()), informed
 
     async def _renew_grant(
         self, resolved: ResolvedOptions, backends: Backends, store: FileSession, cursor: str | None
@@ -402,26 +350,10 @@ class SessionOpener:
         refuse_incompatible(grant)
         return grant
 
-    def _secrets(self, resolved: ResolvedOptions, bundle: PolicyBundle, url: str) -> Secrets:
-        settings, servers = resolved.settings, bundle.mcp_servers
-        of_servers: Sequence[str] = ()
-        if settings.mcp.servers or servers:
-            from agent_host.host.mcp_servers import secret_values
-
-            of_servers = secret_values(settings, servers, resolved.state_dir)
-        return Secrets.collect(self._session_tokens, url, settings, redaction_of(resolved, bundle), of_servers)
-
-    async def _session(
-        self,
-        resolved: ResolvedOptions,
-        parts: Parts,
-        backends: Backends,
-        store: FileSession,
-        url: str,
-        secrets: Secrets,
-        resources: AsyncExitStack,
-    ) -> LiveSession:
+    async def _session(self, ready: Ready, store: FileSession, resources: AsyncExitStack) -> LiveSession:
         """Put it all together. What is to be let go at its end is in `resources` on return."""
+        terms, parts, url, secrets, backends = ready[:5]
+        resolved = terms.resolved
         identity = store.state.identity
         paths = SessionPaths(resolved.state_dir, identity.session_id)
         first_id = next_event_id(paths.events)
@@ -446,14 +378,15 @@ class SessionOpener:
         self._attended = not isinstance(gate, UnattendedGate)
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
         stores = backends.stores(identity, paths, store.blobs)
-        gateway = Gateway(url, TlsContext(url), "" if self._chosen is None else self._chosen.said, self._server_said)
+        gateway = Gateway(url, TlsContext(url), ready.chosen.said, ready.informed.said)
         ctx = await Composition(
             resolved, parts, store, gateway, secrets, gate, emitter, stores, self._surroundings, self._owns_process
         ).make_context()
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
-        self._launch = LaunchParts(resolved, identity, parts, self._outside.now)
+        self._ready = ready
+        self._launch = LaunchParts(terms._replace(identity=identity), parts, self._outside.now)
         mode = cast("dict[str, str]", store.state.mode)
         made = await asyncio.to_thread(self._launch.make_mode, mode) if mode else None
         with state_errors_translated():
@@ -541,17 +474,20 @@ def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, to
         )
 
 
-def beginning_of(
-    resolved: ResolvedOptions,
-    parts: Parts,
-    grant: SessionGrant,
-    secrets: Secrets,
-    task: NewTask | None,
-    outside: Outside,
-    *,
-    learned: Mapping[str, Any],
-) -> Beginning:
-    """The first record of a new session. `learned` is what its gateway said (`server_settings.Informed`)."""
+def refuse_opened_hosts(resolved: ResolvedOptions, grant: SessionGrant) -> None:
+    """Raises UsageError where the command line opens hosts, and the policy comes from the Session Service: it alone
+    says what may be reached."""
+    if grant.brings_policy and resolved.flags.get(DOMAINS):
+        raise UsageError(
+            "--allow-domain needs a built-in policy or a bundle in a file: the Session Service says what this session "
+            "may reach"
+        )
+
+
+def beginning_of(ready: Ready, task: NewTask | None, outside: Outside) -> Beginning:
+    """The first record of a new session."""
+    terms, parts = ready.terms, ready.parts
+    resolved, grant = terms.resolved, terms.grant
     policy = policy_source(resolved.settings, grant.policy_bundle)
     provider = resolved.settings.provider
     started: dict[str, Any] = {
@@ -559,7 +495,7 @@ def beginning_of(
         "policy": policy.name,
         "policyHash": policy.digest,
         "toolset": list(families_of(resolved.settings)),
-        "servers": dict(learned),
+        "servers": dict(ready.informed.learned),
         "redaction": {
             "bundleVersion": parts.bundle.policy_bundle_version,
             "hasRules": bool(parts.bundle.redaction_rules),
@@ -573,7 +509,8 @@ def beginning_of(
     if task is not None and resolved.session_id is not None:
         started |= start_record(resolved.state_dir, resolved.session_id, task.prompt)
     if task is not None:
-        first = record_of_task(task, outside, session_id=grant.session_id, scrubber=secrets.scrubber, count=parts.count)
+        scrubber = ready.secrets.scrubber
+        first = record_of_task(task, outside, session_id=grant.session_id, scrubber=scrubber, count=parts.count)
     machine = parts.machine
     return Beginning(parts.bundle, machine.environment, parts.count, machine.temporary, started, first)
 

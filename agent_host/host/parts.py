@@ -16,28 +16,26 @@ from typing import TYPE_CHECKING, Final, cast
 import orjson
 
 from agent_host.errors import PolicyDenied, UsageError
-from agent_host.host.environment import (
-    machine_of,
-    names_of_packages,
-)
+from agent_host.host.environment import machine_of, names_of_packages
 from agent_host.host.options import anchor
-from agent_host.host.sandboxing import LEVEL, level_of, scoping_of
+from agent_host.host.sandboxing import LEVEL, domains_to_open, level_of, withheld
 from agent_host.host.secrets import redaction_of
 from agent_host.http import RetryPolicy
 from agent_host.judging import Judge, Mode
+from agent_host.judging.scoping import Scoping, this_machine
 from agent_host.llm.deferred import DeferredClient, KnownModels
 from agent_host.loop import LoopContext, clean_message
 from agent_host.loop.conversation import Compaction, Conversation, ForModel, refuse_unpriced
 from agent_host.loop.progress import instruction_on
 from agent_host.session.handshake import files_to_guard, load_bundle, own_files
 from agent_host.session.lifecycle import SessionMode
-from agent_host.session.opening import refuse_other_owner, temporary_of
+from agent_host.session.opening import refuse_other_owner
 from agent_host.thread import Thread, summary_message
 from agent_host.thread.messages import AUTO, TokenizerUnavailable, counter, decode
 from config.lean_typing import NamedTuple
 from config.policies import names_file
+from policy import LEVELS, Widening, is_weaker
 from policy import CapabilityName as Name
-from policy import is_weaker
 from tool_runtime.families.schemas import definition_of
 
 if TYPE_CHECKING:
@@ -46,11 +44,12 @@ if TYPE_CHECKING:
 
     from agent_host.host.environment import LocalMachine
     from agent_host.host.remote_tools import RecordedToolService, ToolService
+    from agent_host.host.sandboxing import Level
     from agent_host.judging import Judge
-    from agent_host.judging.scoping import Scoping
     from agent_host.llm.client import LlmClient
     from agent_host.llm.dialects import CacheTtl, Dialect
     from agent_host.redaction import Scrubber
+    from agent_host.services.session import SessionGrant
     from agent_host.session.opening import ClientServer, ResolvedOptions
     from agent_host.thread.messages import Message
     from config.settings import Settings
@@ -66,6 +65,62 @@ _MOST_BYTES_PER_TOKEN = 8
 _SHORT_TTL_S = 300
 LAUNCH: Final = "launch"
 """In place of an option of a mode: that of the launch."""
+
+
+class Terms(NamedTuple):
+    """The terms on which a session is opened: its options, the grant of the Session Service, this machine, and the
+    level of the sandbox. `identity` is that of a session that there is."""
+
+    resolved: ResolvedOptions
+    grant: SessionGrant
+    machine: LocalMachine
+    level: Level
+    identity: SessionIdentity | None = None
+
+    @classmethod
+    def find(
+        cls, resolved: ResolvedOptions, grant: SessionGrant, temporary: str, identity: SessionIdentity | None = None
+    ) -> Terms:
+        """The terms on this machine, for a session with that temporary directory. May try a level of the sandbox."""
+        level = level_of(resolved.settings, resolved.state_dir, temporary)
+        return cls(resolved, grant, machine_of(resolved, temporary), level, identity)
+
+    def make_bundle(self, now: datetime) -> PolicyBundle:
+        """The bundle of the session; see `load_bundle`. Raises PolicyError, UsageError."""
+        bundle = load_bundle(
+            self.resolved.settings,
+            self.machine.environment,
+            session_id=self.grant.session_id,
+            state_dir=self.resolved.state_dir,
+            now=now,
+            granted=self.grant.policy_bundle,
+            temporary=self.machine.temporary,
+            installed=names_of_packages(self.resolved.settings),
+            held=self.level.level != LEVELS[0],
+        )
+        if self.identity is not None:
+            refuse_other_owner(self.identity, bundle)
+        return bundle
+
+    def make_scoping(self, *, granted: bool, launch: Settings | None = None) -> Scoping:
+        """The sandbox of the session's commands, which guards also the files of the settings of the `launch`.
+        `granted`: its bundle is of the Session Service, and the user opens nothing. Raises UsageError."""
+        resolved, machine, level = self.resolved, self.machine, self.level
+        guarded = [files_to_guard(one, resolved.workspace) for one in (launch, resolved.settings) if one is not None]
+        steering = tuple(dict.fromkeys(itertools.chain(own_files(), *guarded)))
+        return Scoping(
+            level.level,
+            level.wanted,
+            this_machine(
+                machine.environment, temporary=machine.temporary, records=resolved.state_dir, steering=steering
+            ),
+            level.why,
+            Widening(domains=() if granted else domains_to_open(resolved.settings)),
+            resolved.settings.policy.blocked_domains,
+            unheld=level.unheld,
+            withheld=withheld,
+            is_untried=level.is_untried,
+        )
 
 
 class Parts(NamedTuple):
@@ -93,16 +148,10 @@ class Parts(NamedTuple):
     client_servers: tuple[ClientServer, ...] = ()
 
     @classmethod
-    def make(
-        cls,
-        settings: Settings,
-        machine: LocalMachine,
-        bundle: PolicyBundle,
-        dialect: Dialect,
-        tools: tuple[PythonTool, ...] = (),
-    ) -> Parts:
-        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer and for a
-        model whose cost is to be limited and that has no price."""
+    def make(cls, terms: Terms, bundle: PolicyBundle, dialect: Dialect, tools: tuple[PythonTool, ...] = ()) -> Parts:
+        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer, for a
+        model whose cost is to be limited and that has no price, and for hosts that cannot be read."""
+        settings = terms.resolved.settings
         llm, allowed, models = settings.llm, bundle.llm_policy.allowed_models, KnownModels(settings.models)
         model = llm.model or allowed[0]
         fallbacks = ((name, f"llm.fallback_models: {name}") for name in llm.fallback_models)
@@ -115,11 +164,13 @@ class Parts(NamedTuple):
             count = counter(llm.tokenizer, models.of(model).limits.tokenizer if llm.tokenizer == AUTO else None)
         except TokenizerUnavailable as error:
             raise UsageError(f"llm.tokenizer: {error}") from error
-        made = cls(machine, bundle, model, count, dialect, models, dialect.takes_images and llm.images, tools)
+        made = cls(terms.machine, bundle, model, count, dialect, models, dialect.takes_images and llm.images, tools)
         return made._replace(
             fallbacks=llm.fallback_models,
             answer_schema=settings.host.answer_schema or None,
             structured=llm.structured_answers != "never",
+            scoping=terms.make_scoping(granted=terms.grant.brings_policy),
+            granted=terms.grant.brings_policy,
         )
 
     def set_cache_time(self, settings: Settings, *, attended: bool) -> Parts:
@@ -237,42 +288,17 @@ class Parts(NamedTuple):
         return head
 
 
-def make_bundle(
-    settings: Settings,
-    machine: LocalMachine,
-    session_id: str,
-    state_dir: str,
-    now: datetime,
-    *,
-    held: bool,
-    granted: bytes | None = None,
-) -> PolicyBundle:
-    """The bundle of a session on this machine; see `load_bundle`. Raises PolicyError, UsageError."""
-    return load_bundle(
-        settings,
-        machine.environment,
-        session_id=session_id,
-        state_dir=state_dir,
-        now=now,
-        granted=granted,
-        temporary=machine.temporary,
-        installed=names_of_packages(settings),
-        held=held,
-    )
-
-
 class LaunchParts(NamedTuple):
-    """The options and the parts that a session has in this process without a mode; `now` gives the present moment."""
+    """The terms and the parts that a session has in this process without a mode; `now` gives the present moment."""
 
-    resolved: ResolvedOptions
-    identity: SessionIdentity
+    terms: Terms
     parts: Parts
     now: Callable[[], datetime]
 
     @property
     def fields(self) -> dict[str, str]:
         """The options of the launch, as a mode has them."""
-        settings = self.resolved.settings
+        settings = self.terms.resolved.settings
         own = {} if self.parts.granted else {"policy": settings.host.policy}
         level = settings.sandbox.level if self.parts.scoping is None else self.parts.scoping.level
         return {**own, "model": self.parts.model, "sandbox": level}
@@ -287,19 +313,22 @@ class LaunchParts(NamedTuple):
     def make_mode(self, fields: Mapping[str, str]) -> SessionMode:
         """Make the parts of a mode with these options. Tries a level of the sandbox if need be, so it may take a while.
         Raises UsageError for a model or a level that it may not have, PolicyBundleInvalid, PolicyExpired."""
-        parts, resolved = self.parts, self.resolved
+        parts, resolved = self.parts, self.terms.resolved
         if not fields:
             return SessionMode(Mode(), parts.scoping, parts.model, redaction_of(resolved, parts.bundle))
         own = {"host.policy": fields.get("policy"), LEVEL: fields.get("sandbox")}
         settings = resolved.settings.over({key: value for key, value in own.items() if value is not None})
-        machine = machine_of(resolved, temporary_of(resolved.state_dir, self.identity))
-        scoping = self._scoping(settings, machine)
+        terms = self.terms
+        terms = Terms.find(
+            resolved._replace(settings=settings),
+            terms.grant._replace(policy_bundle=None),
+            terms.machine.temporary,
+            terms.identity,
+        )
+        scoping = self._scoping(terms)
         allowed = parts.bundle.llm_policy.allowed_models
         if "policy" in fields:
-            bundle = make_bundle(
-                settings, machine, self.identity.session_id, resolved.state_dir, self.now(), held=scoping.holds
-            )
-            refuse_other_owner(self.identity, bundle)
+            bundle = terms.make_bundle(self.now())
             # Which models there are is for the launch bundle to say.
             policy = bundle.llm_policy._replace(allowed_models=allowed)
             scoping.within = bundle._replace(llm_policy=policy).keep_known(bundle)
@@ -309,20 +338,17 @@ class LaunchParts(NamedTuple):
         mode = Mode(scoping.within, cast("ApprovalMode | None", fields.get("approvalMode")), fields)
         return SessionMode(mode, scoping, model, redaction_of(resolved, *filter(None, (parts.bundle, scoping.within))))
 
-    def _scoping(self, settings: Settings, machine: LocalMachine) -> Scoping:
+    def _scoping(self, terms: Terms) -> Scoping:
         """The sandbox of commands in the mode, which guards the files of both policies."""
-        resolved, was = self.resolved, self.parts.scoping
-        is_raised = settings.sandbox.level != resolved.settings.sandbox.level
-        level = level_of(settings, resolved.state_dir, machine.temporary)
+        launch, was, level = self.terms.resolved.settings, self.parts.scoping, terms.level
+        is_raised = terms.resolved.settings.sandbox.level != launch.sandbox.level
         if is_raised and level.wanted not in (level.level, "auto"):
             raise UsageError(f"sandbox {level.wanted!r} does not work here: {level.why}")
         if was is not None and is_weaker(level.level, was.level):
             raise UsageError(
                 f"sandbox {level.wanted!r} is weaker than {was.level}, the level of the launch: a mode can only narrow"
             )
-        guarded = (files_to_guard(one, resolved.workspace) for one in (resolved.settings, settings))
-        steering = tuple(dict.fromkeys((*own_files(), *(path for paths in guarded for path in paths))))
-        scoping = scoping_of(resolved, machine, level, steering=steering, granted=self.parts.granted)
+        scoping = terms.make_scoping(granted=self.parts.granted, launch=launch)
         scoping.is_of_mode = is_raised
         scoping.scripts = None if was is None else was.scripts
         return scoping

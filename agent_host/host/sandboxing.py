@@ -8,12 +8,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import SandboxWeaker, UsageError
-from agent_host.host.environment import machine_of
-from agent_host.judging.scoping import Scoping, this_machine
-from agent_host.session.handshake import files_to_guard, own_files
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
-from policy import LEVELS, STRONGEST, Widening, is_weaker
+from policy import LEVELS, STRONGEST, is_weaker
 from policy.urls import UrlProblem, canonical_domain
 from state import WriteFailed
 from state import temporary as temporary_directory
@@ -23,8 +20,6 @@ from state.temporary import system_directory
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent_host.host.environment import LocalMachine
-    from agent_host.services.session import SessionGrant
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
     from policy import CommandScope, SandboxLevel
@@ -151,42 +146,6 @@ def domains_to_open(settings: Settings) -> tuple[str, ...]:
     if wrong:
         raise UsageError(*wrong)
     return tuple(dict.fromkeys(names))
-
-
-def scoping_of(
-    resolved: ResolvedOptions, machine: LocalMachine, level: Level, *, steering: tuple[str, ...], granted: bool
-) -> Scoping:
-    """The sandbox of a session's commands. `granted`: its bundle is of the Session Service, and the user opens nothing.
-    Raises UsageError."""
-    opened = () if granted else domains_to_open(resolved.settings)
-    return Scoping(
-        level.level,
-        level.wanted,
-        this_machine(machine.environment, temporary=machine.temporary, records=resolved.state_dir, steering=steering),
-        level.why,
-        Widening(domains=opened),
-        resolved.settings.policy.blocked_domains,
-        unheld=level.unheld,
-        withheld=withheld,
-        is_untried=level.is_untried,
-    )
-
-
-def machine_and_level(resolved: ResolvedOptions, grant: SessionGrant, temporary: str) -> tuple[LocalMachine, Level]:
-    """This machine for a session with that temporary directory, and the level of its sandbox. Raises UsageError where
-    the command line opens hosts, and the policy comes from the Session Service: it alone says what may be reached."""
-    if grant.brings_policy and resolved.flags.get(DOMAINS):
-        raise UsageError(
-            "--allow-domain needs a built-in policy or a bundle in a file: the Session Service says what this session "
-            "may reach"
-        )
-    return machine_of(resolved, temporary), level_of(resolved.settings, resolved.state_dir, temporary)
-
-
-def scoping_under(resolved: ResolvedOptions, machine: LocalMachine, level: Level, grant: SessionGrant) -> Scoping:
-    """The sandbox of a session's commands under a grant. Raises UsageError."""
-    steering = (*own_files(), *files_to_guard(resolved.settings, resolved.workspace))
-    return scoping_of(resolved, machine, level, steering=steering, granted=grant.brings_policy)
 
 
 def withheld(scope: CommandScope, level: SandboxLevel) -> tuple[str, ...]:
