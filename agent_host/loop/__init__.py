@@ -65,7 +65,6 @@ class Step(NamedTuple):
     after a crash, where what happened to each call decides first. `stop` is the gateway's word for its end, and
     `detail` what it said of it besides; a crash loses that."""
 
-    step_id: str
     assistant: Message
     meaning: Meaning
     calls: tuple[PreparedCall, ...] | None
@@ -115,7 +114,8 @@ class LoopContext:
     """The parts of one session; `conversation.renew_head` comes before its first use. `phase` is where the current task
     stands; `at_once` is how many calls of one turn may run at the same time, by category; `questions` are those that
     wait for an answer, `progress` counts turns that do nothing. `command_watch` looks at what commands change; None
-    where the settings have it off. `state` is the session's recoverable state."""
+    where the settings have it off. `state` is the session's recoverable state; `step_id` is the step that is being
+    taken, or was last."""
 
     journal: Journal
     judge: Judge
@@ -135,6 +135,7 @@ class LoopContext:
     command_watch: CommandWatch | None = None
     state: Checkpoint = field(init=False)
     session_id: str = field(init=False)
+    step_id: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         self.state = self.journal.store.state

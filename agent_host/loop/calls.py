@@ -50,7 +50,7 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     slots, except that calls on one path run in call order. What fails is the call, not its siblings. Raises
     CheckpointWriteFailed when a call could not be put on record before its start, TaskCancelled when a stop that keeps
     the task open has left calls open too."""
-    calls = step.calls if step.calls is not None else await recover_calls(ctx, step.step_id)
+    calls = step.calls if step.calls is not None else await recover_calls(ctx)
     asking = (one for one in calls if one.needs_approval and one.answer is None)
     if ctx.phase.may("execute") and all(granted_by(ctx, prepared) is not None for prepared in asking):
         ctx.phase.fire("execute")
@@ -59,7 +59,6 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     running: list[Coroutine[Any, Any, Message]] = [
         _run_one(
             ctx,
-            step.step_id,
             prepared,
             PathTurn(last, prepared.paths),
             CallSlot(None if prepared.spec is None else lines[prepared.spec.category], number),
@@ -76,29 +75,27 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
 
-async def _run_one(
-    ctx: LoopContext, step_id: str, prepared: PreparedCall, path_turn: PathTurn, slot: CallSlot
-) -> Message:
+async def _run_one(ctx: LoopContext, prepared: PreparedCall, path_turn: PathTurn, slot: CallSlot) -> Message:
     still_open = False
     try:
         began = ctx.outside.monotonic()
         is_gated, was_edited = prepared.needs_approval, prepared.edited
         grant = granted_by(ctx, prepared) if is_gated else None
-        ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, grant))
+        ctx.emit(EventType.TOOL_REQUESTED, ctx.step_id, **_request_payload(ctx, prepared, grant))
         if is_gated:
-            prepared = await settle(ctx, step_id, prepared, path_turn, slot, granted=grant is not None)
+            prepared = await settle(ctx, prepared, path_turn, slot, granted=grant is not None)
             if prepared.edited and not was_edited:  # what is requested is another call now
-                ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, None))
+                ctx.emit(EventType.TOOL_REQUESTED, ctx.step_id, **_request_payload(ctx, prepared, None))
         elif prepared.refusal is None:
             prepared = await wait_for_start(ctx, prepared, path_turn, slot)
         if prepared.refusal is None and ctx.cancellation.requested:
             prepared = cancel_before_start(ctx, prepared)
         if prepared.refusal is not None:
-            refused = refused_result(ctx, step_id, prepared.call, prepared.refusal)
-            return await finish(ctx, step_id, prepared, refused, Observations(began))
+            refused = refused_result(ctx, prepared.call, prepared.refusal)
+            return await finish(ctx, prepared, refused, Observations(began))
         if not is_gated:
             record_start(ctx, prepared)
-        return await _execute(ctx, step_id, prepared, began)
+        return await _execute(ctx, prepared, began)
     except CheckpointWriteFailed:
         still_open = True
         raise
@@ -108,10 +105,10 @@ async def _run_one(
         await path_turn.leave(still_open=still_open)
 
 
-async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, requested: float) -> Message:
+async def _execute(ctx: LoopContext, prepared: PreparedCall, requested: float) -> Message:
     started_at = ctx.outside.stamp()
     names = tuple(names_taken(ctx, prepared.facts))
-    request = request_for(ctx, step_id, prepared, names)
+    request = request_for(ctx, prepared, names)
     result: ToolResult | None = None
     changed, runs_since = CommandChanges(), ctx.outside.monotonic()
     try:
@@ -132,15 +129,13 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, reque
         ctx.live_output.end(prepared.call.call_id)  # before the call is reported to be over, however it ended
     seen = Observations(requested, started_at, duration_ms, changed)
     if result is None:
-        return await finish(
-            ctx, step_id, prepared, ToolResult.failure(request, ErrorCode.TOOL_INTERRUPTED, _STOPPED), seen
-        )
+        return await finish(ctx, prepared, ToolResult.failure(request, ErrorCode.TOOL_INTERRUPTED, _STOPPED), seen)
     seen = seen._replace(paths=_changes_of(prepared, result), stamps=_stamps_of(ctx, prepared, result))
     if names and result.error is None:
         note = "; ".join(dict.fromkeys(f"{one.requested!r} means {one.absolute!r}" for one in names))
         text = add_note(prepared.spec, result.output_text or "", f"[{note}]\n", first=True)
         result = result._replace(output_text=text)
-    return await finish(ctx, step_id, prepared, result, seen)
+    return await finish(ctx, prepared, result, seen)
 
 
 def _download_target(prepared: PreparedCall) -> str | None:
@@ -252,14 +247,14 @@ async def wait_for_start(
 
 
 async def settle(
-    ctx: LoopContext, step_id: str, prepared: PreparedCall, path_turn: PathTurn, slot: CallSlot, *, granted: bool
+    ctx: LoopContext, prepared: PreparedCall, path_turn: PathTurn, slot: CallSlot, *, granted: bool
 ) -> PreparedCall:
     """Have a gated call started, with that on record and synced, or refused. Policy has the last word, after the wait.
     `path_turn` is its place on its path, `slot` what it needs to run; `granted`: it need not be asked for. Raises
     CheckpointWriteFailed when it is approved and that or its start cannot be recorded, TaskCancelled when it is left
     open for a resume."""
     if not granted:
-        prepared = await _ask(ctx, step_id, prepared)
+        prepared = await _ask(ctx, prepared)
         if prepared.refusal is not None:
             return prepared
         await path_turn.move(prepared.paths)
@@ -274,29 +269,29 @@ async def settle(
     return prepared
 
 
-async def _ask(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> PreparedCall:
+async def _ask(ctx: LoopContext, prepared: PreparedCall) -> PreparedCall:
     """The call as it was answered, which is on record and reported: with the answer from before a crash, or a new one.
     Refused if it was denied, or the task was cancelled while it waited."""
     if prepared.answer is not None:
         # The process that took the answer may have died before it reported it.
         answer = ApprovalAnswer.from_record(prepared.answer)
-        _emit_answer(ctx, step_id, prepared, answer, 0.0)
+        _emit_answer(ctx, prepared, answer, 0.0)
         return prepared if answer.approved else prepared._replace(refusal=_denial(prepared, answer))
-    request = await _request(ctx, step_id, prepared)
+    request = await _request(ctx, prepared)
     asked = ctx.outside.monotonic()
-    ctx.emit(EventType.APPROVAL_REQUESTED, step_id, toolCallId=prepared.call.call_id, **request.to_payload())
+    ctx.emit(EventType.APPROVAL_REQUESTED, ctx.step_id, toolCallId=prepared.call.call_id, **request.to_payload())
     ctx.emitter.flush()  # the wait may be long, and the run log is to show what it is for
     try:
         answer = await ctx.cancellation.interruptible(ctx.questions.ask(ctx.gate, request, _action(ctx, prepared)))
     except TaskCancelled:
         if not ctx.cancellation.resumable:  # else the question stays open, and a resume asks it again
             cancelled = ApprovalAnswer(False, _NOT_APPROVED)
-            _emit_answer(ctx, step_id, prepared, cancelled, ctx.outside.monotonic() - asked)
+            _emit_answer(ctx, prepared, cancelled, ctx.outside.monotonic() - asked)
         return cancel_before_start(ctx, prepared, _NOT_APPROVED)
     if answer.approved and answer.arguments is not None:
         prepared = edit(ctx, prepared, answer.arguments)
-    await _record_answer(ctx, step_id, prepared, request, answer)
-    _emit_answer(ctx, step_id, prepared, answer, ctx.outside.monotonic() - asked)
+    await _record_answer(ctx, prepared, request, answer)
+    _emit_answer(ctx, prepared, answer, ctx.outside.monotonic() - asked)
     return prepared if answer.approved else prepared._replace(refusal=_denial(prepared, answer))
 
 
@@ -310,21 +305,21 @@ def _denial(prepared: PreparedCall, answer: ApprovalAnswer) -> Refusal:
 
 
 async def _record_answer(
-    ctx: LoopContext, step_id: str, prepared: PreparedCall, request: ApprovalRequest, answer: ApprovalAnswer
+    ctx: LoopContext, prepared: PreparedCall, request: ApprovalRequest, answer: ApprovalAnswer
 ) -> None:
     """Nothing is synced here: the start of an approved call is, and carries what stands before it; a denial that is
     lost with the machine had no effect yet."""
     kept = answer._replace(reason=ctx.scrubber.text(answer.reason))
     call_id, approval_id = prepared.call.call_id, request.approval_id
     if not answer.approved:
-        ctx.journal.checkpoint(step_id, kept.to_record(call_id, approval_id), sync=False)
+        ctx.journal.checkpoint(ctx.step_id, kept.to_record(call_id, approval_id), sync=False)
         return
     if answer.scope == "session":
         _approve_tool(ctx, prepared)
     if answer.scope != "once" and prepared.facts is not None:
         # First: a crash between the two leaves a call that its own grant covers, and not an approval without its grant.
         if answer.arguments is not None and prepared.decision is not None:
-            request = await _request(ctx, step_id, prepared)  # what was granted is what it was changed to
+            request = await _request(ctx, prepared)  # what was granted is what it was changed to
         action = _action(ctx, prepared)
         grant = ApprovalGranted(
             answer.scope,
@@ -355,13 +350,11 @@ def _approve_tool(ctx: LoopContext, prepared: PreparedCall) -> None:
         raise CheckpointWriteFailed(f"{error}; nothing was started") from error
 
 
-def _emit_answer(
-    ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: ApprovalAnswer, waited_s: float
-) -> None:
+def _emit_answer(ctx: LoopContext, prepared: PreparedCall, answer: ApprovalAnswer, waited_s: float) -> None:
     extra: dict[str, Any] = {} if answer.arguments is None else {"edited": True}
     if not (answer.approved or answer.is_denial):
         extra["replay"] = _replay(ctx, prepared)
-    emit_answer(ctx, step_id, prepared.call.call_id, prepared.approval_id, answer, waited_s, **extra)
+    emit_answer(ctx, ctx.step_id, prepared.call.call_id, prepared.approval_id, answer, waited_s, **extra)
 
 
 _ASKED: dict[str | None, str] = {SANDBOX_GRANT: "more than its sandbox gives"}
@@ -378,7 +371,7 @@ def _replay(ctx: LoopContext, prepared: PreparedCall) -> dict[str, Any]:
     return replay
 
 
-async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalRequest:
+async def _request(ctx: LoopContext, prepared: PreparedCall) -> ApprovalRequest:
     decision, spec, call, facts = prepared.decision, prepared.spec, prepared.call, prepared.facts
     if decision is None or spec is None or facts is None or prepared.approval_id is None:
         raise RuntimeError("only a call that policy wants an approval for asks for one")
@@ -394,7 +387,7 @@ async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Ap
         prepared.approval_id,
         ctx.session_id,
         ctx.task.task_id,
-        step_id,
+        ctx.step_id,
         call.name,
         decision.capability or spec.capability,
         call.arguments,

@@ -166,9 +166,7 @@ def _add_effect(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, H
     return prepared._replace(effect=effect)
 
 
-def request_for(
-    ctx: LoopContext, step_id: str, prepared: PreparedCall, names: Sequence[PathFacts] | None = None
-) -> ToolRequest:
+def request_for(ctx: LoopContext, prepared: PreparedCall, names: Sequence[PathFacts] | None = None) -> ToolRequest:
     """The call as it crosses to the runtime, with the scope that the bundle gives it and that of its sandbox."""
     call, spec, facts, decision = prepared.call, prepared.spec, prepared.facts, prepared.decision
     if spec is None:
@@ -193,7 +191,7 @@ def request_for(
         arguments,
         ctx.session_id,
         ctx.task.task_id,
-        step_id,
+        ctx.step_id,
         call.call_id,
         spec.capability,
         scopes.pop(spec.capability)._replace(command_scope=command_scope),

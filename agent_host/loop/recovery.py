@@ -34,7 +34,7 @@ _CHANGED = "the file was half written then and somebody has changed it since: it
 _UNKNOWN = "the process ended; whether it took effect is unknown: inspect before you try again"
 
 
-async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, ...]:
+async def recover_calls(ctx: LoopContext) -> tuple[PreparedCall, ...]:
     """Return the calls of the open step that are left to run, judged by policy again; calls that are not run again get
     their results. Raises CheckpointWriteFailed when a new approval cannot be recorded."""
     step = ctx.state.open_step
@@ -43,17 +43,17 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     same_boot = step.boot is not None and step.boot == ctx.journal.store.boot_id()
     verdicts = {call.call_id: judge(call, same_boot=same_boot) for call in step.calls}
     cut_off = [call for call in step.calls if verdicts[call.call_id] in _LEFT_OPEN]
-    left = await asyncio.gather(*(_end_leftovers(ctx, step_id, call) for call in cut_off))  # each looks for a while
-    await _settle_recorded(ctx, step_id, step.calls)
+    left = await asyncio.gather(*(_end_leftovers(ctx, call) for call in cut_off))  # each looks for a while
+    await _settle_recorded(ctx, step.calls)
     paths = {path for call in cut_off for path in paths_of(call)}
     outcomes = compare(step.calls, {path: hash_on_disk(path) for path in paths}, same_boot=same_boot)
     repeated = {call_id for call_id, outcome in outcomes.items() if outcome is CallOutcome.REPEAT}
-    answers = await asyncio.gather(*(_ask(ctx, step_id, call) for call in cut_off if call.intent is None))
+    answers = await asyncio.gather(*(_ask(ctx, call) for call in cut_off if call.intent is None))
     answered = {result.tool_call_id for result in answers if result is not None}
     repeated |= {call.call_id for call in cut_off if call.call_id not in answered and _may_be_repeated(ctx, call)}
     for call, found in zip(cut_off, left, strict=True):
         if call.call_id not in repeated | answered:
-            await _report(ctx, step_id, call, outcomes.get(call.call_id, CallOutcome.UNKNOWN), found)
+            await _report(ctx, call, outcomes.get(call.call_id, CallOutcome.UNKNOWN), found)
         if found.settle is not None and found.file != "changed":
             found.settle()
     to_run = {
@@ -76,13 +76,13 @@ def _on_record(ctx: LoopContext, call: OpenCall) -> PreparedCall:
     return PreparedCall(call_on_record(call), ctx.judge.tools.get(call.tool_name), edited=edited)
 
 
-async def _end_leftovers(ctx: LoopContext, step_id: str, call: OpenCall) -> Leftovers:
+async def _end_leftovers(ctx: LoopContext, call: OpenCall) -> Leftovers:
     """End the processes that the call has left: they could take effect after the model has looked."""
     prepared = _on_record(ctx, call)
-    return Leftovers() if prepared.spec is None else await ctx.router.end_leftovers(request_for(ctx, step_id, prepared))
+    return Leftovers() if prepared.spec is None else await ctx.router.end_leftovers(request_for(ctx, prepared))
 
 
-async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[OpenCall]) -> None:
+async def _settle_recorded(ctx: LoopContext, calls: Sequence[OpenCall]) -> None:
     """Let go of what calls kept whose results were recorded before the crash. A file that a call has written is left
     alone; one whose call was given up, and the process died in its middle, is put back."""
     for call in calls:
@@ -91,23 +91,23 @@ async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[OpenC
         if spec is None or not (spec.changes_file or spec.subject.kind == "url"):
             continue
         if call.status == "succeeded":
-            await ctx.router.settle(request_for(ctx, step_id, prepared))
+            await ctx.router.settle(request_for(ctx, prepared))
         elif call.status == "failed":
-            left = await _end_leftovers(ctx, step_id, call)
+            left = await _end_leftovers(ctx, call)
             if left.settle is not None and left.file != "changed":
                 left.settle()
 
 
-async def _ask(ctx: LoopContext, step_id: str, call: OpenCall) -> Message | None:
+async def _ask(ctx: LoopContext, call: OpenCall) -> Message | None:
     """The result of a call that went to another place, if that place knows it: it is on record then."""
     prepared = _on_record(ctx, call)
     if prepared.spec is None:
         return None
-    result = await ctx.router.outcome(request_for(ctx, step_id, prepared))
+    result = await ctx.router.outcome(request_for(ctx, prepared))
     unknown = result is None or (result.error is not None and result.error.code == ErrorCode.TOOL_INTERRUPTED)
     if result is None or (unknown and _may_be_repeated(ctx, call)):
         return None
-    return await finish(ctx, step_id, prepared, result)
+    return await finish(ctx, prepared, result)
 
 
 def _may_be_repeated(ctx: LoopContext, call: OpenCall) -> bool:
@@ -118,12 +118,12 @@ def _may_be_repeated(ctx: LoopContext, call: OpenCall) -> bool:
     return all(is_repeatable(bundle, spec.capability, spec.name) for bundle in ctx.judge.bundles)
 
 
-async def _report(ctx: LoopContext, step_id: str, call: OpenCall, outcome: CallOutcome, left: Leftovers) -> None:
+async def _report(ctx: LoopContext, call: OpenCall, outcome: CallOutcome, left: Leftovers) -> None:
     prepared = _on_record(ctx, call)
     if outcome is CallOutcome.DONE or left.file == "done":
         # What it left is what the model asked for, so no later call is to take it for a change by somebody else.
-        done = ToolResult(call.tool_name, ctx.session_id, ctx.task.task_id, step_id, "succeeded", _DONE)
-        await finish(ctx, step_id, prepared, done, Observations(stamps=dict.fromkeys(paths_of(call))))
+        done = ToolResult(call.tool_name, ctx.session_id, ctx.task.task_id, ctx.step_id, "succeeded", _DONE)
+        await finish(ctx, prepared, done, Observations(stamps=dict.fromkeys(paths_of(call))))
         return
     is_undone = outcome is CallOutcome.NOT_DONE or left.file == "not_done"
     text = _PUT_BACK if left.file == "put_back" else _NOT_DONE if is_undone else _UNKNOWN
@@ -135,6 +135,6 @@ async def _report(ctx: LoopContext, step_id: str, call: OpenCall, outcome: CallO
     deletes_tree = spec is not None and spec.subject.tree_flag != "" and call.intent is None
     cut_off = is_watched(ctx, spec) or (ctx.command_watch is not None and deletes_tree)
     refusal = Refusal("failed", ErrorCode.TOOL_INTERRUPTED, text)
-    interrupted = refused_result(ctx, step_id, prepared.call, refusal)
+    interrupted = refused_result(ctx, prepared.call, refusal)
     changed = CommandChanges(unseen=CUT_OFF if cut_off else None)
-    await finish(ctx, step_id, prepared, interrupted, Observations(changed=changed))
+    await finish(ctx, prepared, interrupted, Observations(changed=changed))

@@ -73,7 +73,7 @@ class ModelRequest(NamedTuple):
     most_output: int
 
 
-def check_before_call(ctx: LoopContext, step_id: str) -> None:
+def check_before_call(ctx: LoopContext) -> None:
     """Check that the model may be asked at all. Raises CheckpointWriteFailed, PolicyExpired, PolicyDenied."""
     if not ctx.journal.has_room():
         raise CheckpointWriteFailed(
@@ -82,7 +82,7 @@ def check_before_call(ctx: LoopContext, step_id: str) -> None:
         )
     decision = ctx.judge.check_llm(ctx.conversation.model)
     if decision.expired:
-        ctx.emit(EventType.POLICY_EXPIRED, step_id)
+        ctx.emit(EventType.POLICY_EXPIRED, ctx.step_id)
         raise PolicyExpired(decision.reason)
     if not decision.allowed:
         raise PolicyDenied(f"the policy does not allow the model call: {decision.reason} ({decision.rule})")
@@ -123,14 +123,12 @@ def check_request(ctx: LoopContext, model: str, request: ModelRequest) -> int | 
     return affordable_output(ctx, model, request.needed, request.most_output)
 
 
-def emit_compacted(
-    ctx: LoopContext, step_id: str, strategy: ContextStrategy, before: int, usage: TokenUsage = NO_TOKENS
-) -> None:
+def emit_compacted(ctx: LoopContext, strategy: ContextStrategy, before: int, usage: TokenUsage = NO_TOKENS) -> None:
     """Report that requests show less from now on; `before` is what `estimate_input` was."""
     summary = {} if strategy != "summarize" or ctx.state.summary is None else {"summary": ctx.state.summary}
     ctx.emit(
         EventType.CONTEXT_COMPACTED,
-        step_id,
+        ctx.step_id,
         strategy=strategy,
         droppedMessages=ctx.conversation.thread.dropped,
         clearedMessages=ctx.state.cleared_messages,
@@ -179,11 +177,11 @@ def _last_request(ctx: LoopContext) -> tuple[int, int, float]:
     return counted, estimated_then, scale if _LEAST_SCALE <= scale <= _MOST_SCALE else 1.0
 
 
-def warn_of_step_limit(ctx: LoopContext, step_id: str) -> None:
+def warn_of_step_limit(ctx: LoopContext) -> None:
     """One notice at four fifths of the way."""
     task = ctx.task
     if task.step_count == int(task.max_steps * 0.8):
-        ctx.emit(EventType.STEP_LIMIT_APPROACHING, step_id, stepCount=task.step_count, maxSteps=task.max_steps)
+        ctx.emit(EventType.STEP_LIMIT_APPROACHING, ctx.step_id, stepCount=task.step_count, maxSteps=task.max_steps)
 
 
 class _Limit(NamedTuple):
@@ -254,7 +252,7 @@ _ODD_TIMES: Final = 4
 _ODD_FROM_TOKENS: Final = 500  # a short answer of a model that thinks is no news
 
 
-def count_usage(ctx: LoopContext, step_id: str, turn: ModelTurn, *, needed: int, sent: int, shown: str) -> ModelTurn:
+def count_usage(ctx: LoopContext, turn: ModelTurn, *, needed: int, sent: int, shown: str) -> ModelTurn:
     """The turn with the tokens that it used. A gateway that reports none must not make the budget endless: the estimate
     takes its place. One that reports fewer than half of the estimate has limits count that half. `sent` is the estimate
     of the request, `needed` the same by the gateway's scale; `shown` is all text and thinking that came. A count far
@@ -273,11 +271,11 @@ def count_usage(ctx: LoopContext, step_id: str, turn: ModelTurn, *, needed: int,
         uncounted_input=max(0, int(sent * LEAST_SHARE) - read),
         uncounted_output=max(0, int(said * LEAST_SHARE) - written),
     )
-    _report_odd_count(ctx, step_id, usage, sent, with_blocks)
+    _report_odd_count(ctx, usage, sent, with_blocks)
     return turn._replace(usage=usage)
 
 
-def _report_odd_count(ctx: LoopContext, step_id: str, usage: TokenUsage, sent: int, said: int) -> None:
+def _report_odd_count(ctx: LoopContext, usage: TokenUsage, sent: int, said: int) -> None:
     talk = ctx.conversation
     for counted, estimated, of_what in (
         (usage.input_tokens, sent, "of input"),
@@ -291,7 +289,7 @@ def _report_odd_count(ctx: LoopContext, step_id: str, usage: TokenUsage, sent: i
             )
             ctx.emit(
                 EventType.LLM_COUNT_ODD,
-                step_id,
+                ctx.step_id,
                 model=talk.model,
                 countedTokens=counted,
                 estimatedTokens=estimated,
@@ -299,7 +297,7 @@ def _report_odd_count(ctx: LoopContext, step_id: str, usage: TokenUsage, sent: i
             )
 
 
-async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, attempts: Attempts) -> ModelTurn:
+async def _call_model(ctx: LoopContext, request: ModelRequest, attempts: Attempts) -> ModelTurn:
     talk, needed = ctx.conversation, request.needed
     started = ctx.outside.monotonic()
     shown: list[str] = []
@@ -311,38 +309,38 @@ async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, att
 
     def on_text(text: str) -> None:
         shown.append(text)
-        ctx.emit(EventType.TEXT_CHUNK, step_id, text=text, attempt=attempts.number)
+        ctx.emit(EventType.TEXT_CHUNK, ctx.step_id, text=text, attempt=attempts.number)
 
     def on_thinking(text: str) -> None:
         shown.append(text)
-        ctx.emit(EventType.THINKING_CHUNK, step_id, text=text, attempt=attempts.number)
+        ctx.emit(EventType.THINKING_CHUNK, ctx.step_id, text=text, attempt=attempts.number)
 
     def on_retry(_: int, wait_s: float, error: GatewayUnavailable) -> None:
         told = {"attempt": attempts.number, "waitMs": int(wait_s * 1000), "message": str(error)}
-        ctx.emit(EventType.LLM_RETRY, step_id, **told)
+        ctx.emit(EventType.LLM_RETRY, ctx.step_id, **told)
 
     if ctx.phase.may("call_model"):  # it waits for the model already where the first request did not do
         ctx.phase.fire("call_model")
     limits = {"estimatedInputTokens": needed, "maxOutputTokens": request.most_output}
-    ctx.emit(EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, **limits)
+    ctx.emit(EventType.LLM_REQUEST_STARTED, ctx.step_id, model=talk.model, **limits)
     retry = attempts.retry_policy(talk)
     turn = await ctx.cancellation.interruptible(
         call_with_retries(GatewayUnavailable, send, retry, on_retry, ctx.outside)
     )
     ctx.phase.fire("answered")
-    turn = count_usage(ctx, step_id, turn, needed=needed, sent=request.estimated, shown="".join(shown))
-    _emit_answer(ctx, step_id, turn, ctx.outside.ms_since(started))
+    turn = count_usage(ctx, turn, needed=needed, sent=request.estimated, shown="".join(shown))
+    _emit_answer(ctx, turn, ctx.outside.ms_since(started))
     return turn
 
 
-def _emit_answer(ctx: LoopContext, step_id: str, turn: ModelTurn, latency_ms: int) -> None:
+def _emit_answer(ctx: LoopContext, turn: ModelTurn, latency_ms: int) -> None:
     models, model = ctx.conversation.models, ctx.conversation.model
     # The gateway's names for the answer and its model, and its words on the end, as far as it gives them. Scrubbed
     # here, since OpenTelemetry gets payloads as they are emitted.
     names = {"responseId": turn.response_id, "responseModel": turn.response_model, "stopDetail": turn.detail}
     ctx.emit(
         EventType.LLM_REQUEST_COMPLETED,
-        step_id,
+        ctx.step_id,
         model=model,
         **turn.usage.to_wire(),
         stopReason=turn.stop_reason,
@@ -352,7 +350,7 @@ def _emit_answer(ctx: LoopContext, step_id: str, turn: ModelTurn, latency_ms: in
     )
     if turn.replaced:
         message = f"the model's answer held halves of characters: U+FFFD stands in {turn.replaced} place(s)"
-        ctx.emit(EventType.LLM_ANSWER_REPAIRED, step_id, count=turn.replaced, message=message)
+        ctx.emit(EventType.LLM_ANSWER_REPAIRED, ctx.step_id, count=turn.replaced, message=message)
 
 
 # The model is asked until it answers: a request that is too long is cut and sent once more, and where the model is
@@ -380,55 +378,55 @@ class Attempts:
         return talk.retry if self.next_model(talk) is None else talk.retry._replace(max_wait_s=None)
 
 
-async def ask(ctx: LoopContext, step_id: str) -> ModelTurn:
+async def ask(ctx: LoopContext) -> ModelTurn:
     """The answer to the next request. Raises what `fitting_request` and the client raise, TaskCancelled."""
     attempts, was_cut = Attempts(), False
     while True:
-        request = fitting_request(ctx, step_id)
+        request = fitting_request(ctx)
         try:
-            return await _call_model(ctx, step_id, request, attempts)
+            return await _call_model(ctx, request, attempts)
         except ContextTooLong as error:
-            if was_cut or not cut_window(ctx, step_id, error.limit):
+            if was_cut or not cut_window(ctx, error.limit):
                 raise
             was_cut = True
-            _take_back(ctx, step_id, attempts, error)
+            _take_back(ctx, attempts, error)
         except ModelOverloaded as error:
             fallback = attempts.next_model(ctx.conversation)
             attempts.overloaded.add(ctx.conversation.model)
             if fallback is None:
                 raise
             was_cut = False  # another model has another window
-            _take_back(ctx, step_id, attempts, error)
+            _take_back(ctx, attempts, error)
             before = ctx.conversation.model
             ctx.conversation.use_model(fallback, ctx.judge)  # it gets no blocks of the one before
             message = f"{before} is overloaded: {fallback} goes on with the task (llm.fallback_models)"
-            ctx.emit(EventType.LLM_FALLBACK, step_id, model=before, fallbackModel=fallback, message=message)
+            ctx.emit(EventType.LLM_FALLBACK, ctx.step_id, model=before, fallbackModel=fallback, message=message)
 
 
-def fitting_request(ctx: LoopContext, step_id: str) -> ModelRequest:
+def fitting_request(ctx: LoopContext) -> ModelRequest:
     """Make the next request fit, and check that it may be sent. Where the newest turn alone would not fit, it shows its
     results in short, as all before it do. Raises what `check_before_call` and `check_request` raise."""
-    check_before_call(ctx, step_id)
+    check_before_call(ctx)
     talk = ctx.conversation
     most_output = talk.output_limit(ctx.judge)
     room = room_for_conversation(ctx, most_output)
     newest_tokens, newest_messages = talk.thread.newest
     if newest_tokens > room:
-        _clear_all_results(ctx, step_id, newest_messages)
+        _clear_all_results(ctx, newest_messages)
     tokens, dropped = talk.tokens, talk.thread.dropped
     talk.thread.fit(room)
     if talk.thread.dropped != dropped:
-        emit_compacted(ctx, step_id, "drop_oldest", estimate_input(ctx, tokens))
+        emit_compacted(ctx, "drop_oldest", estimate_input(ctx, tokens))
     talk.settle_window()
     request = next_request(ctx, most_output)
-    while request.size_bytes > MAX_REQUEST_BYTES and cut_window(ctx, step_id):
+    while request.size_bytes > MAX_REQUEST_BYTES and cut_window(ctx):
         talk.settle_window()
         request = next_request(ctx, most_output)
     affordable = check_request(ctx, talk.model, request)
     return request._replace(most_output=talk.lower_output(affordable, most_output, ctx.judge))
 
 
-def cut_window(ctx: LoopContext, step_id: str, limit: int | None = None) -> bool:
+def cut_window(ctx: LoopContext, limit: int | None = None) -> bool:
     """Leave the oldest half of the conversation out of requests, or what is above half of the `limit` of the model;
     says whether anything was left out. The next turn's record, or that of a step's end, says where the window is."""
     talk, before = ctx.conversation, estimate_input(ctx, ctx.conversation.tokens)
@@ -438,13 +436,13 @@ def cut_window(ctx: LoopContext, step_id: str, limit: int | None = None) -> bool
     dropped = talk.thread.cut(budget)
     if dropped:
         message = f"the conversation was too long for the model: its oldest {dropped} message(s) are left out"
-        ctx.emit(EventType.LLM_WINDOW_CUT, step_id, droppedMessages=dropped, message=message)
-        emit_compacted(ctx, step_id, "drop_oldest", before)
+        ctx.emit(EventType.LLM_WINDOW_CUT, ctx.step_id, droppedMessages=dropped, message=message)
+        emit_compacted(ctx, "drop_oldest", before)
     return dropped > 0
 
 
-def _take_back(ctx: LoopContext, step_id: str, attempts: Attempts, error: GatewayError) -> None:
-    ctx.emit(EventType.LLM_RETRY, step_id, attempt=attempts.number, waitMs=0, message=str(error))
+def _take_back(ctx: LoopContext, attempts: Attempts, error: GatewayError) -> None:
+    ctx.emit(EventType.LLM_RETRY, ctx.step_id, attempt=attempts.number, waitMs=0, message=str(error))
 
 
 # Making room in a request (AH 5.4): older results left out, or a summary in the place of the older part.
@@ -463,7 +461,7 @@ _MARGIN = 0.05
 """Share of the window that is kept free for the question, so that a summary is asked for before it is too late."""
 
 
-async def make_room(ctx: LoopContext, step_id: str) -> None:
+async def make_room(ctx: LoopContext) -> None:
     """Change the view where the next request would be too long, or a client asked for it. What is still too long then
     is cut by `Thread.fit`. Raises TaskCancelled, CheckpointWriteFailed."""
     talk = ctx.conversation
@@ -477,27 +475,27 @@ async def make_room(ctx: LoopContext, step_id: str) -> None:
     before = estimate_input(ctx, talk.tokens)
     by_summary = (strategy == "summarize" and talk.steps_without_summary == 0) or (wanted and strategy == "drop_oldest")
     talk.steps_without_summary = max(0, talk.steps_without_summary - 1)
-    record = await _summarize(ctx, step_id, window) if by_summary else None
+    record = await _summarize(ctx, window) if by_summary else None
     if by_summary and record is None:
         talk.steps_without_summary = _STEPS_WITHOUT
     record = record or _clear_results(ctx, window)
     if record is not None:
-        _show(ctx, step_id, record, before)
+        _show(ctx, record, before)
 
 
-def _clear_all_results(ctx: LoopContext, step_id: str, newest: int) -> None:
+def _clear_all_results(ctx: LoopContext, newest: int) -> None:
     """Leave the text of all large results out of requests, where that makes the `newest` messages shorter."""
     state, messages = ctx.state, len(ctx.state.thread) - 1
     first = 1 + max(state.cleared_messages, messages - newest)
     if any(count_saved(decode(data)) for data in state.thread[first:]):
         record = ContextCompacted("clear_tool_results", ctx.conversation.thread.dropped, messages, state.summary)
-        _show(ctx, step_id, record, estimate_input(ctx, ctx.conversation.tokens))
+        _show(ctx, record, estimate_input(ctx, ctx.conversation.tokens))
 
 
-def _show(ctx: LoopContext, step_id: str, record: ContextCompacted, before: int) -> None:
+def _show(ctx: LoopContext, record: ContextCompacted, before: int) -> None:
     ctx.journal.record(record)
     ctx.conversation.renew_thread()
-    emit_compacted(ctx, step_id, record.strategy, before, record.usage)
+    emit_compacted(ctx, record.strategy, before, record.usage)
 
 
 def _clear_results(ctx: LoopContext, window: int) -> ContextCompacted | None:
@@ -510,11 +508,11 @@ def _clear_results(ctx: LoopContext, window: int) -> ContextCompacted | None:
     return ContextCompacted("clear_tool_results", state.dropped_messages, older, state.summary)
 
 
-async def _summarize(ctx: LoopContext, step_id: str, window: int) -> ContextCompacted | None:
+async def _summarize(ctx: LoopContext, window: int) -> ContextCompacted | None:
     """A summary in the place of all but the newest messages; None where there is none to be had."""
     talk, state = ctx.conversation, ctx.state
     model = talk.compaction.summary_model or talk.model
-    turn = await _answer(ctx, step_id, window, model)
+    turn = await _answer(ctx, window, model)
     if turn is None:
         return None
     text = ctx.scrubber.text(turn.text.strip())[:MAX_CHARS]
@@ -530,7 +528,7 @@ async def _summarize(ctx: LoopContext, step_id: str, window: int) -> ContextComp
     return ContextCompacted("summarize", dropped, state.cleared_messages, text, turn.usage, model)
 
 
-async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> ModelTurn | None:
+async def _answer(ctx: LoopContext, window: int, model: str) -> ModelTurn | None:
     """The answer of `model` to the question for a summary; None where policy, the budget or the gateway allow none. The
     request begins as the one before it, so that the provider reads it from its cache."""
     talk, asked = ctx.conversation, question(ctx.conversation.count)
@@ -555,7 +553,7 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
         return talk.llm.stream(head, request.messages, lambda _: None)  # it is no answer to the person
 
     def on_retry(_: int, wait_s: float, error: GatewayUnavailable) -> None:
-        ctx.emit(EventType.CONTEXT_SUMMARY_RETRY, step_id, waitMs=int(wait_s * 1000), message=str(error))
+        ctx.emit(EventType.CONTEXT_SUMMARY_RETRY, ctx.step_id, waitMs=int(wait_s * 1000), message=str(error))
 
     try:
         turn = await ctx.cancellation.interruptible(
@@ -563,4 +561,4 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
         )
     except (GatewayError, GuardrailBlocked):
         return None
-    return count_usage(ctx, step_id, turn, needed=request.needed, sent=request.estimated, shown=turn.text)
+    return count_usage(ctx, turn, needed=request.needed, sent=request.estimated, shown=turn.text)

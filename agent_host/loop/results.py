@@ -64,7 +64,6 @@ NOTHING_OBSERVED = Observations()
 
 async def finish(
     ctx: LoopContext,
-    step_id: str,
     prepared: PreparedCall,
     result: ToolResult,
     observed: Observations = NOTHING_OBSERVED,
@@ -74,7 +73,7 @@ async def finish(
     call, spec = prepared.call, prepared.spec
     artifacts, left = result.artifacts, []
     if spec is not None and artifacts:
-        left = await keep_artifacts(ctx, step_id, Maker(call.name, spec.capabilities_for(call.arguments)), artifacts)
+        left = await keep_artifacts(ctx, Maker(call.name, spec.capabilities_for(call.arguments)), artifacts)
         lost = next((one.row["why"] for one in left if "why" in one.row), None)
         if spec.category == "uploads" and lost is not None:  # other calls did their work
             error = ToolError(ErrorCode.WORKSPACE_UPLOAD_FAILED, lost)
@@ -82,9 +81,9 @@ async def finish(
     text = add_note(spec, text_of(add_references(result, artifacts, left)), reference_note(artifacts, left))
     if result.skill is not None:
         text = add_note(spec, text, _note_on_skill(ctx, result.skill))
-    message, clean = _message_of(ctx, step_id, prepared, result, text, observed.duration_ms)
-    record = _record_of(ctx, step_id, prepared, result, message, left, observed)
-    ctx.journal.checkpoint(step_id, record, sync=False)
+    message, clean = _message_of(ctx, prepared, result, text, observed.duration_ms)
+    record = _record_of(ctx, prepared, result, message, left, observed)
+    ctx.journal.checkpoint(ctx.step_id, record, sync=False)
     if result.skill is not None:
         ctx.use_skills()
     is_done, refs = record.status == "succeeded", [one.ref for one in left]
@@ -99,7 +98,7 @@ async def finish(
     }
     ctx.emit(
         EventType.TOOL_COMPLETED,
-        step_id,
+        ctx.step_id,
         toolCallId=call.call_id,
         toolName=call.name,
         status=record.status,
@@ -109,12 +108,12 @@ async def finish(
     )
     if result.settle is not None:
         result.settle()
-    hand_over(ctx, step_id, call.call_id, left)
+    hand_over(ctx, call.call_id, left)
     return message
 
 
 def _message_of(
-    ctx: LoopContext, step_id: str, prepared: PreparedCall, result: ToolResult, text: str, duration_ms: int | None
+    ctx: LoopContext, prepared: PreparedCall, result: ToolResult, text: str, duration_ms: int | None
 ) -> tuple[Message, str]:
     """Return the result as the model reads it, and its text before the host adds its notes. The bytes of pictures are
     not searched for secrets; where pictures are not kept, the text says why."""
@@ -130,7 +129,7 @@ def _message_of(
     if prepared.edited:
         text = add_note(spec, text, ctx.scrubber.text(encodable(note_of_edit(ctx, call))), first=True)
     if not is_wait(ctx.state, call, duration_ms):
-        text = add_note(spec, text, ctx.progress.note_of_call(step_id, call, text, ctx.judge.tools))
+        text = add_note(spec, text, ctx.progress.note_of_call(ctx.step_id, call, text, ctx.judge.tools))
     message = Message(
         "tool",
         text,
@@ -162,7 +161,6 @@ def add_note(spec: ToolSpec | None, text: str, note: str, *, first: bool = False
 
 def _record_of(
     ctx: LoopContext,
-    step_id: str,
     prepared: PreparedCall,
     result: ToolResult,
     message: Message,
@@ -176,7 +174,7 @@ def _record_of(
     return CallFinished(
         prepared.call.call_id,
         result.status,
-        ctx.encode(message, step_id),
+        ctx.encode(message, ctx.step_id),
         None if result.error is None else result.error.code,
         _replay_row(prepared),
         [one.row for one in left],
@@ -256,10 +254,10 @@ def head_of(content: bytes, most_bytes: int = SHOWN_BYTES) -> str:
     return content[:most_bytes].decode("utf-8", "ignore")
 
 
-def refused_result(ctx: LoopContext, step_id: str, call: ToolCall, refusal: Refusal) -> ToolResult:
+def refused_result(ctx: LoopContext, call: ToolCall, refusal: Refusal) -> ToolResult:
     """The result of a call that was not run."""
     error = ToolError(refusal.code, refusal.message, refusal.name)
-    return ToolResult(call.name, ctx.session_id, ctx.task.task_id, step_id, refusal.status, error=error)
+    return ToolResult(call.name, ctx.session_id, ctx.task.task_id, ctx.step_id, refusal.status, error=error)
 
 
 def text_of(result: ToolResult) -> str:
@@ -369,16 +367,12 @@ class LeftArtifact(NamedTuple):
         return self.row.get("ref")
 
 
-async def keep_artifacts(
-    ctx: LoopContext, step_id: str, maker: Maker, artifacts: Sequence[Artifact]
-) -> list[LeftArtifact]:
+async def keep_artifacts(ctx: LoopContext, maker: Maker, artifacts: Sequence[Artifact]) -> list[LeftArtifact]:
     """Keep the artifacts of a call here, without secrets. By force they may be lost; their rows say so."""
     if not artifacts:
         return []
     try:
-        return await ctx.cancellation.run_until_forced(
-            _all_kept(ctx, step_id, [one._replace(maker=maker) for one in artifacts])
-        )
+        return await ctx.cancellation.run_until_forced(_all_kept(ctx, [one._replace(maker=maker) for one in artifacts]))
     except ToolStopped:  # the call is done; only what it left is not kept
         return [LeftArtifact({**_row(ctx, artifact), "why": _BY_FORCE}) for artifact in artifacts]
     finally:
@@ -386,23 +380,23 @@ async def keep_artifacts(
             artifact.close()
 
 
-async def _all_kept(ctx: LoopContext, step_id: str, artifacts: Iterable[Artifact]) -> list[LeftArtifact]:
+async def _all_kept(ctx: LoopContext, artifacts: Iterable[Artifact]) -> list[LeftArtifact]:
     left: list[LeftArtifact] = []
     for artifact in artifacts:
         # All calls of a turn may leave as much as one can; of that, one at a time is in memory.
         async with ctx.artifacts.one_large if artifact.size > INLINE_BYTES else contextlib.nullcontext():
-            left.append(await _keep(ctx, step_id, artifact))
+            left.append(await _keep(ctx, artifact))
     return left
 
 
-async def _keep(ctx: LoopContext, step_id: str, artifact: Artifact) -> LeftArtifact:
+async def _keep(ctx: LoopContext, artifact: Artifact) -> LeftArtifact:
     try:
         artifact = await asyncio.to_thread(_clean, ctx, artifact)
     except OSError as error:
         return LeftArtifact({**_row(ctx, artifact), "why": _unreadable(error)})
     row = _row(ctx, artifact)
     try:
-        kept = await ctx.artifacts.home.keep(artifact, task_id=ctx.task.task_id, step_id=step_id)
+        kept = await ctx.artifacts.home.keep(artifact, task_id=ctx.task.task_id, step_id=ctx.step_id)
     except UploadFailed as error:
         if not ctx.artifacts.elsewhere:
             return LeftArtifact({**row, "why": str(error)})
@@ -480,10 +474,10 @@ def reference_note(artifacts: Sequence[Artifact], left: Sequence[LeftArtifact]) 
     return f"\n[storage_ref: {named}]"
 
 
-def hand_over(ctx: LoopContext, step_id: str, call_id: str, left: Iterable[LeftArtifact]) -> None:
+def hand_over(ctx: LoopContext, call_id: str, left: Iterable[LeftArtifact]) -> None:
     """Have the artifacts of a recorded result uploaded, and report those that need no upload or get none."""
     for one in left:
-        row = {**one.row, "callId": call_id, "taskId": ctx.task.task_id, "stepId": step_id}
+        row = {**one.row, "callId": call_id, "taskId": ctx.task.task_id, "stepId": ctx.step_id}
         if "uri" in row:
             _report(ctx, EventType.ARTIFACT_UPLOADED, row, artifactUri=row["uri"])
         elif "why" in row:

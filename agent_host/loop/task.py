@@ -159,10 +159,10 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
         if await see_background_changes(ctx):
             ctx.progress.forget_calls()
         commit(ctx, step, results)
-        end = _end_behind(ctx, step) or ctx.progress.end_of_circle(step.step_id)
+        end = _end_behind(ctx, step) or ctx.progress.end_of_circle(ctx.step_id)
         if end is not None:
             return end
-        warn_of_step_limit(ctx, step.step_id)
+        warn_of_step_limit(ctx)
         del step, results  # what they hold would stay while the model is asked
 
 
@@ -220,27 +220,27 @@ _DAMAGED = (
 
 async def take_turn(ctx: LoopContext) -> Step:
     """Call the model and make its turn durable first (invariant 3). Raises what `ask` does, CheckpointWriteFailed."""
-    step_id = ctx.outside.new_id("step")
-    ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
-    await make_room(ctx, step_id)
-    turn = await ask(ctx, step_id)
+    ctx.step_id = ctx.outside.new_id("step")
+    ctx.emit(EventType.STEP_STARTED, ctx.step_id, stepId=ctx.step_id, stepCount=ctx.task.step_count + 1)
+    await make_room(ctx)
+    turn = await ask(ctx)
     window: RequestWindow = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
     # With calls the turn goes on whatever the stop reason, unless the model refused (AH 4.4).
     meaning: Meaning = "continue"
     if not turn.tool_calls or turn.meaning == "blocked":
         meaning = ctx.progress.meaning_without_calls(turn.meaning, turn.text, ctx.judge.tools, ctx.router)
     calls = () if meaning == "blocked" else tuple(_usable(ctx, call) for call in turn.tool_calls)
-    assistant = _clean_turn(ctx, step_id, turn, calls)
+    assistant = _clean_turn(ctx, turn, calls)
     if calls:
         ctx.phase.fire("check")
     prepared_calls = prepare_calls(ctx, calls)
     record = TurnTaken(
-        step_id,
+        ctx.step_id,
         turn.stop_reason,
         ctx.journal.store.boot_id(),
         turn.usage,
         list(map(row_of, prepared_calls)),
-        ctx.encode(assistant, step_id),
+        ctx.encode(assistant, ctx.step_id),
         turn.meaning if calls else meaning,
         window,
         first_versions(prepared_calls),
@@ -252,8 +252,8 @@ async def take_turn(ctx: LoopContext) -> Step:
         ctx.journal.record(record)
         ctx.journal.write_ahead()
     else:  # nothing that a resume could do twice: a disk that refuses does not keep the model from its work (AH 11)
-        ctx.journal.checkpoint(step_id, record, sync=bool(calls))
-    return Step(step_id, assistant, meaning, prepared_calls, turn.stop_reason, ctx.scrubber.text(turn.detail))
+        ctx.journal.checkpoint(ctx.step_id, record, sync=bool(calls))
+    return Step(assistant, meaning, prepared_calls, turn.stop_reason, ctx.scrubber.text(turn.detail))
 
 
 def _sandbox_from_here(ctx: LoopContext, calls: Sequence[PreparedCall]) -> dict[str, Any]:
@@ -280,11 +280,12 @@ def reopen(ctx: LoopContext) -> Step:
         raise RuntimeError("reopen is called only where a step is open")
     assistant = decode(ctx.state.thread[step.position])
     meaning = cast("Meaning", step.meaning or meaning_of_old_record(step.stop_reason))
+    ctx.step_id = step.step_id
     ctx.phase.fire("reopen")
     if step.calls:
         meaning = "continue"
         ctx.phase.fire("check")
-    return Step(step.step_id, assistant, meaning, None, step.stop_reason)
+    return Step(assistant, meaning, None, step.stop_reason)
 
 
 def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
@@ -299,13 +300,13 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     # A model that paused goes on when it reads its own turn; one that has said nothing has none to read.
     paused = step.meaning == "continue" and (step.assistant.blocks or step.assistant.content.strip())
     note = ctx.conversation.note(_go_on(ctx, step))._replace(goes_on=goes_on) if cut_short and not paused else None
-    dropped = _cut_full_window(ctx, step)
+    dropped = _cut_full_window(ctx)
     count = ctx.task.step_count + 1
     encoded = None if note is None else ctx.encode(note)
     status, reason = _END_OF_TASK.get(step.meaning, (None, None))
     is_steered = status == "completed" and bool(ctx.state.steers)
     status = None if is_steered else status  # the model has not read all that the person said
-    ctx.journal.checkpoint(step.step_id, StepCommitted(count, status, reason, encoded, dropped))
+    ctx.journal.checkpoint(ctx.step_id, StepCommitted(count, status, reason, encoded, dropped))
     if calls:
         if ctx.phase.may("execute"):  # nobody was asked after all
             ctx.phase.fire("execute")
@@ -316,17 +317,17 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     ctx.conversation.open_picture_bytes = 0
     if note is not None:
         ctx.conversation.thread.add_note(note)
-    ctx.emit(EventType.STEP_COMPLETED, step.step_id, stepId=step.step_id, stepCount=count)
+    ctx.emit(EventType.STEP_COMPLETED, ctx.step_id, stepId=ctx.step_id, stepCount=count)
 
 
-def _cut_full_window(ctx: LoopContext, step: Step) -> int | None:
+def _cut_full_window(ctx: LoopContext) -> int | None:
     """Cut the window if it was full at the end of the turn; returns `RequestWindow.dropped`, None if it stays."""
     talk, open_step = ctx.conversation, ctx.state.open_step
     if open_step is None or open_step.meaning != "window":
         talk.full_windows = 0
         return None
     talk.full_windows += 1
-    cut_window(ctx, step.step_id)
+    cut_window(ctx)
     return talk.thread.dropped
 
 
@@ -374,7 +375,7 @@ def report_news(ctx: LoopContext) -> None:
         add_note(ctx, f"[The user says, while you work on the task:]\n{text}", steers=len(said))
 
 
-def _clean_turn(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[ToolCall, ...]) -> Message:
+def _clean_turn(ctx: LoopContext, turn: ModelTurn, calls: tuple[ToolCall, ...]) -> Message:
     """The turn as it is kept and sent back. Blocks of a turn that was blocked are not: the model takes none back."""
     # A count that cannot be one of the text makes no later request look shorter than it is.
     encoded = tuple(call.arguments_json.decode() for call in calls)
@@ -390,7 +391,7 @@ def _clean_turn(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[To
     for count, why in ((turn.dropped_blocks, "could not be read whole"), (secret, "held a secret")):
         if count:
             text = f"{count} part(s) of the model's answer, such as reasoning, {why} and will not be sent back to it"
-            ctx.emit(EventType.LLM_BLOCK_DROPPED, step_id, count=count, message=text)
+            ctx.emit(EventType.LLM_BLOCK_DROPPED, ctx.step_id, count=count, message=text)
     return kept
 
 
@@ -424,9 +425,9 @@ _SAID = "(approved by the user)"
 def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     """A turn of these calls, durable and approved. Raises CheckpointWriteFailed."""
     add_note(ctx, _APPROVED_NOW)
-    step_id = ctx.outside.new_id("step")
+    ctx.step_id = ctx.outside.new_id("step")
     ctx.phase.fire("reopen")
-    ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
+    ctx.emit(EventType.STEP_STARTED, ctx.step_id, stepId=ctx.step_id, stepCount=ctx.task.step_count + 1)
     calls = tuple(replay.call.change_id(ctx.outside.new_id("call")) for replay in replays)
     tokens = message_tokens(ctx.conversation.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
     assistant = Message("assistant", _SAID, tokens, calls)
@@ -435,12 +436,12 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
         _approve(ctx, prepared, replay) for prepared, replay in zip(prepare_calls(ctx, calls), replays, strict=True)
     )
     record = TurnTaken(
-        step_id,
+        ctx.step_id,
         "replay",
         ctx.journal.store.boot_id(),
         NO_TOKENS,
         list(map(row_of, prepared_calls)),
-        ctx.encode(assistant, step_id),
+        ctx.encode(assistant, ctx.step_id),
         "continue",
         baselines=first_versions(prepared_calls),
         settled=[call_id for replay in replays for call_id in replay.settles],
@@ -450,7 +451,7 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
         if prepared.answer is not None:
             ctx.journal.record(prepared.answer)
     ctx.journal.write_ahead()
-    return Step(step_id, assistant, "continue", prepared_calls)
+    return Step(assistant, "continue", prepared_calls)
 
 
 def _approve(ctx: LoopContext, prepared: PreparedCall, replay: Replay) -> PreparedCall:

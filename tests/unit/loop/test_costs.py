@@ -125,14 +125,14 @@ async def test_the_head_is_encoded_again_only_when_the_limit_of_the_answer_chang
     for spent in (0, 0, 990_000, 990_000, 992_000, 0):
         loop.ctx.state.usage = TokenUsage(spent)
         loop.ctx.state.usage_by_model[MODEL] = TokenUsage(spent)
-        fitting_request(loop.ctx, "st")
+        fitting_request(loop.ctx)
         heads.append(talk.head)
     assert heads[0] is heads[1]
     assert heads[2] is heads[3]
     limits = [orjson.loads(head + b"]}")["max_tokens"] for head in heads]
     assert limits[0] == limits[5] == 1000
     assert limits[0] > limits[2] > limits[4] > 16
-    assert fitting_request(loop.ctx, "st").most_output == 1000
+    assert fitting_request(loop.ctx).most_output == 1000
 
 
 async def test_a_turn_says_which_model_used_its_tokens(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def at_work(folder: Path, **more: Any) -> Loop:
 def test_a_request_costs_its_head_and_its_thread(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     tokens = loop.ctx.conversation.head_tokens + loop.ctx.conversation.thread.tokens
-    assert fitting_request(loop.ctx, "st").needed == math.ceil(1.25 * tokens), "nobody has counted for this model yet"
+    assert fitting_request(loop.ctx).needed == math.ceil(1.25 * tokens), "nobody has counted for this model yet"
     assert loop.ctx.conversation.head_tokens > 0
 
 
@@ -83,7 +83,7 @@ def test_the_window_is_filled_by_the_gateway_s_own_count(tmp_path: Path) -> None
         for number in range(100):
             loop.ctx.conversation.thread.add_note(Message("system", f"note {number}", 100))
         loop.ctx.state.tokens_known = (counted, 1000)
-        assert fitting_request(loop.ctx, "st").needed <= 4000
+        assert fitting_request(loop.ctx).needed <= 4000
         kept[counted] = loop.ctx.conversation.tokens
     assert 0.4 < kept[2000] / kept[1000] < 0.6
 
@@ -92,15 +92,16 @@ def test_input_and_answer_fit_the_model_s_context(tmp_path: Path) -> None:
     loop = at_work(tmp_path, models={"m": {"context_tokens": 3000, "max_output_tokens": 400}})
     for number in range(100):
         loop.ctx.conversation.thread.add_note(Message("system", f"note {number}", 100))
-    assert fitting_request(loop.ctx, "st").needed <= 2600
+    assert fitting_request(loop.ctx).needed <= 2600
     assert orjson.loads(loop.ctx.conversation.head + b"]}")["max_tokens"] == 400
 
 
 def test_an_expired_policy_is_told_and_refused(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     loop.now = NOW + timedelta(days=1)
+    loop.ctx.step_id = "st"
     with pytest.raises(PolicyExpired):
-        fitting_request(loop.ctx, "st")
+        fitting_request(loop.ctx)
     (event,) = [event for event in loop.watcher.events if event.event_type is EventType.POLICY_EXPIRED]
     assert event.step_id == "st"
 
@@ -110,7 +111,7 @@ def test_what_policy_does_not_allow_is_not_sent(tmp_path: Path, without: list[st
     loop = at_work(tmp_path, policy=bundle(tmp_path, without=without))
     loop.ctx.conversation.model = "m" if without else "another"
     with pytest.raises(PolicyDenied):
-        fitting_request(loop.ctx, "st")
+        fitting_request(loop.ctx)
     assert loop.told(EventType.POLICY_EXPIRED) == []
 
 
@@ -120,7 +121,7 @@ def test_the_window_leaves_room_for_the_head(tmp_path: Path) -> None:
         loop.ctx.conversation.thread.add_note(Message("system", f"note {number}", 100))
     limit = loop.ctx.conversation.head_tokens + 1000
     loop.ctx.judge.bundle = bundle(tmp_path, max_input=limit)
-    assert fitting_request(loop.ctx, "st").needed <= limit
+    assert fitting_request(loop.ctx).needed <= limit
     assert loop.ctx.conversation.thread.dropped > 0
 
 
@@ -129,10 +130,10 @@ def test_the_budget_covers_what_it_says(tmp_path: Path) -> None:
     loop.ctx.state.usage = TokenUsage(400, 100)
     needed = estimate_input(loop.ctx, loop.ctx.conversation.tokens)
     loop.ctx.judge.bundle = bundle(tmp_path, max_session=500 + needed)
-    assert fitting_request(loop.ctx, "st").needed == needed
+    assert fitting_request(loop.ctx).needed == needed
     loop.ctx.judge.bundle = bundle(tmp_path, max_session=500 + needed - 1)
     with pytest.raises(BudgetExceeded, match="500 tokens used"):
-        fitting_request(loop.ctx, "st")
+        fitting_request(loop.ctx)
 
 
 @pytest.mark.parametrize(("limit", "told_at"), [(1, 0), (5, 4), (10, 8), (12, 9)])
@@ -141,7 +142,7 @@ def test_one_notice_at_four_fifths_of_the_steps(tmp_path: Path, limit: int, told
     loop.begin(max_steps=limit)
     for count in range(1, limit + 1):
         loop.ctx.task.step_count = count
-        warn_of_step_limit(loop.ctx, "st")
+        warn_of_step_limit(loop.ctx)
     notices = [{"stepCount": told_at, "maxSteps": limit}] if told_at else []
     assert loop.told(EventType.STEP_LIMIT_APPROACHING) == notices
 
@@ -203,11 +204,11 @@ def test_a_request_has_no_more_bytes_than_any_gateway_takes(tmp_path: Path, monk
     loop = at_work(tmp_path)
     for number in range(100):
         loop.ctx.conversation.thread.add_note(Message("system", f"note {number} " * 20, 100))
-    assert fitting_request(loop.ctx, "st").size_bytes <= 5_000
+    assert fitting_request(loop.ctx).size_bytes <= 5_000
     assert loop.told(EventType.CONTEXT_COMPACTED)
     loop.ctx.conversation.thread.add_note(Message("system", "x" * 5_000, 100))
     with pytest.raises(RequestTooLong, match="5000"):
-        fitting_request(loop.ctx, "st")
+        fitting_request(loop.ctx)
 
 
 # Counts of a gateway

@@ -71,7 +71,7 @@ def test_what_can_never_run_is_refused(tmp_path: Path, made: ToolCall, status: s
     assert checked.refusal is not None
     assert (checked.refusal.status, checked.refusal.code) == (status, code)
     assert said in checked.refusal.message
-    assert text_of(refused_result(loop.ctx, "st", made, checked.refusal)) == f"{code}: {checked.refusal.message}"
+    assert text_of(refused_result(loop.ctx, made, checked.refusal)) == f"{code}: {checked.refusal.message}"
     assert (checked.needs_approval, checked.may_act) == (False, False)
 
 
@@ -251,7 +251,7 @@ def test_the_files_of_a_request_are_judged_as_files(tmp_path: Path) -> None:
     assert (run.needs_approval, run.refusal, run.paths) == (True, None, (f"{tmp_path}/plain", f"{tmp_path}/answer"))
     assert run.decision is not None
     assert run.decision.capability == "File.Write"
-    sent = request_for(loop.ctx, "st", run)
+    sent = request_for(loop.ctx, run)
     assert (sent.capability, set(sent.also)) == ("Network.Http", {"File.Read", "File.Write"})
     assert (sent.arguments["bodyFile"], sent.arguments["saveTo"]) == (f"{tmp_path}/plain", f"{tmp_path}/answer")
     assert sent.also["File.Read"].blocked_paths == (str(tmp_path / "secret"),)
@@ -286,14 +286,15 @@ def test_an_approval_of_a_request_is_for_its_files_in_their_places(tmp_path: Pat
 def test_a_request_carries_the_scope_that_the_bundle_gives(tmp_path: Path) -> None:
     policy = bundle(tmp_path, FileRead={"max_file_size_bytes": 7, "max_output_bytes": 9, "blocked_paths": ("/x",)})
     loop = at_work(tmp_path, policy=policy)
-    request = request_for(loop.ctx, "st", PreparedCall(read(tmp_path / "a", "c"), TOOLS["ReadFile"]))
+    loop.ctx.step_id = "st"
+    request = request_for(loop.ctx, PreparedCall(read(tmp_path / "a", "c"), TOOLS["ReadFile"]))
     assert request[:7] == ("ReadFile", {"path": str(tmp_path / "a")}, "s", "t", "st", "c", "File.Read")
     assert request.constraints == ToolConstraints(7, 9, (str(tmp_path),), ("/x",))
     url = call("HttpRequest", url="https://example.com/")
-    network = request_for(loop.ctx, "st", PreparedCall(url, TOOLS["HttpRequest"])).constraints
+    network = request_for(loop.ctx, PreparedCall(url, TOOLS["HttpRequest"])).constraints
     assert network.allowed_domains == ("example.com",)
     loop.ctx.judge.bundle = bundle(tmp_path, without=["File.Read"])
-    assert request_for(loop.ctx, "st", PreparedCall(read("/a"), TOOLS["ReadFile"])).constraints == ToolConstraints()
+    assert request_for(loop.ctx, PreparedCall(read("/a"), TOOLS["ReadFile"])).constraints == ToolConstraints()
 
 
 # The start on record

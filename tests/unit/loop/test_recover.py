@@ -109,7 +109,7 @@ async def test_a_policy_that_says_no_by_now_is_heard(tmp_path: Path) -> None:
 
 async def test_where_no_step_is_open_there_is_nothing_to_do(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
-    assert await recover_calls(loop.ctx, "step") == ()
+    assert await recover_calls(loop.ctx) == ()
 
 
 async def test_what_a_write_finds_after_all_is_on_record_before_it_starts(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def loop(tmp_path: Path) -> Loop:
     """A step with one open call."""
-    return await died(tmp_path, shell("make", "c"), secrets=("s3cret-value",))
+    loop = await died(tmp_path, shell("make", "c"), secrets=("s3cret-value",))
+    loop.ctx.step_id = "st"
+    return loop
 
 
 def told(loop: Loop) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def failed(code: str, message: str) -> ToolResult:
 async def test_a_good_result(loop: Loop) -> None:
     uris = ("workspaces/w/artifacts/a",)
     started = time.monotonic()
-    message = await finish(loop.ctx, "st", CALL, gave("fine", artifact_uris=uris), Observations(started, "then"))
+    message = await finish(loop.ctx, CALL, gave("fine", artifact_uris=uris), Observations(started, "then"))
     assert (message.role, message.content, message.tool_call_id, message.is_error) == ("tool", "fine", "c", False)
     assert message.tokens == message_tokens(loop.ctx.conversation.count, "fine")
     (call,) = open_calls(loop)
@@ -77,7 +79,7 @@ async def test_a_good_result(loop: Loop) -> None:
 async def test_colours_are_on_record_without_secrets_and_not_for_the_model(loop: Loop) -> None:
     records = loop.watch_records()
     coloured = {"stdout": "\x1b[31mred\x1b[0m s3cret-value", "stderr": "\x1b[31ms3cret\x1b[0m-value"}
-    message = await finish(loop.ctx, "st", CALL, gave("red", coloured=coloured))
+    message = await finish(loop.ctx, CALL, gave("red", coloured=coloured))
     assert message.content == "red"
     ((kind, fields),) = records
     assert kind == "call_finished"
@@ -89,8 +91,8 @@ async def test_colours_are_on_record_without_secrets_and_not_for_the_model(loop:
 
 async def test_a_denial_that_can_be_replayed(loop: Loop) -> None:
     refusal = Refusal("denied", "APPROVAL_REQUIRED", "ask", approve="rule")
-    result = refused_result(loop.ctx, "st", CALL.call, refusal)
-    message = await finish(loop.ctx, "st", CALL._replace(refusal=refusal), result)
+    result = refused_result(loop.ctx, CALL.call, refusal)
+    message = await finish(loop.ctx, CALL._replace(refusal=refusal), result)
     assert message.is_error
     (call,) = open_calls(loop)
     assert (call.status, call.code) == ("denied", "APPROVAL_REQUIRED")
@@ -100,7 +102,7 @@ async def test_a_denial_that_can_be_replayed(loop: Loop) -> None:
 
 
 async def test_what_the_model_reads_holds_no_secret_and_can_be_encoded(loop: Loop) -> None:
-    message = await finish(loop.ctx, "st", CALL, gave("s3cret-value in \ud800"))
+    message = await finish(loop.ctx, CALL, gave("s3cret-value in \ud800"))
     assert message.content == "[redacted] in ?"
     (call,) = open_calls(loop)
     assert b"s3cret-value" not in (call.result or b"")
@@ -144,7 +146,7 @@ def test_json_with_a_note_stays_json(text: str, behind: str, before: str) -> Non
 
 async def test_events_carry_the_start_of_a_long_output_and_name_where_the_rest_is(loop: Loop) -> None:
     text = "ä" * 5000
-    await finish(loop.ctx, "st", CALL, gave(text, exit_code=3), Observations(paths=["/w/a"]))
+    await finish(loop.ctx, CALL, gave(text, exit_code=3), Observations(paths=["/w/a"]))
     payload = told(loop)
     assert (payload["output"], payload["itemId"]) == ("ä" * 4096, "c")
     assert (payload["exitCode"], payload["pathsChanged"]) == (3, ["/w/a"])
@@ -152,18 +154,18 @@ async def test_events_carry_the_start_of_a_long_output_and_name_where_the_rest_i
 
 
 async def test_a_failure_says_why_in_one_line(loop: Loop) -> None:
-    await finish(loop.ctx, "st", CALL, failed("FILE_NOT_FOUND", "no such file\nmore"))
+    await finish(loop.ctx, CALL, failed("FILE_NOT_FOUND", "no such file\nmore"))
     assert told(loop)["message"] == "no such file"
 
 
 async def test_a_secret_at_the_cut_of_the_reason_shows_no_half(loop: Loop) -> None:
-    await finish(loop.ctx, "st", CALL, failed("X", f"{'a' * 994}s3cret-value"))
+    await finish(loop.ctx, CALL, failed("X", f"{'a' * 994}s3cret-value"))
     assert told(loop)["message"].endswith("a[redac")
 
 
 async def test_how_stderr_began_is_told_without_secrets(loop: Loop) -> None:
     """NT: its first 1 KiB. A secret at the cut shows no half."""
-    await finish(loop.ctx, "st", CALL, gave(exit_code=1, stderr="e" * 1018 + "s3cret-value and more"))
+    await finish(loop.ctx, CALL, gave(exit_code=1, stderr="e" * 1018 + "s3cret-value and more"))
     assert told(loop)["stderr"] == "e" * 1018 + "[redac"
     assert told(loop)["exitCode"] == 1
 
@@ -178,14 +180,14 @@ async def test_what_was_kept_is_told_by_which_output_it_is(loop: Loop) -> None:
 
     loop.ctx.artifacts = loop.ctx.artifacts._replace(home=Small(), elsewhere=False)
     streams = [Artifact("tool_output", part, "text/plain", b"x", part=part) for part in ("stdout", "stderr")]
-    await finish(loop.ctx, "st", CALL, gave(artifacts=tuple(streams)))
+    await finish(loop.ctx, CALL, gave(artifacts=tuple(streams)))
     payload, ref = told(loop), "artifacts/art_0"
     assert (payload["storedParts"], payload["storedSha256"]) == ({"stdout": ref}, {ref: "ab"})
     assert (payload["storageRefs"], payload["artifactUris"]) == ([ref], [f"workspaces/w/{ref}"])
 
 
 async def read(loop: Loop, *images: Image) -> Message:
-    return await finish(loop.ctx, "st", CALL, gave(images[0].text, images=images))
+    return await finish(loop.ctx, CALL, gave(images[0].text, images=images))
 
 
 async def test_a_picture_is_on_record_and_only_named_to_observers(loop: Loop) -> None:

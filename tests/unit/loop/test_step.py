@@ -52,7 +52,7 @@ async def test_a_turn_with_calls_is_on_record_before_anything_follows(tmp_path: 
     assert step.assistant.tokens > 10, "a gateway that counts too low makes no request longer than it says"
     assert step.calls is not None
     recorded = open_step(loop.ctx.journal.store)
-    assert (recorded.step_id, recorded.stop_reason, recorded.boot) == (step.step_id, "tool_use", boot_id())
+    assert (recorded.step_id, recorded.stop_reason, recorded.boot) == (loop.ctx.step_id, "tool_use", boot_id())
     assert [(one.call_id, one.side_effects) for one in recorded.calls] == [
         (made[0].call_id, True), (made[1].call_id, False), (made[2].call_id, True),
     ]  # fmt: skip
@@ -80,10 +80,10 @@ async def test_messages_on_record_are_a_tree(tmp_path: Path) -> None:
 
 async def test_what_is_told_of_a_turn(tmp_path: Path) -> None:
     loop = begun(tmp_path, says("Done."))
-    step = await take_turn(loop.ctx)
+    await take_turn(loop.ctx)
     started, requested, chunk, completed = loop.watcher.events
     assert (started.event_type, started.payload) == (
-        EventType.STEP_STARTED, {"stepId": step.step_id, "stepCount": 1},
+        EventType.STEP_STARTED, {"stepId": loop.ctx.step_id, "stepCount": 1},
     )  # fmt: skip
     assert (requested.event_type, requested.payload["model"]) == (EventType.LLM_REQUEST_STARTED, MODEL)
     assert requested.payload["estimatedInputTokens"] == math.ceil(1.25 * loop.ctx.conversation.tokens)
@@ -92,7 +92,7 @@ async def test_what_is_told_of_a_turn(tmp_path: Path) -> None:
         "model": MODEL, "inputTokens": 100, "outputTokens": 10, "cachedInputTokens": 0, "stopReason": "end_turn",
         "latencyMs": completed.payload["latencyMs"],
     }  # fmt: skip
-    assert {event.step_id for event in loop.watcher.events} == {step.step_id}
+    assert {event.step_id for event in loop.watcher.events} == {loop.ctx.step_id}
     assert loop.ctx.phase.state is TaskPhase.PROCESSING_RESPONSE
 
 
