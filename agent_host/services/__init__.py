@@ -1,10 +1,14 @@
 """Addresses of the backend services: the variables of interface section 1. One that is not set means the embedded
-home. And checks of what services answer: input from outside, each value checked before anything is done with it."""
+home. A queue of what goes to services in the background. And checks of what services answer: input from outside, each
+value checked before anything is done with it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agent_host.errors import ServiceRejected, UsageError
 from agent_host.http import displayable_url
@@ -13,6 +17,7 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+Item = TypeVar("Item")
 TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name, not its value
 TOOLS_URL_VARIABLE = "BACKEND_TOOL_SERVICE_URL"
 TOOLS_TOKEN_VARIABLE = "BACKEND_TOOL_SERVICE_TOKEN"  # noqa: S105  the same
@@ -93,6 +98,46 @@ def check_service_url(url: str, named: str) -> str:
 
 def _token_of(named: str) -> str:
     return TOOLS_TOKEN_VARIABLE if named == f"${TOOLS_URL_VARIABLE}" else TOKEN_VARIABLE
+
+
+class BackgroundQueue(Generic[Item]):
+    """Items that one task works through in order while no sender waits. Use it on one event loop."""
+
+    def __init__(self) -> None:
+        self._line: deque[Item] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the end has begun: what comes now is given up at once."""
+        return self._closing.is_set()
+
+    def _add(self, item: Item) -> None:
+        self._line.append(item)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        """Work until the line is empty."""
+        raise NotImplementedError
+
+    async def _pause(self, wait_s: float) -> None:
+        """Wait so long, or until the end begins."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._closing.wait()
+
+    async def _finish(self, within_s: float) -> None:
+        """Begin the end, and give the worker so many seconds. Leaves no task."""
+        self._closing.set()
+        worker = self._worker
+        if worker is not None and not worker.done():
+            try:
+                await asyncio.wait([worker], timeout=within_s)
+            finally:
+                if worker.cancel():
+                    await asyncio.wait([worker])
 
 
 def check_id(value: object, name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import orjson
@@ -20,7 +19,7 @@ from agent_host.errors import (
 )
 from agent_host.http import usable_in_header
 from agent_host.safe_open import open_regular
-from agent_host.services import check_id, check_line, check_object
+from agent_host.services import BackgroundQueue, check_id, check_line, check_object
 from config import json_text
 from config.json_text import encodable
 from config.lean_typing import NamedTuple
@@ -277,21 +276,19 @@ class HttpApprovalService:
         await self._client.post("/approvals", body, idempotency_key=hashlib.sha256(known_by).hexdigest())
 
 
-class ApprovalReporter:
+class ApprovalReporter(BackgroundQueue[ApprovalDecision]):
     """Takes decisions without waiting and delivers them in the background, in order.
 
     A decision that finds the service away stays first in line and is tried again after `pause_s`, beyond what the
     service's own client retries. With more than `max_pending` in line the oldest are dropped; so is what the service
-    refuses, and what is left when the time of `aclose` is over. `dropped` counts them all. Use it on one event loop.
+    refuses, and what is left when the time of `aclose` is over. `dropped` counts them all.
     """
 
     def __init__(self, service: ApprovalService, *, max_pending: int = 1000, pause_s: float = 30.0) -> None:
+        super().__init__()
         self._service = service
         self._max_pending = max_pending
         self._pause_s = pause_s
-        self._line: deque[ApprovalDecision] = deque()
-        self._worker: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
         self.dropped = 0
 
     @property
@@ -301,54 +298,36 @@ class ApprovalReporter:
 
     def take(self, decision: ApprovalDecision) -> None:
         """Have the decision delivered. After `aclose` it is dropped."""
-        if self._closing.is_set():
+        if self.is_closed:
             self.dropped += 1
             return
-        self._line.append(decision)
+        self._add(decision)
         if len(self._line) > self._max_pending:
             self._line.popleft()
             self.dropped += 1
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.get_running_loop().create_task(self._deliver())
 
     async def aclose(self, timeout_s: float) -> None:
         """Give what is pending `timeout_s` seconds, and one more try a decision; then let it go. Leaves no task."""
-        self._closing.set()
-        worker = self._worker
         try:
-            if worker is not None:
-                await asyncio.wait({worker}, timeout=timeout_s)
+            await self._finish(timeout_s)
         finally:
-            if worker is not None and not worker.done():
-                worker.cancel()
-                await asyncio.wait({worker})
             self.dropped += len(self._line)
             self._line.clear()
 
-    async def _deliver(self) -> None:
+    async def _work(self) -> None:
         while self._line:
-            decision = self._line[0]
+            decision, is_refused = self._line[0], False
             try:
                 await self._service.record(decision)
             except ServiceRejected:
-                self._leave(decision, dropped=True)
+                is_refused = True
             except ServiceError:
-                if self._closing.is_set():
+                if self.is_closed:
                     return
-                await self._pause()
-            else:
-                self._leave(decision, dropped=False)
-
-    def _leave(self, decision: ApprovalDecision, *, dropped: bool) -> None:
-        if self._line and self._line[0] is decision:
-            self._line.popleft()
-            self.dropped += dropped
-        elif not dropped:
-            self.dropped -= 1
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(self._pause_s):
-                await self._closing.wait()
-        except TimeoutError:
-            return
+                await self._pause(self._pause_s)
+                continue
+            if self._line and self._line[0] is decision:
+                self._line.popleft()
+                self.dropped += is_refused
+            elif not is_refused:  # it was dropped meanwhile, and delivered all the same
+                self.dropped -= 1

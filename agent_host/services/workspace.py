@@ -22,7 +22,7 @@ import orjson
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Maker
 from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUnavailable
 from agent_host.safe_open import open_regular
-from agent_host.services import check_id, check_object, check_uri
+from agent_host.services import BackgroundQueue, check_id, check_object, check_uri
 from config import json_text
 from config.json_text import encodable
 from config.lean_typing import NamedTuple
@@ -373,22 +373,16 @@ class Upload(NamedTuple):
     step_id: str | None = None
 
 
-class UploadQueue:
-    """Uploads to `service`, one after the other. Use it on one event loop; `close` before the service is closed."""
+class UploadQueue(BackgroundQueue[tuple[Upload, float]]):
+    """Uploads to `service`, one after the other, each with its time on the loop's clock. `close` it before the service
+    is closed."""
 
     def __init__(self, service: WorkspaceService, limits: UploadLimits) -> None:
+        super().__init__()
         self._service = service
         self.limits = limits
-        self._line: deque[tuple[Upload, float]] = deque()  # each with its time on the loop's clock
         self._pending_bytes = 0
-        self._worker: asyncio.Task[None] | None = None
         self._at_work: Upload | None = None
-        self._closing = asyncio.Event()
-
-    @property
-    def is_closed(self) -> bool:
-        """True if the end has begun: what comes now is given up at once."""
-        return self._closing.is_set()
 
     def put(self, upload: Upload) -> None:
         """Have it uploaded behind all others. Never waits."""
@@ -403,23 +397,13 @@ class UploadQueue:
             bound = f"services.upload_max_pending_bytes ({limits.max_pending_bytes})"
             upload.on_missed(_describe(upload, f"was not uploaded: {waits} {bound}"), False)
             return
-        loop = asyncio.get_running_loop()
-        self._line.append((upload, loop.time() + limits.max_behind_s))
         self._pending_bytes += upload.size
-        if self._worker is None or self._worker.done():
-            self._worker = loop.create_task(self._work(), name="uploads")
+        self._add((upload, asyncio.get_running_loop().time() + limits.max_behind_s))
 
     async def close(self, within_s: float, *, resumable: bool) -> None:
         """The end: what waits has `within_s` seconds, and one more try each at a service that is away. What is left
         then is missed; `resumable`: a resume of the session tries again. Leaves no task."""
-        self._closing.set()
-        worker = self._worker
-        if worker is not None and not worker.done():
-            try:
-                await asyncio.wait([worker], timeout=within_s)
-            finally:
-                if worker.cancel():
-                    await asyncio.wait([worker])
+        await self._finish(within_s)
         left, self._line = self._line, deque()
         self._pending_bytes = 0
         for upload, _ in left:
@@ -472,11 +456,6 @@ class UploadQueue:
         except TimeoutError:
             behind = f"services.upload_max_behind_s ({self.limits.max_behind_s:g} s)"
             raise UploadFailed(_describe(upload, f"was not stored within {behind}: {said}")) from None
-
-    async def _pause(self, wait_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self._closing.wait()
 
 
 def _describe(upload: Upload, what: str) -> str:
