@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from agent_host.judging.scoping import Scoping
     from agent_host.session.opening import ClientServer
     from config.settings import Settings
+    from config.shapes import Shape
     from policy import CommandScope
     from policy.bundle import McpServer, PolicyBundle
     from tool_runtime.router import LocalToolRouter
@@ -357,28 +358,6 @@ def _expand(path: Any) -> str | None:
 # The entries of `[[mcp.servers]]` in the user's configuration: read, checked, and their tokens fetched.
 
 SETTING: Final = "mcp.servers"
-_SHAPE: Final = Record(
-    {"name": TEXT},
-    {
-        "transport": one_of("stdio", "http"),
-        "command": TEXT,
-        "args": ListOf(TEXT),
-        "environment_names": ListOf(TEXT),
-        "url": TEXT,
-        "ca_file": TEXT,
-        "client_cert": TEXT,
-        "client_key": TEXT,
-        "token_env": TEXT,
-        "token_keyring": TEXT,
-        "oauth": FLAG,
-        "elicitation": FLAG,
-        "timeout_s": number(0.1, 86_400),
-        "allow_http": FLAG,
-        "write": ListOf(TEXT),
-        "domains": ListOf(TEXT),
-    },
-    closed=True,
-)
 
 
 class UserServer(NamedTuple):
@@ -397,11 +376,23 @@ class UserServer(NamedTuple):
     token_env: str | None = None
     token_keyring: str | None = None
     oauth: bool = False
+    elicitation: bool = False
     timeout_s: float | None = None
     allow_http: bool = False
     write: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
-    elicitation: bool = False
+
+
+_SHAPES: Final[Mapping[str, Shape]] = {
+    "str": TEXT,
+    "str | None": TEXT,
+    "tuple[str, ...]": ListOf(TEXT),
+    "bool": FLAG,
+    "float | None": number(0.1, 86_400),
+}
+"""The shapes of an entry's values, by the types of its fields."""
+_KEYS = {key: _SHAPES[kind] for key, kind in UserServer.__annotations__.items()}
+_SHAPE: Final = Record({"name": _KEYS.pop("name")}, {**_KEYS, "transport": one_of("stdio", "http")}, closed=True)
 
 
 class UnusedServer(NamedTuple):
