@@ -211,16 +211,16 @@ async def serving_gateway(resolved: ResolvedOptions) -> AsyncIterator[str]:
     if not url:
         raise UsageError(f"no LLM gateway: {NO_GATEWAY}")
     if url.startswith(MOCK_PREFIX):
-        from agent_host.testing.gateway import MockGateway, Script, ScriptError
+        from agent_host.testing import gateway as scripted
 
         named = gateway_name(resolved.settings)
         if url == MOCK_PREFIX:
             raise UsageError(f"{named} {url}: name the script after it: mock:FILE")
         try:
-            script = Script.load(url.removeprefix(MOCK_PREFIX), {"workspace": resolved.workspace})
-        except ScriptError as error:
+            script = scripted.Script.load(url.removeprefix(MOCK_PREFIX), {"workspace": resolved.workspace})
+        except scripted.ScriptError as error:
             raise UsageError(*(f"{named} {MOCK_PREFIX}{problem}" for problem in error.problems)) from error
-        async with MockGateway(script) as gateway:
+        async with scripted.MockGateway(script) as gateway:
             yield gateway.url
     else:
         check_url(url, gateway_name(resolved.settings))

@@ -35,7 +35,7 @@ from tool_runtime.platform.environment import child_environment, is_within, look
 from tool_runtime.tool import ToolFault, judge_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from agent_host.ids import Outside
@@ -282,17 +282,19 @@ def skill_index(workspace: str) -> SkillIndex | None:
     folders.append((os.path.join(workspace, ".agent", "skills"), True))
     if not any(os.path.isdir(path) for path, _ in folders):
         return None
-    from tool_runtime.files.skills import SkillFolder, SkillIndex
+    return _index_of((path, of_workspace) for path, of_workspace in folders if os.path.isdir(path))
 
-    return SkillIndex(SkillFolder(path, of_workspace) for path, of_workspace in folders if os.path.isdir(path))
+
+def _index_of(folders: Iterable[tuple[str, bool]]) -> SkillIndex:
+    from tool_runtime.files.skills import SkillFolder, SkillIndex  # with the first folder of skills
+
+    return SkillIndex(SkillFolder(path, of_workspace) for path, of_workspace in folders)
 
 
 def skill_called(index: SkillIndex | None, name: str) -> Skill:
     """The skill of this name. Raises UsageError."""
-    from tool_runtime.files.skills import SkillIndex
-
     try:
-        return (index or SkillIndex(())).find(name)
+        return (index or _index_of(())).find(name)
     except ToolFault as error:
         raise UsageError(str(error)) from error
 
@@ -301,13 +303,12 @@ def skill_scripts(
     settings: Settings, index: SkillIndex | None, state_dir: str, session_id: str, workspace: str, temporary: str
 ) -> SkillScripts:
     """The scripts of these skills, as a session of this id runs them."""
-    from tool_runtime.files.skills import SkillIndex
     from tool_runtime.processes.scripts import SkillScripts
 
     path = command_environment(settings, temporary).get("PATH", os.defpath)
     sandbox = os.path.realpath(SessionPaths(state_dir, session_id).sandbox)
     runs = settings.skills.max_script_runs
-    return SkillScripts(index or SkillIndex(()), path, sandbox, runs, (workspace, temporary))
+    return SkillScripts(index or _index_of(()), path, sandbox, runs, (workspace, temporary))
 
 
 def script_runs(state: Checkpoint) -> int:

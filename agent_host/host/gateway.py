@@ -17,6 +17,7 @@ from agent_host.host.secrets import token_name
 from agent_host.http import TlsContext, displayable_url, is_loopback
 from agent_host.llm.deferred import KnownModels
 from agent_host.llm.known_dialects import check_headers, check_token, check_url, gateway_name, is_by_proxy, place_of
+from agent_host.llm.local_server import NoList, ServerFacts, ask_models, ask_server, is_local
 from agent_host.loop.progress import AnswerForm
 from config import json_text
 from config.lean_typing import NamedTuple
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Emitter
     from agent_host.llm.client import LlmClient
     from agent_host.llm.dialects import Dialect
-    from agent_host.llm.local_server import ServerFacts
     from agent_host.loop.conversation import Conversation
     from config.settings import Settings
     from policy.bundle import PolicyBundle
+    from tool_runtime.schema import Judge
 
 
 class Gateway(NamedTuple):
@@ -49,15 +50,19 @@ class Gateway(NamedTuple):
     server_said: str = ""
 
 
+def _judge_of(schema: dict[str, Any]) -> Judge:
+    from tool_runtime.foreign_schema import foreign_judge  # for the runs that have a schema
+
+    return foreign_judge(schema)
+
+
 def answer_form(settings: Settings) -> AnswerForm | None:
     """The form of final answers, None for any text. Raises UsageError for a schema that cannot be used."""
     schema = settings.host.answer_schema
     if not schema:
         return None
-    from tool_runtime.foreign_schema import foreign_judge  # for the runs that have a schema
-
     try:
-        return AnswerForm(schema, foreign_judge(json_text.loads(schema.encode())))
+        return AnswerForm(schema, _judge_of(json_text.loads(schema.encode())))
     except (orjson.JSONDecodeError, UnusableSchema, AttributeError) as error:
         raise UsageError(f"host.answer_schema cannot be used: {error}") from error
 
@@ -65,20 +70,16 @@ def answer_form(settings: Settings) -> AnswerForm | None:
 def schema_text(data: bytes) -> str:
     """The setting `host.answer_schema` for the content of a file. Raises UsageError for what is no JSON Schema that can
     be used by itself: nothing is fetched."""
-    from tool_runtime.foreign_schema import foreign_judge
-
     try:
         schema = json_text.loads(data.removeprefix(BOM_UTF8))
         if not isinstance(schema, dict):
             raise UnusableSchema("it is not an object")
-        foreign_judge(schema)
-    except json_text.TooDeep as error:
+        _judge_of(schema)
+    except (json_text.TooDeep, UnusableSchema) as error:
         raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
     except orjson.JSONDecodeError as error:
         text = data.decode("utf-8", "replace")
         raise UsageError(f"it {json_text.describe_json(text, error.msg, error.pos)}") from error
-    except UnusableSchema as error:
-        raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
     return orjson.dumps(schema).decode()
 
 
@@ -158,8 +159,6 @@ async def ask_gateway(
     server is taken where `llm.model` names none. Nothing is asked of a gateway elsewhere, nothing that the session
     learned when it began (`recorded`), and nothing that was asked within the last hour by the clock `time`, unless
     `anew`. Raises UsageError for a URL or a token that no request could carry."""
-    from agent_host.llm.local_server import ServerFacts, ask_server, is_local  # a scripted gateway does without
-
     url, asked = settings.llm.gateway, "" if may_choose else model
     if not url or url.startswith(MOCK_PREFIX):
         return Informed(settings)
@@ -234,8 +233,6 @@ async def settle_model(
         return settings
     if provider.model and (allowed is None or (provider.names_model and provider.model in allowed)):
         return settings
-    from agent_host.llm.local_server import NoList, ask_models
-
     try:
         served = await ask_models(settings, dialect, token)
     except NoList:
