@@ -28,10 +28,9 @@ from agent_host.host.gateway import answer_form, make_client, report_window
 from agent_host.judging import Judge, Registry
 from agent_host.loop import ArtifactPlaces, CommandWatch, Journal, LoopContext
 from agent_host.loop.background import CommandLog
-from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.conversation import refuse_uncounted
 from agent_host.loop.elicitation import ask_person
-from agent_host.loop.progress import Progress
+from agent_host.loop.progress import Cancellation, Progress
 from agent_host.loop.results import RecordedResults
 from agent_host.states import task_machine
 from config.lean_typing import NamedTuple

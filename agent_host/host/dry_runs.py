@@ -34,10 +34,9 @@ from agent_host.host.options import bundle_changes, existing_directory, portable
 from agent_host.host.sandboxing import LEVEL, Level, domains_to_open, level_to_try, withheld
 from agent_host.host.workspace_tools import WorkspaceTools, workspace_tools
 from agent_host.ids import MACHINE
-from agent_host.judging import Registry
+from agent_host.judging import Registry, resolve_places
 from agent_host.judging.dry_run import DryRunCase, case_from, judge_case
 from agent_host.judging.dry_run import InvalidCase as InvalidCase
-from agent_host.judging.environment import resolve_places
 from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
 from agent_host.services import TOOLS_URL_VARIABLE
 from agent_host.session.handshake import (
@@ -70,7 +69,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from agent_host.contracts import ToolSpec
-    from agent_host.judging.environment import Environment
+    from agent_host.judging import Environment
     from agent_host.judging.facts import Scripts
     from agent_host.llm.dialects import Dialect
     from config.settings import Settings

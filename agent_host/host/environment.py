@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.errors import TOKEN_VARIABLE, ErrorCode, UsageError
 from agent_host.ids import MACHINE
-from agent_host.judging import Registry
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment, Registry
 from agent_host.services import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
 from agent_host.services import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple

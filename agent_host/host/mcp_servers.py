@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import AskPerson, ToolSpec
     from agent_host.host.remote_tools import ToolsElsewhere
-    from agent_host.judging.environment import Environment
+    from agent_host.judging import Environment
     from agent_host.judging.scoping import Scoping
     from agent_host.session.opening import ClientServer
     from config.settings import Settings

@@ -29,11 +29,12 @@ from agent_host.loop.results import take_up_uploads
 from agent_host.services import drop_observers
 from agent_host.services.session import say_goodbye
 from agent_host.session.handshake import (
+    Opened,
+    SessionHost,
     policy_name,
     policy_source,
     unknown_approvals,
 )
-from agent_host.session.host import Opened, SessionHost
 from agent_host.session.lifecycle import LiveSession
 from agent_host.session.opening import (
     LOCAL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from config.lean_typing import NamedTuple
 from policy import SANDBOX_GRANT, strictest
 from policy.bundle import common_llm_limits, policy_hash
+from policy.paths import is_absolute, join_nested, normalize, split_nested
 from policy.rules import AS_THE_BUNDLE_SAYS, check_llm
 from policy.rules.toolset import why_not_offered, withheld_by
 from state.records import FileEffect
@@ -18,13 +20,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from agent_host.contracts import Maker, ToolSpec, ToolStatus
-    from agent_host.judging.environment import Environment
     from agent_host.judging.facts import Scripts
     from agent_host.judging.scoping import Scoping
     from agent_host.thread.messages import ToolCall
     from policy import Decision
     from policy.bundle import ApprovalRule, LlmPolicy, PolicyBundle
-    from policy.facts import ActionFacts, PathFacts
+    from policy.facts import ActionFacts, OsFamily, PathFacts, ShellName
     from policy.rules import ApprovalMode, Limits, NativeExec, TaskOptions
     from state.records import ApprovalAnswered
 
@@ -262,3 +263,63 @@ class PreparedCall(NamedTuple):
         if decision is None or (decision.by_name and decision.rule != SANDBOX_GRANT):
             return name
         return decision.rule_id or name
+
+
+# This machine as facts are gathered on it, and where the paths of a bundle lead there (AH 8.2).
+
+
+class Environment(NamedTuple):
+    """The places that relative names are relative to. All paths are real, absolute strings."""
+
+    workspace: str
+    home: str | None
+    os_family: OsFamily
+    shell: ShellName
+    environment: Mapping[str, str] | None = None
+    """The environment of commands; None if not specified."""
+
+    def absolute(self, path: str) -> str:
+        """A path as a call spells it, made absolute: `~` is the home, and what is relative lies in the workspace. Links
+        are not followed, and dots stay where the path was absolute."""
+        if is_absolute(path, self.os_family):
+            return path
+        return normalize(path, self.os_family, self.workspace, self.home)
+
+
+def resolve_places(bundle: PolicyBundle, environment: Environment) -> PolicyBundle:
+    """The bundle with where the entries of its path lists really lead. For an allowed path no link inside the workspace
+    is followed: a change there would choose what is allowed."""
+    allowed = {path for entry in bundle.capabilities for path in entry.allowed_paths or ()}
+    blocked = {path for entry in bundle.capabilities for path in entry.blocked_paths or ()}
+    outside = {path: _real_outside_of(path, environment.workspace) for path in filter(_is_followed, allowed)}
+    anywhere: dict[str, str] = {}
+    for path in filter(_is_followed, blocked):
+        nested = split_nested(normalize(path, environment.os_family), environment.os_family)
+        if nested is None:
+            anywhere[path] = os.path.realpath(path)
+            continue
+        # Never as it is spelled: something might be called `**`.
+        root, name = nested
+        anywhere[path] = join_nested(os.path.realpath(root), name, environment.os_family)
+        direct = os.path.join(root, name)
+        anywhere[direct] = os.path.realpath(direct)
+    found = {"allowed": _links_of(outside), "blocked": _links_of(anywhere)}
+    return bundle.set_real_places(found) if any(found.values()) else bundle
+
+
+def _is_followed(path: str) -> bool:
+    return os.path.isabs(path) and "\0" not in path
+
+
+def _links_of(places: Mapping[str, str]) -> dict[str, str]:
+    return {path: real for path, real in places.items() if real != os.path.normpath(path)}
+
+
+def _real_outside_of(path: str, workspace: str) -> str:
+    """The real path of `path`, with no link followed inside of the real `workspace`."""
+    parts = os.path.normpath(path).split(os.sep)
+    for count in range(2, len(parts) + 1):
+        real = os.path.realpath(os.sep.join(parts[:count]))
+        if real == workspace or real.startswith(workspace.rstrip(os.sep) + os.sep):
+            return os.path.join(real, *parts[count:])
+    return os.path.realpath(path)

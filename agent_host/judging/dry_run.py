@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host.contracts import Subject, ToolError, ToolSpec
 from agent_host.errors import ErrorCode
-from agent_host.judging import Judge, Registry
+from agent_host.judging import Environment, Judge, Registry
 from agent_host.judging.decisions import decide
-from agent_host.judging.environment import Environment
 from agent_host.judging.facts import World
 from agent_host.thread.messages import ToolCall
 from config.shapes import (

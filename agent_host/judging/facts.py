@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from agent_host.contracts import ToolSpec
-    from agent_host.judging.environment import Environment
+    from agent_host.judging import Environment
     from policy.bundle import PolicyBundle
     from policy.facts import ShellName
 

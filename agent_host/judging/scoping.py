@@ -15,7 +15,7 @@ from policy.rules.sandbox import NO_WIDENING, command_scope, common_scope, sandb
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from agent_host.judging.environment import Environment
+    from agent_host.judging import Environment
     from policy import CommandScope, Decision, SandboxLevel, Widening
     from policy.bundle import PolicyBundle
 

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from agent_host.ids import Outside
     from agent_host.judging import Judge, PreparedCall
     from agent_host.llm import Meaning
-    from agent_host.loop.cancellation import Cancellation
     from agent_host.loop.conversation import Conversation
-    from agent_host.loop.progress import Progress
+    from agent_host.loop.progress import Cancellation, Progress
     from agent_host.redaction import Scrubber
     from agent_host.services.workspace import ArtifactHome, UploadQueue
     from agent_host.states import Machine, TaskPhase

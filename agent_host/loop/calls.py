@@ -20,9 +20,9 @@ from agent_host.events import EventType
 from agent_host.judging import Refusal
 from agent_host.loop import holds_secret
 from agent_host.loop.background import CommandChanges, watch_call
-from agent_host.loop.cancellation import TaskCancelled, ToolStopped
 from agent_host.loop.elicitation import emit_answer
 from agent_host.loop.prepare import bound_to, edit, file_to_write, judge_again, names_taken, record_start, request_for
+from agent_host.loop.progress import TaskCancelled, ToolStopped
 from agent_host.loop.recovery import recover_calls
 from agent_host.loop.results import SHOWN_BYTES, Observations, add_note, finish, head_of, refused_result
 from config.json_text import encodable
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from agent_host.judging import PreparedCall
     from agent_host.loop import LoopContext, Step
-    from agent_host.loop.cancellation import Cancellation
+    from agent_host.loop.progress import Cancellation
     from agent_host.thread.messages import Message
 
 _STOPPED = "ended by force on request while it ran; what it had done by then is not known: inspect before you retry"

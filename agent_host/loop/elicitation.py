@@ -12,7 +12,7 @@ from agent_host.approval import ApprovalAnswer, ApprovalRequest, UnusableForm, f
 from agent_host.contracts import PersonAnswer
 from agent_host.display_text import one_line
 from agent_host.events import EventType
-from agent_host.loop.cancellation import TaskCancelled
+from agent_host.loop.progress import TaskCancelled
 
 if TYPE_CHECKING:
     from agent_host.approval import Form

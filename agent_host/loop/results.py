@@ -15,8 +15,7 @@ from agent_host.contracts import Maker, ToolError, ToolResult
 from agent_host.errors import ErrorCode
 from agent_host.events import EventType
 from agent_host.loop.background import CommandChanges
-from agent_host.loop.cancellation import ToolStopped
-from agent_host.loop.progress import is_wait
+from agent_host.loop.progress import ToolStopped, is_wait
 from agent_host.services.workspace import INLINE_BYTES, Upload, UploadFailed
 from agent_host.thread import RESULTS
 from agent_host.thread.messages import Message, ToolCall, decode, encodable, image_tokens, message_tokens

@@ -58,9 +58,8 @@ from agent_host.llm.known_dialects import meaning_of_old_record
 from agent_host.loop import LISTS_OPTION, MODEL_OPTION, Step, clean_message
 from agent_host.loop.background import commands_to_report, see_background_changes
 from agent_host.loop.calls import run_calls
-from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.prepare import ask_after_all, bound_to, first_versions, prepare_calls, row_of
-from agent_host.loop.progress import NOISE
+from agent_host.loop.progress import NOISE, TaskCancelled
 from agent_host.loop.requests import LEAST_SHARE, ask, cut_window, make_room, warn_of_step_limit
 from agent_host.states import TaskEnd
 from agent_host.thread.messages import (

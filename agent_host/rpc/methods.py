@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
     from agent_host.errors import AgentHostError
     from agent_host.rpc.server import Feed
-    from agent_host.session.host import Opened, SessionHost
+    from agent_host.session.handshake import Opened, SessionHost
     from agent_host.session.lifecycle import LiveSession
     from agent_host.session.transcript import Item, Transcript
     from config.shapes import Shape

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from agent_host.rpc.server import Channel, Feed, Receiver
-    from agent_host.session.host import SessionHost
+    from agent_host.session.handshake import SessionHost
 
 # What was answered goes out before the process does; a client that does not read it has had its chance.
 _GOODBYE_S = 2.0

@@ -1,15 +1,17 @@
-"""The start of a session: its ids and its policy bundle, checked (AH 3.2)."""
+"""The start of a session: its ids and its policy bundle, checked (AH 3.2); and the session of this process."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from codecs import BOM_UTF8
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from agent_host.errors import UsageError
+from agent_host.errors import OutOfOrder, SessionHeld, SessionNotFound, SessionNotReady, UsageError
 from agent_host.import_isolation import places_in
-from agent_host.judging.environment import resolve_places
+from agent_host.judging import resolve_places
+from agent_host.session.reports import Owner
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
@@ -21,11 +23,20 @@ from policy.bundle.builtin import PlaceholderValues, instantiate, kept_step_file
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
     from datetime import datetime
+    from typing import Unpack
 
-    from agent_host.judging import Registry
-    from agent_host.judging.environment import Environment
+    from agent_host.approval.gate import Decision, Delivery
+    from agent_host.errors import AgentHostError
+    from agent_host.judging import Environment, Registry
+    from agent_host.services.session import NewSession
+    from agent_host.session.lifecycle import LiveSession
+    from agent_host.session.opening import ClientServer
+    from agent_host.session.patches import FilePatch
+    from agent_host.session.reports import StoredSession
+    from agent_host.session.stored import SessionRecord, StoredSessions
+    from agent_host.session.transcript import Item, Transcript
     from config.settings import Settings
     from policy.bundle import BundleProblem, CommandPolicy, PolicyBundle
 
@@ -260,3 +271,239 @@ def _narrowing(settings: Settings, workspace: str) -> Narrowing:
         max_session_tokens=settings.limits.max_session_tokens or None,
         approval_timeout_s=settings.ceiling("approvals.timeout_s"),
     )
+
+
+# The session of this process, and what may be asked of it when (AH 3): a desktop app, a terminal and CI all ask here.
+# One process has one session. Until it is created or resumed there is nothing to ask for, and after its end neither.
+
+
+class Opened(NamedTuple):
+    """A session that is ready, with what the Session Service said of it."""
+
+    session: LiveSession
+    compatibility_status: str
+    feature_flags: Mapping[str, bool]
+
+
+class Opener(Protocol):
+    """Makes sessions; the composition root's part. Each raises AgentHostError where there can be none."""
+
+    def use_servers(self, servers: Sequence[ClientServer]) -> None:
+        """The MCP servers that the client names for the session that is opened next."""
+
+    async def create(self, new: NewSession) -> Opened:
+        """A new session."""
+
+    async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
+        """The session that a former process left, not running yet."""
+
+    async def refresh(self, session: LiveSession, *, cursor: str | None) -> Opened:
+        """The session with a policy bundle that is asked for again (AH 8.6)."""
+
+    async def set_mode(self, session: LiveSession, changes: Mapping[str, str]) -> dict[str, str]:
+        """Change options of the session's mode, and return those that hold."""
+
+
+class SessionHost:
+    """At most one `session`, from its creation to its end; None before there is one. `over` is set when there will be
+    no more to do; `failure` is the fault of the program that was the reason, where one was."""
+
+    def __init__(self, opener: Opener, stored: Callable[[], StoredSessions], remove: Callable[[str], None]) -> None:
+        self._opener = opener
+        self._remove = remove
+        self._stored = stored
+        self._opening: asyncio.Task[Opened] | None = None
+        self._refreshing = False
+        self.session: LiveSession | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._changing_mode = asyncio.Lock()
+        self.over = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    def running_session(self, session_id: str) -> LiveSession:
+        """The session of that id. Raises SessionNotReady, SessionNotFound."""
+        session = self.session
+        if session is None:
+            raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
+        if session.session_id != session_id:
+            raise SessionNotFound(f"this process has session {session.session_id}, not {session_id[:128]!r}")
+        if session.has_ended or self._ending is not None or self.over.is_set():
+            raise SessionNotReady(f"session {session_id} has ended")
+        return session
+
+    async def create(self, new: NewSession, *, servers: Sequence[ClientServer] = ()) -> Opened:
+        """A new session. Raises OutOfOrder when this process has one, and what `Opener.create` raises."""
+        self._refuse_second()
+        self._opener.use_servers(servers)
+        return await self._open(self._opener.create(new))
+
+    async def resume(self, session_id: str, *, cursor: str | None, servers: Sequence[ClientServer] = ()) -> Opened:
+        """The session of a former process, or this one's with a new policy bundle. Raises OutOfOrder while a task is
+        running, and what `Opener.resume` raises."""
+        session = self.session
+        if session is None:
+            self._refuse_second()
+            self._opener.use_servers(servers)
+            return await self._open(self._opener.resume(session_id, cursor=cursor))
+        if self.running_session(session_id).tasks.busy:
+            raise OutOfOrder(f"session {session_id} is running a task; there is nothing to resume")
+        if self._refreshing:
+            raise OutOfOrder(f"session {session_id} is just being resumed")
+        self._refreshing = True
+        try:
+            return await self._opener.refresh(session, cursor=cursor)
+        finally:
+            self._refreshing = False
+            if session.has_ended and self._ending is None:  # the service said so
+                self.over.set()
+
+    async def set_mode(self, session_id: str, changes: Mapping[str, str]) -> dict[str, str]:
+        """Change options of the session's mode, one request after the other; raises what the opener raises."""
+        async with self._changing_mode:
+            return await self._opener.set_mode(self.running_session(session_id), changes)
+
+    async def _open(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
+        """The session once it is there. Raises SessionNotReady when a Shutdown came first."""
+        self._opening = asyncio.ensure_future(opening)
+        try:
+            opened = await self._opening
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise SessionNotReady("the process was shut down before the session was ready") from None
+        finally:
+            self._opening = None
+        self.session = opened.session
+        opened.session.on_broken = self._broken
+        return opened
+
+    async def list_sessions(self, owner: Owner | None, search: str) -> list[StoredSession]:
+        """The sessions of the state directory, newest first; with a session in this process those of its owner."""
+        return await asyncio.to_thread(self._stored().all, self._owner or owner, search)
+
+    async def transcript(self, session_id: str, owner: Owner | None) -> Transcript:
+        """A session as it is shown. Raises SessionNotFound."""
+        record = await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
+        return await asyncio.to_thread(record.transcript)
+
+    async def items(self, session_id: str, owner: Owner | None, task_id: str) -> list[Item]:
+        """The items of a session's task. Raises SessionNotFound, UsageError for a task that it does not know."""
+        record = await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
+        return await asyncio.to_thread(record.items, task_id)
+
+    async def delete(self, session_id: str, owner: Owner | None) -> None:
+        """Remove a session that has ended, with all that is its own. Raises SessionNotFound for one that is not there,
+        or not the owner's, SessionHeld for one that a process has, UsageError for one that can be resumed."""
+        if self.session is not None and self.session.session_id == session_id and not self.session.has_ended:
+            raise SessionHeld(f"session {session_id} is that of this process: Shutdown comes first")
+        await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
+        await asyncio.to_thread(self._remove, session_id)
+
+    async def state(self, session_id: str, owner: Owner | None, task_id: str | None = None) -> dict[str, Any]:
+        """The result of GetSessionState, with a `task_id` for that task: of this process's session, or of one on record
+        that is the owner's. Raises SessionNotReady, SessionNotFound, UsageError for a task that it does not know."""
+        try:
+            session = self.running_session(session_id)
+        except (SessionNotFound, SessionNotReady) as error:
+            return (await self._record(session_id, owner, error)).session_state(task_id)
+        state = session.state()
+        if task_id is None:
+            return state
+        session.ctx.emitter.flush()
+        record = await asyncio.to_thread(self._stored().record, session_id)
+        here = state["task"] if state.get("task", {}).get("taskId") == task_id else {}
+        return {**state, "task": {**record.task(task_id), **here}}
+
+    async def preview(
+        self, session_id: str, owner: Owner | None, task_id: str | None, file_paths: Sequence[str] | None
+    ) -> tuple[list[FilePatch], str | None]:
+        """The changes of a session or one of its tasks, and why that may not be all; as for `state`."""
+        try:
+            session = self.running_session(session_id)
+        except (SessionNotFound, SessionNotReady) as error:
+            record = await self._record(session_id, owner, error)
+            return await asyncio.to_thread(record.preview, task_id, file_paths), record.unseen(task_id)
+        return await session.preview(task_id, file_paths), session.unseen(task_id)
+
+    async def _record(self, session_id: str, owner: Owner | None, error: AgentHostError) -> SessionRecord:
+        """The record of a session that this process does not have. Raises `error` where that is nothing, or not the
+        owner's, and for this process's own session while it ends."""
+        if self.session is not None and self.session.session_id == session_id:
+            raise error
+        try:
+            return await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
+        except (SessionNotFound, UsageError):  # the latter for an id that is none
+            raise error from None
+
+    @property
+    def _owner(self) -> Owner | None:
+        if self.session is None:
+            return None
+        identity = self.session.identity
+        return Owner(identity.tenant_id, identity.user_id)
+
+    def decide(self, approval_id: str, **answer: Unpack[Decision]) -> Delivery:
+        """Somebody's answer to an approval; see `LiveSession.decide`. Raises SessionNotReady, ValueError."""
+        if self.session is None:
+            raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
+        if self.session.has_ended or self._ending is not None:
+            return "not_found"
+        return self.session.decide(approval_id, **answer)
+
+    async def shutdown(self, reason: str) -> str | None:
+        """The clean end of whatever there is (AH 3.4); returns the session's id, None when there was none."""
+        if self._opening is not None:  # a service may let it wait for long
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if self.session is not None:
+            await self._end(self.session.shut_down(reason))
+        self.over.set()
+        return None if self.session is None else self.session.session_id
+
+    def attend(self) -> None:
+        """A client is there (again)."""
+        if self.session is not None and self.session.pending_approvals is not None:
+            self.session.pending_approvals.attend()
+
+    def suspend(self) -> None:
+        """The client is gone for now: what waits for its answer goes on waiting, without a time-out."""
+        if self.session is not None and self.session.pending_approvals is not None:
+            self.session.pending_approvals.suspend()
+
+    async def let_go(self) -> None:
+        """The client is gone, or the process is asked to end: finish the step and leave the session resumable."""
+        if self.session is not None:
+            await self._end(self.session.leave())
+        self.over.set()
+
+    async def _end(self, way: Coroutine[Any, Any, None]) -> None:
+        """End the session in this `way`, or wait for the end that it is coming to, with or without the caller."""
+        await asyncio.shield(self._begin_end(way))
+
+    def _begin_end(self, way: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        if self._ending is not None:
+            way.close()
+            return self._ending
+        self._ending = asyncio.ensure_future(way)
+        self._ending.add_done_callback(self._forget)
+        return self._ending
+
+    def _forget(self, ending: asyncio.Task[None]) -> None:
+        fault = None if ending.cancelled() else ending.exception()
+        self.failure = self.failure or fault
+        self.over.set()
+
+    def _refuse_second(self) -> None:
+        if self.over.is_set():
+            raise SessionNotReady("this process is ending")
+        if self.session is not None:
+            raise OutOfOrder(f"this process has session {self.session.session_id} already; one process has one session")
+        if self._opening is not None:
+            raise OutOfOrder("a session is just being opened; one process has one session")
+
+    def _broken(self, error: BaseException) -> None:
+        """Observers get the event before the process ends, and what is on record stays."""
+        self.failure = error
+        if self.session is not None:
+            self._begin_end(self.session.leave())

@@ -15,7 +15,7 @@ Rules: what a client was told is on record first. An end is one function, whoeve
 the same one. A session belongs to one process (`state.lock`), and to one user and tenant (`reports.Owner`): nobody else
 reads it. A policy bundle that expires pauses the session; a new one is taken by a resume.
 
-Traps: a client may ask while the session is still opening, while it ends, or after it: `session.host` answers these by
+Traps: a client may ask while the session is still opening, while it ends, or after it: `SessionHost` answers these by
 the state and not by luck. A task's result is known before its history is uploaded. After a kill between the end of a
 task and its clean-up the next process does the clean-up and reports the same end again, not a second one.
 """

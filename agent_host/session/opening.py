@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from agent_host.ids import Outside
-    from agent_host.judging.environment import Environment
+    from agent_host.judging import Environment
     from agent_host.services.session import NewSession, SessionGrant
     from agent_host.session.tasks import TaskRecord
     from config.settings import Settings

@@ -15,7 +15,7 @@ from agent_host.session.opening import FixedOptions
 from tests.support.person import resolved_options
 
 if TYPE_CHECKING:
-    from agent_host.session.host import Opened
+    from agent_host.session.handshake import Opened
     from tests.support.process import Host
 
 

@@ -21,14 +21,12 @@ from agent_host.events.emitter import LiveOutput
 from agent_host.host.environment import BUILT_IN
 from agent_host.http import RetryPolicy
 from agent_host.ids import MACHINE
-from agent_host.judging import Judge
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment, Judge
 from agent_host.llm.deferred import KnownModels
 from agent_host.llm.dialects.anthropic import AnthropicDialect
 from agent_host.loop import ArtifactPlaces, Journal, LoopContext
-from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.conversation import Conversation, ForModel
-from agent_host.loop.progress import Progress
+from agent_host.loop.progress import Cancellation, Progress
 from agent_host.loop.task import run_task
 from agent_host.redaction import Scrubber
 from agent_host.services.workspace import UploadLimits, UploadQueue

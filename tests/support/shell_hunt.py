@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment
 from agent_host.judging.facts import gather
 from policy.bundle import bundle_from_trusted
 from policy.decide import check_tool

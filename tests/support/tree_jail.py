@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_host.judging.environment import Environment, resolve_places
+from agent_host.judging import Environment, resolve_places
 from agent_host.judging.facts import gather
 from config.policies import template
 from policy.bundle.builtin import instantiate

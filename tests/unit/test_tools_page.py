@@ -10,7 +10,7 @@ import pytest
 from agent_host.approval import ApprovalRequest
 from agent_host.approval.details import DescribedCall, describe
 from agent_host.contracts import Subject, ToolSpec
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment
 from agent_host.judging.facts import gather
 from tests.support.tool_page import PAGE, SHOWN, page
 from tests.support.tools import TOOLS

@@ -12,7 +12,7 @@ import pytest
 from agent_host.approval import ApprovalRequest
 from agent_host.approval.details import DescribedCall, describe
 from agent_host.contracts import Subject, ToolSpec
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment
 from agent_host.judging.facts import gather, path_facts
 from agent_host.redaction import Scrubber
 from policy.facts import NamedToolFacts

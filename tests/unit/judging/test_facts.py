@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host import safe_open
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment
 from agent_host.judging.facts import UnusableArguments, gather, path_facts
 from policy.facts import CommandFacts, PathFacts
 from tests.support.tools import TOOLS

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.host.environment import built_in
-from agent_host.judging import Judge
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment, Judge
 from agent_host.judging.scoping import Scoping
 from policy import ScopeFacts, Widening
 from policy.rules import NO_LIMITS, TaskOptions, ToolLimit

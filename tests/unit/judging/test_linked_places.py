@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.judging.environment import Environment, resolve_places
+from agent_host.judging import Environment, resolve_places
 from agent_host.judging.facts import gather
 from policy.decide import check_tool
 from tests.support.tools import TOOLS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment
 from agent_host.judging.facts import gather
 from policy.decide import check_tool
 from policy.facts import PathFacts

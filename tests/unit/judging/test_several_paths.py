@@ -10,9 +10,8 @@ import pytest
 from agent_host.approval.grants import move_problem, place_of, same_action
 from agent_host.contracts import Maker
 from agent_host.host.environment import BUILT_IN
-from agent_host.judging import Judge
+from agent_host.judging import Environment, Judge
 from agent_host.judging.dry_run import case_from, judge_case
-from agent_host.judging.environment import Environment
 from policy.bundle import policy_hash
 from policy.facts import PathFacts
 from policy.rules import NO_LIMITS, TaskOptions, ToolLimit

@@ -12,7 +12,7 @@ from agent_host.approval.gate import UnattendedGate
 from agent_host.events import EventType
 from agent_host.judging import PreparedCall
 from agent_host.loop.calls import cancel_before_start
-from agent_host.loop.cancellation import TaskCancelled
+from agent_host.loop.progress import TaskCancelled
 from agent_host.states import TaskPhase
 from policy.rules import TaskOptions
 from tests.support.loop import Loop

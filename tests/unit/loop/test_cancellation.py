@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.loop.cancellation import Cancellation, TaskCancelled, ToolStopped
+from agent_host.loop.progress import Cancellation, TaskCancelled, ToolStopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

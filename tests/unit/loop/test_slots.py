@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent_host.approval.gate import UnattendedGate
 from agent_host.events import EventType
 from agent_host.loop.calls import CallDone, CallSlot, PathTurn, SlotLine
-from agent_host.loop.cancellation import Cancellation, TaskCancelled
+from agent_host.loop.progress import Cancellation, TaskCancelled
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
 from tests.support.loop_parts import NOW, YES, Person, Tools, bundle, call, calls, do, read, says, settled, shell, write

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.loop.cancellation import TaskCancelled
+from agent_host.loop.progress import TaskCancelled
 from agent_host.states import TaskPhase
 from tests.support.loop import Loop
 from tests.support.loop_parts import Person, Tools, bundle, calls, do, read, says, settled, shell, succeeded

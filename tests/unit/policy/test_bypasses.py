@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from agent_host.host.environment import BUILT_IN
+from agent_host.judging import Environment
 from agent_host.judging.dry_run import case_from, judge_case
-from agent_host.judging.environment import Environment
 from tests.support.rows import each_row
 from tests.support.tools import TOOLS
 

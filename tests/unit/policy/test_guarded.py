@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.host.environment import built_in
-from agent_host.judging import Judge, Registry
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment, Judge, Registry
 from config.policies import BUILT_IN, template
 from policy.bundle.builtin import instantiate
 from policy.facts import ScriptFacts

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.host.environment import built_in
-from agent_host.judging import Judge
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment, Judge
 from policy.bundle.validate import command_policies
 from policy.rules import NO_LIMITS, NativeExec
 from policy.rules.native_exec import DEFAULT, LIST, ROOTS, path_problem, places_of

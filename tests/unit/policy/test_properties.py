@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_host.host.environment import BUILT_IN
+from agent_host.judging import Environment
 from agent_host.judging.dry_run import DryRunCase, StatedFacts, judge_case
-from agent_host.judging.environment import Environment
 from policy import ALL_CAPABILITIES
 from policy.bundle import BundleProblems, bundle_from_trusted, camel
 from policy.bundle.validate import parse_bundle

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment
 from agent_host.session.handshake import load_bundle
 from config.load import load
 from policy import ANY_SESSION

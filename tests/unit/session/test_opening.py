@@ -15,7 +15,7 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.ids import MACHINE
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment
 from agent_host.redaction import Scrubber
 from agent_host.services.session import NewSession, SessionGrant
 from agent_host.session.opening import (

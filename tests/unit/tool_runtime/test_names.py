@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment
 from agent_host.judging.facts import UnusableArguments, gather
 from policy.facts import PathFacts
 from tests.support.tools import TOOLS

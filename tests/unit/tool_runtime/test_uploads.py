@@ -19,7 +19,7 @@ from agent_host.contracts import (
 )
 from agent_host.errors import ErrorCode
 from agent_host.ids import MACHINE
-from agent_host.judging.environment import Environment
+from agent_host.judging import Environment
 from agent_host.judging.facts import UnusableArguments, gather
 from policy.facts import NamedToolFacts, PathFacts
 from tool_runtime.families import DESKTOP

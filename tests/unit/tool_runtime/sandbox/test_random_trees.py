@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import ToolConstraints
-from agent_host.judging.environment import Environment, resolve_places
+from agent_host.judging import Environment, resolve_places
 from agent_host.judging.scoping import scope_facts
 from policy.rules.sandbox import command_scope, may_read, may_write
 from tests.unit.policy.helpers import bundle
