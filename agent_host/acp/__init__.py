@@ -514,8 +514,8 @@ def _features_in(capabilities: Any) -> Features:
     session, auth = _member(capabilities, "session"), _member(capabilities, "auth")
     elicitation = _member(capabilities, "elicitation")
     return Features(
-        notices="notices" in session and session["notices"] is not None,
-        compactions="compaction" in session and session["compaction"] is not None,
+        notices=session.get("notices") is not None,
+        compactions=session.get("compaction") is not None,
         terminal_auth=auth.get("terminal") is True,
         forms=Forms(form=elicitation.get("form") is not None, url=elicitation.get("url") is not None),
     )
@@ -536,11 +536,10 @@ def _workspace_in(given: Mapping[str, Any]) -> str:
     """The real path of `cwd`. Raises AcpError."""
     if given.get("additionalDirectories"):
         raise AcpError(INVALID_PARAMS, "additionalDirectories: this agent has one workspace a session")
-    path = given["cwd"]
+    path: str = given["cwd"]
     if not os.path.isabs(path):
         raise AcpError(INVALID_PARAMS, "cwd: must be an absolute path")
-    real: str = os.path.realpath(path)
-    return real
+    return os.path.realpath(path)
 
 
 def _is_program(server: Mapping[str, Any]) -> bool:

@@ -147,15 +147,8 @@ class OptionNames(NamedTuple):
 
 _AS_A_PROGRAM = OptionNames()
 OPTION_OF: Mapping[str, str] = {
-    "host.policy": "--policy",
-    "llm.gateway": "--gateway",
-    _PROVIDER: "--provider",
-    "llm.dialect": "--dialect",
-    "llm.model": "--model",
-    _MAX_STEPS: "--max-steps",
-    "llm.max_cost": "--max-cost",
+    **{key: f"--{name.replace('_', '-')}" for key, name in _FIELDS.items()},
     _TOOLSET: "--toolset",
-    _SANDBOX: "--sandbox",
     "sandbox.allowed_domains": "--allow-domain",
     "host.output": "--output",
     "host.verbose": "--verbose",
