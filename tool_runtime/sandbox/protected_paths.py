@@ -57,8 +57,8 @@ _FOLDER: Final = "/"
 class _Check:
     """Findings of successive looks while things are put back."""
 
-    def __init__(self, *, alone: bool) -> None:
-        self.alone = alone
+    def __init__(self, places: Sequence[str], before: Look, scope: CommandScope | None, *, alone: bool) -> None:
+        self.places, self.before, self.scope, self.alone = places, before, scope, alone
         self.told: dict[str, Denial] = {}
         self.seen: dict[str, Entry | None] = {}
         self.refused: set[str] = set()
@@ -140,7 +140,7 @@ class Guarded:
     ) -> list[Denial]:
         """The same while the command, or what it left running, is not over."""
         with self._lock:
-            check = _Check(alone=alone)
+            check = _Check(places, before, scope, alone=alone)
             last: dict[str, Look] | None = None
             for _ in range(_MAX_LOOKS):
                 for folder, now in self._find_exchanged().items():  # put folders back that were exchanged
@@ -149,7 +149,7 @@ class Guarded:
                 if looks == last:  # nothing more can be put back
                     break
                 last, check.refused, check.is_changing = looks, set(closed), False
-                self._compare(looks, places, before, scope, check)
+                self._compare(looks, check)
                 if not check.is_changing:
                     break
             if len(self._known) > 4 * MAX_ENTRIES + 2 * sum(map(len, looks.values())):
@@ -248,9 +248,7 @@ class Guarded:
 
     # Judging
 
-    def _compare(
-        self, looks: dict[str, Look], places: Sequence[str], before: Look, scope: CommandScope | None, check: _Check
-    ) -> None:
+    def _compare(self, looks: dict[str, Look], check: _Check) -> None:
         """Judge what differs, and put back what may not stay."""
         for place, after in looks.items():
             base = self._base.get(place)
@@ -258,13 +256,13 @@ class Guarded:
                 continue
             if base is None:
                 # The part of the earlier look, without places that are guarded by themselves in it.
-                apart = [one for one in places if one != place and _lies_in(one, place)]
-                mine = {path: entry for path, entry in before.items() if _lies_in(path, place)}
+                apart = [one for one in check.places if one != place and _lies_in(one, place)]
+                mine = {path: entry for path, entry in check.before.items() if _lies_in(path, place)}
                 base = {path: one for path, one in mine.items() if not any(_lies_in(path, each) for each in apart)}
                 if not base and after and place in self._found.nested:
                     check.told[place] = Denial("path", place, "guarded", "change", _NEW)
                     base = after
-            self._compare_place(place, base, after, scope, check)
+            self._compare_place(place, base, after, check)
         known = self._found.repositories
         for root, count in self._found.count_watched_unwatched().items():
             check.told[root] = Denial("path", root, "guarded", "change", _UNWATCHED.format(count))
@@ -273,7 +271,7 @@ class Guarded:
             if not os.path.lexists(place) or (place in self._as_repositories and place not in known):
                 del self._base[place]
 
-    def _compare_place(self, place: str, base: Look, after: Look, scope: CommandScope | None, check: _Check) -> None:
+    def _compare_place(self, place: str, base: Look, after: Look, check: _Check) -> None:
         is_repository = place in self._found.repositories
         is_judged = is_repository or place in self._found.git_files
         may_undo = self._folder is not None and (check.alone or is_repository)
@@ -284,7 +282,9 @@ class Guarded:
         if is_judged and place in self._in_part:  # what nobody can see now is judged when it shows
             left = {**{path: entry for path, entry in base.items() if path not in after}, **after}
         is_gone = place in self._found.nested and not after and not os.path.lexists(os.path.dirname(place))
-        found = {path: self._problem(path, place, base, left, scope) for path in changes(base, left) if not is_gone}
+        found = {
+            path: self._problem(path, place, base, left, check.scope) for path in changes(base, left) if not is_gone
+        }
         refused = {path: why for path, why in found.items() if why is not None}
         if refused and not base and is_repository and os.path.basename(place) != ".git":
             refused = self._unmake(place, after, refused)
