@@ -36,16 +36,17 @@ if TYPE_CHECKING:
     from agent_host.tool_service.postgres_query import PostgresDatabase
     from agent_host.tool_service.tool import Call, TenantServices
 
+
+def _object(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    """The JSON schema of an object with these properties and no others."""
+    head = {"type": "object", "properties": properties, "required": list(required)}
+    return {**head, **more, "additionalProperties": False}
+
+
 _SCALAR: Final = {"type": ["string", "number", "boolean", "null"]}
-_HANDLE: Final = {
-    "type": "object",
-    "properties": {"secret": {"type": "string", "description": "a handle of VaultRead"}},
-    "required": ["secret"],
-    "additionalProperties": False,
-}
-_QUERY_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
+_HANDLE: Final = _object({"secret": {"type": "string", "description": "a handle of VaultRead"}}, "secret")
+_QUERY_SCHEMA: Final = _object(
+    {
         "query": {"type": "string", "minLength": 1, "maxLength": 100_000, "description": "one statement that reads"},
         "connectionName": {"type": "string", "minLength": 1, "maxLength": 128},
         "parameters": {
@@ -55,9 +56,9 @@ _QUERY_SCHEMA: Final[dict[str, Any]] = {
             "description": "values of $1, $2 … (PostgreSQL) or of ? (SQLite)",
         },
     },
-    "required": ["query", "connectionName"],
-    "additionalProperties": False,
-}
+    "query",
+    "connectionName",
+)
 _TEXT_OR_SECRET: Final = AnyOf(Text(1, 4096), Record({"vault": Text(1, 512)}, closed=True))
 _CONNECTION: Final = Record(
     {"url": _TEXT_OR_SECRET},
@@ -250,19 +251,17 @@ def _fault(error: sqlite3.Error) -> ToolFault:
 _INLINE_BYTES: Final = 64 * 1024
 _MAX_OBJECT_BYTES: Final = 512 * 1024 * 1024
 _PIECE_BYTES: Final = 1024 * 1024
-_OBJECTS_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
+_OBJECTS_SCHEMA: Final = _object(
+    {
         "store": {"type": "string", "description": "name of the configured store"},
         "key": {"type": "string", "minLength": 1, "maxLength": 1024, "description": "the object to read"},
         "list": {"type": "string", "maxLength": 1024, "description": "in place of key: list keys that begin so"},
         "offset": {"type": "integer", "minimum": 0, "description": "first byte to read (0)"},
         "length": {"type": "integer", "minimum": 1, "description": "how many bytes (all)"},
     },
-    "required": ["store"],
-    "oneOf": [{"required": ["key"]}, {"required": ["list"]}],
-    "additionalProperties": False,
-}
+    "store",
+    oneOf=[{"required": ["key"]}, {"required": ["list"]}],
+)
 
 
 class ObjectReadTool:
@@ -364,9 +363,8 @@ def _spool(body: Any, size: int) -> bytes | StoredFile:
 
 
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
-_SECRETS_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
+_SECRETS_SCHEMA: Final = _object(
+    {
         "name": {
             "type": "string",
             "minLength": 1,
@@ -374,9 +372,8 @@ _SECRETS_SCHEMA: Final[dict[str, Any]] = {
             "description": "path#field of the secret; the field may be left out where the secret has one",
         }
     },
-    "required": ["name"],
-    "additionalProperties": False,
-}
+    "name",
+)
 
 
 class VaultReadTool:
