@@ -147,7 +147,9 @@ class Bucket:
                 parts.append({"PartNumber": number, "ETag": sent["ETag"]})
             await self.ask("complete_multipart_upload", Key=name, UploadId=upload_id, MultipartUpload={"Parts": parts})
         except BaseException:
-            await self._abort(name, upload_id)
+            # The bucket's own lifecycle rules clear what is left; the first error is the one to tell.
+            with contextlib.suppress(ToolFault):
+                await self.ask("abort_multipart_upload", Key=name, UploadId=upload_id)
             raise
         return f"s3://{self.settings.bucket}/{name}"
 
@@ -156,12 +158,6 @@ class Bucket:
         client, self._client = self._client, None
         if client is not None:
             await asyncio.to_thread(client.close)
-
-    async def _abort(self, name: str, upload_id: str) -> None:
-        try:
-            await self.ask("abort_multipart_upload", Key=name, UploadId=upload_id)
-        except ToolFault:
-            return  # the bucket's own lifecycle rules clear what is left; the first error is the one to tell
 
     def _ask(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
         from botocore.exceptions import BotoCoreError, ClientError

@@ -87,6 +87,7 @@ def child_environment(
     A name that ends in a star stands for all that begin so."""
     secret = frozenset(name.upper() for name in secret)
     passthrough = frozenset(name.upper() for name in passthrough)
+    listed = None if allowed is None else passthrough.union(name.upper() for name in allowed)
     fixed = _NOBODY_THERE if temporary is None else {**_NOBODY_THERE, **dict.fromkeys(_TEMPORARY, temporary)}
     answers = {name: value for name, value in fixed.items() if name not in passthrough}
     shown = {
@@ -96,7 +97,7 @@ def child_environment(
         and name.upper() not in answers
         and (name.upper() in passthrough or not looks_secret(name))
         and _STEERS_SHELLS.fullmatch(name) is None
-        and (allowed is None or _is_listed(name.upper(), allowed | passthrough))
+        and (listed is None or _is_listed(name.upper(), listed))
     }
     unasked = {name: value for name, value in _UNASKED.items() if name not in secret}
     return unasked | shown | answers | ({} if _CONFIG_COUNT in passthrough else _forbid_bare_repositories(shown))
@@ -106,9 +107,7 @@ def _is_listed(name: str, listed: frozenset[str]) -> bool:
     """True if a variable is on the list, or one of those without which programs do not start or find their files."""
     if name in _BASICS or name.startswith("LC_") or name in listed:
         return True
-    return any(one.endswith("*") and name.startswith(one[:-1].upper()) for one in listed) or name in {
-        one.upper() for one in listed
-    }
+    return any(one.endswith("*") and name.startswith(one[:-1]) for one in listed)
 
 
 def _forbid_bare_repositories(shown: Mapping[str, str]) -> dict[str, str]:

@@ -235,12 +235,9 @@ class Sandbox:
         return HeldCommand(self, scope, cwd, on_denial, mark)
 
     def leave(self, group: set[HeldCommand], command: HeldCommand) -> None:
-        """A command is over, and not among those `running` any more, or no program of it is left."""
+        """A command is over and no longer among those `running`, or no program of it is left. Safe from any thread."""
         group.discard(command)
-        self._reap_soon()
-
-    def _reap_soon(self) -> None:
-        """Reap the first process of a namespace when it has seen that it was left alone. Safe from any thread."""
+        # The first process of a namespace is reaped when it has seen that it was left alone.
         if self._launcher is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._reap_later)
