@@ -36,8 +36,8 @@ STEPS = {
     "landlock": (
         *BOTH,
         f"{PLATFORM}.linux_calls:forbid_new_privileges after 1",
-        f"{PLATFORM}.landlock:make_ruleset after 1",
-        f"{PLATFORM}.landlock:restrict_self after 1",
+        f"{PLATFORM}.linux_sandbox:make_ruleset after 1",
+        f"{PLATFORM}.linux_sandbox:restrict_self after 1",
         f"{PLATFORM}.seccomp:install after 1",
     ),
     "namespace": (
