@@ -113,10 +113,10 @@ _FIELDS: Final = {
     _PROVIDER: "provider",
     "llm.dialect": "dialect",
     "llm.model": "model",
-    _SANDBOX: "sandbox",
-    _TOOLSET: "toolsets",
     _MAX_STEPS: "max_steps",
     "llm.max_cost": "max_cost",
+    _TOOLSET: "toolsets",
+    _SANDBOX: "sandbox",
 }
 """The options that are settings, by their keys."""
 _OPTION_OF_FIELD: Final = {key: f"SessionOptions.{name}" for key, name in _FIELDS.items()}
