@@ -165,7 +165,8 @@ class Run:
             yield f"ended by {reason} in step {steps}, behind {newest[-300:]!r}"
 
     def _faults_of_counts(self) -> Iterator[str]:
-        counted = [one for one in self.exchanges if one.usage]
+        # The answer that was held back when the host was killed reached nobody, whether or not the server counted it.
+        counted = [one for one in self.exchanges[self.was_killed :] if one.usage]
         sums = {
             "inputTokens": sum(one.usage["prompt_tokens"] for one in counted),
             "outputTokens": sum(one.usage["completion_tokens"] for one in counted),
