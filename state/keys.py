@@ -1,4 +1,4 @@
-"""What a state directory remembers besides its sessions: ids that users chose, its key, what a start found out before.
+"""Memory of a state directory besides its sessions: ids that users chose, its key, findings of earlier starts.
 
 Ids that users choose (interface section 1, `--session-id`):
 
@@ -247,7 +247,7 @@ class GatewayDialects:
 
 
 class LocalServers:
-    """What local servers said of their models, by URL and model, kept for an hour so that not every start asks."""
+    """Answers of local servers about their models, by URL and model, kept for an hour so that not every start asks."""
 
     def __init__(self, state_dir: str, now: Callable[[], float]) -> None:
         self._kept = KeptRows(state_dir, LOCAL_SERVERS_FILE, "servers", doing="keeping what a server said")

@@ -243,7 +243,7 @@ def _fields_to_json(value: Checkpoint | Task | EarlierTask) -> dict[str, Any]:
 
 
 def _value_to_json(value: Any) -> Any:
-    """What orjson does not encode by itself: the values in the fields of a checkpoint."""
+    """The JSON of a value in a checkpoint's fields that orjson does not encode by itself."""
     if isinstance(value, TokenUsage):
         return value.to_record()
     if isinstance(value, EarlierTask):

@@ -221,7 +221,7 @@ def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _Work:
-    """How often subschemas are applied on the way from a value to one of its leaves, at most."""
+    """The most often that subschemas are applied on the way from a value to one of its leaves."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema

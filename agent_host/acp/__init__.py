@@ -438,8 +438,8 @@ class StateProcess:
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask it. Raises AcpError."""
-        nobody = SessionSpec((), {}, "")
-        given = {**params, "userId": nobody.user_id, "tenantId": nobody.tenant_id}
+        default = SessionSpec((), {}, "")
+        given = {**params, "userId": default.user_id, "tenantId": default.tenant_id}
         try:
             try:
                 return await (await self._connected()).request(method, given)

@@ -187,7 +187,7 @@ class RayEngine:
             os.unlink(packed)
 
     async def _receive(self, answers: Any, sent: _Sent, parcel: Parcel) -> None:
-        """Note what the node says, and put in place what comes back."""
+        """Note the node's report, and put the session and workspace that come back in place."""
         came = self._depot.work(parcel.key, "received")
         has_come = False
         try:

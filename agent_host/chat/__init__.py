@@ -1,7 +1,7 @@
 """The terminal as a conversation sees it: a place to print on, a person who answers, and the one writer.
 
 Whatever is to be on the terminal is part of a frame, written by a thread so that a slow terminal waits alone. While one
-is being written no other is made: what comes meanwhile is in the next. So there is never more than one frame in memory,
+is being written no other is made: output of that time is in the next. So there is never more than one frame in memory,
 whatever the terminal's pace, and the event loop never waits for it.
 """
 

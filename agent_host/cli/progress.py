@@ -114,7 +114,7 @@ class ProgressLines:
             self._release()
 
     def _show_all(self, event: Event) -> None:
-        """What the event brings of the model's thoughts, which any other event ends, and of a command's output."""
+        """Show an event's part of the model's thoughts, which any other event ends, and of a command's output."""
         lines: list[str] = []
         if event.event_type is EventType.THINKING_CHUNK:
             self._thoughts = self._thoughts or OutputLines()

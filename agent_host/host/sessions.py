@@ -506,14 +506,10 @@ async def run_headless(
     )
     new_id = surroundings.outside.new_id
     resumes = prompt is None if resumes is None else resumes
+    begins = None
     if prompt is not None and not resumes:
-        task = NewTask(new_id("task"), prompt, resolved.settings.host.max_steps, task_options)
-        session = (await opener.create(new_session(resolved), task)).session
-        session.announce("desktop")
-    elif resolved.session_id is None:
-        raise UsageError("a resume needs the id of its session")
-    else:
-        session = (await opener.resume(resolved.session_id, cursor=None)).session
+        begins = NewTask(new_id("task"), prompt, resolved.settings.host.max_steps, task_options)
+    session = await _open_headless(opener, resolved, begins)
     end: TaskEnd | None = None
     try:
         if mode:
@@ -538,6 +534,17 @@ async def run_headless(
     finally:
         await session.conclude(end)
     return _if_records_are_there(result)
+
+
+async def _open_headless(opener: SessionOpener, resolved: ResolvedOptions, begins: NewTask | None) -> LiveSession:
+    """A new session with the task that `begins`, else the one of `resolved`."""
+    if begins is not None:
+        session = (await opener.create(new_session(resolved), begins)).session
+        session.announce("desktop")
+        return session
+    if resolved.session_id is None:
+        raise UsageError("a resume needs the id of its session")
+    return (await opener.resume(resolved.session_id, cursor=None)).session
 
 
 def _if_records_are_there(result: Result) -> Result:

@@ -566,7 +566,7 @@ def _literal(size: int, packed: bytes) -> Iterator[str]:
 
 
 def _sources_of(ctx: LoopContext) -> dict[str, Any]:
-    """What is on record now, as `preview` and `whole_patch` take it."""
+    """The state on record now, as `preview` and `whole_patch` take it."""
     state, workspace = ctx.state, ctx.judge.environment.workspace
     found = {"versions": first_versions(state), "workspace": workspace, "former": workspaces(state)}
     return {**found, "kept": ctx.journal.store.kept, "clean": ctx.scrubber.data}

@@ -191,7 +191,7 @@ class PolicyBundle(_Content):
         return {}
 
     def remember(self, key: object, make: Callable[[], _T]) -> _T:
-        """What is derived from the lists, made once: a decision does not follow their length."""
+        """A value derived from the lists, made once, so that the cost of a decision does not follow their length."""
         if key not in self.memo:
             self.memo[key] = make()
         made: _T = self.memo[key]

@@ -337,7 +337,7 @@ def _is_harmless(one: GitSetting, directory: str, roots: Sequence[str]) -> bool:
 
 
 def _read_value(text: str, place: int) -> tuple[str, int] | None:
-    """What stands behind `=`, and the place after its line; None where git gives up."""
+    """The value behind `=`, and the place after its line; None where git gives up."""
     value: list[str] = []
     length, is_quoted = 0, False
     while place < len(text):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Values(NamedTuple):
-    """What is known of variables at one place of a line: the value that is certain, whether the line has no part in
-    it, the pattern of the files whose names a loop gives it."""
+    """Knowledge of variables at one place of a line: the value that is certain, whether the line has no part in it, the
+    pattern of the files whose names a loop gives it."""
 
     value: Callable[[str], str | None]
     is_outside: Callable[[str], bool]

@@ -274,7 +274,7 @@ def _show(ends: HeadTail, limit_bytes: int) -> str:
 
 
 def _begin(captured: Captured) -> str:
-    """How a stream begins, for observers: longer than what they are shown, so that a secret is still whole in it."""
+    """The beginning of a stream for observers: longer than they are shown, so that a secret is still whole in it."""
     return _show(captured.rendered(), _TOLD_BYTES)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent_host.faults.crash import FailingDisk
 from agent_host.faults.disk import SimulatedDisk
 from state import Damaged, WriteFailed, translate_errors
 from state.disk import LOCAL_DISK, Disk, boot_id, make_durable_dir, replace_atomically, write_new
@@ -19,6 +20,13 @@ from tests.support.rows import each_row
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.mark.parametrize("disk", [SimulatedDisk, FailingDisk])
+def test_a_disk_of_the_fault_suite_passes_nothing_on_to_this_machine_s_unseen(disk: type[Disk]) -> None:
+    calls = {name for name, value in vars(Disk).items() if callable(value) and not name.startswith("_")}
+    assert len(calls) > 10
+    assert calls <= vars(disk).keys()
 
 
 def what_is(path: Path) -> str:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 class Asking(NamedTuple):
-    """How a server asks during a call: `put` puts its question to a person, inside of `paused` the call's time
-    stands."""
+    """Questions of a server during a call: `put` asks a person, and inside of `paused` the call's time stands still."""
 
     put: Callable[[PersonAsked], Awaitable[PersonAnswer]]
     paused: Callable[[], AbstractContextManager[None]]
