@@ -272,7 +272,7 @@ class ServerProcess(MarkedProgram):
             threading.Thread(target=work, name=f"server-{work.__name__}", daemon=True).start()
 
     async def read_line(self) -> bytes:
-        """The next line with its end; empty at the end of the output. Raises LineTooLong."""
+        """The next line with its end; empty at the end of the output. Raises ProgramLineTooLong."""
         line = await self._lines.get()
         self._room.release()
         self._has_spoken = True
