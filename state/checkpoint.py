@@ -479,7 +479,7 @@ _NAMES_IN_ROW = {attribute: name_in_files(attribute) for attribute in (*CALL_FIE
 
 def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> OpenCall:
     given = {attribute: raw[name] for attribute, name in _NAMES_IN_ROW.items() if name in raw}
-    if "result" in given:
+    if given.get("result") is not None:
         given["result"] = orjson.dumps(given["result"])
     problem = named.get("problem")
     return OpenCall(raw["callId"], named["name"], named["arguments"], raw["sideEffects"], problem, **given)

@@ -556,7 +556,7 @@ def _refuse_existing(storage: SessionStorage, *, again: bool) -> None:
 
 # A new snapshot beside the loop, while the session goes on with its journal (design section 6).
 #
-#     on the loop     take what the snapshot is made of; the journal gets a mark (`state.journal.Journal.mark`)
+#     on the loop     take what the snapshot is made of; the journal gets a mark (`state.journal.JournalFile.mark`)
 #     beside it       write the snapshot; the one before gets the name of the previous one, the new one its place
 #     on the loop     at the next sync: the journal before gets the name of the previous one, the next journal, of the
 #                     records behind the mark, its place

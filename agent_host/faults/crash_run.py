@@ -18,7 +18,6 @@ from agent_host.display_text import count_noun
 from agent_host.faults.scenarios import RunOutcome, Scenario
 from agent_host.testing.gateway import MockGateway
 from state import SessionPaths, temporary
-from state.checkpoint import TokenUsage
 from state.disk import named_pid
 from tool_runtime.platform import current
 
@@ -272,7 +271,12 @@ class CrashRun:
         cached = sum(usage.cache_read_input_tokens for usage in said)
         uncached = sum(usage.input_tokens + usage.cache_creation_input_tokens for usage in said)
         written = sum(usage.cache_creation_input_tokens for usage in said)
-        total = TokenUsage(uncached + cached, sum(usage.output_tokens for usage in said), cached, written).to_wire()
+        total = {
+            "inputTokens": uncached + cached,
+            "outputTokens": sum(usage.output_tokens for usage in said),
+            "cachedInputTokens": cached,
+            **({"cacheWriteTokens": written} if written else {}),
+        }
         found = outcome.result["usage"]
         return [] if found == total else [f"usage is {found}, and the gateway reported {total}"]
 

@@ -12,8 +12,8 @@ object checks the move, and the parts do the work.
 - `ending` is the end: the result file, the history, the archive, the service, in an order that a crash cannot spoil.
 
 Rules: what a client was told is on record first. An end is one function, whoever asks for it, and everybody waits for
-the same one. A session belongs to one process (`state.lock`), and to one user and tenant (`reports.Owner`): nobody else
-reads it. A policy bundle that expires pauses the session; a new one is taken by a resume.
+the same one. A session belongs to one process (`state.disk.SessionLock`), and to one user and tenant (`reports.Owner`):
+no other reads it. A policy bundle that expires pauses the session; a new one is taken by a resume.
 
 Traps: a client may ask while the session is still opening, while it ends, or after it: `SessionHost` answers these by
 the state and not by luck. A task's result is known before its history is uploaded. After a kill between the end of a

@@ -290,7 +290,6 @@ def test_starts_that_may_have_been_lost_and_one_that_did_not_happen(session: Fil
     session.append(record_of("call_started", {"callId": "c1"}))
     assert calls_of(session)[0].intent == {"path": "/a"}, "what is said once stays"
     session.state.open_call("c1").started = False
-    assert [call.started for call in calls_of(session)] == [False, False, False]
     session.append(record_of("call_started", {"callId": "c1"}))
     finish(session, "c2")
     session.state.suspect_starts()
@@ -366,3 +365,14 @@ def test_artifacts_of_a_call_wait_until_their_upload_is_over(session: FileSessio
     for kind in ("artifact_uploaded", "artifact_given_up"):
         with pytest.raises(Damaged):
             session.append(record_of(kind, {"id": "e", "uri": "", "why": ""}))
+
+
+def test_a_null_in_a_turn_is_no_result_of_its_call(session: FileSession) -> None:
+    start_task(session)
+    named = [{"id": "c1", "name": "RunCommand", "arguments": {}}]
+    fields = {
+        "stepId": "step_1", "stopReason": "tool_use", "boot": "b", "usage": USAGE,
+        "calls": [{"callId": "c1", "sideEffects": True, "result": None}],
+    }  # fmt: skip
+    session.append(record_of("turn", fields, message("assistant", "", toolCalls=named)))
+    assert [call.result for call in calls_of(session)] == [None]
