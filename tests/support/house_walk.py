@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN = tuple(f"{ROOT}{os.sep}{name}{os.sep}" for name in ("agent_host", "config", "policy", "state", "tool_runtime"))
 SERVED = f"{ROOT}{os.sep}agent_host{os.sep}testing{os.sep}"
 STEPS = 3
+ANSWER = "Assembler.__init__"
+"""The function that is called once for each answer of the model."""
 
 
 def _arguments(workspace: Path, url: str) -> list[str]:
@@ -39,11 +41,11 @@ def _prepare(root: Path) -> Path:
 
 
 def walk() -> list[tuple[str, str]]:
-    """Our functions that one warm step calls, in order, from one request to the next."""
+    """Our functions that one warm step calls, in order, from one answer of the model to the next."""
     from agent_host.cli.main import main
     from tests.support.process import call, gateway, say, use
 
-    seen: list[tuple[str, str, int]] = []
+    seen: list[tuple[str, str]] = []
     turns = [use(call("ReadFile", path=f"{number}.txt")) for number in range(STEPS)]
     with tempfile.TemporaryDirectory() as scratch, gateway(*turns, say("Done.")) as model:
         workspace = _prepare(Path(scratch))
@@ -51,7 +53,7 @@ def walk() -> list[tuple[str, str]]:
         def note(frame: FrameType, event: str, _: Any) -> None:
             file = frame.f_code.co_filename
             if event == "call" and file.startswith(OWN) and not file.startswith(SERVED):
-                seen.append((file, frame.f_code.co_qualname, len(model.bodies)))
+                seen.append((file, frame.f_code.co_qualname))
 
         threading.setprofile(note)
         sys.setprofile(note)
@@ -62,7 +64,8 @@ def walk() -> list[tuple[str, str]]:
         sys.setprofile(None)
     if code:
         raise SystemExit(f"the session ended with {code}")
-    return [(file, name) for file, name, requests in seen if requests == STEPS]
+    answers = [place for place, (_, name) in enumerate(seen) if name == ANSWER]
+    return seen[answers[STEPS - 1] : answers[STEPS]]
 
 
 def modules_of_a_run() -> list[str]:
