@@ -266,7 +266,7 @@ class ApprovalAsked(NamedTuple):
 @_record("approval")
 class ApprovalAnswered(NamedTuple):
     """Somebody, or nobody in time, answered. `arguments` are what the person wrote in place of the model's; `bound_to`
-    is what an approval holds for (`agent_host.approval.grants`), `answered_by` the face that the person used, None
+    is what an approval holds for (`policy.rules.canonical`), `answered_by` the face that the person used, None
     where nobody was asked."""
 
     call_id: str

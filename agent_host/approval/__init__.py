@@ -18,9 +18,10 @@ from policy.urls import UrlProblem, host_of
 from state.records import ApprovalAnswered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from config.shapes import Shape
+    from state.records import ApprovalGranted
 
 Scope = Literal["once", "task", "session"]
 AnsweredBy = Literal["client", "command", "chat", "acp", "view"]
@@ -330,3 +331,13 @@ def _choices(name: str, said: Mapping[str, Any], scrub: Callable[[str], str]) ->
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and abs(value) < 2**53
+
+
+def covering(grants: Iterable[ApprovalGranted], *, action: str, task_id: str) -> str | None:
+    """The approvalId of the first of `grants` that covers the `action`, None when it has to be asked for. One of scope
+    task ends with its task; one that an earlier version recorded without an action covers nothing."""
+    for grant in grants:
+        in_scope = grant.scope == "session" or (grant.scope == "task" and grant.task_id == task_id)
+        if in_scope and grant.action_hash == action:
+            return grant.approval_id
+    return None

@@ -29,7 +29,6 @@ from agent_host.judging import Judge, Registry
 from agent_host.loop import ArtifactPlaces, CommandWatch, Journal, LoopContext
 from agent_host.loop.background import CommandLog
 from agent_host.loop.conversation import refuse_uncounted
-from agent_host.loop.elicitation import ask_person
 from agent_host.loop.progress import Cancellation, Progress
 from agent_host.loop.results import RecordedResults
 from agent_host.states import task_machine
@@ -213,6 +212,7 @@ class Composition(NamedTuple):
         settings, state_dir, identity = resolved.settings, resolved.state_dir, self.store.state.identity
         if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers or parts.client_servers):
             from agent_host.host.mcp_servers import SessionServers
+            from agent_host.loop.elicitation import ask_person
 
             servers = SessionServers(
                 settings,

@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.approval import ApprovalAnswer, ApprovalRequest, replay_of
-from agent_host.approval.grants import covering, move_problem, place_of, same_action
+from agent_host.approval import ApprovalAnswer, ApprovalRequest, covering, replay_of
 from agent_host.contracts import ToolResult
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events import EventType
 from agent_host.judging import Refusal
 from agent_host.loop import holds_secret
 from agent_host.loop.background import CommandChanges, watch_call
-from agent_host.loop.elicitation import emit_answer
 from agent_host.loop.prepare import bound_to, edit, file_to_write, judge_again, names_taken, record_start, request_for
 from agent_host.loop.progress import TaskCancelled, ToolStopped
-from agent_host.loop.recovery import recover_calls
 from agent_host.loop.results import SHOWN_BYTES, Observations, add_note, finish, head_of, refused_result
 from config.json_text import encodable
 from policy import SANDBOX_GRANT
 from policy.facts import NamedToolFacts, PathFacts, UrlFacts
+from policy.rules.canonical import move_problem, place_of, same_action
 from policy.rules.toolset import DEFAULT_RISK
 from state import WriteFailed
 from state.blobs import sha256_hex
@@ -50,7 +48,11 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     slots, except that calls on one path run in call order. What fails is the call, not its siblings. Raises
     CheckpointWriteFailed when a call could not be put on record before its start, TaskCancelled when a stop that keeps
     the task open has left calls open too."""
-    calls = step.calls if step.calls is not None else await recover_calls(ctx)
+    calls = step.calls
+    if calls is None:
+        from agent_host.loop.recovery import recover_calls  # only a crash leaves a step open
+
+        calls = await recover_calls(ctx)
     asking = (one for one in calls if one.needs_approval and one.answer is None)
     if ctx.phase.may("execute") and all(granted_by(ctx, prepared) is not None for prepared in asking):
         ctx.phase.fire("execute")
@@ -521,3 +523,31 @@ class CallSlot:
 
 async def _until(turn: asyncio.Future[None]) -> None:
     await turn
+
+
+def emit_answer(
+    ctx: LoopContext,
+    step_id: str,
+    call_id: str,
+    approval_id: str | None,
+    answer: ApprovalAnswer,
+    waited_s: float,
+    **extra: object,
+) -> None:
+    """Report the answer to an approval or a question; `extra` are the fields that only some have."""
+    waited_ms = int(waited_s * 1000)
+    if answer.timed_out:
+        ctx.emit(EventType.APPROVAL_TIMEOUT, step_id, approvalId=approval_id, waitedMs=waited_ms)
+    ctx.emit(
+        EventType.APPROVAL_RESOLVED,
+        step_id,
+        approvalId=approval_id,
+        toolCallId=call_id,
+        decision="approved" if answer.approved else "denied",
+        scope=answer.scope,
+        reason=answer.reason,
+        latencyMs=waited_ms,
+        **({} if answer.answered_by is None else {"answeredBy": answer.answered_by}),
+        **extra,
+    )
+    ctx.emitter.flush()  # the call that follows may be what the process dies in

@@ -12,6 +12,7 @@ from agent_host.approval import ApprovalAnswer, ApprovalRequest, UnusableForm, f
 from agent_host.contracts import PersonAnswer
 from agent_host.display_text import one_line
 from agent_host.events import EventType
+from agent_host.loop.calls import emit_answer
 from agent_host.loop.progress import TaskCancelled
 
 if TYPE_CHECKING:
@@ -82,31 +83,3 @@ def _check(ctx: LoopContext, form: Form, answer: ApprovalAnswer) -> ApprovalAnsw
     if ctx.scrubber.value(content) != content:
         return ApprovalAnswer(False, "the answer holds a secret, and was not sent")
     return answer
-
-
-def emit_answer(
-    ctx: LoopContext,
-    step_id: str,
-    call_id: str,
-    approval_id: str | None,
-    answer: ApprovalAnswer,
-    waited_s: float,
-    **extra: object,
-) -> None:
-    """Report the answer to an approval or a question; `extra` are the fields that only some have."""
-    waited_ms = int(waited_s * 1000)
-    if answer.timed_out:
-        ctx.emit(EventType.APPROVAL_TIMEOUT, step_id, approvalId=approval_id, waitedMs=waited_ms)
-    ctx.emit(
-        EventType.APPROVAL_RESOLVED,
-        step_id,
-        approvalId=approval_id,
-        toolCallId=call_id,
-        decision="approved" if answer.approved else "denied",
-        scope=answer.scope,
-        reason=answer.reason,
-        latencyMs=waited_ms,
-        **({} if answer.answered_by is None else {"answeredBy": answer.answered_by}),
-        **extra,
-    )
-    ctx.emitter.flush()  # the call that follows may be what the process dies in

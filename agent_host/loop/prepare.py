@@ -7,7 +7,6 @@ import os
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from agent_host.approval.grants import exact_call
 from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events import EventType
@@ -18,6 +17,7 @@ from config.lean_typing import NamedTuple
 from policy import CapabilityName
 from policy.bundle import common_limits, scope_of_call
 from policy.facts import CommandFacts, OutputFacts, PathFacts, UrlFacts
+from policy.rules.canonical import exact_call
 from state.blobs import LINK, PLAIN_FILE, UNAVAILABLE, add_mode, git_mode, mode_and_blob, sha256_hex
 from state.records import CallStarted, FileEffect
 

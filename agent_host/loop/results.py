@@ -232,7 +232,7 @@ def _replay_row(prepared: PreparedCall) -> ReplayRow | None:
     """The means to approve a call that was denied since nobody was there, and where it would have acted."""
     if prepared.refusal is None or prepared.refusal.approve is None:
         return None
-    from agent_host.approval.grants import place_of  # a start imports this module, and no policy
+    from policy.rules.canonical import place_of  # a start imports this module, and no policy
 
     row: ReplayRow = {"callId": prepared.call.call_id, "approve": prepared.refusal.approve}
     place = place_of(prepared.facts)

@@ -31,7 +31,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_host.approval import ApprovalAnswer
-from agent_host.approval.grants import move_problem, place_of
 from agent_host.display_text import count_noun, one_line
 from agent_host.errors import (
     CANCELLED,
@@ -71,6 +70,7 @@ from agent_host.thread.messages import (
     last_answer,
     message_tokens,
 )
+from policy.rules.canonical import move_problem, place_of
 from state.checkpoint import NO_TOKENS
 from state.records import NoteAdded, SessionStatusChanged, StepCommitted, TaskEnded, TurnTaken
 

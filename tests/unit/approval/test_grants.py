@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.approval import ApprovalAnswer, ApprovalRequest, call_digest, replay_of
-from agent_host.approval.grants import covering, exact_call, same_action
+from agent_host.approval import ApprovalAnswer, ApprovalRequest, call_digest, covering, replay_of
 from policy.facts import CommandFacts, PathFacts
+from policy.rules.canonical import exact_call, same_action
 from state.records import ApprovalAnswered, ApprovalGranted, fields_of, record_of
 
 if TYPE_CHECKING:

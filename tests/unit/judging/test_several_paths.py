@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.approval.grants import move_problem, place_of, same_action
 from agent_host.contracts import Maker
 from agent_host.host.environment import BUILT_IN
 from agent_host.judging import Environment, Judge
@@ -15,6 +14,7 @@ from agent_host.judging.dry_run import case_from, judge_case
 from policy.bundle import policy_hash
 from policy.facts import PathFacts
 from policy.rules import NO_LIMITS, TaskOptions, ToolLimit
+from policy.rules.canonical import move_problem, place_of, same_action
 from tests.support.judging import decided_call, problem_with, withheld_by
 from tests.unit.policy.helpers import NOW, bundle
 
