@@ -65,7 +65,7 @@ def modules() -> dict[str, Module]:
 
 
 def imports_of(module: Module, known: dict[str, Module]) -> list[Import]:
-    """Imports of our own modules."""
+    """Imports of our own modules: one of each module that a statement names."""
     found = []
     for node, kind in _with_kinds(module.tree.body, "top"):
         if isinstance(node, ast.Import):
@@ -75,7 +75,7 @@ def imports_of(module: Module, known: dict[str, Module]) -> list[Import]:
             names = [
                 full if (full := f"{base}.{alias.name}") in known else base for alias in node.names if not node.level
             ]
-        found += [Import(name, kind) for name in names if name in known and name != module.name]
+        found += [Import(name, kind) for name in dict.fromkeys(names) if name in known and name != module.name]
     return found
 
 

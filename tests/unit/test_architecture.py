@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.house import imports_of, modules
 
-MOST_LAZY_IMPORTS = 150
+MOST_LAZY_IMPORTS = 136
 ROOT = Path(__file__).parents[2]
 
 
