@@ -21,11 +21,10 @@ from agent_host.cli.policy import policy_of_options
 from agent_host.cli.shared import CommandLine, approval_options, end_on_signals, setting_options, settings_of_options
 from agent_host.clients.fork_server import default_starter
 from agent_host.errors import PolicyBundleInvalid, UsageError
-from agent_host.host.backends import NO_GATEWAY
+from agent_host.host.backends import NO_GATEWAY, hide_key, hide_secrets
 from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.options import model_facts
 from agent_host.host.records import stored_sessions
-from agent_host.host.secrets import hide_key, hide_secrets
 from agent_host.ids import MACHINE
 from config.policies import names_file
 

@@ -22,8 +22,8 @@ from agent_host.cli.shared import CommandLine, on_signals, options_again, settin
 from agent_host.clients.fork_server import default_starter
 from agent_host.clients.supervisor import SessionSpec, Supervisor
 from agent_host.errors import UsageError
+from agent_host.host.backends import hide_key, hide_secrets
 from agent_host.host.options import existing_workspace, is_default_state_dir, with_provider
-from agent_host.host.secrets import hide_key, hide_secrets
 from agent_host.terminal import load_soon, wants_style
 from agent_host.version import __version__
 from policy.redaction import Redaction

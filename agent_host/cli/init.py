@@ -17,8 +17,8 @@ from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir
 from agent_host.display_text import escape
 from agent_host.errors import UsageError
 from agent_host.host import first_provider
+from agent_host.host.backends import KEYRING_SERVICE
 from agent_host.host.machine_checks import authorize, machine_checks
-from agent_host.host.secrets import KEYRING_SERVICE
 from config.providers import KNOWN
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from agent_host.cli.policy import policy_of_options
 from agent_host.cli.shared import CommandLine, end_on_signals, on_signals, options_again, settings_of_options
 from agent_host.clients.fork_server import default_starter
 from agent_host.errors import PolicyBundleInvalid, UsageError
-from agent_host.host.backends import NO_GATEWAY
+from agent_host.host.backends import NO_GATEWAY, Tokens, hide_key, hide_secrets
 from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.options import model_facts, settings_from, with_provider
 from agent_host.host.records import own_sessions
-from agent_host.host.secrets import Tokens, hide_key, hide_secrets
 from agent_host.rpc.channels import StreamChannel
 from config.policies import BUILT_IN
 

@@ -39,7 +39,7 @@ def serve(namespace: argparse.Namespace) -> int:
     source = CommandLine(namespace).source
     if namespace.reconnect_s and namespace.socket is None:
         raise UsageError("--reconnect-s is for --socket: nobody can come back to standard input")
-    from agent_host.host.sandboxing import look_ahead
+    from agent_host.host.environment import look_ahead
 
     settings = source.own_settings()
     look_ahead(settings, source.state_dir)

@@ -157,7 +157,7 @@ def _schema_of(namespace: argparse.Namespace) -> dict[str, str]:
     path = getattr(namespace, "schema", None)
     if path is None:
         return {}
-    from agent_host.host.gateway import schema_text
+    from agent_host.host.backends import schema_text
 
     try:
         return {"host.answer_schema": schema_text(read_regular_file(path))}

@@ -15,11 +15,15 @@ import orjson
 
 from agent_host.errors import ErrorCode
 from agent_host.host.environment import (
+    LEVEL,
     AlsoElsewhere,
+    Level,
     argument_problem,
     built_in,
     command_environment,
+    domains_to_open,
     families_of,
+    level_to_try,
     limits_of,
     limits_of_family,
     names_of_packages,
@@ -29,9 +33,9 @@ from agent_host.host.environment import (
     skill_scripts,
     this_environment,
     usable,
+    withheld,
 )
 from agent_host.host.options import bundle_changes, existing_directory, portable, settings_from
-from agent_host.host.sandboxing import LEVEL, Level, domains_to_open, level_to_try, withheld
 from agent_host.host.workspace_tools import WorkspaceTools, workspace_tools
 from agent_host.ids import MACHINE
 from agent_host.judging import Registry, resolve_places

@@ -15,9 +15,8 @@ from urllib.request import getproxies, proxy_bypass
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import one_line
 from agent_host.errors import GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
-from agent_host.host.gateway import Gateway, make_client, settle_model
+from agent_host.host.backends import KEYRING_SERVICE, Gateway, Tokens, make_client, settle_model, token_name
 from agent_host.host.options import OptionNames, settings_from
-from agent_host.host.secrets import KEYRING_SERVICE, Tokens, token_name
 from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, strip_html
 from agent_host.ids import MACHINE
 from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError, errors

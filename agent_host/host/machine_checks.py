@@ -18,15 +18,20 @@ from agent_host import import_isolation
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.display_text import count_noun, one_line
 from agent_host.errors import PolicyError, UsageError
-from agent_host.host.backends import NO_GATEWAY
+from agent_host.host.backends import GATEWAY_SAYS, NO_GATEWAY, Tokens, advice, ask_gateway, fit_toolset
 from agent_host.host.dry_runs import first_request_tokens, policy_to_try
-from agent_host.host.environment import families_of, host_shell, secret_variables, start_here, this_environment
+from agent_host.host.environment import (
+    families_of,
+    host_shell,
+    level_of,
+    secret_variables,
+    start_here,
+    this_environment,
+    try_levels,
+)
 from agent_host.host.first_provider import local_servers, model_of, try_gateway, try_tool_call
-from agent_host.host.gateway import GATEWAY_SAYS, advice, ask_gateway, fit_toolset
 from agent_host.host.mcp_servers import SessionServers, UnusedServer
 from agent_host.host.options import model_facts, settings_from, with_provider
-from agent_host.host.sandboxing import level_of, try_levels
-from agent_host.host.secrets import Tokens
 from agent_host.http import displayable_url, httpx, is_loopback, usable_in_header
 from agent_host.ids import MACHINE
 from agent_host.llm.deferred import KnownModels
@@ -56,7 +61,7 @@ if TYPE_CHECKING:
 
     from mcp.shared.auth import AuthorizationCodeResult
 
-    from agent_host.host.sandboxing import Level
+    from agent_host.host.environment import Level
     from config.settings import Settings
     from tool_runtime.remote.mcp import ServerConfig
 

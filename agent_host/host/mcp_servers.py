@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.contracts import SourceNotice
 from agent_host.errors import UsageError
+from agent_host.host.backends import from_keyring
 from agent_host.host.environment import secret_variables
-from agent_host.host.secrets import from_keyring
 from agent_host.http import usable_in_header
 from agent_host.judging.facts import THIS_DISK, UnusableArguments, program_facts
 from agent_host.judging.scoping import places_of_program

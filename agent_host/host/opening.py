@@ -14,13 +14,31 @@ from agent_host.approval.gate import InAdvance, PendingApprovals, UnattendedGate
 from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
-from agent_host.host.backends import Backends, serving_gateway
-from agent_host.host.compose import Composition
-from agent_host.host.environment import THIS_MACHINE, families_of, project_tool_names, python_tools, registry_with
-from agent_host.host.gateway import Gateway, Informed, ask_gateway, fit_toolset, refuse_unknown_host, settle_model
-from agent_host.host.parts import LaunchParts, Parts, Terms
-from agent_host.host.sandboxing import DOMAINS, look_ahead, refuse_weaker
-from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
+from agent_host.host.backends import (
+    Backends,
+    Gateway,
+    Informed,
+    Secrets,
+    Tokens,
+    ask_gateway,
+    fit_toolset,
+    hide_key,
+    redaction_of,
+    refuse_unknown_host,
+    serving_gateway,
+    settle_model,
+)
+from agent_host.host.environment import (
+    DOMAINS,
+    THIS_MACHINE,
+    families_of,
+    look_ahead,
+    project_tool_names,
+    python_tools,
+    refuse_weaker,
+    registry_with,
+)
+from agent_host.host.parts import Composition, LaunchParts, Parts, Terms
 from agent_host.http import TlsContext
 from agent_host.llm.deferred import import_client
 from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings, find_dialect

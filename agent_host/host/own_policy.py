@@ -29,10 +29,10 @@ from agent_host.errors import AgentHostError, SessionNotFound, UsageError
 from agent_host.events import EventType
 from agent_host.events.sinks import run_logs
 from agent_host.host.dry_runs import policy_to_try
+from agent_host.host.environment import Level
 from agent_host.host.first_provider import ConfigurationChange, put_file
 from agent_host.host.first_provider import write as write_configuration
 from agent_host.host.options import anchor, settings_from, snapshot_limit
-from agent_host.host.sandboxing import Level
 from agent_host.ids import MACHINE
 from agent_host.loop import NOT_KEPT
 from agent_host.loop.results import arguments_in_note

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import SandboxWeaker as SandboxWeaker
 from agent_host.errors import SessionHeld, SessionNotFound, UsageError
+from agent_host.host.backends import Secrets, Tokens
+from agent_host.host.environment import level_of, refuse_weaker
 from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, state_dir_from, with_provider
-from agent_host.host.sandboxing import level_of, refuse_weaker
-from agent_host.host.secrets import Secrets, Tokens
 from agent_host.ids import MACHINE
 from agent_host.services import endpoints
 from agent_host.session.handshake import policy_source, rules_on_record

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from agent_host.approval import ApprovalAnswer, ApprovalRequest
 from agent_host.approval.gate import InAdvance, PendingApprovals, UnattendedGate
 from agent_host.errors import NoActiveTask, UsageError
+from agent_host.host.backends import Tokens
 from agent_host.host.environment import CAPABILITIES, THIS_MACHINE
 from agent_host.host.opening import SessionOpener
 from agent_host.host.options import LayeredOptions, SessionOptions
 from agent_host.host.records import Result, result_of, stored_sessions
-from agent_host.host.secrets import Tokens
 from agent_host.http import displayable_url
 from agent_host.services.session import NewSession
 from agent_host.session.opening import LOCAL, FixedOptions

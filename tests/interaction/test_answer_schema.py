@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.errors import UsageError
-from agent_host.host.gateway import schema_text
+from agent_host.host.backends import schema_text
 from tests.support.process import Host, call, gateway, say, shell, use
 from tests.support.rows import each_row
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.host.gateway import SHIPPED_SMALL, SMALL_WINDOW_TOKENS
+from agent_host.host.backends import SHIPPED_SMALL, SMALL_WINDOW_TOKENS
 from agent_host.llm.models import ROWS
 from tests.support.process import MODEL, call, gateway, say, use
 

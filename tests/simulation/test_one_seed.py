@@ -18,7 +18,7 @@ import pytest
 from agent_host.approval.gate import PendingApprovals
 from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.host.secrets import Tokens
+from agent_host.host.backends import Tokens
 from agent_host.host.sessions import run_headless
 from agent_host.session.opening import ResolvedOptions
 from agent_host.testing.gateway import MockGateway, Script

@@ -9,10 +9,9 @@ import sys
 from typing import Any
 
 from agent_host.cli.main import main
-from agent_host.host import compose
-from agent_host.host import compose as runtime
+from agent_host.host import parts
 
-_made = runtime.runtime_settings
+_made = parts.runtime_settings
 
 
 def _near(*arguments: Any, **named: Any) -> Any:
@@ -20,5 +19,5 @@ def _near(*arguments: Any, **named: Any) -> Any:
 
 
 if __name__ == "__main__":
-    setattr(compose, "runtime_settings", _near)  # noqa: B010  the one seam between configuration and runtime
+    setattr(parts, "runtime_settings", _near)  # noqa: B010  the one seam between configuration and runtime
     sys.exit(main(sys.argv[1:]))

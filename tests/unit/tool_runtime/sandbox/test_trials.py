@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.host.sandboxing import level_of, try_levels
+from agent_host.host.environment import level_of, try_levels
 from agent_host.version import __version__
 from config.load import load
 from state.keys import SANDBOX_LEVELS_FILE, SandboxLevels
@@ -107,7 +107,7 @@ NONE_HERE = ("ENOSYS", "EPERM", "EACCES")
 def test_what_the_kernel_answers_says_whether_there_is_no_sandbox(tmp_path: Path, call: str, name: str) -> None:
     """By a filter that answers so, in a process of its own."""
     code = "import sys; from tests.support.without_landlock import answer_to; answer_to(sys.argv[2], sys.argv[3])\n"
-    code += "from agent_host.host.sandboxing import level_of; from config.load import load\n"
+    code += "from agent_host.host.environment import level_of; from config.load import load\n"
     code += "found = level_of(load({}, workspace=None, environ={}), sys.argv[1])\n"
     code += "print(found.level, found.is_untried)"
     argv = [sys.executable, "-c", code, str(tmp_path), call, name]
