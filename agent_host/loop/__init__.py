@@ -60,9 +60,9 @@ class Replay(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A model turn on record. `calls` are its calls with policy's decision on each; None when the step was found open
-    after a crash, where what happened to each call decides first. `stop` is the gateway's word for its end, and
-    `detail` what it said of it besides; a crash loses that."""
+    """A recorded model turn. `calls` are its calls with policy's decision on each; None for a step that a crash left
+    open, because recovery decides about its calls first. `stop` is the gateway's stop reason and `detail` the gateway's
+    explanation of it; a crash loses both."""
 
     assistant: Message
     meaning: Meaning
@@ -72,17 +72,17 @@ class Step(NamedTuple):
 
 
 MODEL_OPTION, MAX_COST_OPTION = "model", "max_cost"
-"""The options of a task on record that name its model, and what it may cost."""
+"""Recorded options of a task: its model and its maximum cost."""
 MAX_COST: Final = "--max-cost, llm.max_cost"
 """The session's limit, as the message of an end by it names it."""
 LISTS_OPTION = "tool_lists"
-"""The option of a task on record that says which lists of tools from elsewhere it has: SHA-256 by source."""
+"""Recorded option of a task: SHA-256 of each remote tool list that it uses, by source."""
 _OF_ITS_CALLS = frozenset((MODEL_OPTION, MAX_COST_OPTION, LISTS_OPTION))
 
 
 class ArtifactPlaces(NamedTuple):
-    """Destinations of artifacts: `home` keeps them on this disk, and `queue` uploads them if the Workspace Service is
-    another place (`elsewhere`). The lock `one_large` is held while a large one is kept."""
+    """Destinations of artifacts: `home` stores them on this disk, and `queue` uploads them if the Workspace Service is
+    remote (`elsewhere`). The lock `one_large` admits one large artifact at a time."""
 
     home: ArtifactHome
     queue: UploadQueue
@@ -91,8 +91,8 @@ class ArtifactPlaces(NamedTuple):
 
 
 class CommandWatch:
-    """The looks around the commands of one session, at a workspace of this real path. `excluded` are folders of the
-    host itself, which are left out. `behind` is the look since which commands run in the background, None for none."""
+    """Watches what the commands of one session change in the workspace at this real path. `excluded` are folders of the
+    host itself. `behind` is the snapshot taken when background commands started, None if none runs."""
 
     def __init__(self, workspace: str, excluded: Collection[str] = ()) -> None:
         self._places = workspace, tuple(excluded)
@@ -110,11 +110,11 @@ class CommandWatch:
 
 @dataclass(slots=True, eq=False, repr=False)
 class LoopContext:
-    """The parts of one session; `conversation.renew_head` comes before its first use. `phase` is where the current task
-    stands; `at_once` is how many calls of one turn may run at the same time, by category; `questions` are those that
-    wait for an answer, `progress` counts turns that do nothing. `command_watch` looks at what commands change; None
-    where the settings have it off. `state` is the session's recoverable state; `step_id` is the step that is being
-    taken, or was last."""
+    """The parts of one session; `conversation.renew_head` comes before its first use. `phase` is the state of the
+    current task; `at_once` is the maximum number of concurrent calls of one turn, by category; `questions` are the
+    unanswered questions, `progress` counts turns without effect. `command_watch` detects what commands change; None if
+    the settings turn it off. `state` is the session's recoverable state; `step_id` is the current step, or the last
+    one."""
 
     journal: Journal
     judge: Judge
@@ -149,7 +149,7 @@ class LoopContext:
             self.conversation.renew_head(self.judge)
 
     def begin_task(self, task: Task) -> None:
-        """Have the options and the model of a task on record hold, which begins or goes on."""
+        """Apply the options and the model of a recorded task that starts or continues."""
         options = {name: value for name, value in task.options.items() if name not in _OF_ITS_CALLS}
         self.narrow_task(TaskOptions(**options))
         self.conversation.use_model(task.options.get(MODEL_OPTION), self.judge)
@@ -216,20 +216,20 @@ class Journal:
         self._reported_full = False
 
     def record(self, record: JournalRecord) -> None:
-        """Put something on record that must be there before the loop goes on. Raises CheckpointWriteFailed."""
+        """Write a record that must exist before the loop continues. Raises CheckpointWriteFailed."""
         _have_done(self.store.append, record)
 
     def try_record(self, record: JournalRecord) -> None:
-        """Put something on record, or leave all as it was. Raises CheckpointWriteFailed."""
+        """Write a record, or change nothing. Raises CheckpointWriteFailed."""
         _have_done(self.store.try_append, record)
 
     def write_ahead(self) -> None:
-        """Make what is recorded durable before an effect may follow. Raises CheckpointWriteFailed."""
+        """Sync all records before an effect may follow. Raises CheckpointWriteFailed."""
         _have_done(self.store.sync)
         self._report_storage_limit(None)
 
     def record_durably(self, record: JournalRecord, undo: JournalRecord) -> None:
-        """Put something on record, durable on return. Raises CheckpointWriteFailed, and then `undo` takes it back."""
+        """Write a record, durable on return. Raises CheckpointWriteFailed after `undo` has reverted it."""
         self.try_record(record)
         try:
             self.write_ahead()
@@ -238,8 +238,8 @@ class Journal:
             raise
 
     def checkpoint(self, step_id: str | None, record: JournalRecord, *, sync: bool = True) -> None:
-        """Put something on record that has already happened, durably unless more follows at once. A failure is
-        reported, and the next write carries what this one could not (AH 11)."""
+        """Record something that has already happened; `sync` is False if more records follow at once. A failure is
+        reported, and the next write includes this record (AH 11)."""
         try:
             self.store.append(record)
             if sync:
@@ -249,7 +249,7 @@ class Journal:
         self._report_storage_limit(step_id)
 
     def keep(self, data: bytes) -> str:
-        """Keep a large thing with the session; see `FileSession.keep`."""
+        """Store large data with the session; see `FileSession.keep`."""
         name = self.store.keep(data)
         self._report_storage_limit(None)
         return name
@@ -279,11 +279,10 @@ def _have_done(write: Callable[..., _T], *args: JournalRecord) -> _T:
         raise CheckpointWriteFailed(f"{error}; nothing was started") from error
 
 
-# What goes on record of a model's turn: everything but secrets (AH 8.7).
+# Everything of a model's turn is recorded except secrets (AH 8.7).
 #
-# The calls that run are the model's own, with every byte. What is kept of them, and what the model is shown of them
-# from then on, has placeholders; so a call whose arguments held a secret cannot be taken up again from the record. It
-# says so.
+# Calls run with the model's own arguments, byte for byte. Their records, and what the model reads of them later,
+# contain placeholders. So a call whose arguments contained a secret cannot be resumed from its record, which says so.
 
 NOT_KEPT = "its arguments held a secret, which is kept nowhere, so it cannot be resumed: make the call again"
 _HOLDS_PLACEHOLDER = (
@@ -293,12 +292,12 @@ _HOLDS_PLACEHOLDER = (
 
 
 def clean_message(scrubber: Scrubber, message: Message) -> Message:
-    """The message as it is kept, and goes back to the model. A block of the provider that holds a secret is left out:
-    blocks are signed, and one with a placeholder in it would be refused."""
+    """Redact a message for the record and for later requests. A provider block that contains a secret is omitted:
+    blocks are signed, and the provider would reject one with a placeholder."""
     content = scrubber.text(message.content)
     changed = content != message.content
     calls = tuple(_clean_call(scrubber, call) for call in message.tool_calls)
-    # A secret is found in arguments by where it stands in them, and not in a text that quotes them.
+    # Detection in arguments depends on the position of a value, so it misses a text that quotes them.
     of_others = calls != message.tool_calls
 
     def is_kept(block: Block) -> bool:
@@ -316,12 +315,12 @@ def clean_message(scrubber: Scrubber, message: Message) -> Message:
 
 
 def holds_secret(scrubber: Scrubber, call: ToolCall) -> bool:
-    """True if the call's arguments differ from what is kept of them."""
+    """True if the call's arguments contain a secret."""
     return scrubber.json(call.arguments_json) != call.arguments_json
 
 
 def placeholder_problem(call: ToolCall) -> str | None:
-    """Why a call that would put a placeholder in the place of a secret cannot be run; None for any other."""
+    """Return why a call that would write a placeholder in place of a secret cannot run; None for any other call."""
     if b"[redacted:" not in call.arguments_json:
         return None
     found = re.search(PLACEHOLDER, call.arguments_json.decode())

@@ -25,14 +25,14 @@ _MAX_NAMED = 20
 
 
 class CommandLog:
-    """See `CommandObserver`: what happens to background commands goes on record as it happens."""
+    """See `CommandObserver`: records the start and end of background commands."""
 
     def __init__(self, journal: Journal, emitter: Emitter) -> None:
         self._journal = journal
         self._emitter = emitter
 
     def started(self, request: ToolRequest, command_id: str) -> None:
-        """See CommandObserver. Nothing is synced: where the machine has lost the record, the command is gone too."""
+        """See CommandObserver. Nothing is synced: if the machine loses the record, it has lost the command too."""
         self._journal.checkpoint(request.step_id, CommandStarted(command_id, request.tool_call_id), sync=False)
 
     def ended(self, request: ToolRequest, end: CommandEnd) -> None:
@@ -65,9 +65,9 @@ def commands_to_report(state: Checkpoint) -> tuple[str, tuple[str, ...]] | None:
 
 
 async def take_up_commands(ctx: LoopContext) -> None:
-    """End what is left of background commands of a killed process, and put it on record for the model."""
+    """Terminate the background commands of a killed host process and record that for the model."""
     open_ones = {command_id: row for command_id, row in ctx.state.commands.items() if "ended" not in row}
-    # The calls that started them, as far as their processes are found by it.
+    # The calls that started them, with the fields by which their processes are found.
     requests = {
         command_id: ToolRequest(
             "RunCommand", {}, ctx.session_id, row["taskId"], row["stepId"], row["callId"], "Shell.Exec"
@@ -91,16 +91,16 @@ async def end_commands(ctx: LoopContext) -> None:
         ctx.emit(EventType.COMMAND_ENDED, None, reason="session_ended", processesEnded=left.ended, **still)
 
 
-# What a command changed in the workspace: looked at around its call, kept as first versions are, and put on record
-# with its result (decision 0039).
+# Changes that a command makes in the workspace: detected by comparing before and after its call, stored like first
+# versions, recorded with its result (decision 0039).
 
 CUT_OFF = "a command was cut off by the end of the process: what it changed was not looked at"
 _FAILED = "the workspace could not be looked at"
 
 
 class CommandChanges:
-    """Changes that a command made: the versions before it, by path, as `CallFinished.changed` has them, and what of the
-    workspace was not looked at. `runs_on`: it runs on in the background, and is looked at behind each step."""
+    """Changes that a command made: the previous versions by path, as in `CallFinished.changed`, and the unexamined part
+    of the workspace. `runs_on`: it continues in the background and is examined after each step."""
 
     def __init__(self, unseen: str | None = None) -> None:
         self.files: dict[str, str | None] = {}
@@ -121,8 +121,8 @@ def is_watched(ctx: LoopContext, spec: ToolSpec | None, facts: ActionFacts | Non
 async def watch_call(
     ctx: LoopContext, spec: ToolSpec | None, facts: ActionFacts | None = None
 ) -> AsyncIterator[CommandChanges]:
-    """Around the execution of a call: what it changed is in the result when the block is over, also where the block
-    ends with an error. Nothing for a call that is not watched. The looks run in another thread."""
+    """Context manager around the execution of a call: on exit, also by an error, the yielded value contains what the
+    call changed. Does nothing for an unwatched call. The comparison runs in another thread."""
     found = CommandChanges()
     if ctx.command_watch is None or not is_watched(ctx, spec, facts):
         yield found
@@ -144,8 +144,8 @@ async def watch_call(
 
 
 async def see_background_changes(ctx: LoopContext) -> bool:
-    """Put on record what commands in the background have changed since the look before, and look again where one still
-    runs; True if they changed something. Nothing where none has run since."""
+    """Record what background commands have changed since the last comparison, and start another if one still runs.
+    Returns True if they changed something."""
     commands = ctx.command_watch
     if commands is None or commands.behind is None:
         return False
@@ -153,7 +153,7 @@ async def see_background_changes(ctx: LoopContext) -> bool:
     commands.behind = None
     try:
         if any("ended" not in row for row in ctx.state.commands.values()):
-            commands.behind = await asyncio.to_thread(watch.begin)  # before the other ends: nothing lies between them
+            commands.behind = await asyncio.to_thread(watch.begin)  # begun before the other ends: no gap between them
     except OSError:
         found.unseen = _FAILED
     await _end(ctx, watch, window, found)

@@ -1,6 +1,6 @@
 """The tool calls of one step (AH 4.2, 7.3): approvals and execution at once, results in call order.
 
-Each call goes in a straight line: approval where policy asks for one, its turn on its path, a slot, start record,
+Each call takes the same steps in order: approval if policy asks for one, its turn on its path, a slot, start record,
 execution, result record.
 """
 
@@ -73,7 +73,7 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     outcomes = await asyncio.gather(*running, return_exceptions=True)
     faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     if faults:
-        raise min(faults, key=lambda fault: isinstance(fault, TaskCancelled))  # what failed beside a stop says more
+        raise min(faults, key=lambda fault: isinstance(fault, TaskCancelled))  # an error explains more than the stop
     return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
 
@@ -86,7 +86,7 @@ async def _run_one(ctx: LoopContext, prepared: PreparedCall, path_turn: PathTurn
         ctx.emit(EventType.TOOL_REQUESTED, ctx.step_id, **_request_payload(ctx, prepared, grant))
         if is_gated:
             prepared = await settle(ctx, prepared, path_turn, slot, granted=grant is not None)
-            if prepared.edited and not was_edited:  # what is requested is another call now
+            if prepared.edited and not was_edited:  # the edited call differs from the requested one
                 ctx.emit(EventType.TOOL_REQUESTED, ctx.step_id, **_request_payload(ctx, prepared, None))
         elif prepared.refusal is None:
             prepared = await wait_for_start(ctx, prepared, path_turn, slot)
@@ -117,7 +117,7 @@ async def _execute(ctx: LoopContext, prepared: PreparedCall, requested: float) -
         result = ctx.router.at_once(request)
         duration_ms = ctx.outside.ms_since(runs_since)
         if result is None:
-            ctx.emitter.flush()  # it may take long, and may be what the process dies in
+            ctx.emitter.flush()  # it may take long, and the process may die in it
             async with watch_call(ctx, prepared.spec, prepared.facts) as changed:
                 runs_since = ctx.outside.monotonic()
                 try:
@@ -148,7 +148,7 @@ def _download_target(prepared: PreparedCall) -> str | None:
 
 
 def _changes_of(prepared: PreparedCall, result: ToolResult) -> Sequence[str]:
-    """The files that the call is known to have changed. What a request did not save it did not see."""
+    """The files that the call is known to have changed."""
     if prepared.spec is None or result.status != "succeeded":
         return ()
     saved = _download_target(prepared)
@@ -177,10 +177,10 @@ def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name}
     if spec is not None:
         payload["capability"] = spec.capability if decision is None else decision.capability
-        # Before the cut: half a secret is found by nobody.
+        # Before the cut, because half a secret is not detected.
         payload["summary"] = ctx.scrubber.text(spec.summary(call.arguments))[:160]
     if call.problem is None:
-        # Of what is kept: a hash of a password could be tried out.
+        # Of the redacted text, because a password could be guessed from its hash.
         clean = ctx.scrubber.json(call.arguments_json)
         payload["argumentsSha256"] = sha256_hex(clean)
         if len(clean) <= SHOWN_BYTES:
@@ -189,7 +189,7 @@ def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None
             payload["argumentsHead"], payload["itemId"] = head_of(clean), call.call_id
     if decision is not None:
         payload["decision"], payload["rule"] = decision.decision, decision.rule
-        # Policy assesses only what it wants an approval for; the rest has the risk of its kind (SK 2).
+        # Policy assesses only calls that need approval; others have the default risk of their capability (SK 2).
         payload["riskLevel"] = decision.risk_level or DEFAULT_RISK.get(decision.capability, "high")
     if grant is not None:
         payload["grantedBy"] = grant
@@ -200,7 +200,7 @@ def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None
 
 # A call that needs an approval, from the question to its start on record (AH 10).
 #
-# The answer is on record before anything follows from it, so that a crash loses no answer and asks nothing twice.
+# The answer is recorded before anything follows from it, so a crash loses no answer and asks nothing twice.
 
 
 _NOT_STARTED = "not started: the task was cancelled first"
@@ -208,8 +208,8 @@ _NOT_APPROVED = "not started: the task was cancelled before anybody approved it"
 
 
 def granted_by(ctx: LoopContext, prepared: PreparedCall) -> str | None:
-    """The id of an earlier approval that covers the call too; None when there is none or none is needed. An answer to
-    this very call takes precedence over what was granted for others like it."""
+    """Return the id of an earlier approval that covers the call too; None if there is none or none is needed. An answer
+    to this very call takes precedence."""
     if not prepared.needs_approval or prepared.answer is not None or not ctx.state.grants:
         return None
     return covering(ctx.state.grants, action=_action(ctx, prepared), task_id=ctx.task.task_id)
@@ -220,15 +220,15 @@ def _action(ctx: LoopContext, prepared: PreparedCall) -> str:
     spec, facts, call = prepared.spec, prepared.facts, prepared.call
     if spec is None or facts is None:
         raise RuntimeError("only a call that policy has judged can be approved")
-    # What is written to a file may differ from call to call. What is uploaded leaves the machine: that may not.
+    # Text written to a file may differ from call to call. Uploaded text may not, because it leaves the machine.
     seen: frozenset[str | None] = spec.subjects | ({spec.content} if spec.changes_file else set())
     system, policy = ctx.judge.environment.os_family, ctx.judge.policy_identity
     return same_action(call.name, call.arguments, facts, policy, told_by_facts=seen, os=system)
 
 
 def cancel_before_start(ctx: LoopContext, prepared: PreparedCall, why: str = _NOT_STARTED) -> PreparedCall:
-    """Refuse the call since the task was cancelled before its start. Raises TaskCancelled where the task stays open for
-    a resume: then so does the call, which is taken up there as it stands on record."""
+    """Refuse the call because the task was cancelled before its start. Raises TaskCancelled if the task stays open for
+    a resume, which continues the call from its record."""
     if ctx.cancellation.resumable:
         raise TaskCancelled
     return prepared._replace(refusal=Refusal("failed", ErrorCode.TOOL_INTERRUPTED, why))
@@ -238,8 +238,8 @@ async def wait_for_start(
     ctx: LoopContext, prepared: PreparedCall, path_turn: PathTurn, slot: CallSlot, *, approved: bool = False
 ) -> PreparedCall:
     """Wait for the calls before it on its path, then for a slot; refused if the task was cancelled meanwhile. A call
-    that waited is judged again, and so is one that was `approved`: what it finds may be something else. Raises
-    CheckpointWriteFailed as `PathTurn.wait` does, TaskCancelled when it is left open for a resume."""
+    that waited is judged again, and so is one that was `approved`, because its file may have changed. Raises
+    CheckpointWriteFailed as `PathTurn.wait` does, TaskCancelled if it stays open for a resume."""
     waited = await path_turn.wait()
     try:
         waited = await slot.take(ctx.cancellation) or waited
@@ -251,10 +251,9 @@ async def wait_for_start(
 async def settle(
     ctx: LoopContext, prepared: PreparedCall, path_turn: PathTurn, slot: CallSlot, *, granted: bool
 ) -> PreparedCall:
-    """Have a gated call started, with that on record and synced, or refused. Policy has the last word, after the wait.
-    `path_turn` is its place on its path, `slot` what it needs to run; `granted`: it need not be asked for. Raises
-    CheckpointWriteFailed when it is approved and that or its start cannot be recorded, TaskCancelled when it is left
-    open for a resume."""
+    """Get a gated call approved, recorded and synced, or refused. Policy judges it again after the wait. `path_turn` is
+    its turn on its path, `slot` its slot; `granted`: an earlier approval covers it. Raises CheckpointWriteFailed if its
+    approval or start cannot be recorded, TaskCancelled if it stays open for a resume."""
     if not granted:
         prepared = await _ask(ctx, prepared)
         if prepared.refusal is not None:
@@ -282,7 +281,7 @@ async def _ask(ctx: LoopContext, prepared: PreparedCall) -> PreparedCall:
     request = await _request(ctx, prepared)
     asked = ctx.outside.monotonic()
     ctx.emit(EventType.APPROVAL_REQUESTED, ctx.step_id, toolCallId=prepared.call.call_id, **request.to_payload())
-    ctx.emitter.flush()  # the wait may be long, and the run log is to show what it is for
+    ctx.emitter.flush()  # the wait may be long, and the run log must show its reason
     try:
         answer = await ctx.cancellation.interruptible(ctx.questions.ask(ctx.gate, request, _action(ctx, prepared)))
     except TaskCancelled:
@@ -302,15 +301,15 @@ def _denial(prepared: PreparedCall, answer: ApprovalAnswer) -> Refusal:
     if answer.is_denial:
         return Refusal("denied", ErrorCode.APPROVAL_DENIED, reason)
     if prepared.decision is not None and isinstance(facts, NamedToolFacts) and facts.identity is not None:
-        reason = f"{reason}: {prepared.decision.reason}"  # it names what a bundle can list
+        reason = f"{reason}: {prepared.decision.reason}"  # a name that a bundle can list
     return Refusal("denied", ErrorCode.APPROVAL_REQUIRED, reason, prepared.approve)
 
 
 async def _record_answer(
     ctx: LoopContext, prepared: PreparedCall, request: ApprovalRequest, answer: ApprovalAnswer
 ) -> None:
-    """Nothing is synced here: the start of an approved call is, and carries what stands before it; a denial that is
-    lost with the machine had no effect yet."""
+    """Nothing is synced here: the start of an approved call is synced together with this record, and a denial lost with
+    the machine had no effect yet."""
     kept = answer._replace(reason=ctx.scrubber.text(answer.reason))
     call_id, approval_id = prepared.call.call_id, request.approval_id
     if not answer.approved:
@@ -321,7 +320,7 @@ async def _record_answer(
     if answer.scope != "once" and prepared.facts is not None:
         # First: a crash between the two leaves a call that its own grant covers, and not an approval without its grant.
         if answer.arguments is not None and prepared.decision is not None:
-            request = await _request(ctx, prepared)  # what was granted is what it was changed to
+            request = await _request(ctx, prepared)  # the grant is for the edited call
         action = _action(ctx, prepared)
         grant = ApprovalGranted(
             answer.scope,
@@ -365,7 +364,7 @@ _ASKED: dict[str | None, str] = {SANDBOX_GRANT: "more than its sandbox gives"}
 def _replay(ctx: LoopContext, prepared: PreparedCall) -> dict[str, Any]:
     """The fields by which a resume can approve the call (SK 4.1, 4.2); without its JSON if that is long."""
     call = prepared.call
-    if holds_secret(ctx.scrubber, call):  # what is on record is not the call, so it cannot be run from there
+    if holds_secret(ctx.scrubber, call):  # the record differs from the call, so it cannot be resumed from there
         return {"approve": prepared.approve}
     replay = replay_of(call.name, call.arguments, session_id=ctx.session_id, approve=prepared.approve)
     if len(call.arguments_json) > 16 * 1024:
@@ -406,11 +405,11 @@ async def _request(ctx: LoopContext, prepared: PreparedCall) -> ApprovalRequest:
     )
 
 
-# Admission of calls: after the calls before it on its path, and with a slot of its category (AH 4.2).
+# Admission of a call: after earlier calls on its path, and with a slot of its category (AH 4.2).
 #
-# Calls of one turn on one path run one after the other, in call order. Of each category so many run at once; the others
-# wait in call order. A call takes its slot last, when it is approved and its turn on its path has come: one that holds
-# a slot waits for no other call, so no wait is circular, and a question to a person keeps no other call from running.
+# Calls of one turn on one path run one after the other, in call order. The number of concurrent calls is limited by
+# category; the others wait in call order. A call acquires its slot last, after its approval and its turn on its path: a
+# call with a slot waits for no other call, so there is no deadlock, and a question to a person blocks no other call.
 
 
 class CallDone(asyncio.Event):
@@ -445,10 +444,10 @@ class PathTurn:
         self._done.set()
 
     async def move(self, paths: Sequence[str]) -> None:
-        """Go over to `paths`, to which a person has moved the call, behind all calls of the turn that are there. In
-        call order would be too late for those behind it: they may have run while the person was thinking. At the end
-        nothing runs beside it, and what it finds is what its record says. Nothing can wait in a circle: the places that
-        were taken at first wait for earlier calls only, and one that is moved into lets its first turn go."""
+        """Move to `paths`, which a person chose for the call, after all calls of the turn on them. Call order would be
+        too late for later calls: they may have run while the person was thinking. At the end nothing runs concurrently
+        on the path, so the call finds what its record says. This cannot deadlock: initial turns wait for earlier calls
+        only, and a moved call releases its first turn."""
         if tuple(paths) == self._paths:
             return
         before, done = self._before, self._done
@@ -508,7 +507,7 @@ class CallSlot:
         try:
             await cancellation.interruptible(_until(turn))
         except (asyncio.CancelledError, TaskCancelled):
-            if not turn.cancel() and not turn.cancelled():  # it had come, and nobody is there to use it
+            if not turn.cancel() and not turn.cancelled():  # it was assigned, and is unused now
                 line.hand_on()
             raise
         self._taken = True
@@ -550,4 +549,4 @@ def emit_answer(
         **({} if answer.answered_by is None else {"answeredBy": answer.answered_by}),
         **extra,
     )
-    ctx.emitter.flush()  # the call that follows may be what the process dies in
+    ctx.emitter.flush()  # the process may die in the call that follows

@@ -43,12 +43,12 @@ DROP_OLDEST: Final = Compaction("drop_oldest")
 class Conversation:
     """The thread of one session and the model that reads it.
 
-    `make_head` encodes the head of a request: model, the most tokens of the answer, system prompt, and the tools that
-    the judge may allow a call of. `count` estimates the tokens of a text, and `models` knows what each model takes and
-    costs. `max_cost` is what the session may cost, in the currency of the prices, 0 where that is not limited.
-    `for_model` gives thread and head as another model reads them, as on record, or with so many messages left out from
-    now on; `default_model` is that of tasks that name none. `fallbacks` are models to ask when one is overloaded.
-    `takes_images`: models read pictures. `compaction` says how room is made in a request that is too long."""
+    `make_head` encodes the head of a request: model, maximum tokens of the answer, system prompt, and the tools that
+    the judge may allow. `count` estimates the tokens of a text, and `models` has limits and prices of each model.
+    `max_cost` limits the cost of the session, in the currency of the prices; 0 is no limit. `for_model` returns thread
+    and head for another model, from the record, or with this many messages omitted from now on; tasks that name no
+    model use `default_model`. `fallbacks` are models to ask if one is overloaded. `takes_images`: models read pictures.
+    `compaction` is how a request that is too long is shortened."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class Conversation:
         return self.models.of(self.model)
 
     def output_limit(self, judge: Judge) -> int:
-        """The most tokens that the model may answer with: as the bundle says, as the model can, and no more than a
-        share of its window, which the conversation needs."""
+        """The maximum tokens of an answer: the bundle's limit, the model's limit, and a share of its window, because
+        the conversation needs the rest."""
         allowed, limits = judge.llm_policy.max_output_tokens, self.facts.limits
         can, window = limits.max_output_tokens, limits.context_tokens
         most = allowed if can is None else min(allowed, can)
@@ -148,14 +148,14 @@ class Conversation:
         self._dropped = self.thread.dropped
 
     def settle_window(self) -> None:
-        """Behind a cut, have a model that verifies its thinking read what is left as text."""
+        """After a cut, render the remaining thread as text for a model that verifies its thinking."""
         if self.thread.dropped != self._dropped:
             self._dropped = self.thread.dropped
             if self.facts.limits.thinking_bound:
                 self.renew_thread(self.thread.dropped)
 
     def keep_images(self, images: Sequence[Image]) -> str | None:
-        """Count the pictures of a result that goes on record. Returns why they cannot be kept, None where they are."""
+        """Count the pictures of a result to be recorded. Returns why they cannot be kept, None if they are."""
         if not images:
             return None
         if not self.takes_images or self.facts.limits.images is False:
@@ -188,7 +188,7 @@ class Conversation:
 
 
 def cost_fields(models: KnownModels, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> dict[str, Any]:
-    """{cost, costCurrency} of `usage`, which is `by_model`; empty where that is not known."""
+    """{cost, costCurrency} of `usage`, which is split `by_model`; empty if a price is unknown."""
     cost = models.cost(usage, by_model)
     return {} if cost is None else cost.to_wire()
 
@@ -203,7 +203,7 @@ def refuse_unpriced(models: KnownModels, model: str) -> None:
 
 
 def refuse_uncounted(models: KnownModels, owner: Checkpoint | Task) -> None:
-    """Raises UsageError for a session or a task of which it is not known what it has cost so far."""
+    """Raises UsageError if the past cost of the session or task is unknown."""
     why = models.unpriced(owner.usage, owner.usage_by_model)
     if why is not None:
         raise UsageError(f"--max-cost (llm.max_cost): what was spent so far is not known: {why}")

@@ -1,7 +1,7 @@
-"""A question of an MCP server to the person, in the middle of a call (TR 9): put as approvals are, by the same gate.
+"""Elicitation: an MCP server asks the person during a call (TR 9), through the gate that approvals use.
 
-What is answered goes to another program, so it holds no secret, and it is not on record: a call that a crash cuts off
-is not sent again with it. Where nobody is there the server is told that nobody answers.
+The answer goes to another program, so it must contain no secret, and it is not recorded: a call interrupted by a crash
+is not sent again with it. If no person is present, the server gets a refusal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _OVER = "the call was over before anybody answered"
 
 
 async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked) -> PersonAnswer:
-    """The person's answer to what a server asks while `request` runs. Never raises but for being cancelled."""
+    """Return the person's answer to a question that a server asks while `request` runs. Raises nothing but
+    cancellation."""
     try:
         form = form_of(asked.source, asked.message, asked.schema, asked.url, ctx.scrubber.text)
     except UnusableForm as error:

@@ -1,5 +1,5 @@
-"""Each call of a turn before anything is done about it (AH 4.2, phase 1): its facts, policy's decision, its effect on a
-file, the id of its approval where it needs one. A call that waited is judged again by the same functions."""
+"""Preparation of each call of a turn (AH 4.2, phase 1): its facts, policy's decision, its effect on a file, and the id
+of its approval if it needs one. The same functions judge a call again after a wait."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 
 Held = tuple[str | None, bytes | str | None]
-"""SHA-256 and content of what a path will hold: both None for no file, UNAVAILABLE for what cannot be said."""
+"""SHA-256 and content that a path will have: both None for no file, UNAVAILABLE if unknown."""
 
-# Larger files are written all the same; a crash in the middle is then answered with "unknown", and the patch says that
-# the first version was not kept.
+# Larger files are written too; after a crash in the middle the outcome is "unknown", and the patch says that the first
+# version was not kept.
 _MAX_BASELINE_BYTES = 16 * 1024 * 1024
 
 
 def prepare_calls(
     ctx: LoopContext, calls: Sequence[ToolCall], on_record: Mapping[str, OpenCall] | None = None
 ) -> tuple[PreparedCall, ...]:
-    """Facts, policy and effects for each call in order (AH 4.2, phase 1), with the ids of their approvals (AH 10.1).
-    `on_record` maps the ids of calls that a crash left open to what is on record of them."""
+    """Determine facts, decision and effect of each call in order (AH 4.2, phase 1), and the ids of their approvals (AH
+    10.1). `on_record` maps the ids of calls that a crash left open to their records."""
     will_hold: dict[str, Held] = {}
     prepared_calls: list[PreparedCall] = []
     for call in calls:
@@ -59,7 +59,7 @@ def prepare_calls(
 
 
 def judge(ctx: LoopContext, call: ToolCall) -> PreparedCall:
-    """Find facts and policy's decision on the call; what can never run is refused here."""
+    """Gather the call's facts and get policy's decision; calls that can never run are refused here."""
     from agent_host.judging.decisions import decide  # with the first call comes all that judges one
 
     prepared = decide(ctx.judge, call)
@@ -68,7 +68,7 @@ def judge(ctx: LoopContext, call: ToolCall) -> PreparedCall:
         return prepared
     problem = call.problem or placeholder_problem(call)
     if problem is None and decision is None and refusal is not None and refusal.withheld is None:
-        # The tool's schema says more of arguments that name nothing to act on.
+        # The tool's schema explains arguments that name nothing to act on.
         problem = ctx.router.argument_problem(call.name, call.arguments)
     if problem is not None:
         return PreparedCall(call, spec, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, problem))
@@ -78,7 +78,7 @@ def judge(ctx: LoopContext, call: ToolCall) -> PreparedCall:
 
 
 def judge_again(ctx: LoopContext, prepared: PreparedCall) -> PreparedCall:
-    """After a wait policy has the last word, and the effect names what the call will really find."""
+    """Judge a call again after a wait, and update its effect to the file's present content."""
     again = judge(ctx, prepared.call)._replace(
         renewed=True, approval_id=prepared.approval_id, answer=prepared.answer, edited=prepared.edited
     )
@@ -96,8 +96,8 @@ def edit(ctx: LoopContext, prepared: PreparedCall, arguments: Mapping[str, Any])
 
 
 def ask_after_all(prepared: PreparedCall) -> PreparedCall:
-    """Lift the refusal of a call that was denied for the want of somebody to ask, where a person has approved it since.
-    A task that asks nobody may have its denied calls approved afterwards like any other."""
+    """Lift the refusal of a call that was denied because no approver was present, if a person has approved it since.
+    This applies to tasks without approvals too."""
     decision, answer = prepared.decision, prepared.answer
     if answer is None or not answer.approved or decision is None or not decision.unasked:
         return prepared
@@ -105,15 +105,15 @@ def ask_after_all(prepared: PreparedCall) -> PreparedCall:
 
 
 def bound_to(ctx: LoopContext, prepared: PreparedCall) -> str | None:
-    """Return the identity that an approval of the call holds for; None for a call without facts."""
+    """Return the identity that an approval of the call is bound to; None for a call without facts."""
     if prepared.facts is None:
         return None
     return exact_call(prepared.call.name, prepared.call.arguments, prepared.facts, ctx.judge.policy_identity)
 
 
 def _restore_approval(ctx: LoopContext, prepared: PreparedCall, left: OpenCall) -> PreparedCall:
-    """Give the call what a crash left of its approval. One that was given for another directory or under another policy
-    is none for this call: it is asked for again, under an id of its own."""
+    """Restore the call's approval after a crash. An approval for another directory or under another policy does not
+    apply: the question is repeated under a new id."""
     approval_id = left.approval_id or (ctx.outside.new_id("appr") if left.gated else None)
     answer = left.answer
     if answer is not None and answer.approved and answer.bound_to not in (None, bound_to(ctx, prepared)):
@@ -138,8 +138,8 @@ def first_versions(calls: Sequence[PreparedCall]) -> FirstVersions:
 
 
 def record_start(ctx: LoopContext, prepared: PreparedCall) -> None:
-    """Put on record that the call starts, before it does: a missing record is how a resume knows that it did not. That
-    of a call with an approval proves it even after the machine went down, and is synced. A call without side effects
+    """Record the start of the call before it starts: without a record, a resume concludes that the call did not start.
+    The record of an approved call is synced, so that this holds after a power failure too. A call without side effects
     needs no record. Raises CheckpointWriteFailed."""
     if not prepared.side_effects and prepared.approval_id is None:
         return
@@ -153,7 +153,7 @@ def record_start(ctx: LoopContext, prepared: PreparedCall) -> None:
 
 
 def _add_effect(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, Held]) -> PreparedCall:
-    """Add what the call is about to do to its file, where it changes one; the file's first version is kept."""
+    """Add the call's effect on its file, if it changes one, and store the file's first version."""
     if prepared.spec is None:
         return prepared
 
@@ -173,13 +173,13 @@ def request_for(ctx: LoopContext, prepared: PreparedCall, names: Sequence[PathFa
         raise RuntimeError("only a call of a known tool is executed")
     needed = (spec.capability, *(need.capability for need in spec.needs(call.arguments)))
     scopes = {name: _constraints(ctx, name) for name in needed}
-    if spec.changes_file and isinstance(facts, PathFacts):  # it may be told what the file holds if that may be read
+    if spec.changes_file and isinstance(facts, PathFacts):  # an error may quote the file only if policy lets it be read
         is_granted = all(bundle.capability(CapabilityName.FILE_READ) is not None for bundle in ctx.judge.bundles)
         if is_granted and ctx.judge.may_read(facts):
             scopes[CapabilityName.FILE_READ] = _constraints(ctx, CapabilityName.FILE_READ)
     arguments = dict(spec.complete(call.arguments, ctx.judge.environment.workspace))
     taken = {one.requested: one.absolute for one in (names_taken(ctx, facts) if names is None else names)}
-    # Relative to the workspace, where this machine runs the call; its tools take absolute ones.
+    # Relative to the workspace if this machine runs the call; its tools take absolute paths.
     is_place = not spec.elsewhere and not isinstance(facts, OutputFacts)
     for argument in spec.paths & arguments.keys() if is_place else frozenset():
         path = arguments[argument]
@@ -202,7 +202,7 @@ def request_for(ctx: LoopContext, prepared: PreparedCall, names: Sequence[PathFa
 
 
 def names_taken(ctx: LoopContext, facts: ActionFacts | None) -> Iterator[PathFacts]:
-    """The paths of a call that mean others than they say: as a name was shown, or that look like them."""
+    """The call's paths whose spelling differs from the real name, as displayed or by look-alike characters."""
     also = facts.also if isinstance(facts, PathFacts | UrlFacts) else ()
     for one in (facts, *(other for _, other in also)):
         if isinstance(one, PathFacts) and one.absolute != os.path.normpath(
@@ -230,9 +230,8 @@ def _constraints(ctx: LoopContext, capability_name: str) -> ToolConstraints:
 
 
 class Versions(NamedTuple):
-    """Versions that are kept of the files that calls change. `keep` stores a version of a file and returns its name.
-    `known` are the paths whose first version the task has on record. `all`: each version that a call writes over is
-    kept, and not only the first one."""
+    """Stored versions of the files that calls change. `keep` stores a version of a file and returns its name. `known`
+    are the paths whose first version is recorded. `all`: every overwritten version is stored, not only the first."""
 
     keep: Callable[[PathFacts, bytes], str]
     known: Mapping[str, str | None]
@@ -246,9 +245,9 @@ def capture_intent(
     versions: Versions,
     will_hold: dict[str, Held],
 ) -> FileEffect:
-    """Return the effect that a call will have on its one file; NO_EFFECT for any other call. What a request will save
-    is not known before. `will_hold` is what earlier calls of the same turn will leave at a path, with its SHA-256,
-    updated here."""
+    """Return the effect of a call on its one file; NO_EFFECT for any other call, and for a request, whose response is
+    unknown. `will_hold` is what earlier calls of the turn will leave at a path, with its SHA-256; it is updated
+    here."""
     facts = file_to_write(spec, facts)
     if facts is None:
         return NO_EFFECT
@@ -256,7 +255,7 @@ def capture_intent(
     goes = spec.effect in ("delete", "move")
     changes_mode = goes or (spec.effect == "replace" and isinstance(arguments.get("mode"), str))
     mode = mode_at(facts.real_path) if changes_mode else None
-    if spec.effect != "replace" and mode == PLAIN_FILE:  # what is gone is taken for one
+    if spec.effect != "replace" and mode == PLAIN_FILE:  # a missing file counts as one
         mode = None
     before, data, kept = _found(facts, versions, will_hold, baselines, mode)
     content = _content_after(spec, arguments, data)
@@ -274,10 +273,10 @@ def capture_intent(
 
 
 def file_to_write(spec: ToolSpec, facts: ActionFacts | None) -> PathFacts | None:
-    """The file that a call changes, or saves what it gets to; None where it has none."""
+    """The file that a call changes or saves its response to; None if it has none."""
     if isinstance(facts, UrlFacts):
         return next((other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE), None)
-    # What is in a directory goes one by one: no file of it shows whether all of it did.
+    # A directory's files are deleted one by one, so none shows whether the deletion finished.
     return facts if spec.changes_file and isinstance(facts, PathFacts) and not facts.tree else None
 
 
@@ -288,8 +287,8 @@ def _found(
     baselines: dict[str, str | None],
     mode: str | None = None,
 ) -> tuple[str | None, bytes | str | None, str | None]:
-    """Return what a call finds at a path: its hash, its content, and the name under which it is kept, None if there is
-    nothing to keep. A first version goes into `baselines`, with the mode that is to be on record."""
+    """Return hash and content of the file at a path, and the name of its stored version, None if none is stored. A
+    first version is added to `baselines`, with its mode."""
     path = facts.real_path
     if path in will_hold:
         before, data = will_hold[path]
@@ -311,7 +310,7 @@ def _found(
 
 
 def _content_after(spec: ToolSpec, arguments: Mapping[str, Any], before: bytes | str | None) -> bytes | str | None:
-    """Return the content that the call leaves: None for no file, UNAVAILABLE if it cannot be said."""
+    """Return the content that the call leaves: None for no file, UNAVAILABLE if unknown."""
     if spec.effect in ("delete", "move"):
         return None
     if spec.after is None or (spec.effect == "edit" and not isinstance(before, bytes)):
@@ -334,7 +333,7 @@ def hash_on_disk(path: str, clean: Callable[[bytes], bytes] = bytes) -> str | No
 
 
 def mode_at(path: str) -> str | None:
-    """The mode of the file or the link at `path`; None where there is none to be seen."""
+    """The mode of the file or link at `path`; None if there is none or it is not readable."""
     try:
         return git_mode(os.lstat(path).st_mode)
     except OSError:
@@ -342,7 +341,7 @@ def mode_at(path: str) -> str | None:
 
 
 def _content(facts: PathFacts) -> bytes | str | None:
-    """The content of a file or a link; None where there is none, UNAVAILABLE for all else and what is too large."""
+    """The content of a file or link; None if there is none, UNAVAILABLE for anything else and for large files."""
     if facts.kind == "missing":
         return None
     if facts.kind == "link":

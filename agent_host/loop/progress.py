@@ -1,4 +1,4 @@
-"""Progress told from noise: turns that do nothing, and calls that are repeated without any effect. And cancellation.
+"""Detection of turns without progress: empty turns, and calls repeated without effect. Cancellation.
 
 A small model, or a server whose template is wrong, answers with nothing, or writes a call as text. Neither says that
 the task is done. The model is told once, and a second such turn in a row ends the task, resumable. The same holds of a
@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 
 class _Noise(NamedTuple):
-    """A kind of turn that does nothing for the task: the host's note behind it, and the code and the message of the end
-    of a task that has `most` of them in a row."""
+    """A kind of turn without progress: the host's note after it, and the error code and message that end a task after
+    `most` of them in a row."""
 
     note: str
     most: int
@@ -84,14 +84,14 @@ _ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "tool_input", "
 
 
 class FinalAnswer(NamedTuple):
-    """A final answer: its JSON, or what is wrong with it."""
+    """A final answer: its JSON, or the problem with it."""
 
     value: Any = None
     problem: str | None = None
 
 
 def instruction_on(schema: str) -> str:
-    """Tell the model the form of its final answer."""
+    """The note that describes the form of the final answer."""
     return (
         "\nThe user's program reads your final answer. It has to be one JSON value that fits this JSON Schema, and "
         f"nothing else, without a fence:\n{schema}\n"
@@ -99,8 +99,8 @@ def instruction_on(schema: str) -> str:
 
 
 class AnswerForm:
-    """The form of a final answer: JSON that `judge` takes, which returns what is wrong with a value. `schema` is the
-    JSON Schema, as JSON text."""
+    """The form of a final answer: JSON that `judge` accepts; it returns the problem with a value. `schema` is the JSON
+    Schema, as JSON text."""
 
     def __init__(self, schema: str, judge: Callable[[Any], str | None]) -> None:
         self.schema = schema
@@ -118,7 +118,7 @@ class AnswerForm:
         return FinalAnswer(value) if problem is None else FinalAnswer(problem=problem)
 
     def note(self, text: str) -> str:
-        """Tell the model that its answer does not fit, and why."""
+        """The note that says why an answer does not fit."""
         return f"{NOISE['bad_answer'].note[:-1]} What is wrong with it: {self.read(text).problem}]"
 
 
@@ -164,10 +164,10 @@ def _fits(name: str, arguments: Any, tools: Registry, router: ToolRouter) -> boo
 
 
 class Progress:
-    """Counts of one run of a task. A call that is made `repeat_note` times in a row with the same arguments and the
-    same result gets a note, and `repeat_limit` times end the task (`[loop]` of the settings); 0: never. A model that
-    makes many at once has not read the note yet, and so the task goes on. `form` is that of the final answer, None for
-    any text."""
+    """Counts of one run of a task. A call made `repeat_note` times in a row with the same arguments and the same result
+    gets a note, and `repeat_limit` times end the task (`[loop]` of the settings); 0: never. A model that makes many
+    calls at once has not read the note, so its task continues. `form` is the form of the final answer, None for any
+    text."""
 
     def __init__(self, repeat_note: int, repeat_limit: int, form: AnswerForm | None = None) -> None:
         self.form = form
@@ -178,13 +178,13 @@ class Progress:
         self._told_in: str | None = None  # the step whose results have the note
 
     def begin(self) -> None:
-        """Count from zero: a process begins a task, or goes on with it."""
+        """Reset the counts: a process starts or resumes a task."""
         self._noise = 0
         self.forget_calls()
 
     def meaning_without_calls(self, meaning: Meaning, text: str, tools: Registry, router: ToolRouter) -> Meaning:
-        """The meaning of a turn that has no calls, where its dialect says `meaning`: a model that says nothing, or that
-        writes its call as text, is not done. A small model repeats what it reads as its own empty answer."""
+        """The meaning of a turn without calls, given its dialect's `meaning`: an empty answer, or a call written as
+        text, does not complete the task. A small model may repeat the marker that it reads for its own empty answer."""
         if meaning == "complete":
             if text.strip() in ("", NOTHING_SAID):
                 return "empty"
@@ -195,7 +195,7 @@ class Progress:
         return meaning
 
     def end_of_noise(self, meaning: Meaning, text: str) -> TaskEnd | None:
-        """Count a turn with this text; returns how it ends the task, None if the task goes on."""
+        """Count a turn with this text; returns the end of the task, None if the task continues."""
         noise = NOISE.get(meaning)
         self._noise = 0 if noise is None else self._noise + 1
         if noise is None or self._noise < noise.most:
@@ -206,7 +206,7 @@ class Progress:
         return TaskEnd("failed", noise.code, f"{message}; resume to have it try again", resumable=True)
 
     def forget_calls(self) -> None:
-        """Begin a new row of calls, since something changed meanwhile."""
+        """Start a new row of calls, because something has changed."""
         self._in_a_row, self._last, self._told_in = 0, None, None
 
     def note_of_call(self, step_id: str, call: ToolCall, text: str, tools: Registry) -> str:
@@ -222,7 +222,7 @@ class Progress:
         return _repeat_note(call.name, self._in_a_row, tools)
 
     def end_of_circle(self, step_id: str) -> TaskEnd | None:
-        """The end of a task that repeats a call although its model has read the note; None if the task goes on."""
+        """The end of a task that repeats a call although its model has read the note; None if the task continues."""
         has_read = self._told_in not in (None, step_id) or not self._note_at
         if self._last is None or not self._limit or self._in_a_row < self._limit or not has_read:
             return None
@@ -232,7 +232,7 @@ class Progress:
 
 
 def is_wait(state: Checkpoint, call: ToolCall, duration_ms: int | None) -> bool:
-    """True if the call took over 5 s, or looked at what a running command prints."""
+    """True if the call took over 5 s, or read the output of a running command."""
     if (duration_ms or 0) > 5_000:
         return True
     command_id = call.arguments.get("id")
@@ -258,13 +258,13 @@ class TaskCancelled(Exception):
 
 
 class ToolStopped(Exception):
-    """A running tool was ended by force; what it had done by then is not known."""
+    """A running tool was killed; its effects so far are unknown."""
 
 
 class Cancellation:
     """One request to stop. `resumable`: the task stays open in the checkpoint, as after a signal, so that a resume
-    goes on with it; a client's CancelTask ends it for good. `time_limit` says in words that the run's time was over,
-    None where that is not the reason."""
+    continues it; a client's CancelTask ends it for good. `time_limit` is the message of an end by the run's time limit,
+    None for other reasons."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -292,8 +292,8 @@ class Cancellation:
             self._timer = asyncio.get_running_loop().call_later(grace_s, self._end_tools)
 
     def abandon(self) -> None:
-        """After `force`, for tools that take too long to end: they are killed without further grace, and nobody waits
-        for that. What they had done is on record as not known."""
+        """After `force`, kill tools that take too long to end, without further grace and without waiting. Their effects
+        are recorded as unknown."""
         for task, waiting in list(self._tools.items()):
             self._cut_short.add(task)
             task.cancel()
@@ -333,7 +333,7 @@ class Cancellation:
         try:
             return await work
         except asyncio.CancelledError:
-            # Ours to translate only when nobody cancelled the whole task as well.
+            # Translate only if the whole task was not cancelled as well.
             if task in self._cut_short:
                 self._cut_short.discard(task)
                 if task.uncancel() == 0:
@@ -372,12 +372,12 @@ async def _take_back(task: asyncio.Task[Any]) -> None:
     """Undo the cancellation of the task that runs, of which its work has made nothing, or which is still to come."""
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
-    if task.uncancel() > 0:  # somebody else has cancelled it, too
+    if task.uncancel() > 0:  # it was cancelled from elsewhere too
         raise asyncio.CancelledError
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel `task` and wait for its end; each further cancellation of the one who waits goes on to it."""
+    """Cancel `task` and wait for its end; forward each further cancellation of the waiting task to it."""
     task.cancel()
     while not task.done():
         try:

@@ -1,7 +1,9 @@
-"""The calls of a step that a crash left open: reuse what is on record, report what was cut, run what never began.
+"""The calls of a step that a crash left open: reuse recorded results, report interrupted calls, run calls that never
+started.
 
-What was approved is not asked again, and what was denied is not run; a question that was open is put again as it was.
-A call that went to another place is asked about there, and is sent again only where policy calls its tool repeatable.
+An approved call is not asked about again, and a denied call does not run; an open question is repeated unchanged. The
+outcome of a remote call is requested from the remote side, and the call is sent again only if policy declares its tool
+repeatable.
 """
 
 from __future__ import annotations
@@ -71,20 +73,20 @@ async def recover_calls(ctx: LoopContext) -> tuple[PreparedCall, ...]:
 
 
 def _on_record(ctx: LoopContext, call: OpenCall) -> PreparedCall:
-    """The call as it was run: policy is not asked about it again."""
+    """The call as it ran, without another decision of policy."""
     edited = call.edited_arguments is not None
     return PreparedCall(call_on_record(call), ctx.judge.tools.get(call.tool_name), edited=edited)
 
 
 async def _end_leftovers(ctx: LoopContext, call: OpenCall) -> Leftovers:
-    """End the processes that the call has left: they could take effect after the model has looked."""
+    """Terminate the processes that the call has left, because they could take effect after the model has looked."""
     prepared = _on_record(ctx, call)
     return Leftovers() if prepared.spec is None else await ctx.router.end_leftovers(request_for(ctx, prepared))
 
 
 async def _settle_recorded(ctx: LoopContext, calls: Sequence[OpenCall]) -> None:
-    """Let go of what calls kept whose results were recorded before the crash. A file that a call has written is left
-    alone; one whose call was given up, and the process died in its middle, is put back."""
+    """Release what calls retained whose results were recorded before the crash. A written file is left alone; the file
+    of an abandoned call that died in the middle is restored."""
     for call in calls:
         prepared = _on_record(ctx, call)
         spec = prepared.spec
@@ -99,7 +101,7 @@ async def _settle_recorded(ctx: LoopContext, calls: Sequence[OpenCall]) -> None:
 
 
 async def _ask(ctx: LoopContext, call: OpenCall) -> Message | None:
-    """The result of a call that went to another place, if that place knows it: it is on record then."""
+    """Record and return the result of a remote call, if the remote side knows it."""
     prepared = _on_record(ctx, call)
     if prepared.spec is None:
         return None
@@ -111,7 +113,7 @@ async def _ask(ctx: LoopContext, call: OpenCall) -> Message | None:
 
 
 def _may_be_repeated(ctx: LoopContext, call: OpenCall) -> bool:
-    """True if policy has said that a call of the tool may be sent again where nobody knows what became of it."""
+    """True if policy lets a call of the tool be sent again when its outcome is unknown."""
     spec = ctx.judge.tools.get(call.tool_name)
     if spec is None or spec.subject.kind != "name":
         return False
@@ -121,7 +123,7 @@ def _may_be_repeated(ctx: LoopContext, call: OpenCall) -> bool:
 async def _report(ctx: LoopContext, call: OpenCall, outcome: CallOutcome, left: Leftovers) -> None:
     prepared = _on_record(ctx, call)
     if outcome is CallOutcome.DONE or left.file == "done":
-        # What it left is what the model asked for, so no later call is to take it for a change by somebody else.
+        # The file is as the model wanted it, so no later call may take it for a change by somebody else.
         done = ToolResult(call.tool_name, ctx.session_id, ctx.task.task_id, ctx.step_id, "succeeded", _DONE)
         await finish(ctx, prepared, done, Observations(stamps=dict.fromkeys(paths_of(call))))
         return

@@ -1,8 +1,8 @@
-"""Requests to the model: made to fit, checked against every limit, sent, and counted (AH 4.4, 5.4, 6.4, 6.5).
+"""Requests to the model: shortened to fit, checked against every limit, sent and counted (AH 4.4, 5.4, 6.4, 6.5).
 
-Limits are measured by what is really sent (decisions 0026, 0054 and 0101). Costs come from the usage on record and the
-prices of the configuration, so a resume counts what was spent before it. What the gateway charges for an answer that
-broke off is not known, and not counted.
+Limits apply to the bytes really sent (decisions 0026, 0054 and 0101). Costs are computed from the recorded usage and
+the configured prices, so a resume includes earlier costs. The price of an answer that broke off is unknown and not
+counted.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 # Of the built-in estimate, for a model whose gateway has counted nothing yet: providers' newest encodings have a third
 # more tokens than those that it was fitted to.
 _UNKNOWN_SCALE = 1.25
-# Counts beyond these are no counts of the text that was sent, such as those of a gateway that leaves out what it
-# cached.
+# Counts outside this range do not count the sent text: some gateways omit cached tokens, for example.
 LEAST_SHARE: Final = 0.5
 """Limits count at least this share of the estimate, which errs high."""
 _LEAST_SCALE, _MOST_SCALE = LEAST_SHARE, 2.5
@@ -97,9 +96,9 @@ def next_request(ctx: LoopContext, most_output: int) -> ModelRequest:
 
 
 def check_request(ctx: LoopContext, model: str, request: ModelRequest) -> int | None:
-    """Check what is really sent to `model` against every limit of a request: tokens, bytes, the session's budget,
-    costs. Returns how many tokens the model may answer with by its costs, as `affordable_output` does. Raises
-    RequestTooLong, BudgetExceeded, CostExceeded; UsageError where costs are limited and not known."""
+    """Check a request to `model` against every limit: tokens, bytes, the session's budget, costs. Returns the
+    affordable output tokens, as `affordable_output` does. Raises RequestTooLong, BudgetExceeded, CostExceeded;
+    UsageError if costs are limited but unknown."""
     limits = ctx.judge.llm_policy
     if request.least > limits.max_input_tokens:
         raise RequestTooLong(
@@ -140,7 +139,7 @@ def emit_compacted(ctx: LoopContext, strategy: ContextStrategy, before: int, usa
 
 
 def room_for_conversation(ctx: LoopContext, most_output: int) -> int:
-    """Estimated tokens that a request has room for behind its head, by the bundle and by what the model takes."""
+    """Estimated tokens that fit into a request after its head, by the limits of bundle and model."""
     talk, most = ctx.conversation, ctx.judge.llm_policy.max_input_tokens
     context = talk.facts.limits.context_tokens
     room = most if context is None else min(most, context - most_output)
@@ -155,8 +154,8 @@ def estimate_input(ctx: LoopContext, tokens: int) -> int:
 
 
 def _least_input(ctx: LoopContext, tokens: int) -> int:
-    """The fewest tokens that the next request has, so that none fails for a difference of counts alone: what the
-    gateway counted of the last one, where that can be a count of the text, and half of the estimate of the rest."""
+    """A lower bound of the next request's tokens, so that no request fails only because counts differ: the gateway's
+    count of the last request, if plausible, plus half of the estimate of the rest."""
     counted, estimated_then, _ = _last_request(ctx)
     if not _LEAST_SCALE <= counted / max(1, estimated_then) <= _MOST_SCALE:
         return int(tokens * LEAST_SHARE)
@@ -166,9 +165,9 @@ def _least_input(ctx: LoopContext, tokens: int) -> int:
 
 
 def _last_request(ctx: LoopContext) -> tuple[int, int, float]:
-    """The tokens of the last request, as counted and as estimated, where the same model read it, else 0, and how many
-    tokens of the gateway one estimated token is. The estimate is off by about the same share on texts of all kinds, so
-    the share of the last request is that of what is added to it, within a tenth."""
+    """Counted and estimated tokens of the last request, 0 if another model read it, and the ratio of the gateway's
+    tokens to estimated ones. The estimate is off by about the same ratio on all kinds of text, so the last ratio also
+    fits added text, within a tenth."""
     state, talk = ctx.state, ctx.conversation
     if state.tokens_known is None or state.tokens_known_of not in (None, talk.model):
         return 0, 0, _UNKNOWN_SCALE if talk.count is estimate else 1.0
@@ -185,7 +184,7 @@ def warn_of_step_limit(ctx: LoopContext) -> None:
 
 
 class _Limit(NamedTuple):
-    """The limit of a session or a task and what it has spent: picos of the currency."""
+    """The cost limit of a session or task and its cost so far: picos of the currency."""
 
     whose: str
     option: str
@@ -195,10 +194,9 @@ class _Limit(NamedTuple):
 
 
 def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int) -> int | None:
-    """Return how many tokens `model` may answer with after about `input_tokens` of input, `most` if the limits leave
-    more than that; None if nothing limits what the session costs. The input is priced as though nothing of it came from
-    the provider's cache. Raises CostExceeded, BudgetExceeded for a call that would pass a limit with an answer of the
-    mean length so far; UsageError where costs are not known."""
+    """Return the affordable output tokens of `model` after about `input_tokens` of input, at most `most`; None if costs
+    are unlimited. The input is priced as if nothing of it were cached. Raises CostExceeded or BudgetExceeded if an
+    answer of the mean length so far would pass a limit; UsageError if costs are unknown."""
     limits = list(_limits(ctx))
     if not limits:
         return None
@@ -253,14 +251,14 @@ _ODD_FROM_TOKENS: Final = 500  # a short answer of a model that thinks is no new
 
 
 def count_usage(ctx: LoopContext, turn: ModelTurn, *, needed: int, sent: int, shown: str) -> ModelTurn:
-    """The turn with the tokens that it used. A gateway that reports none must not make the budget endless: the estimate
-    takes its place. One that reports fewer than half of the estimate has limits count that half. `sent` is the estimate
-    of the request, `needed` the same by the gateway's scale; `shown` is all text and thinking that came. A count far
-    above the estimate stands, since providers count reasoning that they do not show, and is reported once."""
+    """Return the turn with its token usage. If the gateway reports no usage, the estimate is used, so that the budget
+    still ends. If it reports less than half of the estimate, limits count that half. `sent` is the estimate of the
+    request, `needed` the same in the gateway's scale; `shown` is all received text and thinking. A count far above the
+    estimate is accepted, because providers count hidden reasoning, and reported once."""
     usage, count = turn.usage, ctx.conversation.count
     calls = tuple(call.arguments_json.decode() for call in turn.tool_calls)
     blocks = tuple(block.raw for block in turn.blocks if not holds_arguments(block))
-    # Of an opaque block only its provider knows what it says, so that no limit counts it beyond what is reported.
+    # Only the provider can read an opaque block, so limits count only its reported tokens.
     tokens = {text: count(text) for text in {shown, turn.text, *calls, *blocks}}
     said = sum(tokens[text] for text in (shown, *calls))
     with_blocks = max(said, message_tokens(tokens.__getitem__, turn.text, calls + blocks))
@@ -319,7 +317,7 @@ async def _call_model(ctx: LoopContext, request: ModelRequest, attempts: Attempt
         told = {"attempt": attempts.number, "waitMs": int(wait_s * 1000), "message": str(error)}
         ctx.emit(EventType.LLM_RETRY, ctx.step_id, **told)
 
-    if ctx.phase.may("call_model"):  # it waits for the model already where the first request did not do
+    if ctx.phase.may("call_model"):  # already waiting for the model if the first request failed
         ctx.phase.fire("call_model")
     limits = {"estimatedInputTokens": needed, "maxOutputTokens": request.most_output}
     ctx.emit(EventType.LLM_REQUEST_STARTED, ctx.step_id, model=talk.model, **limits)
@@ -353,11 +351,11 @@ def _emit_answer(ctx: LoopContext, turn: ModelTurn, latency_ms: int) -> None:
         ctx.emit(EventType.LLM_ANSWER_REPAIRED, ctx.step_id, count=turn.replaced, message=message)
 
 
-# The model is asked until it answers: a request that is too long is cut and sent once more, and where the model is
-# overloaded the next one is asked (AH 6.4).
+# Requests until an answer comes: one that is too long is cut and sent once more, and if the model is overloaded, the
+# next fallback is asked (AH 6.4).
 
 
-# What is left of a conversation that was too long. The estimate of its tokens was wrong then, so the cut is hard.
+# Share of a conversation that is kept after it was too long. The estimate was wrong then, so the cut is large.
 _SHARE = 0.5
 
 
@@ -404,8 +402,8 @@ async def ask(ctx: LoopContext) -> ModelTurn:
 
 
 def fitting_request(ctx: LoopContext) -> ModelRequest:
-    """Make the next request fit, and check that it may be sent. Where the newest turn alone would not fit, it shows its
-    results in short, as all before it do. Raises what `check_before_call` and `check_request` raise."""
+    """Make the next request fit, and check that it may be sent. If the newest turn alone would not fit, its results are
+    shortened like all earlier ones. Raises what `check_before_call` and `check_request` raise."""
     check_before_call(ctx)
     talk = ctx.conversation
     most_output = talk.output_limit(ctx.judge)
@@ -427,8 +425,8 @@ def fitting_request(ctx: LoopContext) -> ModelRequest:
 
 
 def cut_window(ctx: LoopContext, limit: int | None = None) -> bool:
-    """Leave the oldest half of the conversation out of requests, or what is above half of the `limit` of the model;
-    says whether anything was left out. The next turn's record, or that of a step's end, says where the window is."""
+    """Omit the oldest half of the conversation from requests, or everything above half of the model's `limit`; returns
+    True if anything was omitted. The next record of a turn or a step's end contains the start of the window."""
     talk, before = ctx.conversation, estimate_input(ctx, ctx.conversation.tokens)
     budget = int(talk.thread.tokens * _SHARE)
     if limit is not None:
@@ -445,25 +443,24 @@ def _take_back(ctx: LoopContext, attempts: Attempts, error: GatewayError) -> Non
     ctx.emit(EventType.LLM_RETRY, ctx.step_id, attempt=attempts.number, waitMs=0, message=str(error))
 
 
-# Making room in a request (AH 5.4): older results left out, or a summary in the place of the older part.
+# Compaction of a request (AH 5.4): older results are omitted, or a summary replaces the older part.
 #
-# The conversation on record stays whole; what a request shows of it is a view, which goes on record when it changes.
-# Each way that does not help gives way to the next cheaper one, and the last, dropping the oldest messages, always
-# helps.
+# The recorded conversation stays complete; a request contains a view of it, which is recorded when it changes. If a
+# strategy saves too little, the next cheaper one follows; the last, dropping the oldest messages, always works.
 
 
 _MIN_SAVED = 0.2
 """Share of the window that clearing has to save: each change of the view has the whole request written to the cache
 again."""
 _STEPS_WITHOUT = 10
-"""Steps that need room without a further question, once there was no summary to be had."""
+"""Number of steps without another request for a summary, after one failed."""
 _MARGIN = 0.05
 """Share of the window that is kept free for the question, so that a summary is asked for before it is too late."""
 
 
 async def make_room(ctx: LoopContext) -> None:
-    """Change the view where the next request would be too long, or a client asked for it. What is still too long then
-    is cut by `Thread.fit`. Raises TaskCancelled, CheckpointWriteFailed."""
+    """Change the view if the next request would be too long, or a client asked for it. `Thread.fit` cuts what is still
+    too long. Raises TaskCancelled, CheckpointWriteFailed."""
     talk = ctx.conversation
     strategy, wanted = talk.compaction.strategy, talk.compaction_wanted
     if strategy == "drop_oldest" and not wanted:
@@ -484,7 +481,7 @@ async def make_room(ctx: LoopContext) -> None:
 
 
 def _clear_all_results(ctx: LoopContext, newest: int) -> None:
-    """Leave the text of all large results out of requests, where that makes the `newest` messages shorter."""
+    """Omit the text of all large results from requests, if that shortens the `newest` messages."""
     state, messages = ctx.state, len(ctx.state.thread) - 1
     first = 1 + max(state.cleared_messages, messages - newest)
     if any(count_saved(decode(data)) for data in state.thread[first:]):
@@ -499,7 +496,7 @@ def _show(ctx: LoopContext, record: ContextCompacted, before: int) -> None:
 
 
 def _clear_results(ctx: LoopContext, window: int) -> ContextCompacted | None:
-    """Older results left out; None where that saves too little."""
+    """Omit older results; None if that saves too little."""
     state, older = ctx.state, ctx.conversation.thread.older()
     first = max(state.cleared_messages, state.dropped_messages)
     saved = sum(count_saved(decode(data)) for data in state.thread[1 + first : 1 + older])
@@ -509,7 +506,7 @@ def _clear_results(ctx: LoopContext, window: int) -> ContextCompacted | None:
 
 
 async def _summarize(ctx: LoopContext, window: int) -> ContextCompacted | None:
-    """A summary in the place of all but the newest messages; None where there is none to be had."""
+    """Replace all but the newest messages by a summary; None if the model gives none."""
     talk, state = ctx.conversation, ctx.state
     model = talk.compaction.summary_model or talk.model
     turn = await _answer(ctx, window, model)
@@ -521,7 +518,7 @@ async def _summarize(ctx: LoopContext, window: int) -> ContextCompacted | None:
     if not text or turn.tool_calls or turn.meaning != "complete" or dropped <= state.dropped_messages:
         dropped, text = state.dropped_messages, state.summary or ""
     if dropped == state.dropped_messages:
-        # What was asked is paid for all the same.
+        # The request for a summary costs tokens in any case.
         kept = ContextCompacted("summarize", dropped, state.cleared_messages, state.summary, turn.usage, model)
         ctx.journal.record(kept)
         return None
@@ -529,8 +526,8 @@ async def _summarize(ctx: LoopContext, window: int) -> ContextCompacted | None:
 
 
 async def _answer(ctx: LoopContext, window: int, model: str) -> ModelTurn | None:
-    """The answer of `model` to the question for a summary; None where policy, the budget or the gateway allow none. The
-    request begins as the one before it, so that the provider reads it from its cache."""
+    """The answer of `model` to the request for a summary; None if policy, the budget or the gateway prevents it. The
+    request has the same beginning as the previous one, so that the provider's cache serves it."""
     talk, asked = ctx.conversation, question(ctx.conversation.count)
     if not ctx.judge.check_llm(model).allowed:
         return None

@@ -45,10 +45,10 @@ _BY_FORCE = "given up: the task was ended by force"
 
 
 class Observations(NamedTuple):
-    """The host's own observations of a call, besides its result. `requested` is when the call was requested, on the
-    monotonic clock, `started_at` when it began to run, in RFC 3339, `duration_ms` how long the tool ran. `changed` is
-    what a command was seen to change, `paths` are the files that the call is known to have changed, `stamps` those that
-    it read or wrote, as `CallFinished.seen` has them."""
+    """The host's own observations of a call. `requested` is the time of the request on the monotonic clock,
+    `started_at` the start in RFC 3339, `duration_ms` the run time of the tool. `changed` are the detected changes of a
+    command, `paths` the files that the call is known to have changed, `stamps` the files that it read or wrote, as in
+    `CallFinished.seen`."""
 
     requested: float | None = None
     started_at: str | None = None
@@ -67,8 +67,8 @@ async def finish(
     result: ToolResult,
     observed: Observations = NOTHING_OBSERVED,
 ) -> Message:
-    """Keep what the call left, put its result on record and emit its event; returns it as it enters the thread. Here
-    every result passes, whatever its source, and loses its secrets. What is reported is what is on record."""
+    """Store the call's artifacts, record its result and emit its event; returns the result as it enters the thread.
+    Every result passes here, whatever its source, and is redacted. The event reports what is recorded."""
     call, spec = prepared.call, prepared.spec
     artifacts, left = result.artifacts, []
     if spec is not None and artifacts:
@@ -114,8 +114,8 @@ async def finish(
 def _message_of(
     ctx: LoopContext, prepared: PreparedCall, result: ToolResult, text: str, duration_ms: int | None
 ) -> tuple[Message, str]:
-    """Return the result as the model reads it, and its text before the host adds its notes. The bytes of pictures are
-    not searched for secrets; where pictures are not kept, the text says why."""
+    """Return the result as the model reads it, and its text before the host adds notes. Bytes of pictures are not
+    searched for secrets; if pictures are not kept, the text says why."""
     call, spec, images = prepared.call, prepared.spec, result.images
     not_kept = ctx.conversation.keep_images(images)
     if not_kept is not None:
@@ -142,8 +142,8 @@ def _message_of(
 
 
 def add_note(spec: ToolSpec | None, text: str, note: str, *, first: bool = False) -> str:
-    """A result's text with a note of the host, a line in brackets, behind it, or in front of it if it comes `first`.
-    The JSON object of a tool that says what its JSON is gets a field for it, and stays one."""
+    """Append the host's note, a line in brackets, to a result's text, or put it before the text if `first`. The JSON
+    object of a tool with an output schema gets a field for it, and stays JSON."""
     if not note or spec is None or spec.output_schema is None or not text.startswith("{"):
         return note + text if first else text + note
     try:
@@ -197,10 +197,10 @@ def _coloured(ctx: LoopContext, streams: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def _event_fields(ctx: LoopContext, result: ToolResult, record: CallFinished, observed: Observations) -> dict[str, Any]:
-    """The fields of the event that a call may do without, from its record and from what only observers are told.
-    `message` has its place here, and is filled in by the caller."""
+    """Optional fields of the event, from the call's record and from data for observers only. `message` is a placeholder
+    that the caller fills in."""
     kept = [row for row in record.artifacts if "ref" in row]
-    stderr = ctx.scrubber.text(encodable(result.stderr))  # before the cut: half a secret is found by nobody
+    stderr = ctx.scrubber.text(encodable(result.stderr))  # before the cut, because half a secret is not detected
     return {
         "code": record.code,
         "startedAt": observed.started_at,
@@ -229,7 +229,7 @@ def _note_on_skill(ctx: LoopContext, skill: LoadedSkill) -> str:
 
 
 def _replay_row(prepared: PreparedCall) -> ReplayRow | None:
-    """The means to approve a call that was denied since nobody was there, and where it would have acted."""
+    """The row by which a call denied for lack of an approver can be approved later, and where it would have acted."""
     if prepared.refusal is None or prepared.refusal.approve is None:
         return None
     from policy.rules.canonical import place_of  # a start imports this module, and no policy
@@ -267,10 +267,11 @@ def text_of(result: ToolResult) -> str:
     return "\n".join(parts)
 
 
-# Arguments that the person who approved a call wrote in place of the model's: what runs, and what the model reads.
+# Arguments that the approving person wrote in place of the model's: the call runs with them, and the model reads a
+# note.
 
 _MAX_SHOWN_CHARS = 2000
-# As earlier versions began it; what they kept has the arguments nowhere else.
+# The note's start in earlier versions, whose records have the arguments nowhere else.
 _OLD_START = "[Whoever approved this call changed its arguments. It was run, or refused, with: "
 _START = "[The person who approved this call changed its arguments. It was run, or refused, with: "
 _END = "]"
@@ -292,15 +293,15 @@ def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
 
 
 def arguments_to_keep(ctx: LoopContext, call: ToolCall) -> Any | None:
-    """The arguments of an edited call for the record, without secrets; None where they are too long for a message."""
+    """The redacted arguments of an edited call for the record; None if they are too long for a message."""
     clean = ctx.scrubber.value(call.arguments)
     return clean if len(json_text.dumps(clean)) <= 16 * 1024 else None
 
 
 def arguments_in_note(text: str) -> dict[str, Any] | None:
-    """The arguments that `note_of_edit` put in front of the result `text`, without their secrets; None where they were
-    too long for it. For records of earlier versions, which have them nowhere else, and only for the result of a call
-    that is known to be edited: any tool may print the like."""
+    """The redacted arguments that `note_of_edit` put before the result `text`; None if they were too long for it. For
+    records of earlier versions, which have them nowhere else, and only for the result of a call known to be edited,
+    because any tool may print similar text."""
     line = text.partition("\n")[0]
     start = next((one for one in (_START, _OLD_START) if line.startswith(one)), None)
     if start is None or not line.endswith(_END):
@@ -354,25 +355,25 @@ def _messages_with(state: Checkpoint, call_id: str) -> list[Message]:
 
 
 class LeftArtifact(NamedTuple):
-    """One artifact of a call. `row` is what goes on record: {id, type, name, contentType, bytes, ref?, sha256?}, with
-    `uri` where it is stored already and with `why` where it never will be. `data` is held only where no disk has it."""
+    """One artifact of a call. `row` is its record: {id, type, name, contentType, bytes, ref?, sha256?}, with `uri` if
+    it is stored already and with `why` if it never will be. `data` is None unless it is only in memory."""
 
     row: dict[str, Any]
     data: bytes | None = None
 
     @property
     def ref(self) -> str | None:
-        """The local reference, None where the disk did not take it."""
+        """The local reference, None if the disk failed."""
         return self.row.get("ref")
 
 
 async def keep_artifacts(ctx: LoopContext, maker: Maker, artifacts: Sequence[Artifact]) -> list[LeftArtifact]:
-    """Keep the artifacts of a call here, without secrets. By force they may be lost; their rows say so."""
+    """Store the redacted artifacts of a call. A forced end may lose them; their rows say so."""
     if not artifacts:
         return []
     try:
         return await ctx.cancellation.run_until_forced(_all_kept(ctx, [one._replace(maker=maker) for one in artifacts]))
-    except ToolStopped:  # the call is done; only what it left is not kept
+    except ToolStopped:  # the call is done; only its artifacts are lost
         return [LeftArtifact({**_row(ctx, artifact), "why": _BY_FORCE}) for artifact in artifacts]
     finally:
         for artifact in artifacts:
@@ -423,7 +424,7 @@ class _Cleaned:
         self._artifact = artifact
         self._scrubber = scrubber
         self.size = artifact.size
-        """See Spooled; what is cleaned has another."""
+        """See Spooled; redacted data has another hash."""
 
     def pieces(self) -> Iterator[bytes]:
         """See Spooled."""
@@ -461,7 +462,8 @@ def add_references(result: ToolResult, artifacts: Sequence[Artifact], left: Sequ
 
 
 def reference_note(artifacts: Sequence[Artifact], left: Sequence[LeftArtifact]) -> str:
-    """The line behind a result that names its artifacts here; empty if there are none, or the result names them."""
+    """The line that names the artifacts of a result, to be appended to it; empty if there are none, or the result names
+    them."""
     refs = [
         one for artifact, one in zip(artifacts, left, strict=True) if one.ref is not None and not artifact.ref_field
     ]
@@ -486,7 +488,8 @@ def hand_over(ctx: LoopContext, call_id: str, left: Iterable[LeftArtifact]) -> N
 
 
 def take_up_uploads(ctx: LoopContext) -> None:
-    """Queue what former processes had not uploaded (AH 9.5). The service knows what it has already by its key."""
+    """Queue the uploads that earlier processes did not finish (AH 9.5). The service recognizes repeated uploads by
+    their key."""
     for row in list(ctx.state.uploads.values()):
         if not ctx.artifacts.elsewhere and "ref" in row:
             _record_upload(ctx, row, ctx.artifacts.home.uri_of(row["ref"]))

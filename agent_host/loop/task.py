@@ -1,16 +1,16 @@
 """The loop (AH 4): plan → model → policy → approval → tools → checkpoint, until the model is done.
 
-A task is a row of steps. A step is one model turn and its tool calls. It is open from the moment the turn is on record
-until it is committed, so a task that was killed anywhere is resumed by running this same loop: it finds the open step
-and continues with it. Nothing here knows whether it runs for the first time or after a crash.
+A task is a sequence of steps. A step is one model turn and its tool calls. It is open from the record of its turn until
+its commit, so a task that was killed anywhere is resumed by the same loop: it finds the open step and continues with
+it. No code here distinguishes a first run from a resume.
 
 How a step runs:
 
-1. `step.take_turn` sends the conversation and gets one complete `ModelTurn`. The turn, its calls and what they are
+1. `take_turn` sends the conversation and gets one complete `ModelTurn`. The turn, its calls and what they are
    about to do to files go on record and are synced before any call starts (write-ahead).
 2. `calls.run_calls` runs the calls: each is judged, approved if necessary, waits for its turn on its path and for a
    slot, and its result goes on record as it comes.
-3. `step.commit` puts the results into the thread, in call order, and closes the step. That is the second sync.
+3. `commit` puts the results into the thread, in call order, and closes the step. That is the second sync.
 
 Rules that hold everywhere in this package:
 
@@ -22,8 +22,8 @@ Rules that hold everywhere in this package:
 - Nobody waits for an observer: events leave by `LoopContext.emit`, which returns at once.
 
 Traps: a cancellation is checked only where the step is in a state that can be committed or left open; a background
-command may change files between two steps, so it is looked at before the commit; a resume note has to reach the model
-before its next turn, not after it.
+command may change files between two steps, so its changes are recorded before the commit; a resume note has to reach
+the model before its next turn, not after it.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ if TYPE_CHECKING:
 MAX_FULL_WINDOWS = 3
 """So many turns in a row may end in a full context window, each followed by a cut."""
 
-# What each failure of the infrastructure does to the task, and whether a resume can go on with it (AH 4.6, 11).
-# Failures of tools and of policy are no exceptions: the model reads about them in the thread.
+# The end of a task for each failure of the infrastructure, and whether a resume can continue it (AH 4.6, 11). Failures
+# of tools and policy raise nothing: the model reads about them in the thread.
 _ENDS: dict[type[AgentHostError], tuple[EndStatus, bool]] = {
     PolicyExpired: ("paused", True),
     CheckpointWriteFailed: ("paused", True),
@@ -109,8 +109,8 @@ _LAST_MOVE: dict[EndStatus, str] = {"completed": "complete", "failed": "fail", "
 async def run_task(
     ctx: LoopContext, *, resume_note: ResumeNote | None = None, replays: Sequence[Replay] = ()
 ) -> TaskEnd:
-    """Run the current task to its end, or go on with it after a crash; its end is on record on return. The model gets
-    `resume_note` before its next turn. `replays` are denied calls that are run before that."""
+    """Run the current task to its end, or continue it after a crash; its end is recorded on return. The model gets
+    `resume_note` before its next turn. `replays` are denied calls that run before that."""
     ctx.conversation.full_windows = 0
     ctx.progress.begin()
     try:
@@ -124,7 +124,7 @@ async def run_task(
             end = TaskEnd("paused", TIME_LIMIT, ctx.cancellation.time_limit, resumable=True)
     except AgentHostError as error:
         status, resumable = _ENDS[type(error)]
-        said = ctx.scrubber.text(str(error))  # a gateway may quote what it refuses
+        said = ctx.scrubber.text(str(error))  # a gateway's error may quote the request
         reason = ctx.scrubber.text(str(error.details.get("code", error.code)))
         end = TaskEnd(status, reason, said, resumable=resumable)
         if isinstance(error, GuardrailBlocked):
@@ -162,7 +162,7 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
         if end is not None:
             return end
         warn_of_step_limit(ctx)
-        del step, results  # what they hold would stay while the model is asked
+        del step, results  # frees their data before the next request
 
 
 def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
@@ -189,7 +189,7 @@ def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
 
 
 def _record_end(ctx: LoopContext, end: TaskEnd) -> None:
-    if ctx.task.status != "running":  # its last step said so
+    if ctx.task.status != "running":  # its last step ended it
         return
     if end.status == "paused":
         ctx.journal.checkpoint(None, SessionStatusChanged("SESSION_PAUSED", reason=end.reason))
@@ -202,14 +202,14 @@ def _record_end(ctx: LoopContext, end: TaskEnd) -> None:
 # Steps
 
 
-# What a step that ends its task puts on record about it.
+# The record of a task's end, made with its last step.
 _END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {
     "complete": ("completed", None),
     "blocked": ("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED),
 }
-# Ends of a turn behind which the model goes on with the same answer.
+# Ends of a turn after which the model continues the same answer.
 _NOT_WHOLE: frozenset[Meaning] = frozenset({"continue", "cut", "window"})
-# Those behind which the model is told what was wrong.
+# Ends of a turn after which the model gets a note about the problem.
 _NO_ANSWER: frozenset[Meaning] = frozenset(NOISE)
 _DAMAGED = (
     "[The record of this session was damaged on disk and is whole up to here. What was done after this is not known: "
@@ -224,7 +224,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     await make_room(ctx)
     turn = await ask(ctx)
     window: RequestWindow = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
-    # With calls the turn goes on whatever the stop reason, unless the model refused (AH 4.4).
+    # A turn with calls continues whatever the stop reason, unless the model refused (AH 4.4).
     meaning: Meaning = "continue"
     if not turn.tool_calls or turn.meaning == "blocked":
         meaning = ctx.progress.meaning_without_calls(turn.meaning, turn.text, ctx.judge.tools, ctx.router)
@@ -256,7 +256,7 @@ async def take_turn(ctx: LoopContext) -> Step:
 
 
 def _sandbox_from_here(ctx: LoopContext, calls: Sequence[PreparedCall]) -> dict[str, Any]:
-    """The sandbox of the programs that calls of the turn start, if that is not what is on record."""
+    """The sandbox of programs that the turn's calls start, if it differs from the record."""
     scoping = ctx.judge.scoping
     if scoping is None or not any(prepared.spec is not None and prepared.spec.starts_program for prepared in calls):
         return {}
@@ -288,15 +288,15 @@ def reopen(ctx: LoopContext) -> Step:
 
 
 def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
-    """Put the results into the thread, in call order, and close the step, and with the last step the task: durable on
-    return. `made` are results that this process made; what is not among them is read from the record."""
+    """Add the results to the thread, in call order, and close the step, and with the last step the task: durable on
+    return. `made` are results of this process; others are read from the record."""
     open_step = ctx.state.open_step
     calls = open_step.calls if open_step is not None else []
     by_call = {result.tool_call_id: result for result in made}
     results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
     goes_on = step.meaning in _NOT_WHOLE
     cut_short = (goes_on or step.meaning in _NO_ANSWER) and not calls
-    # A model that paused goes on when it reads its own turn; one that has said nothing has none to read.
+    # A paused model continues when it reads its own turn; an empty turn gives it nothing to read.
     paused = step.meaning == "continue" and (step.assistant.blocks or step.assistant.content.strip())
     note = ctx.conversation.note(_go_on(ctx, step))._replace(goes_on=goes_on) if cut_short and not paused else None
     dropped = _cut_full_window(ctx)
@@ -304,10 +304,10 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     encoded = None if note is None else ctx.encode(note)
     status, reason = _END_OF_TASK.get(step.meaning, (None, None))
     is_steered = status == "completed" and bool(ctx.state.steers)
-    status = None if is_steered else status  # the model has not read all that the person said
+    status = None if is_steered else status  # the model has not read all steering messages
     ctx.journal.checkpoint(ctx.step_id, StepCommitted(count, status, reason, encoded, dropped))
     if calls:
-        if ctx.phase.may("execute"):  # nobody was asked after all
+        if ctx.phase.may("execute"):  # the question was never put
             ctx.phase.fire("execute")
         ctx.phase.fire("step_done")
     elif cut_short or is_steered:
@@ -350,9 +350,9 @@ def add_note(
     of_commands: Sequence[str] = (),
     steers: int = 0,
 ) -> None:
-    """Put a note of the host to the model into the thread; the model sees it with the next request. `workspace` is the
-    new one that the note is about, where it is about one; `of_damage`: it reports damage to the record; `of_commands`
-    are background commands whose end it reports, `steers` counts what a person said that is in it."""
+    """Add a note of the host to the thread; the model reads it with the next request. `workspace` is the new workspace
+    if the note is about one; `of_damage`: it reports damage to the record; `of_commands` are background commands whose
+    end it reports, `steers` is the number of steering messages in it."""
     note = ctx.conversation.note(text)._replace(workspace=workspace)
     encoded = ctx.encode(note)
     ctx.journal.checkpoint(None, NoteAdded(encoded, of_damage, of_commands, steers), sync=False)
@@ -360,8 +360,8 @@ def add_note(
 
 
 def report_news(ctx: LoopContext) -> None:
-    """Say to the model what it has to know before its next turn: that the session was saved from damage, which
-    background commands have ended, and what the person said."""
+    """Add notes that the model must read before its next turn: a repair of the session, ended background commands, and
+    steering messages of the person."""
     if ctx.state.salvaged is not None:
         add_note(ctx, _DAMAGED, of_damage=True)
     report = commands_to_report(ctx.state)
@@ -395,13 +395,13 @@ def _clean_turn(ctx: LoopContext, turn: ModelTurn, calls: tuple[ToolCall, ...]) 
 
 
 def _count_told(message: Message) -> int:
-    """Blocks of a message that say something which its text and calls do not."""
+    """Blocks of a message with content beyond its text and calls."""
     return sum(not holds_arguments(block) for block in message.blocks)
 
 
 def _usable(ctx: LoopContext, call: ToolCall) -> ToolCall:
-    """The call without what stands for arguments that are left out; policy judges it so. A gateway may number its calls
-    again in every answer: in the thread each id stands once (invariant 4)."""
+    """Return the call without placeholders for omitted arguments, as policy judges it. A gateway may number its calls
+    anew in every answer: in the thread each id is unique (invariant 4)."""
     arguments = ctx.router.usable_arguments(call.name, call.arguments)
     if arguments is not call.arguments:
         call = call._replace(arguments=dict(arguments))
