@@ -37,12 +37,12 @@ Display = Literal["arguments", "command", "delete", "move", "read", "request", "
 
 
 class Subject(NamedTuple):
-    """The source of a call's facts (AH 8.2): the `argument` that holds a path, a command line or a URL; of kind
-    `program` it holds a program's path, which is started without a shell (`policy.shell`), of kind `script` the
-    path of a script in the skill that the argument `skill` names; of kind `name` a call is judged by its tool's name.
-    `by_name`: the capability lists tools by name, so the facts of a path carry it, and a call that has content in place
-    of the path is judged by the name. `or_workspace`: a path that is left out is the workspace. With `tree_flag`, the
-    name of an argument, true, the path may be a directory, and the call acts on all that is in it."""
+    """The source of a call's facts (AH 8.2): the `argument` with a path, a command line or a URL. With kind `program`
+    it is the path of a program, started without a shell (`policy.shell`), with kind `script` the path of a script in
+    the skill named by the argument `skill`; with kind `name` a call is judged by its tool's name. `by_name`: the
+    capability lists tools by name, so the facts of a path include the name, and a call with content instead of a path
+    is judged by it. `or_workspace`: an omitted path means the workspace. If the argument named `tree_flag` is true, the
+    path may be a directory, and the call acts on everything in it."""
 
     kind: SubjectKind
     argument: str = ""
@@ -52,8 +52,8 @@ class Subject(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A capability that a call needs besides its tool's first one, and by what it is judged under it. `optional`: only
-    calls that have the subject's argument need it."""
+    """Another capability that a call needs, and the subject that is judged under it. `optional`: only calls with the
+    subject's argument need it."""
 
     capability: str
     subject: Subject
@@ -61,23 +61,21 @@ class Need(NamedTuple):
 
 
 class ToolSpec(NamedTuple):
-    """A tool, described in one place: what the model reads (TR 5), which capability it needs and by what it is
-    judged (AH 7.2, 8.2), what it does, and how it is shown to a person.
+    """The one description of a tool: for the model (TR 5), its capability and the subject of decisions (AH 7.2, 8.2),
+    its effect, and its display to a person.
 
-    `input_schema` is a JSON Schema object. `rare` are properties that calls may have besides and no request pays for:
-    the error that calls for one introduces it. With `foreign_schema` another program wrote it: arguments are judged by
-    a library, and not by the checker of our own definitions (decision 0032). `content` names the argument with text
-    that is written or sent, `sought` the one with what is looked for. `after` gives what a call of effect `replace` or
-    `edit` will leave in its file, from its arguments and what is there now (None: no file); None where the arguments do
-    not say, and the call then fails. `also` are capabilities that calls need besides, for paths of its own or for
-    the same one: the strictest decision counts. `identity` is the SHA-256 of what a tool of the workspace consists of:
-    policy admits it only as somebody has approved it; so does that of a tool from elsewhere, of its definition.
-    `elsewhere`: calls go over the network. `runs` is the program with its arguments that a call of such a
-    tool starts. `output_schema` describes the JSON that a call's text is, where it is that. `error_names` are the
-    family's names of error codes, by the host's: the model reads these, results and events keep the host's. `offered`
-    is the schema that requests define, where calls may have arguments beyond it. `reads_outputs`: its path may be a
-    reference to what an earlier call of the session left.
-    A tool without a specification never runs (invariant 1).
+    `input_schema` is a JSON Schema object. `rare` are further properties that requests omit to save tokens: the error
+    that needs one introduces it. `foreign_schema`: another program wrote the schema, so a library checks arguments, not
+    the checker of our own definitions (decision 0032). `content` names the argument with text that is written or sent,
+    `sought` the argument with a search pattern. `after` returns the file content after a call of effect `replace` or
+    `edit`, from its arguments and the present content (None: no file); None if the arguments do not determine it, and
+    the call then fails. `also` are further capabilities that calls need, for the same path or others: the strictest
+    decision counts. `identity` is the SHA-256 of the parts of a workspace's tool, or of the definition of a remote
+    tool: policy admits only an approved identity. `elsewhere`: calls go over the network. `runs` is the program with
+    its arguments that a call of a workspace's tool starts. `output_schema` describes the JSON in a call's text, if it
+    is JSON. `error_names` maps the host's error codes to the family's: the model reads these, results and events use
+    the host's. `offered` is the schema in requests, if calls may have more arguments. `reads_outputs`: the path may be
+    a reference to the output of an earlier call. A tool without a specification never runs (invariant 1).
     """
 
     name: str
@@ -110,7 +108,7 @@ class ToolSpec(NamedTuple):
         return {**self.input_schema, "properties": {**self.input_schema.get("properties", {}), **self.rare}}
 
     def complete(self, arguments: Mapping[str, Any], workspace: str) -> Mapping[str, Any]:
-        """The arguments with the `workspace` where its path was left out."""
+        """The arguments, with the `workspace` for an omitted path."""
         kind, name = self.subject.kind, self.subject.argument
         if kind != "path" or not self.subject.or_workspace or arguments.get(name) is not None:
             return arguments
@@ -127,7 +125,7 @@ class ToolSpec(NamedTuple):
         return (self.capability, *(need.capability for need in self.also if not need.optional))
 
     def needs(self, arguments: Mapping[str, Any]) -> tuple[Need, ...]:
-        """The needs of a call of these arguments besides the first capability."""
+        """The further needs of a call with these arguments."""
         return tuple(need for need in self.also if not need.optional or need.subject.argument in arguments)
 
     def capabilities_for(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -136,12 +134,12 @@ class ToolSpec(NamedTuple):
 
     @property
     def subjects(self) -> frozenset[str]:
-        """The arguments that say on what a call acts."""
+        """Names of the arguments that determine what a call acts on."""
         return frozenset({self.subject.argument, *(need.subject.argument for need in self.also)} - {""})
 
     @property
     def paths(self) -> frozenset[str]:
-        """The arguments that hold paths on which a call acts."""
+        """Names of the arguments that are paths on which a call acts."""
         subjects = (self.subject, *(need.subject for need in self.also))
         return frozenset(subject.argument for subject in subjects if subject.kind == "path")
 
@@ -156,7 +154,7 @@ class ToolSpec(NamedTuple):
         return self.effect in ("replace", "edit", "delete", "move")
 
     def summary(self, arguments: Mapping[str, Any]) -> str:
-        """On what a call of these arguments acts, as they say it; empty where they do not."""
+        """The target of a call as its arguments spell it; empty if they do not."""
         if self.subject.kind in ("program", "script"):
             from policy import shell  # with the first such call
 
@@ -172,10 +170,10 @@ class ToolSpec(NamedTuple):
 
 
 class ToolConstraints(NamedTuple):
-    """The scope that policy allowed, handed on so that the runtime can check again at the time of use.
+    """The scope that policy allowed, which the runtime checks again at the time of use.
 
     None means "no restriction of that kind"; an empty tuple means "nothing". Paths are absolute, sizes are bytes.
-    `command_scope` is what a sandbox holds the call's processes to, None where there is none.
+    `command_scope` is the sandbox's scope for the call's processes, None without a sandbox.
     """
 
     max_file_size_bytes: int | None = None
@@ -188,10 +186,10 @@ class ToolConstraints(NamedTuple):
 
 
 class ToolRequest(NamedTuple):
-    """One tool call that policy has allowed, with the capability it was allowed under. `also` has the scopes of what
-    its tool needs besides, by capability; for a call that changes a file that of File.Read as well, where it is
-    granted. `last_seen` is what the result of the last call on the same file had as `seen`; `judged` is the identity of
-    the script that policy has judged (`policy.facts.ScriptFacts`), and no other is to be run."""
+    """One tool call that policy has allowed under `capability`. `also` are the scopes of its further capabilities; for
+    a call that changes a file also the scope of File.Read, if granted. `last_seen` is `seen` of the last result on the
+    same file; `judged` is the identity of the script that policy has judged (`policy.facts.ScriptFacts`), the only one
+    that may run."""
 
     tool_name: str
     arguments: Mapping[str, Any]
@@ -229,10 +227,10 @@ class Maker(NamedTuple):
 
 
 class Artifact(NamedTuple):
-    """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2). A tool may leave them
-    in a file. The receiver of the result closes that file, and knows which call left them. Where the call's text is a
-    JSON object, `ref_field` is the field of it that is to name the artifact's reference, and `hash_field` its
-    SHA-256. `part` says which output of the call it is, as `stdout` or `body`; empty for what is none."""
+    """Data that is too large or too valuable for the thread, stored by the host (AH 7.5, TR 7.2). A tool may leave it
+    in a file, which the receiver of the result closes. If the call's text is a JSON object, the artifact's reference
+    goes into its field `ref_field`, and the SHA-256 into `hash_field`. `part` names the output of the call, as `stdout`
+    or `body`; empty if it is no output."""
 
     artifact_type: ArtifactType
     name: str
@@ -250,8 +248,8 @@ class Artifact(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """The whole content in memory: `pieces` is for what may be large. A file is read each time that this is asked
-        for. Raises OSError."""
+        """The whole content in memory; use `pieces` for large data. Each access reads the file again. Raises
+        OSError."""
         return self.content if isinstance(self.content, bytes) else b"".join(self.content.pieces())
 
     def pieces(self) -> Iterator[bytes]:
@@ -259,7 +257,7 @@ class Artifact(NamedTuple):
         return iter((self.content,)) if isinstance(self.content, bytes) else self.content.pieces()
 
     def close(self) -> None:
-        """Let go of the content's file, where it has one."""
+        """Close the content's file, if it has one."""
         if not isinstance(self.content, bytes):
             self.content.close()
 
@@ -284,8 +282,8 @@ class Image(NamedTuple):
 
 
 class ToolError(NamedTuple):
-    """`code` is one of `agent_host.errors.ErrorCode`. `name` is what the model reads in its place, where that is not
-    what the tool's family calls the code otherwise (`ToolSpec.error_names`)."""
+    """`code` is one of `agent_host.errors.ErrorCode`. `name` is what the model reads in its place, if it differs from
+    the family's name of the code (`ToolSpec.error_names`)."""
 
     code: str
     message: str
@@ -293,10 +291,10 @@ class ToolError(NamedTuple):
 
 
 class Denial(NamedTuple):
-    """A denial of a sandbox to the processes of a call. `what` is a real path, a host with its port, the place of a
-    unix socket or a port; `rule` names the part of its `policy.CommandScope` that refuses it, `network` where no
-    host is granted. `action` is what was tried: `read`, `write`, `connect`, `listen`, `use`; or `change`, where a place
-    was changed that is guarded, and `done` says what became of it."""
+    """An action of a call's processes that the sandbox denied. `what` is a real path, a host with its port, a unix
+    socket's path or a port; `rule` names the denying part of its `policy.CommandScope`, `network` if no host is
+    granted. `action` is `read`, `write`, `connect`, `listen` or `use`; or `change` for a change of a protected path,
+    whose handling `done` describes."""
 
     kind: Literal["path", "host", "socket", "port"]
     what: str
@@ -328,22 +326,22 @@ _RULES: Final[Mapping[str, str]] = {
 
 
 class LoadedSkill(NamedTuple):
-    """A skill that a call has read, and that holds until the task ends. `allowed_tools` are the only tools that it is
-    to be used with, as it names them; None for all (SK 3.1)."""
+    """A skill that a call has read, active until the task ends. `allowed_tools` are the only tools to be used with it,
+    by its own names; None for all (SK 3.1)."""
 
     name: str
     allowed_tools: tuple[str, ...] | None = None
 
 
 class ToolResult(NamedTuple):
-    """The result of one call. `artifacts` is data still to be stored; `artifact_uris` names what has been. `exit_code`
-    is a command's; with any but 0 the call has succeeded all the same: the tool did its work (TR 4.4). `seen` is the
-    file that the call read or wrote, as it was then: only the tools read it, to tell whether it has changed since.
-    `command_id` is that of a command that the call has left running in the background. `images` go to models that take
-    them (TR 11) and are not in `to_wire`, whose schema is closed. `skill` is one that the call has put to use. `stderr`
-    is how a program's standard error began, which observers are told (NT). `denials` are what a sandbox refused, also
-    told in `output_text`. `settle` is called once the result is on record: what was kept for a crash can go then.
-    `coloured` is output of a command with its colours (SGR), by stream, for people: the text has none."""
+    """The result of one call. `artifacts` is data to be stored; `artifact_uris` names stored data. `exit_code` is a
+    command's; the call has succeeded with any exit code, because the tool did its work (TR 4.4). `seen` is the stamp of
+    the file that the call read or wrote, by which tools detect later changes. `command_id` identifies a command left
+    running in the background. `images` go to models that read them (TR 11) and are not in `to_wire`, whose schema is
+    closed. `skill` is a skill that the call has activated. `stderr` is the start of a program's standard error, for
+    observers (NT). `denials` are the sandbox's denials, also described in `output_text`. `settle` is called after the
+    result is recorded, and removes what was retained for a crash. `coloured` is a command's output with its colours
+    (SGR), by stream, for people: the text has none."""
 
     tool_name: str
     session_id: str
@@ -390,9 +388,8 @@ class ToolResult(NamedTuple):
 
 
 class PersonAsked(NamedTuple):
-    """A question of `source`, a server, to a person in the middle of a call (TR 9). All of it is what another program
-    says, and nothing is checked: `schema` is the JSON Schema of a form, `url` a page that the person is to open
-    instead."""
+    """A question of the server `source` to a person during a call (TR 9). All fields come unchecked from another
+    program: `schema` is the JSON Schema of a form, `url` a page that the person should open instead."""
 
     source: str
     message: str
@@ -401,8 +398,8 @@ class PersonAsked(NamedTuple):
 
 
 class PersonAnswer(NamedTuple):
-    """The person's answer: `content` is that of an accepted form. `problem` says, to the server, why the question
-    cannot be put to anybody."""
+    """The person's answer: `content` is that of an accepted form. `problem` tells the server why the question cannot be
+    asked."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Mapping[str, Any] | None = None
@@ -413,10 +410,9 @@ _MAX_NAMED: Final = 20
 
 
 class Leftovers(NamedTuple):
-    """Leftovers of a call: how many processes and files were ended and removed, the ids of processes that are still
-    there after SIGKILL, and what it has changed that its sandbox guards. `file` says what became of a file that it
-    wrote in place, empty where it wrote none so; `changed`: somebody else has changed it since. `settle` is called once
-    the call's result is on record."""
+    """Leftovers of a call: the numbers of terminated processes and removed files, the ids of processes that survived
+    SIGKILL, and changed protected paths. `file` is the outcome of a file written in place, empty if there is none;
+    `changed`: somebody else has changed it since. `settle` is called after the call's result is recorded."""
 
     ended: int = 0
     running: tuple[int, ...] = ()
@@ -450,8 +446,8 @@ _ENDED: Final[Mapping[CommandReason, str]] = {
 
 
 class CommandEnd(NamedTuple):
-    """The end of a background command. `exit_code` is as a shell reports it, None where nobody saw it. `left` is how
-    many processes of it still run; they end with the session."""
+    """The end of a background command. `exit_code` is as a shell reports it, None if unknown. `left` is the number of
+    its processes that still run; they end with the session."""
 
     command_id: str
     reason: CommandReason
@@ -511,33 +507,33 @@ class ToolRouter(Protocol):
         """All tools that this router can run by now, before policy narrows them. Each task asks again."""
 
     async def fix(self, lists: Mapping[str, str]) -> Mapping[str, str]:
-        """Fix the tools from elsewhere for a task, before it asks for `tools`: as they stood in `lists`, the SHA-256 of
-        each source's list by the name of the source, where these are kept, else as they are by now. A source that
-        nothing is known of is waited for a moment. Returns what is fixed, in the same form."""
+        """Fix the remote tools for a task, before it calls `tools`: as they were in `lists`, the SHA-256 of each
+        source's list by the name of the source, if these are stored, else the present lists. Waits a moment for a
+        source without a known list. Returns the fixed lists in the same form."""
 
     async def outcome(self, request: ToolRequest) -> ToolResult | None:
-        """Return the outcome of a call whose host process died before it had the answer, if the place that it went to
-        can say; None if it cannot. Nothing is run for it."""
+        """Return the outcome of a call whose host process died before it had the answer, if the remote side knows it,
+        else None. Runs nothing."""
 
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
         """Return the problem with a call's arguments by the tool's own schema; None if there is none, or no such
         tool."""
 
     def usable_arguments(self, tool_name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments of a call without what stands for an optional one that is left out, such as null; `arguments`
-        itself where nothing changes, or there is no such tool."""
+        """The arguments without placeholders for omitted optional ones, such as null; `arguments` itself if nothing
+        changes, or there is no such tool."""
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
-        """Do away with what is left of a call whose host process died, so that it has no effect after it has been
-        reported: end its processes, remove its temporary files. What cannot be reached stays and raises nothing."""
+        """Clean up after a call whose host process died, so that it has no effect after it was reported: terminate its
+        processes, remove its temporary files. What cannot be reached stays; nothing is raised."""
 
     async def settle(self, request: ToolRequest) -> None:
-        """Remove what was kept of a call until its result was on record; the files themselves stay as they are.
-        Harmless where there is nothing."""
+        """Remove what was retained of a call until its result was recorded; its files stay unchanged. Does nothing if
+        nothing was retained."""
 
     async def end_commands(self) -> Leftovers:
-        """End the session's background commands, and then what commands have left running besides, which is what the
-        result counts. No call follows. Harmless when repeated."""
+        """Terminate the session's background commands, and then other processes left by commands, whose number is
+        returned. No call follows. May be repeated."""
 
     async def aclose(self) -> None:
-        """Release connections and end what is still running."""
+        """Release connections and terminate running processes."""

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class EventType(StrEnum):
-    """Names on the wire. `component` is who speaks, `severity` how loudly."""
+    """Names on the wire, with the `component` that emits the event and its `severity`."""
 
     component: str
     severity: str
 
     def __new__(cls, name: str, component: str = "loop", severity: str = "info") -> Self:
-        """A name with who speaks and how loudly, if not the loop, and for information."""
+        """A name with component and severity, by default the loop and `info`."""
         made = str.__new__(cls, name)
         made._value_, made.component, made.severity = name, component, severity
         return made

@@ -1,7 +1,7 @@
-"""Events leave here (AH 12): numbered, with the full chain of ids, handed to each sink at once.
+"""Emitter of events (AH 12): numbers them, adds the full chain of ids, and passes them to each sink at once.
 
-A sink takes an event in memory and returns; none of them may wait or raise, for the loop never waits for an observer
-and knows nothing of what an observer can fail at.
+A sink stores an event in memory and returns; it must not wait or raise, because the loop never waits for an observer
+and handles none of its failures.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import ToolRequest
 
-# What observers did not get (invariant 9): counted by each of them, and reported to the person who works with the
-# session.
+# Undelivered records of observers (invariant 9): each observer counts them, and the person who works with the session
+# gets a report.
 
 INTERVAL_S = 30.0
-"""An observer that goes on losing is reported once in so long."""
+"""Minimum time between two reports of one observer that keeps losing records."""
 
 
 class Counting(Protocol):
-    """An observer that counts what it did not deliver, and never will."""
+    """An observer that counts records that it will never deliver."""
 
     @property
     def dropped(self) -> int:
@@ -65,7 +65,7 @@ class Losses:
         self._clock = clock
 
     def watch(self, name: str, observer: Counting) -> None:
-        """Count what `observer` loses, under a name that a person knows it by."""
+        """Report losses of `observer` under this name."""
         self._observers.append((name, observer))
 
     def so_far(self) -> list[Loss]:
@@ -88,18 +88,18 @@ class Losses:
         return found
 
 
-_CANCELLING_S = 0.5  # what a sink gets to obey, once its time to close is over
+_CANCELLING_S = 0.5  # for a sink to obey after its time to close is over
 
 
 _NOTHING: Mapping[str, Any] = {}
 
 
 class Event:
-    """One event. Its envelope (interface section 2) is put together, and encoded at most once, only if a sink asks.
+    """One event. Its envelope (interface section 2) is built and encoded on demand, at most once.
 
-    `chain` holds the ids that all events of a session share, `at` is in seconds since the epoch, and `scrub` takes
-    secrets out of what is encoded; `payload` may still hold them. `extra` are members of the envelope behind the
-    payload, `encoded` is the line, if somebody asked for it already.
+    `chain` are the ids that all events of a session share, `at` is in seconds since the epoch, and `scrub` redacts the
+    encoded event; `payload` may contain secrets. `extra` are members of the envelope after the payload, `encoded` is
+    the line if it was already built.
     """
 
     __slots__ = (
@@ -132,14 +132,14 @@ class Event:
 
     @property
     def envelope(self) -> dict[str, Any]:
-        """The event as it stands on the wire, in a new dict."""
+        """The event as sent on the wire, in a new dict."""
         envelope = self.envelope_of(self.payload)
         if self.extra:
             envelope.update(self.extra)
         return envelope
 
     def envelope_of(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """The envelope around another payload: what an observer gets that may not see all of it."""
+        """The envelope around another payload, for an observer that may not see all of it."""
         envelope: dict[str, Any] = {
             "eventId": self.event_id,
             "eventType": self.event_type,
@@ -162,7 +162,7 @@ class Event:
 
     @staticmethod
     def lines(events: Sequence[Event], are_clean: Callable[[bytes], bool]) -> list[bytes]:
-        """The lines of all `events`; `are_clean` says of several lines that they surely hold no secret."""
+        """The lines of all `events`; `are_clean` returns True if several lines certainly contain no secret."""
         fresh = [event for event in events if event.encoded is None]
         if len(fresh) > 1:
             made = [json_text.dumps(event.envelope, option=orjson.OPT_APPEND_NEWLINE) for event in fresh]
@@ -186,8 +186,8 @@ class Event:
         return json_text.copy_to_keep(line if self._scrub is None else self._scrub(line))
 
     def trim(self, *, first_id: int | None = None, text: str | None = None, dropped: int = 0) -> Event:
-        """This event for one client. `text` is what the pieces of a stream from the event `first_id` to this one come
-        to; `dropped` events right before them are not sent to that client."""
+        """This event for one client. `text` is the joined text of the stream's pieces from the event `first_id` to this
+        one; `dropped` is the number of events directly before them that the client does not get."""
         extra = dict(self.extra)
         if first_id is not None:
             extra["firstEventId"] = first_id
@@ -201,8 +201,8 @@ class Event:
 
 
 def _secret_part(event: Event, line: bytes) -> bytes:
-    """The part of an event's line that a secret may stand in. For `COUNTING` events that is their texts; the ids of
-    tasks are texts of a client."""
+    """The part of an event's line that may contain a secret. For `COUNTING` events that is their texts, and the task's
+    id, which a client may choose."""
     if event.event_type not in COUNTING or event.extra:
         return line
     texts = [one for one in event.payload.values() if not isinstance(one, int | float)]
@@ -232,10 +232,10 @@ class ClosingSink(Protocol):
 
 
 class Emitter:
-    """Numbers events and hands them on. Cheap when nobody listens. `time` gives seconds since the epoch.
+    """Numbers events and passes them to the sinks. `time` returns seconds since the epoch.
 
-    `scrub` takes one encoded event and gives it without secrets; it is called once for each that is encoded. `losses`
-    are reported with the next event that is no piece of a stream.
+    `scrub` redacts one encoded event and is called once for each. `losses` are reported with the next event that is not
+    a piece of a stream.
     """
 
     def __init__(
@@ -282,13 +282,13 @@ class Emitter:
             sink.take(event)
 
     def flush(self) -> None:
-        """Let the sinks write what they gathered."""
+        """Flush the sinks."""
         for sink in self._sinks:
             sink.flush()
 
     async def aclose(self, timeout_s: float) -> None:
-        """The end: every sink that has to finish something gets `timeout_s` for it, all at once. A sink that fails or
-        does not end costs what it had left, and no more; only the cancellation of the caller raises."""
+        """Flush and close all sinks concurrently, within `timeout_s`. A sink that fails or does not end loses only its
+        own remaining events; only a cancellation of the caller raises."""
         self.flush()
         ending = [sink for sink in self._sinks if isinstance(sink, ClosingSink)]
         closing = [asyncio.ensure_future(sink.aclose(timeout_s)) for sink in ending]
@@ -302,21 +302,21 @@ class Emitter:
                 await asyncio.wait(late, timeout=_CANCELLING_S)
             for one in closing:
                 if one.done() and not one.cancelled():
-                    one.exception()  # looked at, so that nobody complains that it was not
+                    one.exception()  # retrieved, so that asyncio does not warn about it
 
 
-# Output of tools on its way to the observers: as it comes, and never more than somebody can look at.
+# Live output of tools for the observers, limited to what a person can read.
 #
-# A command that prints gigabytes costs a few events a second; the whole output is in the result. Of what is too much
-# the beginning and the end are kept: the last lines often say how a command ended.
+# A command that prints gigabytes causes a few events a second; the result has the whole output. Of too much output the
+# beginning and the end are kept, because the last lines often show how a command ended.
 #
-# A secret is found by what it looks like, and so it must not be cut: the last line waits for its end, and a private key
-# for its last line, unless nothing more comes for a while.
+# Secrets are detected by their form, so they must not be cut: an incomplete last line is delayed until its end, and a
+# private key until its last line, unless no output follows for a while.
 
 PAUSE_S: Final = 0.05
-"""Between two pieces of one stream. What comes meanwhile is put together."""
+"""Time between two pieces of one stream. Output in between is joined."""
 MAX_PIECE_BYTES: Final = 8 * 1024
-"""Of what came during a pause; what is left out is in its middle, and the piece says how much that is."""
+"""Maximum size of one piece. Of more output the middle is omitted, and the piece contains the omitted size."""
 VERBOSE_PIECE_BYTES: Final = 1024 * 1024
 """The same where all output is to be seen: 20 MB a second."""
 
@@ -333,7 +333,7 @@ class LiveOutput:
         self._streams: dict[str, dict[str, _Stream]] = {}
 
     def take(self, request: ToolRequest, stream: str, data: bytes) -> None:
-        """Take what the call has just printed to `stream`, which is `stdout` or `stderr`."""
+        """Take new output of the call on `stream`, which is `stdout` or `stderr`."""
         of_call = self._streams.setdefault(request.tool_call_id, {})
         if stream not in of_call:
             of_call[stream] = _Stream(self._emitter, request, stream, self._max_bytes)
@@ -404,7 +404,7 @@ class _Stream:
             self._emitter.emit(EventType.TOOL_OUTPUT_CHUNK, payload, task_id=request.task_id, step_id=request.step_id)
 
     def _around_the_gap(self, *, final: bool) -> str:
-        """The lines before and behind what was left out. A line that it cut is left out as a whole, where it can be."""
+        """The lines before and after the omitted part. A line that it cuts is omitted entirely, if possible."""
         half = self._max_bytes // 2
         before = self._held + self._decoder.decode(bytes(self._waiting[:half]), final=True)
         self._decoder.reset()
@@ -417,8 +417,8 @@ class _Stream:
         return f"{before[:end]}\n[... {left_out} bytes left out ...]\n{behind[start:stop]}"
 
     def _whole(self, text: str) -> int:
-        """Return how much of `text` may go: whole lines, the states of a progress bar among them, and no part of a
-        private key. What is long without goes as it is."""
+        """Return how much of `text` may be emitted: whole lines, including states of a progress bar, and no part of a
+        private key. A long text without line ends is emitted as it is."""
         end = max(text.rfind("\n"), text.rfind("\r")) + 1
         begun = [found.start() for found in re.finditer(_KEY_BEGINS, text[:end])] if "PRIVATE KEY" in text else []
         if begun and _KEY_ENDS not in text[begun[-1] : end]:

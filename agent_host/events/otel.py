@@ -30,11 +30,11 @@ _AFTER_START_S = 0.3
 def otel_sink(
     environ: Mapping[str, str], *, provider: str = "anthropic", gateway: str = "", trace_file: str = ""
 ) -> OtelSink | None:
-    """The sink that `environ` asks for; None when it asks for none, for a protocol other than http/protobuf, or when
-    the extra is not installed. Imports nothing.
+    """The sink configured by `environ`; None if there is none, for a protocol other than http/protobuf, or if the extra
+    is not installed. Imports nothing.
 
-    `provider` is the gateway's dialect, as the conventions name it, and `gateway` its URL. The file `trace_file` is
-    where the last span is kept, to which the process that resumes the session links its own; "" keeps none."""
+    `provider` is the gateway's dialect, as the conventions name it, and `gateway` its URL. The last span is stored in
+    the file `trace_file`, and a process that resumes the session links its own span to it; "" stores none."""
     signals = frozenset(signal for signal in _SIGNALS if _is_wanted(environ, signal))
     if not signals or find_spec("opentelemetry") is None:
         return None
@@ -54,8 +54,8 @@ def _is_wanted(environ: Mapping[str, str], signal: str) -> bool:
 
 
 class OtelSink:
-    """Hands events to a thread that makes spans and metrics of them. `dropped` counts events that came while 20,000
-    waited, and all where nothing can be sent; `unusable` says why nothing is sent, None as long as it is."""
+    """Hands events to a thread that makes spans and metrics of them. `dropped` counts events that arrived while 20,000
+    were queued, or while nothing can be sent; `unusable` is the reason for that, else None."""
 
     def __init__(self, signals: frozenset[str], *, provider: str, gateway: str = "", trace_file: str = "") -> None:
         self._signals = signals
@@ -85,7 +85,7 @@ class OtelSink:
         """The SDK sends in its own time."""
 
     async def aclose(self, timeout_s: float) -> None:
-        """End what is open and send it within `timeout_s`, else leave it: no thread of this keeps the process."""
+        """End open spans and send them within `timeout_s`, else abandon them: no thread keeps the process alive."""
         thread = self._thread
         if thread is None:
             return

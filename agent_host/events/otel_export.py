@@ -67,7 +67,7 @@ class Export:
     """Providers of their own, not the process's global ones. `spans` takes the events. See `otel_sink` for the rest."""
 
     def __init__(self, signals: frozenset[str], *, provider: str, gateway: str, trace_file: str) -> None:
-        # Without a handler Python would print the SDK's warnings on stderr, where one line is one error of ours.
+        # Without a handler Python would print the SDK's warnings on stderr, which is reserved for our own errors.
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
         latest = _LATEST in map(str.strip, os.environ.get(_OPT_IN, "").split(","))
         schema = None if latest else _SCHEMA_URL
@@ -131,15 +131,15 @@ class _OneTrace(RandomIdGenerator):  # type: ignore[misc]  # the SDK has no type
 #             ├── agent_host.approval    the wait for a person
 #             └── execute_tool {name}
 #
-# A process that was killed sends no end of what it had open. The spans of the next one are in the same trace, and its
+# A killed process sends no end of its open spans. The spans of the next one are in the same trace, and its
 # `agent_host.session` is linked to the last span of the process before.
 
 _SESSION_ENDS = frozenset({EventType.SESSION_COMPLETED, EventType.SESSION_FAILED, EventType.SESSION_CANCELLED})
 
 
 class _Spans:
-    """Takes the events of one session, in order. A span that an event belongs to and that was never begun, since
-    another process did it, begins with the event. `last` knows the last span of the process before."""
+    """Takes the events of one session, in order. If another process started the span of an event, a new span starts
+    with the event. `last` stores the last span of the process before."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Spans:
         self._task: Span | None = None
         self._step: Span | None = None
         self._model = ""
-        # What a task that is resumed is linked to: the span before it, in another process or in this one.
+        # The link of a resumed task: the span before it, in another process or in this one.
         self._before: SpanContext | None = None
 
     def take(self, event: Event) -> None:
@@ -260,7 +260,7 @@ class _Spans:
         return self._step
 
     def _end_step(self, error: str | None) -> None:
-        """A step ends with what is open in it; `error` where it did not come to its own end."""
+        """End a step and the open spans in it; `error` if it was interrupted."""
         self._chat.end(error or _INTERRUPTED)
         self._tools.end()
         if self._step is not None:
@@ -295,8 +295,8 @@ _MAX_BYTES = 1024
 
 
 class _LastSpan:
-    """{"traceId", "spanId"} in hexadecimal digits, in the file at `path`; "" keeps nothing. What the disk refuses costs
-    the link, and no more."""
+    """{"traceId", "spanId"} in hexadecimal digits, in the file at `path`; "" stores nothing. A disk failure only loses
+    the link."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -353,8 +353,7 @@ class _DeliveredSpans(SpanExporter):  # type: ignore[misc]  # the SDK has no typ
 
 
 class _Endpoint(NamedTuple):
-    """Whom the spans are about: the provider in the words of the conventions, and the gateway's host and port, where
-    they are known."""
+    """The provider as the conventions name it, and the gateway's host and port if known."""
 
     provider: str
     address: str = ""
@@ -398,8 +397,8 @@ class _SpanMaker:
         links: Sequence[SpanContext | None] = (),
         began: float | None = None,
     ) -> Span:
-        """A span that began at `began`, else now. A link that is None is left out."""
-        # Whatever the thread's own context holds is not ours.
+        """Start a span at `began`, else now. A link that is None is omitted."""
+        # The thread's own context is not ours.
         context = trace.set_span_in_context(trace.INVALID_SPAN if parent is None else parent, Context())
         return self._tracer.start_span(
             name[:_MAX_CHARS],
@@ -465,7 +464,7 @@ class _ModelCalls:
             self._span.add_event("agent_host.llm_retry", details, _nanoseconds(event.at))
 
     def completed(self, event: Event) -> None:
-        """`llm_request_completed`: what the answer cost, who gave it, and the end of the span."""
+        """`llm_request_completed`: tokens and model of the answer, and the end of the span."""
         if self._span is None:
             return
         payload = event.payload
@@ -486,7 +485,7 @@ class _ModelCalls:
         self.end(None)
 
     def end(self, error: str | None) -> None:
-        """End the span, where one is open; `error` where the answer did not come to its end."""
+        """End the open span, if any; `error` if the answer was interrupted."""
         if self._span is not None:
             attributes = self._measured if error is None else {**self._measured, "error.type": error}
             self._durations.record(max(0.0, self._maker.now - self._began), attributes)
@@ -506,8 +505,8 @@ def _counts_in_one(meter: Meter) -> Callable[[Mapping[str, Any], Mapping[str, An
 
 
 def _counts_by_kind(meter: Meter) -> Callable[[Mapping[str, Any], Mapping[str, Any]], None]:
-    """The metrics of tokens of v0.1.0: a counter of each kind, whose modality no gateway says, and a histogram of the
-    tokens of one operation in each direction."""
+    """The metrics of tokens of v0.1.0: a counter of each kind, whose modality gateways do not report, and a histogram
+    of the tokens of one operation in each direction."""
     kinds = {**_DIRECTIONS, "cache_read.input": "cachedInputTokens", "cache_write.input": "cacheWriteTokens"}
     name = "gen_ai.client.inference"
     counters = {
@@ -530,7 +529,7 @@ def _counts_by_kind(meter: Meter) -> Callable[[Mapping[str, Any], Mapping[str, A
 
 
 def _histogram(meter: Meter, name: str, description: str) -> Any:
-    buckets = [4**power for power in range(14)]  # what the conventions advise
+    buckets = [4**power for power in range(14)]  # as the conventions advise
     return meter.create_histogram(name, "{token}", description, explicit_bucket_boundaries_advisory=buckets)
 
 
@@ -546,10 +545,10 @@ class _TracedCall:
 
 
 class _ToolCalls:
-    """The tool calls that are under way. `execute_tool {name}` lasts from when the call began to run to its result; a
-    call that is not run has one without duration. The wait for a person is `agent_host.approval`, a span beside it.
+    """Tool calls in progress. `execute_tool {name}` lasts from the start of the call to its result; a call that does
+    not run has one without duration. The wait for a person is a separate span, `agent_host.approval`.
 
-    A span is made when its end is known, since only the result says when the call began."""
+    A span is created when it ends, because only the result contains the start of the call."""
 
     def __init__(self, maker: _SpanMaker, meter: Meter) -> None:
         self._maker = maker
@@ -565,7 +564,7 @@ class _ToolCalls:
         self._calls: dict[str, _TracedCall] = {}
 
     def requested(self, event: Event, step: Span) -> None:
-        """`tool_requested`: the call is known; again for one whose arguments were edited."""
+        """`tool_requested`: a new call; repeated for a call whose arguments were edited."""
         payload = event.payload
         attributes = {
             "gen_ai.operation.name": "execute_tool",

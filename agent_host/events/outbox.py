@@ -1,4 +1,4 @@
-"""Queues for observers that may be slow, a client or a service: bounded, and nobody waits for them (invariant 5)."""
+"""Bounded queues for slow observers, clients or services, on which the loop never waits (invariant 5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from agent_host.events.emitter import Event
 
-# The last events of a session, for a client that asks what it missed (`GetEvents`, interface section 2).
+# The last events of a session, for a client that missed some (`GetEvents`, interface section 2).
 
 # How much of the list may be spent entries before it is made again.
 _SPENT = 1024
@@ -32,31 +32,31 @@ class Since(NamedTuple):
 
 
 class EventRing:
-    """A sink that keeps the last events, pieces of streams too. `first_id` is the first number that this process gives
-    out: what came before it was another process's, and is missing here.
+    """A sink that stores the last events, including pieces of streams. `first_id` is the first number of this process:
+    events before it came from another process, and are missing here.
 
-    What is encoded for somebody else is kept so; what nobody asked for is encoded when it is asked for, and its size is
-    a guess until then.
+    An event that another sink has encoded is stored encoded; any other is encoded on demand, and its size is estimated
+    until then.
     """
 
     def __init__(self, capacity: int = 10_000, max_bytes: int = 64 * 1024 * 1024, *, first_id: int = 1) -> None:
         self._capacity = capacity
         self._max_bytes = max_bytes
-        # Three lists side by side; what lies before `_start` is spent.
+        # Three parallel lists; entries before `_start` are spent.
         self._ids: list[int] = []
         self._items: list[Event | bytes | None] = []
         self._sizes: list[int] = []
         self._start = 0
-        self._settled = 0  # what lies before it is kept as it will stay
+        self._settled = 0  # entries before it are final
         self._bytes = 0
-        self._gone = first_id - 1  # the last number that is not to be had here
+        self._gone = first_id - 1  # the last number that is not available here
         self._latest = first_id - 1
 
     def take(self, event: Event) -> None:
-        """Keep the event; the oldest one goes where there is no room."""
+        """Store the event; drop the oldest one if there is no room."""
         line = event.encoded
         if line is None:
-            # Only strings at the top of a payload get long before somebody encodes them.
+            # In events that are not encoded yet, only strings at the top of a payload get long.
             size = _ENVELOPE_BYTES + sum(len(text) for text in event.payload.values() if isinstance(text, str))
             self._items.append(event)
         else:
@@ -81,7 +81,7 @@ class EventRing:
         self._make_room()
 
     def since(self, event_id: int) -> Since:
-        """Everything behind the event of number `event_id`; 0 asks for all there ever was."""
+        """All events after the number `event_id`; 0 requests all."""
         at = bisect_right(self._ids, event_id, lo=self._start)
         events = [item if isinstance(item, bytes) else item.line() for item in self._items[at:] if item is not None]
         return Since([line.rstrip(b"\n") for line in events], event_id < self._gone, self._latest)
@@ -103,13 +103,13 @@ class EventRing:
 
 
 _ENVELOPE_BYTES = 400
-# Pieces are joined up to here, so that what is dropped for want of room is never much at once.
+# Pieces are joined up to this size, so that little is dropped at once.
 _MAX_JOINED_BYTES = 64 * 1024
 
 
 class _WaitingEvent:
-    """An event that waits; for a piece of a stream, with those that came right behind it. `place` is that of the first
-    of them among all that were put, from 1."""
+    """A queued event; for a piece of a stream, with the pieces directly after it. `place` is the position of the first
+    of them among all queued events, from 1."""
 
     __slots__ = ("first_id", "last", "place", "size", "texts")
 
@@ -126,7 +126,7 @@ class _WaitingEvent:
         return 1 if self.texts is None else len(self.texts)
 
     def continues(self, event: Event) -> bool:
-        """True if `event` is of the same stream; what an attempt says that failed is a stream of its own."""
+        """True if `event` is of the same stream; the text of a failed attempt is a separate stream."""
         last, ours, theirs = self.last, self.last.payload, event.payload
         return (
             event.step_id == last.step_id
@@ -154,11 +154,11 @@ class _WaitingEvent:
 class Outbox:
     """A queue of events for one client. `put` on the loop's thread, and one consumer that calls `get`.
 
-    A client that keeps up gets each event as it is. While events wait, pieces of one stream that follow each other
-    become one, which says with which event it begins. When `max_bytes` (about) or `max_events` wait, the oldest pieces
-    of streams are dropped first, and when there are none the oldest event. What takes text back (`llm_retry`) is no
-    piece of a stream: it is not dropped before that text, nor joined with it. The event behind what was dropped says
-    how much that is.
+    A client that keeps up gets each event as it is. While events are queued, consecutive pieces of one stream become
+    one event, which contains the number of the first. Above `max_bytes` (about) or `max_events`, the oldest pieces of
+    streams are dropped first, and if there are none, the oldest event. An event that retracts text (`llm_retry`) is not
+    a piece of a stream: it is not dropped before that text, nor joined with it. The event after a gap contains the
+    number of dropped events.
     """
 
     def __init__(self, max_bytes: int = 8 * 1024 * 1024, max_events: int = 10_000) -> None:
@@ -166,7 +166,7 @@ class Outbox:
         self._max_events = max_events
         self._pieces: deque[_WaitingEvent] = deque()
         self._whole: deque[_WaitingEvent] = deque()
-        self._tail: _WaitingEvent | None = None  # what the next event may continue
+        self._tail: _WaitingEvent | None = None  # the next event may continue it
         self._bytes = 0
         self._put = 0  # events so far
         self._given = 0  # the place of the last one that was given out
@@ -232,7 +232,7 @@ def _text_of(event: Event) -> str:
 
 
 def _size(event: Event) -> int:
-    """Bytes of the event, about where nobody encoded it yet."""
+    """Bytes of the event, estimated if it is not encoded yet."""
     if event.encoded is not None:
         return len(event.encoded)
     return _ENVELOPE_BYTES + sum(len(value) if isinstance(value, str) else 16 for value in event.payload.values())
@@ -244,13 +244,13 @@ _RETRY_AT_THE_END_S = 0.1
 
 
 class BatchedSink:
-    """Hands events of the types `wanted` to `post`, from one background task of the running loop.
+    """Passes events of the types `wanted` to `post`, from one background task of the running loop.
 
-    `post` takes up to `max_batch` encoded events, each with its newline, and raises AgentHostError when the service did
-    not take them: the same batch is then tried again, after a time that doubles from `retry_base_s` to `retry_max_s`.
-    `shape` says how an event is sent, None for not at all; without it the event goes as it is. What waits is bounded by
-    `max_pending` and `max_pending_bytes`, and the oldest goes first, except for a batch that is being posted; `dropped`
-    counts what the service never got.
+    `post` takes up to `max_batch` encoded events, each with its newline, and raises AgentHostError if the service did
+    not accept them: the same batch is then retried after a delay that doubles from `retry_base_s` to `retry_max_s`.
+    `shape` returns the bytes to send for an event, None to skip it; without it the event is sent unchanged. The queue
+    is bounded by `max_pending` and `max_pending_bytes`; the oldest event is dropped first, except for a batch that is
+    being posted. `dropped` counts events that the service never got.
     """
 
     def __init__(
@@ -300,10 +300,10 @@ class BatchedSink:
             self._wake.set()
 
     def flush(self) -> None:
-        """A batch goes when it is full or its time has come; nobody waits for it."""
+        """Do nothing: a batch is sent when it is full or due."""
 
     async def aclose(self, timeout_s: float) -> None:
-        """Post what is pending within `timeout_s`, else give it up and count it as dropped."""
+        """Post pending events within `timeout_s`, else abandon them and count them as dropped."""
         self._closing.set()
         self._wake.set()
         task = self._task

@@ -387,8 +387,8 @@ PAYLOADS: dict[EventType, EventShape] = {
 }
 
 
-# What the Telemetry Service gets (AH 12): that things happened, how long they took and how they ended, and nothing of
-# what they were about. Use: `BatchedSink(post, TELEMETRY_EVENTS, shape=telemetry_line)`.
+# Records for the Telemetry Service (AH 12): kinds, durations and outcomes of events, without their contents. Use:
+# `BatchedSink(post, TELEMETRY_EVENTS, shape=telemetry_line)`.
 
 TELEMETRY_EVENTS = frozenset(EventType) - LIVE_ONLY
 """Pieces of streams are content, and not sent at all."""
@@ -408,8 +408,8 @@ def telemetry_line(event: Event) -> bytes:
     return event.encode(event.envelope_of(cut))
 
 
-# What the Audit Service gets (SK 7): one record for each tool call, and who approved what, as it was said. Use:
-# `BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())`.
+# Records for the Audit Service (SK 7): one for each tool call, with its approval and approver. Use: `BatchedSink(post,
+# AUDIT_EVENTS, shape=AuditRecords())`.
 
 _AS_THEY_ARE = RUN_ENDS | {
     EventType.TASK_STARTED,
@@ -417,7 +417,7 @@ _AS_THEY_ARE = RUN_ENDS | {
 }
 AUDIT_EVENTS = _AS_THEY_ARE | {EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED, EventType.ARTIFACT_UPLOADED}
 """Events that are audit records or that audit records are made from."""
-# What a record takes from the request: a hash and a summary of the arguments, and not these.
+# The fields of a record from the request: a hash and a summary of the arguments, but not the arguments.
 _ASKED = ("capability", "riskLevel", "summary", "argumentsSha256", "decision", "rule", "grantedBy")
 # How far an approval reaches, in the words of SK 3.3.
 _SCOPES: Final = {"once": "once", "task": "run", "session": "session"}
@@ -426,18 +426,18 @@ _MAX_REMEMBERED = 4096
 
 
 class AuditRecords:
-    """The shape of audit events. `tool_requested` and the answer are kept until the call's `tool_completed`, which then
-    carries the record of SK 7 for its payload:
+    """The shape of audit events. `tool_requested` and the answer are stored until the call's `tool_completed`, whose
+    payload is then the record of SK 7:
 
         {toolCallId, tool, capability?, risk?, ts_start, ts_end, params, result, policy, hashes}
 
-    docs/events.md has all of it. All fields but `toolCallId`, which other events have as well, are named as in SK 7.
-    `approval_scope` is `once`, `run` (the task) or `session`, of what was approved. Other outputs than stdout and
-    stderr have names of their own in the same way (`body_ref`, `body_sha256`).
+    docs/events.md has all of it. All fields except `toolCallId`, which other events share, are named as in SK 7.
+    `approval_scope` is `once`, `run` (the task) or `session`. Outputs other than stdout and stderr are named in the
+    same way (`body_ref`, `body_sha256`).
 
-    `ts_start` is when the call began to run; for one that did not, when it was requested. A call that another process
-    requested has what its end says. An artifact that is uploaded later has a record of its own: `artifact_uploaded`
-    with {toolCallId, artifactUri, storageRef?}. The session's history has none, since it belongs to no action.
+    `ts_start` is the start of the call, or its request if it did not run. The record of a call requested by another
+    process has only the fields of its end. An artifact uploaded later has a separate record: `artifact_uploaded` with
+    {toolCallId, artifactUri, storageRef?}. The session's history has none, because it belongs to no action.
     """
 
     def __init__(self) -> None:
@@ -472,7 +472,7 @@ class AuditRecords:
         granted = asked.get("grantedBy")
         answer = self._answers.pop(call_id, None)
         parts, hashes = done.get("storedParts", {}), done.get("storedSha256", {})
-        if answer is None and granted is not None:  # a grant from before a crash says no more than that it is one
+        if answer is None and granted is not None:  # a grant from before a crash has no other fields
             answer = self._answers.get(granted, _policy(True, None, granted))
         return {
             "toolCallId": call_id,

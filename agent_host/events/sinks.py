@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import BinaryIO
 
-# Lines for somebody who may read slowly, or not at all: the loop's thread never waits for them (invariant 5).
+# Lines for a reader that may be slow or stalled: the loop's thread never waits for it (invariant 5).
 #
-# What a stream takes at once is written at once, without a thread. Only what would have to wait goes to a thread,
-# which starts with the first of it: bytes for a pipe that is full, and all that goes to a terminal or a socket, which
-# do not say how much they take.
+# Lines are written directly, without a thread, as long as the stream accepts them. A thread, started on first use,
+# writes the rest: bytes for a full pipe, and everything for a terminal or a socket, which do not report how much they
+# accept.
 
 PATIENCE_S = 30.0
 """Maximum wait for a stalled reader when the program ends."""
@@ -74,8 +74,8 @@ class PatientWriter:
             atexit.register(self.close)
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait until all is written, unless nothing moves for `patience_s`: what is left then counts as dropped. The
-        end of the interpreter does the same; who calls this before knows `refused` and `dropped` for good."""
+        """Wait until everything is written, or until nothing was written for `patience_s`: the rest counts as dropped.
+        The interpreter's exit does the same; after this call `refused` and `dropped` are final."""
         with self._changed:
             try:
                 while self._behind and self.refused is None:
@@ -91,7 +91,7 @@ class PatientWriter:
         atexit.unregister(self.close)
 
     def _write_now(self, line: bytes) -> bytes:
-        """Write what the stream takes without a wait; returns what is left."""
+        """Write what the stream accepts without waiting; returns the rest."""
         try:
             if self._poll is None:
                 self._stream.write(line)
@@ -99,7 +99,7 @@ class PatientWriter:
                 return b""
             while line and self._poll.poll(0):
                 line = line[os.write(self._fd, line[:_AT_ONCE]) :]
-        except BlockingIOError:  # somebody else has the pipe too, and filled it meanwhile
+        except BlockingIOError:  # another process has filled the shared pipe
             return line
         except (OSError, ValueError) as error:
             self.refused = error
@@ -120,7 +120,7 @@ class PatientWriter:
                 while line:
                     try:
                         line = line[os.write(self._fd, line[:_AT_ONCE]) :]
-                    except BlockingIOError:  # somebody else who has it made it non-blocking
+                    except BlockingIOError:  # another process made it non-blocking
                         _poll_of(self._fd).poll()
                         continue
                     with self._changed:
@@ -140,7 +140,7 @@ def _way_of(stream: BinaryIO) -> tuple[int, Literal["direct", "pipe", "thread"]]
         stream.flush()
         fd = stream.fileno()
         mode = os.fstat(fd).st_mode
-    except (OSError, ValueError):  # no descriptor behind it, or closed: writing says so
+    except (OSError, ValueError):  # no descriptor, or closed: writing reports it
         return -1, "direct"
     if stat.S_ISFIFO(mode) and hasattr(select, "poll"):
         return fd, "pipe"
@@ -162,8 +162,8 @@ _TAIL_BYTES = 64 * 1024
 
 
 def next_event_id(path: str) -> int:
-    """The first event number for a process that goes on with the run log at `path`: 1, or well above the last one. A
-    process may have died between putting a full log aside and the first line of the next."""
+    """The first event number of a process that continues the run log at `path`: 1, or well above the last one. A
+    process may have died between rotating a full log and writing the first line of the next."""
     found = (_last_event_id(log) for log in (path, f"{path}.1"))
     return next((last + _GAP_AFTER_RESUME for last in found if last is not None), 1)
 
@@ -189,12 +189,11 @@ def _last_event_id(path: str) -> int | None:
 class RunLog:
     """`events.jsonl` of a session: one event a line, appended, kept after the session's end.
 
-    The first line goes out at once: the process that goes on after a crash takes its numbers from above it. The other
-    events wait in memory until a flush or until there are 64, and are encoded then: the loop flushes while it waits for
-    the model, and before a call that takes time. A disk that does not take them costs the lines, not the session:
-    `dropped` counts them. A log that has come to `max_bytes` is put aside as `events.jsonl.1`, the ones before it move
-    up, and only `keep` of them stay. `are_clean` says of several lines that they surely hold no secret; without it each
-    is looked at.
+    The first line is written at once, because the process that resumes after a crash continues its numbering. The other
+    events are buffered until a flush or until there are 64, and are encoded then: the loop flushes while it waits for
+    the model, and before a slow call. A disk failure loses lines, not the session: `dropped` counts them. A log of
+    `max_bytes` is rotated to `events.jsonl.1`, and `keep` rotated logs stay. `are_clean` returns True if several lines
+    certainly contain no secret; without it each is searched.
     """
 
     def __init__(
@@ -225,7 +224,7 @@ class RunLog:
             self.flush()
 
     def flush(self) -> None:
-        """Append what is waiting to the file."""
+        """Append the buffered events to the file."""
         if not self._pending:
             return
         lines, self._pending = Event.lines(self._pending, self._are_clean), []
@@ -244,8 +243,8 @@ class RunLog:
             self._put_aside()
 
     def _put_aside(self) -> None:
-        """Start a new log. Every move is a rename to a free name, except where the oldest log goes, so a process that
-        dies on the way loses nothing, and the next one finds a free name where it stopped."""
+        """Rotate the logs. Every move is a rename to a free name, except that the oldest log is replaced. So a process
+        that dies on the way loses nothing, and the next one continues at the free name."""
         self._let_go()
         names = [self._path, *(f"{self._path}.{number}" for number in range(1, self._keep + 1))]
         free = next((at for at, name in enumerate(names) if at and not os.path.lexists(name)), self._keep)
@@ -255,7 +254,7 @@ class RunLog:
                 os.replace(names[at - 1], names[at])
 
     def _count_lost(self, lines: list[bytes], written: int) -> None:
-        """The lines behind the first `written` bytes are gone; one that was cut is ended later."""
+        """Count the lines after the first `written` bytes as dropped; a cut line is terminated later."""
         for line in lines:
             if written >= len(line):
                 written -= len(line)
@@ -274,7 +273,7 @@ class RunLog:
         self.close()
 
     def _let_go(self) -> None:
-        """Close the file. What the disk did not take cannot be known from a failed close, and nobody waits for it."""
+        """Close the file. A failed close does not tell what the disk lost, so it is ignored."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             with contextlib.suppress(OSError):
@@ -282,7 +281,7 @@ class RunLog:
 
 
 def run_logs(path: str) -> list[str]:
-    """The run log at `path` behind those that were put aside, oldest first; not all of them need be there."""
+    """The run logs of `path`, rotated ones first, oldest to newest; they need not exist."""
     return [*(f"{path}.{number}" for number in range(KEPT_RUN_LOGS, 0, -1)), path]
 
 
@@ -300,9 +299,9 @@ def _open_log(path: str) -> tuple[int, int]:
 class JsonLines(PatientWriter):
     """Every event as it happens, one line each, on a binary stream (`--output jsonl`).
 
-    A reader that is slow holds nobody up: what it has not read waits, up to `max_bytes`, and goes out in order as it
-    reads, after the session's end too. What comes when there is no room is left out, whole lines, and counted. `clean`
-    has each line as it may be shown. A reader that went away or a full disk ends the output, not the session.
+    A slow reader does not delay the session: unread lines are buffered, up to `max_bytes`, and written in order as it
+    reads, even after the session's end. Without room, whole lines are dropped and counted. `clean` prepares each line
+    for display. A closed reader or a full disk ends the output, not the session.
     """
 
     def __init__(
@@ -317,4 +316,4 @@ class JsonLines(PatientWriter):
         self.write(line if self._clean is None else self._clean(line))
 
     def flush(self) -> None:
-        """Do nothing: what can go out is out already."""
+        """Do nothing: lines are written as they come."""

@@ -1,9 +1,8 @@
-"""The conversation as it is sent: units of already encoded messages, and the window over them.
+"""The conversation as it is sent to the model: units of encoded messages, and the window over them.
 
-A unit is a user message, or an assistant message with the results of all its calls. Messages are encoded once, when
-they enter, by the dialect's renderer; a request puts the encoded pieces together and encodes nothing again. So the work
-of a step follows the size of the step and not the length of the conversation, and the provider's prompt cache sees the
-same bytes as before.
+A unit is a user message, or an assistant message with the results of all its calls. The dialect's renderer encodes each
+message once, when it is added; a request joins the encoded pieces. So the work of a step depends on the size of the
+step and not on the length of the conversation, and the provider's prompt cache gets the same bytes as before.
 
 Rules:
 
@@ -16,9 +15,9 @@ Rules:
 
 How tokens are counted: an estimate (`tokens`) for what the gateway has not counted yet, scaled by what it counted last.
 
-Traps: the position of a unit in the encoded buffer changes when the window moves (`WireBuffer`); a mark for the
-provider's cache is put at the end of a unit and is not part of the message; a result that is cleared keeps its call, or
-the request is refused.
+Traps: the position of a unit in the encoded buffer changes when the window moves (`WireBuffer`); a cache mark follows a
+unit and is not part of the message; a cleared result keeps its call, because the gateway would reject the request
+otherwise.
 """
 
 from __future__ import annotations
@@ -50,16 +49,16 @@ class Renderer(Protocol):
 
     @property
     def cache_mark(self) -> UnitMark | None:
-        """The mark at the end of a unit that ends with a user's message: the provider is to keep the request in its
-        cache up to there. None where the wire has no marks."""
+        """The cache mark after a unit that ends with a user message: the provider caches the request up to there. None
+        if the dialect has no marks."""
         ...
 
 
 class Thread:
-    """Append-only, but for pictures: where there are too many, the older ones are left out (`thread.pictures`), and all
-    are where the model does not take them. Invariant 4 holds by construction: an assistant message enters together with
-    all its results. A cache mark is set where at least `marks_from` estimated tokens stand in front of it; it is asked
-    for with the first request."""
+    """The thread is append-only except for pictures: if there are too many, the older ones are omitted, and all are if
+    the model does not read them. Invariant 4 holds by construction: an assistant message is added together with all its
+    results. A cache mark is set after at least `marks_from` estimated tokens; the function is called with the first
+    request."""
 
     def __init__(
         self, renderer: Renderer, *, takes_images: bool = True, marks_from: Callable[[], int] = lambda: 0
@@ -86,7 +85,7 @@ class Thread:
 
     @property
     def tokens(self) -> int:
-        """Estimated tokens of what would be sent now: the window, and what replaces the units before it."""
+        """Estimated tokens of the next request's messages: the window, and the replacement of the units before it."""
         if not self._start:
             return self._kept
         return self._kept + self._marker_tokens() + (self._task_prompt.tokens if self._prompt_dropped else 0)
@@ -184,8 +183,8 @@ class Thread:
         return 0 if self.tokens <= budget else self._move(advance, budget)
 
     def cut(self, budget: int) -> int:
-        """Drop the oldest units until no more than `budget` tokens are left, or the last unit alone; returns how many
-        messages went. Nothing goes where that would save nothing."""
+        """Drop the oldest units until at most `budget` tokens remain, or only the last unit; returns the number of
+        dropped messages. Drops nothing if that would save nothing."""
         return self._move(cut, budget, below=self.tokens)
 
     def _move(
@@ -197,7 +196,7 @@ class Thread:
         """Move the window, if less than `below` tokens are sent then; returns how many messages went."""
         marker = self._marker_tokens()
         room, pinned = max(0, budget - marker), 0
-        # First as though the prompt stayed in the window; where it would not, it takes its place out of the room.
+        # First assume that the prompt stays in the window; if it does not, it takes its tokens from the budget.
         start, kept = find_start(self._sizes, self._start, self._kept, room)
         if start > self._task_unit:
             pinned = self._task_prompt.tokens
@@ -209,14 +208,13 @@ class Thread:
         return self._count_removed() - seen_before
 
     def encode_window(self, head_tokens: int = 0) -> list[bytes]:
-        """The messages to send, encoded; the chunks put together are JSON objects with commas between them.
-        `head_tokens` stand in front of them in the request."""
+        """The encoded messages to send; the joined chunks are JSON objects separated by commas. `head_tokens` are the
+        tokens before them in the request."""
         return [*self._head_of_window(), *self._units(head_tokens)]
 
     def asking(self, question: Message, budget: int, head_tokens: int = 0) -> tuple[list[bytes], int]:
-        """The messages of a request that asks about the conversation, and their tokens: those of `encoded` and
-        `question`. Where they are over `budget` tokens, the newest unit is left out: the rest was sent, and so it
-        fits."""
+        """The messages of a request about the conversation, and their tokens: those of `encoded` and `question`. Above
+        `budget` tokens the newest unit is omitted: the rest fits, because it was sent before."""
         units, tokens = self._units(head_tokens), self.tokens + question.tokens
         if tokens > budget and len(self._wire) - self._start > 1:
             units = self._wire.chunks(self._start, stop=len(self._wire) - 1)
@@ -244,8 +242,9 @@ class Thread:
         return [self._renderer.user(texts), b","]
 
     def _units(self, head_tokens: int) -> list[bytes]:
-        """The units of the window, the cache marked where this request ends, to be written, and where the one before
-        ended, to be read. A provider looks only some blocks back from a mark, and one turn may have more of them."""
+        """The units of the window, with cache marks at the end of this request, for writing, and at the end of the
+        previous one, for reading. A provider looks only some blocks back from a mark, and one turn may have more
+        blocks."""
         mark = self._renderer.cache_mark
         if mark is None:
             return self._wire.chunks(self._start)
@@ -282,16 +281,16 @@ class Thread:
 RESULTS: Final = "results/"
 """The references of results in the thread begin so; the id of the call follows."""
 MIN_TOKENS: Final = 200
-"""A smaller result stays: what would stand in its place is not much shorter."""
+"""A smaller result stays, because its replacement would not be much shorter."""
 _LEFT_TOKENS: Final = 60
 _HEAD_CHARS: Final = 1_000
 _HEAD_FROM_TOKENS: Final = 2_000
-"""So large a result keeps its start, which says what it is and costs little of it."""
+"""From this size a result keeps its start, which identifies it at little cost."""
 
 
 def clear(result: Message) -> Message:
-    """The result with a note in the place of its text and pictures, where that is shorter; a very large one keeps its
-    start. The note names the reference that ReadOutput takes."""
+    """Replace the result's text and pictures by a note, if that is shorter; a very large one keeps its start. The note
+    contains the reference for ReadOutput."""
     if result.role != "tool" or result.tokens < MIN_TOKENS:
         return result
     shown = result.content[:_HEAD_CHARS] if result.tokens >= _HEAD_FROM_TOKENS else ""
@@ -333,7 +332,7 @@ def advance(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[i
 
 
 def cut(sizes: Sequence[int], start: int, kept: int, budget: int, recent: int = 1) -> tuple[int, int]:
-    """Return where the window starts when no more than `budget` tokens may be left, but for the `recent` last units; as
+    """Return the start of the window with at most `budget` tokens, except that the `recent` last units stay; as
     `advance`."""
     while start < len(sizes) - recent and kept > budget:
         kept -= sizes[start]
@@ -341,10 +340,10 @@ def cut(sizes: Sequence[int], start: int, kept: int, budget: int, recent: int = 
     return start, kept
 
 
-# A model's turn as plain text, for models that verify their thinking.
+# Model turns as plain text, for models that verify their thinking.
 #
-# Such a model refuses the whole request where anything in front of its signed thinking was changed. When a request
-# leaves something out, the turns behind it can no longer go back as they came; as text of the user they can.
+# Such a model rejects the whole request if anything before its signed thinking was changed. If a request omits
+# something, the turns after it cannot be sent unchanged, but can be sent as text of the user.
 
 
 def render_text(assistant: Message, results: Sequence[Message]) -> Message:
@@ -376,7 +375,7 @@ def question(count: Callable[[str], int]) -> Message:
 
 
 def summary_message(text: str, count: Callable[[str], int]) -> Message:
-    """The summary `text` as it stands in a request, behind the note that says how many messages were left out."""
+    """The summary `text` as sent in a request, after the note with the number of omitted messages."""
     shown = encodable(f"[Your own notes on them:]\n{text}")
     return Message("system", shown, message_tokens(count, shown))
 
@@ -400,8 +399,7 @@ _TOO_MANY: Final = "not shown: too many pictures at once, read it again to see i
 
 
 class Pictured(NamedTuple):
-    """A unit of the thread that has pictures: how many, their bytes, what they count in tokens, and the unit as it is
-    sent without them."""
+    """A unit of the thread with pictures: their number, bytes and tokens, and the unit as it is sent without them."""
 
     unit: int
     pictures: int
@@ -443,7 +441,7 @@ class SentPictures:
         return admitted[::-1]
 
     def add(self, added: Pictured) -> Iterator[Pictured]:
-        """Take a unit behind the others; gives those that are to be sent without their pictures from now on."""
+        """Append a unit; returns the units to be sent without their pictures from now on."""
         self._units.append(added)
         self._count, self._size = self._count + added.pictures, self._size + added.size
         if self._count <= MAX_SENT and self._size <= MAX_SENT_BYTES:

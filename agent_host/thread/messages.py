@@ -1,7 +1,7 @@
-"""The messages of a session (AH 5.1), encoded once: the bytes go into journal, snapshot and history as they are.
+"""The messages of a session (AH 5.1), encoded once: journal, snapshot and history contain the same bytes.
 
-What is large in a message, its text and the arguments of its calls, is encoded once for the gateway too: its JSON is
-made when it is first asked for and is kept as long as the message is.
+The large parts of a message, its text and the arguments of its calls, are encoded once for the gateway too: their JSON
+is made on first use and cached with the message.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ class _CallFields(NamedTuple):
 
 
 class ToolCall(_CallFields):
-    """One call as the model asked for it. `problem` says why the arguments cannot be used, None when they can."""
+    """One call as the model requested it. `problem` is the reason why the arguments are unusable, None if they are
+    usable."""
 
     @cached_property
     def arguments_json(self) -> bytes:
         """The arguments as JSON. Raises orjson.JSONEncodeError when they nest too deep for a message on record."""
-        # A resume writes the whole message without fragments, so what counts is the depth at which they stand in it.
+        # A resume writes the whole message without fragments, so the depth is counted from the message.
         return orjson.dumps([[[self.arguments]]])[3:-3]
 
     def change_id(self, call_id: str) -> ToolCall:
-        """The same call under another id; what is encoded stays encoded."""
+        """The same call under another id, with the cached encoding."""
         other = self._replace(call_id=call_id)
         vars(other).update(vars(self))
         return other
@@ -79,10 +80,10 @@ class _MessageFields(NamedTuple):
 class Message(_MessageFields):
     """One ConversationMessage. `tokens` is an estimate made when the message was.
 
-    `edited_arguments` are those that the call of a result ran with where the person who approved it wrote them.
-    `goes_on` marks the note behind an answer that was cut, `workspace` the note that names a new workspace. `blocks`
-    are what the provider alone reads of an assistant's message, `order` is their place (`agent_host.thread.messages`).
-    `images` are the pictures of a result, which its content describes.
+    `edited_arguments` are the arguments of a result's call if the approving person wrote them. `goes_on` marks the note
+    after an answer that was cut, `workspace` the note that names a new workspace. `blocks` are the parts of an
+    assistant's message that only the provider reads, `order` is their position. `images` are the pictures of a result,
+    which its content describes.
     """
 
     @cached_property
@@ -102,7 +103,8 @@ class Message(_MessageFields):
         return sort_parts(self.content, self.tool_calls, self.blocks, self.order)
 
     def parts_for(self, dialect: str, model: str) -> Iterator[str | ToolCall | Block]:
-        """The parts that are sent to `model`: without the blocks of others, and without text that stands in a block."""
+        """The parts that are sent to `model`: without blocks of other models, and without text that a block
+        contains."""
         held = False
         for part in self.parts():
             if isinstance(part, Block):
@@ -193,8 +195,7 @@ def message_id(data: bytes) -> str:
 
 
 def last_answer(thread: Sequence[bytes]) -> str:
-    """The text that the model ended with: its last message, with the parts before it where the output limit cut the
-    answer and the model went on."""
+    """The model's last message, preceded by the earlier parts of the same answer if the output limit cut it."""
     parts: list[str] = []
     notes: list[Message] = []
     for data in reversed(thread):
@@ -202,7 +203,7 @@ def last_answer(thread: Sequence[bytes]) -> str:
         if message.role == "system":
             notes.append(message)
             continue
-        # Without a note between them the model went on by itself, as after a pause.
+        # Without a note between them the model continued by itself, as after a pause.
         goes_on = not (parts and notes) or any(note.goes_on or note.content == GO_ON for note in notes)  # older records
         if message.role != "assistant" or message.tool_calls or not goes_on:
             break
@@ -224,7 +225,7 @@ def decode(data: bytes) -> Message:
     images = tuple(
         Image(image["mediaType"], image["width"], image["height"], b64decode(image["data"]))
         for image in wire.get("images", ())
-        if image["data"]  # a store that lost it leaves it empty, and says so in the content
+        if image["data"]  # a store that lost it leaves it empty and notes that in the content
     )
     message = Message(
         wire["role"],
@@ -254,8 +255,8 @@ the next block. The empty order is the usual one: all blocks, the text, all call
 
 
 class Block(NamedTuple):
-    """`raw` is JSON. `holds_text`: the text directly behind the block is also in `raw`, so a dialect that sends the
-    block leaves that text out. The loop sets `model`, which a dialect does not know."""
+    """`raw` is JSON. `holds_text`: the text directly after the block is also in `raw`, so a dialect that sends the
+    block omits that text. The loop sets `model`, because a dialect does not have it."""
 
     raw: str
     dialect: str
@@ -264,7 +265,7 @@ class Block(NamedTuple):
 
 
 ARGUMENTS_TEXT: Final = "arguments_text"
-"""The one member of a block that stands behind a call: the text of its arguments as the model wrote it."""
+"""The only member of a block after a call: the text of its arguments as the model wrote it."""
 
 
 def arguments_block(text: str, dialect: str) -> Block:
@@ -274,7 +275,7 @@ def arguments_block(text: str, dialect: str) -> Block:
 
 
 def holds_arguments(block: Block) -> bool:
-    """True if the block is one of `arguments_block`: it says nothing that the call does not say."""
+    """True if the block was made by `arguments_block`, so it contains nothing beyond the call."""
     return block.raw.startswith(f'{{"{ARGUMENTS_TEXT}":')
 
 
@@ -299,7 +300,7 @@ def sort_parts(
 
 
 def shortest(order: Order) -> Order:
-    """`order`, or the empty one where it is the usual one."""
+    """`order`, or the empty tuple if it is the default order."""
     blocks, calls = order.count("block"), order.count("call")
     texts = [entry for entry in order if isinstance(entry, int)]
     usual = [*["block"] * blocks, *texts, *["call"] * calls]
@@ -313,26 +314,25 @@ def filter_order(order: Order, kept: Sequence[bool]) -> Order:
 
 
 def set_lengths(order: Order, lengths: Sequence[int]) -> Order:
-    """`order` with other lengths for its texts; texts behind the last of `lengths` are left out."""
+    """`order` with other lengths for its texts; texts after the last of `lengths` are omitted."""
     remaining = iter(lengths)
     replaced = (next(remaining, None) if isinstance(entry, int) else entry for entry in order)
     return shortest(tuple(entry for entry in replaced if entry is not None))
 
 
-# Estimates of the tokens that a text will cost, before the gateway says so (AH 5.3).
+# Estimates of the tokens of a text, before the gateway counts them (AH 5.3).
 #
-# The built-in estimate is a sum over kinds of characters and over the places where one kind follows another, since
-# that is where tokenizers cut. Its weights were fitted to OpenAI's encodings on prose, code, listings, logs, numbers,
-# hex and base64, and raised by a tenth: it errs high, by about the same share on each of them. What the gateway counts
-# then tells that share (`loop.requests`). Bytes divided by four would be half of the truth for what tool output is
-# made of.
+# The built-in estimate is a sum over kinds of characters and over the places where one kind follows another, because
+# tokenizers cut there. Its weights were fitted to OpenAI's encodings on prose, code, listings, logs, numbers, hex and
+# base64, and raised by a tenth: it errs high, by about the same ratio on each of them. The gateway's counts then give
+# that ratio (`loop.requests`). Bytes divided by four would be half of the true number for typical tool output.
 
 PER_MESSAGE_OVERHEAD = 6
 _PIXELS_PER_TOKEN = 750
 _MAX_IMAGE_TOKENS = 4784
 _PER_CALL_OVERHEAD = 12
 
-# What a character is, by the first byte of its UTF-8; all are punctuation (".") that are nothing else.
+# The kind of a character by the first byte of its UTF-8; punctuation (".") if nothing else.
 _KINDS: tuple[tuple[bytes, range], ...] = (
     (b"a", range(0x61, 0x7B)),  # small letters
     (b"A", range(0x41, 0x5B)),  # capitals
@@ -350,7 +350,7 @@ for _kind, _first_bytes in _KINDS:
     for _byte in _first_bytes:
         _KIND_OF[_byte] = _kind[0]
 _FURTHER_BYTES = bytes(range(0x80, 0xC0))
-# Hundredths of a token for each place where these kinds stand in a row. Long runs of letters are no words.
+# Hundredths of a token for each place where these kinds follow each other. Long runs of letters are not words.
 _WEIGHTS: tuple[tuple[bytes, int], ...] = (
     (b"a", 6), (b"A", 21), (b"0", 30), (b".", 35), (b"n", 78), (b"s", 1), (b"M", 53), (b"S", 132), (b"C", 100),
     (b"sa", 98), (b".a", 98), (b".A", 23), (b"Aa", 81), (b"aA", 85),
@@ -409,8 +409,8 @@ def image_tokens(width: int, height: int) -> int:
 
 
 def counter(name: str, encoding: str | None = None) -> Callable[[str], int]:
-    """The counter called `name`: `estimate`, an encoding of tiktoken whose rank file lies in TIKTOKEN_CACHE_DIR, or
-    `auto`: the model's `encoding` where that can be had, else the estimate. Raises TokenizerUnavailable."""
+    """The counter called `name`: `estimate`, an encoding of tiktoken whose rank file is in TIKTOKEN_CACHE_DIR, or
+    `auto`: the model's `encoding` if available, else the estimate. Raises TokenizerUnavailable."""
     if name == ESTIMATE:
         return estimate
     if name != AUTO:

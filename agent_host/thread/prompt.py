@@ -1,8 +1,8 @@
-"""The system prompt: built once when a session starts, then part of its checkpoint (AH 5.2).
+"""The system prompt: built once when a session starts, then kept in its checkpoint (AH 5.2).
 
-Providers and local servers keep what requests begin with, so what sessions have in common stands before what a
-workspace has, and nothing is the session's own: templates of local models put the tools behind the prompt. A rule that
-one kind of error needs stands in that error.
+Providers and local servers cache the beginning of requests, so text common to all sessions precedes text about a
+workspace, and nothing is specific to one session: templates of local models put the tools after the prompt. A rule that
+only one kind of error needs is in that error's message.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def system_prompt(
     project: Sequence[tuple[str, str, bool]] = (),
     temporary: str = "",
 ) -> str:
-    """The instructions for this workspace and machine, under this bundle. `project` are files of the project that speak
-    to agents, outermost first: path, text, and whether the text was cut. `temporary` is the session's own directory: if
-    the bundle's lists name it, the prompt says how commands name it."""
+    """The instructions for this workspace and machine, under this bundle. `project` are the project's files with
+    instructions for agents, outermost first: path, text, and whether the text was cut. `temporary` is the session's own
+    directory: if the bundle's lists name it, the prompt says how commands name it."""
     blocking = writes_blocked_by(bundle, workspace, os_family)
     lines = policy_lines(bundle, temporary)
     listed = {path for name in (Name.FILE_READ, Name.FILE_WRITE) for path in _paths(bundle, name)}
@@ -74,9 +74,9 @@ def _project_text(files: Sequence[tuple[str, str, bool]]) -> str:
 
 
 def policy_lines(bundle: PolicyBundle, temporary: str = "") -> list[str]:
-    """Describe what the lists of the bundle allow, so that a model need not find out by being denied: one line a
-    restriction. Blocked entries are not listed, and neither is a list that allows nothing: its tools are not shown. The
-    directory `temporary` is left out where a list names others."""
+    """Describe what the lists of the bundle allow, one line a restriction, so that a model does not have to learn it
+    from denials. Blocked entries are not listed, nor a list that allows nothing, because its tools are not offered. The
+    directory `temporary` is omitted if a list has other entries."""
     lines = []
     shell, net = bundle.capability(Name.SHELL_EXEC), bundle.capability(Name.NETWORK_HTTP)
     if shell is not None and shell.allowed_commands:
@@ -93,7 +93,7 @@ def policy_lines(bundle: PolicyBundle, temporary: str = "") -> list[str]:
 
 
 def writes_blocked_by(bundle: PolicyBundle, workspace: str, os_family: OsFamily) -> str | None:
-    """The blocked path that the whole workspace lies in, such as `~/.claude`; None where there is none."""
+    """The blocked path that contains the whole workspace, such as `~/.claude`; None if there is none."""
     entry = bundle.capability(Name.FILE_WRITE)
     if entry is None or not entry.blocked_paths:
         return None
