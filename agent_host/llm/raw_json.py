@@ -20,12 +20,6 @@ _MAX_NAME_CHARS = 256
 _value_at = json.JSONDecoder().raw_decode
 
 
-def member(data: str, name: str) -> str | None:
-    """The JSON text of the member `name` of the object that `data` is, as it stands there; the last one of this name.
-    Raises ValueError for what is no JSON."""
-    return members(data).get(name)
-
-
 def members(data: str) -> dict[str, str]:
     """The JSON text of each member of the object that `data` is, as it stands there; of each name the last one. Raises
     ValueError for what is no object."""
@@ -61,6 +55,36 @@ def elements(data: str) -> list[str]:
 def join_members(fields: Mapping[str, str]) -> str:
     """The JSON object that has these members, each as the JSON text that it is."""
     return f"{{{','.join(f'{orjson.dumps(name).decode()}:{text}' for name, text in fields.items())}}}"
+
+
+class RawParts:
+    """The JSON text of parts of `data`, each by the names and places on the way to it, as it stands there. What is on
+    the way is looked for once, when it is first asked for. All methods raise ValueError or LookupError for what is not
+    there."""
+
+    def __init__(self, data: str) -> None:
+        self.data = data
+        self._members: dict[tuple[str | int, ...], dict[str, str]] = {}
+        self._elements: dict[tuple[str | int, ...], list[str]] = {}
+
+    def text(self, *path: str | int) -> str:
+        """The part itself."""
+        if not path:
+            return self.data
+        *way, last = path
+        return self.members(*way)[last] if isinstance(last, str) else self.elements(*way)[last]
+
+    def members(self, *path: str | int) -> dict[str, str]:
+        """The members of the object that the part is."""
+        if path not in self._members:
+            self._members[path] = members(self.text(*path))
+        return self._members[path]
+
+    def elements(self, *path: str | int) -> list[str]:
+        """The elements of the array that the part is."""
+        if path not in self._elements:
+            self._elements[path] = elements(self.text(*path))
+        return self._elements[path]
 
 
 def _end_of(data: str, at: int) -> int:

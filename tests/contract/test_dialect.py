@@ -316,3 +316,14 @@ def test_sessions_are_told_apart_by_their_header_alone(pair: Pair) -> None:
     view = pair.request(pair.thread("go"))
     assert replace(view, session="other") != view
     assert view.session == "s"
+
+
+def test_a_malformed_event_leaves_nothing_of_what_was_read_behind(pair: Pair) -> None:
+    """A retry holds the error while it reads the next answer, so no frame may hang on it or on what led to it."""
+    name = {"anthropic": "content_block_delta", "responses": "response.created"}.get(pair.ours.name, "message")
+    with pytest.raises(StreamProtocolError) as caught:
+        pair.ours.assembler().feed(name, '{"half": "\\ud800",}')
+    error = caught.value.__cause__
+    while error is not None:
+        assert error.__traceback__ is None
+        error = error.__cause__ or error.__context__

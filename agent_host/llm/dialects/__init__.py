@@ -3,6 +3,7 @@ are alike, and tool calls out of an answer, with arguments that are whole and id
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import re
@@ -13,20 +14,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 
-from agent_host.llm import AnswerTooLarge
-from agent_host.llm.raw_json import loads_with_halves, may_hold_halves, name_in, repair, repair_json
-from agent_host.thread.messages import NOTHING_SAID, ToolCall, arguments_block
+from agent_host.llm import MAX_DETAIL, AnswerTooLarge, ModelTurn, StreamProtocolError
+from agent_host.llm.raw_json import RawParts, loads_with_halves, may_hold_halves, name_in, repair, repair_json
+from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, arguments_block, shortest
 from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
-    from agent_host.llm import Meaning, ModelTurn
+    from agent_host.llm import Meaning
     from agent_host.thread import Renderer
-    from agent_host.thread.messages import Block, Message
+    from agent_host.thread.messages import Message
+    from state.checkpoint import TokenUsage
 
-NOT_CLOSED = "the answer ended before the call did"
 _TOO_DEEP = "the arguments are nested too deep"
 # Gateways refuse longer ones, and such with other characters.
 _SEVERAL = re.compile(r"\}\s*\{")
@@ -45,8 +46,10 @@ UNNAMED: Final = "message"
 
 class Dialect:
     """One wire format of a gateway: request out, events in, what a stop means, which parts only the provider reads.
-    All that is one provider's is behind this (docs/architecture.md, "A dialect"). `names_cache`: the gateway takes
-    `prompt_cache_key`; `own_key`: the token is a key of the vendor's own."""
+    All that is one provider's is behind this (docs/architecture.md, "A dialect"). `cache_ttl` is how long the provider
+    is to keep what requests begin with, for wires that can say it. `max_tokens_field` is what a gateway of Chat
+    Completions calls the limit of an answer, `names_cache`: it takes `prompt_cache_key`. `own_key`: the token is a key
+    of the vendor's own."""
 
     name: ClassVar[str]
     """The mark of this dialect's blocks on record; it never changes."""
@@ -56,20 +59,32 @@ class Dialect:
     """The end of the request's JSON after the last message."""
     takes_images: ClassVar[bool] = True
     """Without it no message with a picture is given to a renderer."""
+    caches_by_name: ClassVar[bool] = True
     key_header: ClassVar[str] = "authorization"
     own_headers: ClassVar[Mapping[str, str]] = MappingProxyType({})
     messages_field: ClassVar[str] = "messages"
     assembler_type: ClassVar[type[Assembler]]
 
-    def __init__(self, *, names_cache: bool = True, own_key: bool = False) -> None:
+    def __init__(
+        self,
+        cache_ttl: CacheTtl = "5m",
+        *,
+        max_tokens_field: str = "max_completion_tokens",
+        names_cache: bool = True,
+        own_key: bool = False,
+    ) -> None:
+        self._cache_ttl: CacheTtl = cache_ttl
+        self._max_tokens_field = max_tokens_field
         self._names_cache = names_cache
         self._own_key = own_key
         self._names = SentNames()
 
-    def kept_for(self, cache_ttl: CacheTtl) -> Dialect:  # noqa: ARG002  most wires cannot say it
+    def kept_for(self, cache_ttl: CacheTtl) -> Dialect:
         """The dialect for requests that the provider is to keep so long. What one of them knows of a session, such as
         the names that its tools were offered by, the other knows as well."""
-        return self
+        kept = copy.copy(self)
+        kept._cache_ttl = cache_ttl  # noqa: SLF001  a copy of this one
+        return kept
 
     def renderer(self, model: str) -> Renderer:
         """Messages to wire form. Of their blocks those go out that this dialect and `model` made."""
@@ -97,7 +112,7 @@ class Dialect:
         is what a provider may look up its cache by, "" for none. `is_marked`: it ends with a cache mark, where the wire
         has marks. `answer_schema` is the JSON Schema of the final answer, for providers that hold a model to one."""
         request: dict[str, Any] = {"model": model, **self._settings(max_output_tokens)}
-        if session_id and self._names_cache:
+        if session_id and self._names_cache and self.caches_by_name:
             request["prompt_cache_key"] = session_id
         if tools:
             request["tools"] = [self._definition(self._names.offer(tool.name), tool) for tool in tools]
@@ -141,41 +156,82 @@ class Assembler:
 
     meanings: ClassVar[Mapping[str, Meaning]]
 
-    def __init__(
-        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
-    ) -> None:
+    def __init__(self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = str) -> None:
         self.content = 0
         """Grows with each event that brings something of the answer, and with no other: pings bring nothing."""
         self.thinking = ""
         """The model's thinking that the last event brought, to be shown at once; "" where it brought none."""
-        self._real_name = real_name
-        self._reader = CallReader(max_call_arguments_bytes)
+        self._reader = CallReader(max_call_arguments_bytes, real_name)
+        self._event = ""  # the name of the last event
+        self._data = ""  # its JSON
+        self._known_parts = RawParts("")
         self._halves = False  # the first half of a character may have come
         self._intact = True  # none was in the last event
-        self._replaced = 0
+        self._started = False
+        self._replaced = self._dropped = 0
         self._response_id = self._response_model = ""
         self._stop_reason: str | None = None
 
     def feed(self, event: str, data: str) -> str | None:
         """Take one server-sent event; returns text to show at once. Raises StreamProtocolError, StreamFault,
         AnswerTooLarge."""
+        self.thinking, self._event = "", event
+        try:
+            return self._take(event, data)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            # Its frames hold what was read of the event, and a retry holds the error while it reads the next answer.
+            raise StreamProtocolError(f"{self._name_event()} is malformed") from error.with_traceback(None)
+
+    def _take(self, event: str, data: str) -> str | None:
         raise NotImplementedError
+
+    def _name_event(self) -> str:
+        return f"the {self._event} event"
 
     def finish(self) -> ModelTurn:
         """The turn. Raises StreamProtocolError when the stream was cut, AnswerTooLarge."""
         raise NotImplementedError
 
-    def _mend(self, data: str, error: orjson.JSONDecodeError, *, ends: bool = False) -> Any:
-        """The value of an event's JSON that orjson refuses for halves of characters. `ends`: no second half comes with
-        a later event."""
-        if not may_hold_halves(data):
-            raise error
+    def _turn(self, parts: TurnParts, stop_reason: str, usage: TokenUsage, detail: str) -> ModelTurn:
+        meaning, calls = self.meaning_of(stop_reason), mend_ids(parts.calls)
+        return ModelTurn(
+            "".join(parts.texts),
+            calls,
+            stop_reason,
+            "complete" if calls and meaning == "empty" else meaning,  # what says that there are calls is not empty then
+            usage,
+            self._replaced + self._reader.replaced,
+            tuple(parts.blocks),
+            shortest(tuple(parts.order)),
+            self._dropped,
+            self._response_id,
+            self._response_model,
+            detail,
+        )
+
+    def _load(self, data: str, *, ends: bool = False) -> Any:
+        """The value of an event's JSON, which may have halves of characters. `ends`: no second half comes with a later
+        event."""
+        self._data, self._intact = data, True
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            if not may_hold_halves(data):
+                raise
+        # Here, and not in the handler: what is raised must not bring the frames of the first error with it.
         self._intact, self._halves = False, True
         if not ends:
             return loads_with_halves(data)
         data, count = repair_json(data)
         self._replaced += count
         return orjson.loads(data)
+
+    @property
+    def _raw(self) -> RawParts:
+        """The JSON text of the last event's parts; nearly all events hold texts only, and need none of it."""
+        if self._known_parts.data is not self._data:
+            self._known_parts = RawParts(self._data)
+        return self._known_parts
 
     @classmethod
     def meaning_of(cls, stop_reason: str) -> Meaning:
@@ -193,6 +249,39 @@ class Assembler:
         return text
 
 
+class TurnParts:
+    """The parts of an answer in their order: texts, calls, and blocks that the provider alone reads."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = dialect
+        self.texts: list[str] = []
+        self.calls: list[ToolCall] = []
+        self.blocks: list[Block] = []
+        self.order: list[int | Literal["call", "block"]] = []
+
+    def add_text(self, text: str) -> None:
+        """Add a text, which may be empty."""
+        if text:
+            self.texts.append(text)
+            self.order.append(len(text))
+
+    def add_call(self, call: ToolCall, arguments: str = "") -> None:
+        """Add a call, whose `arguments` are to go back as the model wrote them."""
+        self.calls.append(call)
+        self.order.append("call")
+        written = keep_spelling(call, arguments, self._dialect)
+        if written is not None:
+            self._add(written)
+
+    def add_block(self, raw: str, *, holds_text: bool = False) -> None:
+        """Add a block of this JSON. `holds_text`: the text that is added next stands in it."""
+        self._add(Block(raw, self._dialect, holds_text=holds_text))
+
+    def _add(self, block: Block) -> None:
+        self.blocks.append(block)
+        self.order.append("block")
+
+
 def count_in(counts: Any, *names: str) -> int:
     """The first of these counts that is one; 0 where none is."""
     found = (counts.get(name) for name in names) if isinstance(counts, dict) else ()
@@ -204,6 +293,18 @@ def size_of(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
+def required_text(value: object) -> str:
+    """`value` itself. Raises ValueError for what is no text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a string")
+    return value
+
+
+def one_line(text: str) -> str:
+    """The beginning of what a model says of its refusal, in one line."""
+    return repair(" ".join(text.split())[:MAX_DETAIL])[0]
+
+
 def refuse_open(reason: str) -> None:
     """Raises ValueError for an answer that does not say why it ended."""
     if not isinstance(orjson.loads(reason), str):
@@ -212,11 +313,12 @@ def refuse_open(reason: str) -> None:
 
 class CallReader:
     """Reads the calls of one answer. `replaced` counts halves of characters that became U+FFFD in them. No limit of the
-    arguments where `max_arguments_bytes` is None."""
+    arguments where `max_arguments_bytes` is None. `real_name` gives the tool that the model means by a name."""
 
-    def __init__(self, max_arguments_bytes: int | None = None) -> None:
+    def __init__(self, max_arguments_bytes: int | None = None, real_name: Callable[[str], str] = str) -> None:
         self.replaced = 0
         self._max_arguments_bytes = max_arguments_bytes
+        self._real_name = real_name
 
     def check_size(self, size: int) -> None:
         """Raises AnswerTooLarge for arguments of more bytes than a call may have."""
@@ -224,12 +326,18 @@ class CallReader:
         if limit is not None and size > limit:
             raise AnswerTooLarge("arguments of one call", "max_call_arguments_bytes", limit)
 
-    def call(self, call_id: str, name: str, arguments: str | dict[str, Any] | None) -> ToolCall:
+    def call(
+        self, call_id: str, name: str, arguments: str | dict[str, Any] | None, *, is_closed: bool = True
+    ) -> ToolCall:
         """The call with its arguments, which come as JSON text or as an object; "" and None are an empty object.
 
         Arguments that are no JSON object (an answer cut at its limit ends inside them), or that name a field twice,
-        leave an empty object and the reason: the call is answered with it and never runs. Raises AnswerTooLarge.
+        leave an empty object and the reason: the call is answered with it and never runs. So does a call in which the
+        answer ended, which is not `is_closed`. Raises AnswerTooLarge.
         """
+        name = self._real_name(name)
+        if not is_closed:
+            return ToolCall(call_id, name, {}, "the answer ended before the call did")
         try:
             value = self._value(arguments) if isinstance(arguments, str) else arguments or {}
         except json_text.TooDeep:
@@ -344,12 +452,6 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _by_fields = json.JSONDecoder(object_pairs_hook=_refuse_repeated)
-
-
-def meaning_with(calls: Sequence[ToolCall], meaning: Meaning) -> Meaning:
-    """The meaning of a turn with these calls, where its stop means `meaning`: one that says that there are calls is not
-    empty where there are."""
-    return "complete" if calls and meaning == "empty" else meaning
 
 
 def mend_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from base64 import b64encode
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 
 from agent_host.llm import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.dialects import (
     MAX_COUNT,
-    NOT_CLOSED,
     UNNAMED,
     Assembler,
     Dialect,
-    meaning_with,
-    mend_ids,
+    TurnParts,
     refuse_open,
+    required_text,
     sendable_name,
     size_of,
 )
@@ -27,13 +26,12 @@ from agent_host.llm.raw_json import (
     join_members,
     loads_with_halves,
     may_hold_halves,
-    member,
     members,
     repair,
     split_open_end,
 )
 from agent_host.thread import UnitMark
-from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
+from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall
 from config import json_text
 from config.json_text import copy_to_keep
 from state.checkpoint import TokenUsage
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm.dialects import CacheTtl, Event
-    from agent_host.thread.messages import Message, Order
+    from agent_host.thread.messages import Message
 
 NAME = "anthropic"
 # How a message ends: the object of its last block, the array, the message.
@@ -168,59 +166,45 @@ class AnthropicAssembler(Assembler):
 
     meanings: ClassVar[Mapping[str, Meaning]] = _MEANINGS
 
-    def __init__(
-        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
-    ) -> None:
+    def __init__(self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = str) -> None:
         super().__init__(max_call_arguments_bytes, real_name)
         self._by_index: dict[int, _Block] = {}
         self._blocks: list[_Block] = []
         self._usage: dict[str, int] = {}
         self._detail = ""
-        self._started = self._over = False
-        self._data = ""
+        self._over = False
 
-    def feed(self, event: str, data: str) -> str | None:
-        """Take one event; unknown ones are skipped, as the API asks of its clients, and so is all behind the end. What
-        has no name of its own, as proxies send it, says in its data what it is."""
-        self.thinking = ""
+    def _take(self, event: str, data: str) -> str | None:
+        """Unknown events are skipped, as the API asks of its clients, and so is all behind the end. What has no name of
+        its own, as proxies send it, says in its data what it is."""
         if event == UNNAMED:
-            event = _type_of(data)
+            event = self._event = _type_of(data)
         handler = self._HANDLERS.get(event)
         if handler is None or self._over:
             return None
-        try:
-            self._data = data
-            try:
-                value = orjson.loads(data)
-            except orjson.JSONDecodeError as error:
-                value = self._mend(data, error, ends=event != "content_block_delta")
-            return handler(self, value)
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
-            # Its frames hold what was read of the event, and a retry holds the error while it reads the next answer.
-            raise StreamProtocolError(f"the {event} event is malformed") from error.with_traceback(None)
+        return handler(self, self._load(data, ends=event != "content_block_delta"))
 
     def finish(self) -> ModelTurn:
-        """The turn, when the stream said `message_stop`."""
+        """The turn, when the stream said `message_stop`. A block that the answer ended in is not kept, and of an answer
+        that was cut no thinking without its signature."""
         if not (self._started and self._over and self._stop_reason is not None):
             raise StreamProtocolError("the stream ended before the message did")
-        blocks = sorted(self._blocks, key=lambda block: block.index)
-        text = "".join(part for block in blocks if block.kind == "text" for part in block.parts)
-        calls = mend_ids(self._tool_call(block) for block in blocks if block.kind == "tool_use")
-        opaque, order, dropped = _opaque_parts(blocks, cut=self._is_cut())
-        return ModelTurn(
-            text,
-            calls,
-            self._stop_reason,
-            meaning_with(calls, self.meaning_of(self._stop_reason)),
-            self._token_usage(),
-            self._replaced + self._reader.replaced,
-            opaque,
-            order,
-            dropped,
-            self._response_id,
-            self._response_model,
-            self._detail if self._stop_reason != "max_tokens" else self._stop_reason,
-        )
+        parts = TurnParts(NAME)
+        for block in sorted(self._blocks, key=lambda block: block.index):
+            if block.kind == "tool_use":
+                parts.add_call(self._tool_call(block))
+                continue
+            opaque = block.opaque
+            text = "".join(block.parts) if opaque is None else ""
+            raw = text_with(block.start, text, block.citations) if opaque is None else opaque.whole()
+            if self._is_cut() and raw and block.kind == "thinking" and not orjson.loads(raw).get("signature"):
+                continue
+            self._dropped += block.closed and opaque is not None and raw is None
+            if raw is not None and block.closed and (text or opaque is not None):
+                parts.add_block(raw, holds_text=opaque is None)
+            parts.add_text(text)
+        detail = self._detail if self._stop_reason != "max_tokens" else self._stop_reason
+        return self._turn(parts, self._stop_reason, self._token_usage(), detail)
 
     def _is_cut(self) -> bool:
         return self.meaning_of(self._stop_reason or "") in ("cut", "window")
@@ -236,16 +220,16 @@ class AnthropicAssembler(Assembler):
 
     def _block_start(self, data: dict[str, Any]) -> str | None:
         raw = data["content_block"]
-        kind, index = _string(raw["type"], required=True), int(data["index"])
+        kind, index = required_text(raw["type"]), int(data["index"])
         block = _Block(index, kind, _string(raw.get("id")), _string(raw.get("name")), raw)
         left = self._close_ends() if self._halves else ""
         self.content += index not in self._by_index
         self._blocks.append(block)  # proxies may give several blocks one index
         self._by_index[index] = block
         if kind == "tool_use" and isinstance(raw.get("input"), dict) and raw["input"] and not self._halves:
-            block.input = members(member(self._data, "content_block") or "{}").get("input", "")
+            block.input = self._raw.members("content_block").get("input", "")
         if block.kind not in _OURS:
-            block.opaque = OpaqueBlock(member(self._data, "content_block"))
+            block.opaque = OpaqueBlock(self._raw.text("content_block"))
             self.thinking = block.opaque.shown(raw)
         if block.kind != "text":
             return left
@@ -262,7 +246,7 @@ class AnthropicAssembler(Assembler):
             block.opaque.add(delta)
             self.thinking = block.opaque.shown(delta)
         if kind == "text_delta" and block.kind == "text":
-            text = _string(delta["text"], required=True)
+            text = required_text(delta["text"])
             self.content += len(text)
             if self._halves:
                 text, block.open_end = split_open_end(block.open_end + text)
@@ -272,7 +256,7 @@ class AnthropicAssembler(Assembler):
         if kind == "citations_delta":
             block.citations.append(delta["citation"])
         if kind == "input_json_delta" and block.kind == "tool_use":
-            self._add_arguments(block, _string(delta["partial_json"], required=True))
+            self._add_arguments(block, required_text(delta["partial_json"]))
         elif any(value for name, value in delta.items() if name != "type"):
             self.content += 1
         return None
@@ -314,17 +298,17 @@ class AnthropicAssembler(Assembler):
 
     def _error(self, data: dict[str, Any]) -> None:
         error = data["error"]
-        raise StreamFault(f"{_string(error['type'], required=True)}: {error.get('message', '')}", body=data)
+        raise StreamFault(f"{required_text(error['type'])}: {error.get('message', '')}", body=data)
 
     def _tool_call(self, block: _Block) -> ToolCall:
         """The call of a tool_use block, its arguments encoded; its problem where it cannot run."""
         at_the_limit = self._is_cut() and block is self._blocks[-1] and not "".join(block.parts).strip()
-        if not block.closed or (at_the_limit and not block.start.get("input")):
-            return ToolCall(block.call_id, self._real_name(block.name), {}, NOT_CLOSED)
-        self._reader.check_size(size_of(block.input))
         at_start = block.start.get("input")
+        is_closed = block.closed and not (at_the_limit and not at_start)
+        if is_closed:
+            self._reader.check_size(size_of(block.input))
         arguments = "".join(block.parts) or block.input or (at_start if isinstance(at_start, dict) else None)
-        return self._reader.call(block.call_id, self._real_name(block.name), arguments)
+        return self._reader.call(block.call_id, block.name, arguments, is_closed=is_closed)
 
     def _token_usage(self) -> TokenUsage:
         """The counts; `input_tokens` of this API leaves out what was read from the cache and written to it."""
@@ -353,29 +337,6 @@ class AnthropicAssembler(Assembler):
     }
 
 
-def _opaque_parts(blocks: list[_Block], *, cut: bool) -> tuple[tuple[Block, ...], Order, int]:
-    """Return the provider's own parts of the blocks of an answer, the order of its parts, and how many were dropped. A
-    block that the answer ended in is not kept, and of an answer that was `cut` no thinking without its signature."""
-    opaque: list[Block] = []
-    order: list[int | Literal["call", "block"]] = []
-    dropped = 0
-    for block in blocks:
-        if block.kind == "tool_use":
-            order.append("call")
-            continue
-        text = "".join(block.parts) if block.opaque is None else ""
-        raw = text_with(block.start, text, block.citations) if block.opaque is None else block.opaque.whole()
-        if cut and raw is not None and block.kind == "thinking" and not orjson.loads(raw).get("signature"):
-            continue
-        dropped += block.closed and block.opaque is not None and raw is None
-        if raw is not None and block.closed and (text or block.opaque is not None):
-            opaque.append(Block(raw, NAME, holds_text=block.opaque is None))
-            order.append("block")
-        if text:
-            order.append(len(text))
-    return tuple(opaque), shortest(tuple(order)), dropped
-
-
 def _type_of(data: str) -> str:
     """The type that the data of an event names, "" for none. Raises StreamProtocolError for an object that cannot be
     read: what it would have said is not known."""
@@ -388,13 +349,9 @@ def _type_of(data: str) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def _string(value: object, *, required: bool = False) -> str:
-    """`value` itself, "" for a missing one that may be missing. Raises ValueError for anything else."""
-    if value is None and not required:
-        return ""
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a string")
-    return value
+def _string(value: object) -> str:
+    """A text that may be missing. Raises ValueError for anything else."""
+    return "" if value is None else required_text(value)
 
 
 # Content blocks of the Anthropic Messages dialect that go back as they came: thinking with its signature, redacted
@@ -406,9 +363,9 @@ _REPLACED = {"signature_delta": ("signature",), "compaction_delta": ("content", 
 
 
 class OpaqueBlock:
-    """One block. `start` is its JSON text in content_block_start, None where that cannot be had unchanged."""
+    """One block. `start` is its JSON text in content_block_start."""
 
-    def __init__(self, start: str | None) -> None:
+    def __init__(self, start: str) -> None:
         self._start = start
         self._appended: dict[str, list[str]] = {}
         self._replaced: dict[str, Any] = {}
@@ -441,7 +398,7 @@ class OpaqueBlock:
     def whole(self) -> str | None:
         """The block as JSON text; None where it cannot be sent back unchanged: it is malformed, or half of a character
         was in it, or a delta of an unknown kind."""
-        if self._start is None or not self._known:
+        if not self._known:
             return None
         try:
             block: dict[str, Any] = json_text.loads(self._start)
@@ -476,24 +433,14 @@ def text_with(start: dict[str, Any], text: str, citations: list[Any]) -> str | N
 
 
 class AnthropicDialect(Dialect):
-    """See Dialect. `cache_ttl` is how long the provider is to keep what requests begin with. It finds its cache by the
-    request's beginning and takes no name for it."""
+    """See Dialect. This provider finds its cache by the request's beginning and takes no name for it."""
 
     name: ClassVar[str] = NAME
     assembler_type: ClassVar[type[Assembler]] = AnthropicAssembler
     path: ClassVar[str] = "/v1/messages"
+    caches_by_name: ClassVar[bool] = False
     key_header: ClassVar[str] = "x-api-key"
     own_headers: ClassVar[Mapping[str, str]] = MappingProxyType({"anthropic-version": "2023-06-01"})
-
-    def __init__(self, cache_ttl: CacheTtl = "5m", *, own_key: bool = False) -> None:
-        super().__init__(names_cache=False, own_key=own_key)
-        self._cache_ttl: CacheTtl = cache_ttl
-
-    def kept_for(self, cache_ttl: CacheTtl) -> AnthropicDialect:
-        """See Dialect."""
-        kept = AnthropicDialect(cache_ttl, own_key=self._own_key)
-        kept._names = self._names
-        return kept
 
     def renderer(self, model: str) -> AnthropicRenderer:
         """See Dialect."""

@@ -3,32 +3,30 @@ server-sent events (AH 6.2, 6.3)."""
 
 from __future__ import annotations
 
-from functools import cached_property, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from agent_host.llm import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
+from agent_host.llm import Meaning, ModelTurn, StreamProtocolError
 from agent_host.llm.dialects import (
-    NOT_CLOSED,
     Assembler,
     Dialect,
+    TurnParts,
     content_of,
     count_in,
     data_url,
     encode_arguments,
-    keep_spelling,
-    meaning_with,
     members_beside,
-    mend_ids,
+    one_line,
     refuse_open,
+    required_text,
     sendable_name,
     size_of,
 )
 from agent_host.llm.errors import fault_of
 from agent_host.llm.raw_json import OpaqueFields, elements, join_members, members, repair, split_open_end
-from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, ToolCall, shortest
+from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, ToolCall
 from config.json_text import copy_to_keep
 from state.checkpoint import TokenUsage
 
@@ -36,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
-    from agent_host.llm.dialects import CallReader, Event
-    from agent_host.thread.messages import Message, Order
+    from agent_host.llm.dialects import Event
+    from agent_host.thread.messages import Message
 
-    _Raw = Callable[[], Mapping[str, str]]
+    _Path = tuple[str | int, ...]
 
 NAME: Final = "openai"
 OF_MESSAGE: Final = "message"
@@ -155,39 +153,28 @@ class ChatAssembler(Assembler):
 
     meanings: ClassVar[Mapping[str, Meaning]] = _MEANINGS
 
-    def __init__(
-        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
-    ) -> None:
+    def __init__(self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = str) -> None:
         super().__init__(max_call_arguments_bytes, real_name)
-        self._calls = StreamedCalls(self._reader, real_name)
+        self._calls: list[_Call] = []
+        self._calls_by_index: dict[int, _Call] = {}
         self._fields = OpaqueFields()
         self._texts: list[str] = []
         self._open_text = self._open_thought = ""  # first halves of characters that a next delta may complete
         self._refusal: list[str] = []
-        self._unread = 0
         self._usage: dict[str, Any] = {}
-        self._started = self._done = False
-        self._raw = RawChunk("")
+        self._done = False
 
-    def feed(self, event: str, data: str) -> str | None:
-        """Take one event. What is behind `[DONE]` is skipped, and so are events without data, or of other names without
-        an object."""
-        self.thinking = ""
+    def _take(self, event: str, data: str) -> str | None:
+        """What is behind `[DONE]` is skipped, and so are events without data, or of other names without an object."""
         if self._done or not data or data.isspace() or (event not in _EVENTS and not data.startswith("{")):
             return None
         if data.startswith("[DONE]"):
             self._done = True
             return self._close_text() if self._halves else None
-        try:
-            self._raw = RawChunk(data)
-            try:
-                chunk = orjson.loads(data)
-            except orjson.JSONDecodeError as error:
-                chunk = self._mend(data, error)
-            return self._chunk(event, chunk)
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
-            # Its frames hold what was read of the chunk, and a retry holds the error while it reads the next answer.
-            raise StreamProtocolError("a chunk of the answer is malformed") from error.with_traceback(None)
+        return self._chunk(event, self._load(data))
+
+    def _name_event(self) -> str:
+        return "a chunk of the answer"
 
     def finish(self) -> ModelTurn:
         """The turn, when a chunk gave the reason of its end. An empty reason counts with `[DONE]` only: servers that
@@ -201,53 +188,34 @@ class ChatAssembler(Assembler):
         self._close_text()
         stop_reason = _REFUSAL if self._refusal else self._stop_reason
         meaning = self.meaning_of(stop_reason)
-        text = "".join(self._texts)
-        calls, blocks, order = self._parts(text, cut=meaning == "cut")
-        return ModelTurn(
-            text,
-            mend_ids(calls),
-            stop_reason,
-            meaning_with(calls, meaning),
-            _token_usage(self._usage),
-            self._replaced + self._calls.replaced + self._fields.replaced,
-            blocks,
-            order,
-            self._unread + self._fields.dropped + self._calls.dropped,
-            self._response_id,
-            self._response_model,
-            self._detail(stop_reason, meaning),
-        )
+        parts = self._parts(is_cut=meaning == "cut")
+        detail = (one_line("".join(self._refusal)) or stop_reason) if meaning in ("cut", "blocked") else ""
+        return self._turn(parts, stop_reason, _token_usage(self._usage), detail)
 
-    def _detail(self, stop_reason: str, meaning: Meaning) -> str:
-        """Name the limit that cut the answer; else the model's words when it refused, in one line, or what filtered
-        it."""
-        said = repair(" ".join("".join(self._refusal).split())[:MAX_DETAIL])[0]
-        return (said or stop_reason) if meaning in ("cut", "blocked") else ""
+    def _parts(self, *, is_cut: bool) -> TurnParts:
+        """The text, the calls, and what only the provider reads of the message and of each call."""
+        parts, text = TurnParts(NAME), "".join(self._texts)
+        by_index = [call for _, call in sorted(self._calls_by_index.items())]  # where each has an index of its own
+        calls = by_index if len(by_index) == len(self._calls) else self._calls
+        calls = [call for call in calls if call.name or call.call_id]  # others are arguments of one that never began
+        fields = self._whole(self._fields)
+        if fields is not None and (text or calls or not is_cut):  # thinking that the limit cut does not go back
+            parts.add_block(join_members({OF_MESSAGE: fields}))
+        parts.add_text(text)
+        for call in calls:
+            arguments = "".join(call.arguments)
+            is_closed = not is_cut or call is not self._calls[-1] or bool(arguments.strip())
+            parts.add_call(self._reader.call(call.call_id, call.name, arguments, is_closed=is_closed), arguments)
+            beside = {name: self._whole(fields) for name, fields in sorted(call.beside.items())}
+            if kept := {name: fields for name, fields in beside.items() if fields is not None}:
+                parts.add_block(join_members(kept))
+        return parts
 
-    def _parts(self, text: str, *, cut: bool) -> tuple[list[ToolCall], tuple[Block, ...], Order]:
-        """The calls, what only the provider reads of the message and of each call, and their order."""
-        calls: list[ToolCall] = []
-        blocks: list[Block] = []
-        order: list[int | Literal["call", "block"]] = []
-        found = list(self._calls.read(cut=cut))
-        fields = self._fields.whole()
-        if fields is not None and (text or found or not cut):  # thinking that the limit cut does not go back
-            blocks.append(Block(join_members({OF_MESSAGE: fields}), NAME))
-            order.append("block")
-        if text:
-            order.append(len(text))
-        for call, arguments, beside, of_function in found:
-            calls.append(call)
-            order.append("call")
-            written = keep_spelling(call, arguments, NAME)
-            if written is not None:
-                blocks.append(written)
-                order.append("block")
-            named = ((OF_CALL, beside), (OF_FUNCTION, of_function))
-            if kept := {name: fields for name, fields in named if fields is not None}:
-                blocks.append(Block(join_members(kept), NAME))
-                order.append("block")
-        return calls, tuple(blocks), shortest(tuple(order))
+    def _whole(self, fields: OpaqueFields) -> str | None:
+        whole = fields.whole()
+        self._replaced += fields.replaced
+        self._dropped += fields.dropped
+        return whole
 
     def _chunk(self, event: str, chunk: dict[str, Any]) -> str | None:
         self._started = self._started or "choices" in chunk
@@ -284,7 +252,7 @@ class ChatAssembler(Assembler):
         if isinstance(content, str):
             return content
         texts = [part.get("text") if part.get("type") == "text" else None for part in content]
-        self._unread += texts.count(None)
+        self._dropped += texts.count(None)
         return "".join(filter(None, texts))
 
     def _add_text(self, text: str) -> str:
@@ -296,17 +264,66 @@ class ChatAssembler(Assembler):
         return text
 
     def _add_calls(self, delta: dict[str, Any], place: int) -> None:
+        path = ("choices", place, "delta")
         for number, entry in enumerate(delta.get("tool_calls") or ()):
-            self.content += self._calls.add(entry, partial(self._raw.call, place, number))
+            way = (*path, "tool_calls", number)
+            self.content += self._add_call(entry, way, (*way, "function"))
         function = delta.get("function_call")  # the form before `tool_calls`
         if function:
-            raw = partial(self._raw.function_call, place)
-            self.content += self._calls.add({"index": -1, "function": function}, raw)
+            self.content += self._add_call({"index": -1, "function": function}, path, (*path, "function_call"))
+
+    def _add_call(self, delta: dict[str, Any], path: _Path, function_path: _Path) -> int:
+        """Take one entry of a delta's `tool_calls`. Returns how much it brought, 0 for nothing."""
+        function: dict[str, Any] = delta.get("function") or {}
+        call_id, name = (
+            self._repair(value) if isinstance(value, str) else "" for value in (delta.get("id"), function.get("name"))
+        )
+        arguments = function.get("arguments")
+        of_call, of_function = delta.keys() - _OF_CALL, function.keys() - _OF_FUNCTION
+        if not (call_id or name or arguments or of_call or of_function):
+            return 0
+        index = delta.get("index")
+        before = len(self._calls)
+        call = self._call_for(index if type(index) is int else None, call_id, name)
+        brought = len(self._calls) - before
+        call.call_id, call.name = call.call_id or call_id, call.name or name
+        if arguments:
+            # They come as pieces of JSON text, and from some servers as an object in one piece: its text, so that all
+            # of them are read in one way.
+            text = arguments if isinstance(arguments, str) else self._raw.text(*function_path, "arguments")
+            call.arguments.append(text)
+            call.size += size_of(text)
+            self._reader.check_size(call.size)
+            brought += len(text)
+        for kept_as, part, names, way in (
+            (OF_CALL, delta, of_call, path),
+            (OF_FUNCTION, function, of_function, function_path),
+        ):
+            for extra in sorted(names):
+                fields = call.beside.setdefault(kept_as, OpaqueFields())
+                brought += fields.add(extra, part[extra], self._raw.text(*way, extra))
+        return brought
+
+    def _call_for(self, index: int | None, call_id: str, name: str) -> _Call:
+        """The call that goes on; a new one where none of this index is there, or where another one begins: some servers
+        send index 0 for each, others no index, or no id."""
+        last = self._calls_by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
+        if last is not None:
+            other_id = call_id not in ("", last.call_id) and (last.call_id != "" or index is None)
+            other_name = name != "" and last.name not in ("", name)
+            without_both = index is None and not call_id and name != ""
+            if not (other_id or other_name or without_both):
+                return last
+        call = _Call()
+        self._calls.append(call)
+        if index is not None:
+            self._calls_by_index[index] = call
+        return call
 
     def _add_fields(self, delta: dict[str, Any], place: int) -> None:
         # Texts are put together from pieces, and of nothing else the JSON text is needed.
         is_structured = any(value is not None and not isinstance(value, str) for value in delta.values())
-        texts = self._raw.delta(place) if is_structured else {}
+        texts = self._raw.members("choices", place, "delta") if is_structured else {}
         for name, value in delta.items():
             if name not in _KNOWN:
                 self.content += self._fields.add(name, value, texts.get(name, ""))
@@ -316,7 +333,7 @@ class ChatAssembler(Assembler):
             self.thinking += repair(thought)[0]
 
     def _end(self, reason: str) -> str:
-        reason = self._repair(_string(reason))
+        reason = self._repair(required_text(reason))
         self.content += reason not in ("", self._stop_reason)
         self._stop_reason = reason or self._stop_reason or ""
         return self._close_text() if self._halves and reason else ""
@@ -353,175 +370,23 @@ def _token_usage(usage: Mapping[str, Any]) -> TokenUsage:
     return TokenUsage(given, max(count_in(counts, "completion_tokens"), beyond), read, written)
 
 
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a string")
-    return value
-
-
-class RawChunk:
-    """The JSON text of parts of one chunk. Each part is looked for once, when it is first asked for: nearly all chunks
-    hold texts only. All methods raise ValueError or LookupError for what is not there."""
-
-    def __init__(self, data: str) -> None:
-        self._data = data
-        self._deltas: dict[int, Mapping[str, str]] = {}
-        self._calls: dict[int, list[str]] = {}
-
-    def delta(self, choice: int) -> Mapping[str, str]:
-        """The members of the delta of the choice at this place, by name."""
-        if choice not in self._deltas:
-            self._deltas[choice] = members(members(self._choices[choice])["delta"])
-        return self._deltas[choice]
-
-    def call(self, choice: int, number: int) -> Mapping[str, str]:
-        """The members of an entry of that delta's `tool_calls`."""
-        if choice not in self._calls:
-            self._calls[choice] = elements(self.delta(choice)["tool_calls"])
-        return members(self._calls[choice][number])
-
-    def function_call(self, choice: int) -> Mapping[str, str]:
-        """The delta's `function_call`, as the member of a call."""
-        return {"function": self.delta(choice)["function_call"]}
-
-    @cached_property
-    def _choices(self) -> list[str]:
-        return elements(members(self._data)["choices"])
-
-
-class _StreamedCall:
-    """One call as far as it has come. `beside` and `of_function` are what only its provider reads of it."""
-
-    __slots__ = ("arguments", "beside", "call_id", "name", "of_function", "size")
+class _Call:
+    """One call as far as it has come. `beside` has the fields that only its provider reads: those of the call, and of
+    the function that it names."""
 
     def __init__(self) -> None:
-        self.call_id = ""
-        self.name = ""
+        self.call_id = self.name = ""
         self.arguments: list[str] = []
         self.size = 0
-        self.beside: OpaqueFields | None = None
-        self.of_function: OpaqueFields | None = None
-
-
-class StreamedCalls:
-    """The calls of one answer, in the order in which they began. `reader` reads their arguments, `real_name` gives the
-    tool that the model means."""
-
-    def __init__(self, reader: CallReader, real_name: Callable[[str], str]) -> None:
-        self._reader = reader
-        self._real_name = real_name
-        self._calls: list[_StreamedCall] = []
-        self._by_index: dict[int, _StreamedCall] = {}
-        self._replaced = 0
-
-    @property
-    def replaced(self) -> int:
-        """Halves of characters that became U+FFFD."""
-        return self._replaced + self._reader.replaced + sum(fields.replaced for fields in self._kept())
-
-    @property
-    def dropped(self) -> int:
-        """Fields that cannot be sent back unchanged."""
-        return sum(fields.dropped for fields in self._kept())
-
-    def _kept(self) -> Iterator[OpaqueFields]:
-        return (fields for call in self._calls for fields in (call.beside, call.of_function) if fields is not None)
-
-    def add(self, delta: dict[str, Any], raw: _Raw) -> int:
-        """Take one entry of a delta's `tool_calls`; `raw` gives the JSON text of its members. Returns how much it
-        brought, 0 for nothing. Raises AnswerTooLarge, and for one that is malformed what reading it raises."""
-        function: dict[str, Any] = delta.get("function") or {}
-        call_id, name = (self._text(value) for value in (delta.get("id"), function.get("name")))
-        arguments = function.get("arguments")
-        extra, of_function = delta.keys() - _OF_CALL, function.keys() - _OF_FUNCTION
-        if not (call_id or name or arguments or extra or of_function):
-            return 0
-        index = delta.get("index")
-        before = len(self._calls)
-        call = self._call_for(index if type(index) is int else None, call_id, name)
-        brought = len(self._calls) - before
-        call.call_id, call.name = call.call_id or call_id, call.name or name
-        if arguments:
-            brought += self._add_arguments(call, arguments, raw)
-        if extra:
-            call.beside = call.beside or OpaqueFields()
-            brought += _keep(call.beside, delta, extra, raw)
-        if of_function:
-            call.of_function = call.of_function or OpaqueFields()
-            brought += _keep(call.of_function, function, of_function, lambda: members(raw()["function"]))
-        return brought
-
-    def read(self, *, cut: bool) -> Iterator[tuple[ToolCall, str, str | None, str | None]]:
-        """Each call, the text of its arguments, and as JSON what its provider alone reads of it and of its function.
-        `cut`: the answer was cut, and with it perhaps the last call."""
-        by_index = [call for _, call in sorted(self._by_index.items())]  # where each has an index of its own
-        for call in by_index if len(by_index) == len(self._calls) else self._calls:
-            if not (call.name or call.call_id):  # arguments of a call that never began
-                continue
-            arguments = "".join(call.arguments)
-            name = self._real_name(call.name)
-            if cut and call is self._calls[-1] and not arguments.strip():
-                found = ToolCall(call.call_id, name, {}, NOT_CLOSED)
-            else:
-                found = self._reader.call(call.call_id, name, arguments)
-            yield found, arguments, _whole(call.beside), _whole(call.of_function)
-
-    def _call_for(self, index: int | None, call_id: str, name: str) -> _StreamedCall:
-        """The call that goes on; a new one where none of this index is there, or where another one begins: some servers
-        send index 0 for each, others no index, or no id."""
-        last = self._by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
-        if last is not None:
-            other_id = call_id not in ("", last.call_id) and (last.call_id != "" or index is None)
-            other_name = name != "" and last.name not in ("", name)
-            without_both = index is None and not call_id and name != ""
-            if not (other_id or other_name or without_both):
-                return last
-        call = _StreamedCall()
-        self._calls.append(call)
-        if index is not None:
-            self._by_index[index] = call
-        return call
-
-    def _add_arguments(self, call: _StreamedCall, arguments: Any, raw: _Raw) -> int:
-        """Arguments come as pieces of JSON text, and from some servers as an object in one piece: its text, so that all
-        of them are read in one way."""
-        if not isinstance(arguments, str):
-            arguments = members(raw()["function"])["arguments"]
-        call.arguments.append(arguments)
-        call.size += size_of(arguments)
-        self._reader.check_size(call.size)
-        return len(arguments)
-
-    def _text(self, value: Any) -> str:
-        if not isinstance(value, str):
-            return ""
-        text, count = repair(value)
-        self._replaced += count
-        return text
-
-
-def _whole(fields: OpaqueFields | None) -> str | None:
-    return None if fields is None else fields.whole()
-
-
-def _keep(fields: OpaqueFields, delta: dict[str, Any], names: set[str], raw: _Raw) -> int:
-    """Take those fields of `delta`; `raw` gives their JSON text. Returns how many had something in them."""
-    texts = raw()
-    return sum(fields.add(name, delta[name], texts[name]) for name in sorted(names))
+        self.beside: dict[str, OpaqueFields] = {}
 
 
 class ChatDialect(Dialect):
-    """See Dialect. `max_tokens_field` is what the gateway calls the limit of an answer."""
+    """See Dialect."""
 
     name: ClassVar[str] = NAME
     assembler_type: ClassVar[type[Assembler]] = ChatAssembler
     path: ClassVar[str] = "/v1/chat/completions"
-
-    def __init__(
-        self, *, max_tokens_field: str = "max_completion_tokens", names_cache: bool = True, own_key: bool = False
-    ) -> None:
-        super().__init__(names_cache=names_cache, own_key=own_key)
-        self._max_tokens_field = max_tokens_field
 
     def renderer(self, model: str) -> ChatRenderer:
         """See Dialect."""

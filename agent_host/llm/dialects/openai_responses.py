@@ -5,34 +5,32 @@ from __future__ import annotations
 
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 
-from agent_host.llm import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
+from agent_host.llm import Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.dialects import (
     UNNAMED,
     Assembler,
     Dialect,
+    TurnParts,
     content_of,
+    count_in,
     data_url,
     encode_arguments,
     members_beside,
-    mend_ids,
+    one_line,
+    required_text,
     sendable_name,
+    size_of,
 )
-from agent_host.llm.dialects.openai_responses_items import (
-    NAME,
-    OF_CALL,
-    ItemPosition,
-    ResponsesOutput,
-    failure_of,
-    text_in,
-    usage_of,
-)
-from agent_host.llm.raw_json import elements, join_members, member, members, repair
+from agent_host.llm.errors import fault_of
+from agent_host.llm.raw_json import elements, join_members, members, repair, split_open_end
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block
 from config.json_text import copy_to_keep
+from config.lean_typing import NamedTuple
+from state.checkpoint import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +38,11 @@ if TYPE_CHECKING:
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm.dialects import Event
     from agent_host.thread.messages import Message, ToolCall
+
+NAME: Final = "responses"
+OF_CALL: Final = "beside"
+"""The member of a block that has the fields which came with a call, beside its id, name and arguments. All other blocks
+are whole items, which have a `type`."""
 
 
 class ResponsesRenderer:
@@ -124,44 +127,47 @@ _REFUSAL: Final = "refusal"
 _STATUSES: Final = ("completed", "incomplete", "cancelled", "failed")
 
 
+# An item of another status is one that the answer ended in.
+_WHOLE: Final = (None, "", "completed")
+_KNOWN: Final = frozenset({"type", "call_id", "name", "arguments"})
+# Calls of tools that were not offered, and that nobody here answers: a request with such a call is refused.
+_UNANSWERED: Final = frozenset(
+    ("apply_patch_call", "computer_call", "custom_tool_call", "local_shell_call", "mcp_approval_request", "shell_call")
+)
+# Codes of errors that may have gone by the next try.
+_PASSING: Final = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
+
+
 class ResponsesAssembler(Assembler):
-    """See Assembler. A turn out of the items of one response, as each is announced, streamed and done, and its end."""
+    """See Assembler. A turn out of the items of one response, as each is announced, streamed and done, and its end.
+    What is in an item is taken from its end; deltas are shown, and count for what never came to one."""
 
     meanings: ClassVar[Mapping[str, Meaning]] = _MEANINGS
 
-    def __init__(
-        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
-    ) -> None:
+    def __init__(self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = str) -> None:
         super().__init__(max_call_arguments_bytes, real_name)
-        self._output = ResponsesOutput(self._reader, real_name)
-        self._data = ""
+        self._items = StreamedItems()
+        self._open_thought = ""
+        self._said: ResponseItem | None = None  # the message whose text came last
         self._usage: Any = None
-        self._seen = self._started = self._has_items = False
+        self._seen = self._has_items = False
 
-    def feed(self, event: str, data: str) -> str | None:
-        """Take one event; unknown ones are skipped, as the API asks of its clients, and so is all behind the end. What
-        has no name of its own says in its data what it is."""
-        self.thinking = ""
+    def _take(self, event: str, data: str) -> str | None:
+        """Unknown events are skipped, as the API asks of its clients, and so is all behind the end. What has no name of
+        its own says in its data what it is."""
         is_named = event in self._HANDLERS
         if self._stop_reason is not None or not (is_named or (event == UNNAMED and data.lstrip()[:1] == "{")):
             return None
-        try:
-            self._data, self._intact = data, True
-            try:
-                value = orjson.loads(data)
-            except orjson.JSONDecodeError as error:
-                value = self._mend(data, error)
-            if not isinstance(value, dict):
-                raise TypeError("an event is no object")
-            event = event if is_named else _type_of(value)
-            handler = self._HANDLERS.get(event)
-            if handler is None:
-                return None
-            self._seen = True
-            return handler(self, value)
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
-            # Its frames hold what was read of the event, and a retry holds the error while it reads the next answer.
-            raise StreamProtocolError(f"the {event} event is malformed") from error.with_traceback(None)
+        value = self._load(data)
+        if not isinstance(value, dict):
+            raise TypeError("an event is no object")
+        if not is_named:  # some proxies send errors without a type as well
+            self._event = text_in(value.get("type")) or ("error" if value.get("error") else "")
+        handler = self._HANDLERS.get(self._event)
+        if handler is None:
+            return None
+        self._seen = True
+        return handler(self, value)
 
     def finish(self) -> ModelTurn:
         """The turn, when the stream said how the response ended."""
@@ -169,25 +175,22 @@ class ResponsesAssembler(Assembler):
             raise StreamProtocolError("there was no event of Responses in it: check --dialect")
         if self._stop_reason is None:
             raise StreamProtocolError("the stream ended before the response did")
-        refusal = self._output.refusal
+        parts, refusal = TurnParts(NAME), ""
+        for item in self._items.sorted_items():
+            refusal += "".join(item.refused)
+            if item.kind == "function_call":
+                if not (item.name or item.call_id):  # arguments of an item that was never added
+                    continue
+                call = self._reader.call(item.call_id, item.name, item.arguments, is_closed=item.is_whole)
+                parts.add_call(call, item.arguments)
+            if item.raw is not None:
+                parts.add_block(item.raw, holds_text=bool(item.text))
+            parts.add_text(item.text)
+            self._replaced += item.replaced
         stop_reason = _REFUSAL if refusal else self._stop_reason
-        meaning = self.meaning_of(stop_reason)
-        text, calls, blocks, order = self._output.parts()
-        said = repair(" ".join(refusal.split())[:MAX_DETAIL])[0] or stop_reason
-        return ModelTurn(
-            text,
-            mend_ids(calls),
-            stop_reason,
-            meaning,
-            usage_of(self._usage),
-            self._output.replaced,
-            blocks,
-            order,
-            self._output.dropped,
-            self._response_id,
-            self._response_model,
-            said if meaning in ("cut", "blocked") else "",
-        )
+        is_short = self.meaning_of(stop_reason) in ("cut", "blocked")
+        detail = (one_line(refusal) or stop_reason) if is_short else ""
+        return self._turn(parts, stop_reason, usage_of(self._usage), detail)
 
     def _on_created(self, data: dict[str, Any]) -> None:
         if self._started:
@@ -198,42 +201,117 @@ class ResponsesAssembler(Assembler):
 
     def _item_added(self, data: dict[str, Any]) -> None:
         self._has_items = True
-        item = data.get("item")
-        if item is not None:  # as some servers announce one
-            self._output.announce(item, _index(data))
-            self.content += 1
+        raw = data.get("item")
+        if raw is None:  # as some servers announce one
+            return
+        item = self._items.announce(kind_of(raw), _place_of(raw, data))
+        if item.kind == "function_call":
+            _name(item, raw)
+        self.content += 1
 
     def _item_done(self, data: dict[str, Any]) -> str:
         self._has_items = True
         self.content += 1
-        text_of = partial(member, self._data, "item")
-        text, self.thinking = self._output.close(data["item"], _index(data), text_of, intact=self._intact)
+        text, self.thinking = self._close(data["item"], _place_of(data["item"], data), ("item",))
         return text
 
+    def _close(self, raw: dict[str, Any], place: ItemPosition, path: tuple[str | int, ...]) -> tuple[str, str]:
+        """Take an item that is done, whose JSON stands at `path` of the event; returns text and thinking of it that
+        have not been shown. Raises AnswerTooLarge."""
+        kind = kind_of(raw)
+        item = self._items.close(kind, place, text_in(raw.get("call_id")))
+        if item is None:
+            return "", ""
+        item.is_whole = raw.get("status") in _WHOLE
+        text = thinking = ""
+        if kind == "message":
+            text = _take_message(item, raw)
+        elif kind == "function_call":
+            self._take_call(item, raw, path)
+        elif kind == "reasoning" and not item.told:
+            parts = [*(raw.get("summary") or ()), *(raw.get("content") or ())]
+            said = (part.get("text") for part in parts if isinstance(part, dict))
+            thinking = repair("\n\n".join(text for text in said if isinstance(text, str)))[0]
+        if item.is_whole and self._is_kept(item, raw):
+            if not self._intact:  # what has half of a character in it cannot be sent back unchanged
+                self._dropped += 1
+            elif kind == "function_call":
+                beside = {name: value for name, value in self._raw.members(*path).items() if name not in _KNOWN}
+                item.raw = join_members({OF_CALL: join_members(beside)})
+            else:
+                item.raw = self._raw.text(*path)
+        return text, thinking
+
+    def _take_call(self, item: ResponseItem, raw: dict[str, Any], path: tuple[str | int, ...]) -> None:
+        _name(item, raw)
+        arguments = raw.get("arguments")
+        if arguments is None:
+            arguments = "".join(item.parts)
+        elif not isinstance(arguments, str):  # its text, so that all arguments are read in one way
+            arguments = self._raw.text(*path, "arguments")
+        self._reader.check_size(size_of(arguments))
+        item.arguments, item.parts = arguments, []
+
+    def _is_kept(self, item: ResponseItem, raw: dict[str, Any]) -> bool:
+        """True if the item, or of a call its fields, is a block."""
+        if item.kind == "message":  # one with an empty part is refused
+            content = raw.get("content")
+            is_said = isinstance(content, str) or all(part.get("text") or part.get("refusal") for part in content or ())
+            return bool(item.text) and raw.get("role") == "assistant" and is_said
+        if item.kind == "reasoning":
+            # One that only names what a server may have stored is refused, for nothing is stored.
+            return bool(raw.get("encrypted_content") or raw.get("content"))
+        if item.kind == "function_call":
+            return not raw.keys() <= _KNOWN
+        self._dropped += raw["type"] in _UNANSWERED
+        return raw["type"] not in _UNANSWERED
+
     def _text_delta(self, data: dict[str, Any], *, refused: bool = False) -> str:
-        return self._output.say(_place(data), self._delta(data), halves=self._halves, refused=refused)
+        place, delta = _place(data), self._delta(data)
+        item = self._items.open("message", place)
+        left = ""
+        if self._halves:
+            if self._said is not None and self._said is not item:  # a character does not go on in the next message
+                left = _close_end(self._said)
+            self._said = item
+            delta, item.open_end = split_open_end(item.open_end + delta)
+            delta, count = repair(delta)
+            item.replaced += count
+        item.parts.append(delta)
+        if refused:
+            item.refused.append(delta)
+        return left + delta
 
     def _thinking_delta(self, data: dict[str, Any]) -> None:
-        self.thinking = self._output.think(_place(data), self._delta(data))
+        place, delta = _place(data), self._delta(data)
+        self._items.open("reasoning", place).told = True
+        text, self._open_thought = split_open_end(self._open_thought + delta)
+        self.thinking = repair(text)[0]
 
     def _summary_part(self, data: dict[str, Any]) -> None:
         """A further part of a summary is a paragraph of its own."""
-        self.thinking = "\n\n" if self._output.has_thought(_place(data)) else ""
+        self.thinking = "\n\n" if self._items.open("reasoning", _place(data)).told else ""
 
     def _arguments_delta(self, data: dict[str, Any]) -> None:
-        self._output.argue(_place(data), self._delta(data))
+        place, delta = _place(data), self._delta(data)
+        self._add_arguments(self._items.open("function_call", place), delta)
 
     def _arguments_done(self, data: dict[str, Any]) -> None:
         """They count where the item has none when it is done."""
         arguments = data.get("arguments")
         if isinstance(arguments, str):
-            self._output.argue(_place(data), arguments, whole=True)
+            item = self._items.open("function_call", _place(data))
+            item.parts, item.size = [], 0
+            self._add_arguments(item, arguments)
         self.content += 1
 
+    def _add_arguments(self, item: ResponseItem, part: str) -> None:
+        item.parts.append(part)
+        item.size += size_of(part)
+        self._reader.check_size(item.size)
+
     def _delta(self, data: dict[str, Any]) -> str:
-        delta = data["delta"]
-        if not isinstance(delta, str):
-            raise ValueError("a delta is no text")
+        delta = required_text(data["delta"])
         self.content += len(delta)
         return delta
 
@@ -244,7 +322,10 @@ class ResponsesAssembler(Assembler):
         if status == "failed":
             raise failure_of(response.get("error"))
         shown = "" if self._has_items else self._take_output(response.get("output") or ())
-        shown += self._output.close_messages()
+        for item in self._items.sorted_items():
+            if item.kind == "message" and not item.is_done:
+                shown += _close_end(item)
+                item.text = "".join(item.parts)
         details = response.get("incomplete_details")
         reason = details.get("reason") if status == "incomplete" and isinstance(details, dict) else None
         self._note_names(response)
@@ -256,10 +337,10 @@ class ResponsesAssembler(Assembler):
     def _take_output(self, output: Any) -> str:
         """Take the items of a response that came without events of their own, as proxies send what they did not get as
         a stream; returns text to show."""
-        shown: list[tuple[str, str]] = []
-        texts = elements(members(members(self._data)["response"])["output"]) if output else ()
-        for index, (item, text) in enumerate(zip(output, texts, strict=True)):
-            shown.append(self._output.close(item, index, partial(str, text), intact=self._intact))
+        shown = [
+            self._close(item, _place_of(item, {"output_index": index}), ("response", "output", index))
+            for index, item in enumerate(output)
+        ]
         self.thinking = "".join(thinking for _, thinking in shown)
         return "".join(text for text, _ in shown)
 
@@ -284,18 +365,179 @@ class ResponsesAssembler(Assembler):
     }
 
 
-def _type_of(data: dict[str, Any]) -> str:
-    """The type of an event without a name; some proxies send errors without a type as well."""
-    return text_in(data.get("type")) or ("error" if data.get("error") else "")
+# The items of a stream, and the events that belong to each.
+
+Kind = Literal["message", "function_call", "reasoning", "other"]
+_KINDS: Final[Mapping[str, Kind]] = {"message": "message", "function_call": "function_call", "reasoning": "reasoning"}
+
+
+class ItemPosition(NamedTuple):
+    """The name that an event gives its item: its id, "" for none, and its place in the output, None for none."""
+
+    item_id: str
+    number: int | None
+
+
+class ResponseItem:
+    """One item as far as it has come. `parts` are the deltas of its text or arguments, `refused` those of a refusal,
+    `size` the bytes of the arguments. `is_done`: its last event came; `is_whole`: the answer did not end in it. `raw`
+    is JSON text to keep: the item, or of a call the fields that came with it. `told`: its thinking was shown.
+    `replaced` counts halves of characters that became U+FFFD."""
+
+    def __init__(self, kind: Kind, index: int) -> None:
+        self.kind = kind
+        self.index = index
+        self.is_done = self.is_whole = self.told = False
+        self.call_id = self.name = self.arguments = self.text = ""
+        self.raw: str | None = None
+        self.parts: list[str] = []
+        self.refused: list[str] = []
+        self.open_end = ""  # the first half of a character that the next delta may complete
+        self.size = self.replaced = 0
+
+
+class StreamedItems:
+    """The items of one answer. Of the two names of an item proxies get one or the other wrong: ids that change from
+    event to event, one place for several items, or none. So an event belongs to the open item of its kind that has its
+    id, else to that at its place."""
+
+    def __init__(self) -> None:
+        self._items: list[ResponseItem] = []
+        self._by_id: dict[tuple[Kind, str], ResponseItem] = {}
+        self._by_index: dict[tuple[Kind, int], ResponseItem] = {}
+        self._newest: dict[Kind, ResponseItem] = {}
+        self._closed: set[tuple[Kind, ItemPosition, str]] = set()
+        self._highest = 0
+
+    def announce(self, kind: Kind, place: ItemPosition) -> ResponseItem:
+        """A new item, or the one that is known: another event may have been sent before the one that announces it."""
+        known = self._by_id.get((kind, place.item_id)) if place.item_id else None
+        if known is None or known.is_done or place.number not in (None, known.index):
+            return self._begin(kind, place)
+        return known
+
+    def open(self, kind: Kind, place: ItemPosition) -> ResponseItem:
+        """The open item that an event belongs to; a new one where none is."""
+        return self._find(kind, place) or self._begin(kind, place)
+
+    def close(self, kind: Kind, place: ItemPosition, call_id: str) -> ResponseItem | None:
+        """The item that has come to its end; None where it had before."""
+        item = self._find(kind, place)
+        names_it = bool(place.item_id) and place.number is not None
+        if item is None:
+            if names_it and (kind, place, call_id) in self._closed:
+                return None
+            item = self._begin(kind, place)
+        if names_it:
+            self._closed.add((kind, place, call_id))
+        item.is_done = True
+        return item
+
+    def sorted_items(self) -> list[ResponseItem]:
+        """The items by their places, and of one place in the order in which they began."""
+        return sorted(self._items, key=lambda item: item.index)
+
+    def _find(self, kind: Kind, place: ItemPosition) -> ResponseItem | None:
+        found = self._by_id.get((kind, place.item_id)) if place.item_id else None
+        if found is None or found.is_done:
+            found = self._newest.get(kind) if place.number is None else self._by_index.get((kind, place.number))
+        return None if found is None or found.is_done else found
+
+    def _begin(self, kind: Kind, place: ItemPosition) -> ResponseItem:
+        if place.number is not None:
+            self._highest = max(place.number, self._highest)
+        item = ResponseItem(kind, self._highest if place.number is None else place.number)
+        self._items.append(item)
+        if place.item_id:
+            self._by_id[kind, place.item_id] = item
+        if place.number is not None:
+            self._by_index[kind, place.number] = item
+        self._newest[kind] = item
+        return item
+
+
+def kind_of(item: Mapping[str, Any]) -> Kind:
+    """The kind of an item. Raises ValueError for one without a type."""
+    kind = item.get("type")
+    if not isinstance(kind, str) or not kind:
+        raise ValueError("an item without a type")
+    return _KINDS.get(kind, "other")
 
 
 def _place(data: dict[str, Any]) -> ItemPosition:
-    return ItemPosition(text_in(data.get("item_id")), _index(data))
-
-
-def _index(data: dict[str, Any]) -> int | None:
     index = data.get("output_index")
-    return index if type(index) is int else None
+    return ItemPosition(text_in(data.get("item_id")), index if type(index) is int else None)
+
+
+def _place_of(item: dict[str, Any], data: dict[str, Any]) -> ItemPosition:
+    return _place({**data, "item_id": item.get("id")})
+
+
+def _name(item: ResponseItem, raw: dict[str, Any]) -> None:
+    call_id, first = repair(text_in(raw.get("call_id")))
+    name, second = repair(text_in(raw.get("name")))
+    item.call_id, item.name = call_id or item.call_id, name or item.name
+    item.replaced = first + second
+
+
+def _close_end(item: ResponseItem) -> str:
+    """End a message in the first half of a character; returns what is shown for it, "" where there is none."""
+    end, count = repair(item.open_end)
+    item.open_end, item.replaced = "", item.replaced + count
+    if end:
+        item.parts.append(end)
+    return end
+
+
+def _take_message(item: ResponseItem, raw: dict[str, Any]) -> str:
+    """Take the text of a message that is done; returns what of it has not been shown."""
+    before = "".join(item.parts)
+    text, refusal = message_text(raw.get("content"))
+    if text:
+        item.text, item.replaced = repair(text)
+        item.refused = [repair(refusal)[0]]
+    else:  # a server that leaves it to the deltas
+        item.text, item.is_whole = before + _close_end(item), False
+    item.parts, item.open_end = [], ""
+    return item.text[len(before) :] if item.text.startswith(before) else ""
+
+
+def text_in(value: object) -> str:
+    """A text that may be missing, or of another type: "" then."""
+    return value if isinstance(value, str) else ""
+
+
+def message_text(content: Any) -> tuple[str, str]:
+    """The text in the content of a message that is done, and the part of it that is a refusal."""
+    if isinstance(content, str):  # as some servers have it
+        return content, ""
+    said: list[str] = []
+    refused: list[str] = []
+    for part in content or ():
+        is_refusal = part.get("type") == "refusal"
+        text = part.get("refusal" if is_refusal else "text")
+        if isinstance(text, str):
+            said.append(text)
+            refused += [text] if is_refusal else []
+    return "".join(said), "".join(refused)
+
+
+def failure_of(error: Any) -> StreamFault:
+    """The fault of a response that failed, or of an error event: `code` and `message`, which may be missing."""
+    fault = fault_of(error or "the gateway does not say why")
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, str) and code and not code.isdigit():
+        return StreamFault(str(fault), retryable=code in _PASSING, body=fault.body)
+    return fault
+
+
+def usage_of(usage: Any) -> TokenUsage:
+    """The counts; `input_tokens` is all input, `output_tokens` has the reasoning in it."""
+    details = usage.get("input_tokens_details") if isinstance(usage, dict) else None
+    given = count_in(usage, "input_tokens")
+    read = min(count_in(details, "cached_tokens"), given)
+    written = min(count_in(details, "cache_write_tokens"), given - read)
+    return TokenUsage(given, count_in(usage, "output_tokens"), read, written)
 
 
 class ResponsesDialect(Dialect):

@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.llm import ModelTurn, StreamProtocolError
 from agent_host.llm.dialects.anthropic import AnthropicAssembler, AnthropicDialect, AnthropicRenderer
-from agent_host.llm.raw_json import member
+from agent_host.llm.raw_json import members
 from agent_host.thread.messages import Block, Message
 from tests.unit.llm.helpers import ended, event, started, text, tool_use
 
@@ -234,10 +234,10 @@ def test_a_call_that_the_answer_ended_in_never_runs(given: Any) -> None:
     ],
 )
 def test_a_member_is_found_as_it_stands(data: str, found: str | None) -> None:
-    assert member(data, "b") == found
+    assert members(data).get("b") == found
 
 
 @pytest.mark.parametrize("data", ["", '{"b"', '{"b":', '{"b":' + "[" * 100_000])
 def test_a_member_of_what_is_no_json(data: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        member(data, "b")
+        members(data)

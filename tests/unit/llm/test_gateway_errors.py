@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.errors import GatewayUnavailable
-from agent_host.llm.dialects.openai_responses_items import failure_of
+from agent_host.llm.dialects.openai_responses import failure_of
 from agent_host.llm.errors import (
     KINDS,
     NAMES,
