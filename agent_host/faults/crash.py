@@ -17,6 +17,7 @@ lock among them; the plan says whether reading counts too.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import os
 import signal
@@ -31,7 +32,7 @@ from state.disk import Disk, SessionLock
 from state.journal import JournalFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 CODES: Final = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EROFS", "EDQUOT") if hasattr(errno, name)}
@@ -112,67 +113,79 @@ def kill_this_process() -> None:
 
 
 class FailingDisk(Disk):
-    """A disk around another one, of whose calls some fail. `kill_before` and the power cuts of its plan end this very
-    process: on a real disk nothing less is like it. A failing `write` leaves the share of its data that the plan names,
-    a failing `close` has closed all the same, as on Linux."""
+    """A disk around another one, of whose calls some fail. `kill` ends the process where the plan kills it or cuts the
+    power: on a real disk nothing less is like it. A failing `write` leaves the share of its data that the plan names, a
+    failing `close` has closed all the same, as on Linux."""
 
-    def __init__(self, disk: Disk, faults: Faults = NO_FAULTS) -> None:
+    def __init__(
+        self, disk: Disk, faults: Faults = NO_FAULTS, *, kill: Callable[[], None] | None = kill_this_process
+    ) -> None:
         self._disk = disk
-        self.calls = Calls(faults, kill_this_process)
+        self._paths: dict[int, str] = {}  # by descriptor
+        self.calls = Calls(faults, kill)
 
     def write(self, fd: int, data: bytes) -> None:
         """See Disk."""
-        failure = self.calls.begin(f"write({fd}, {len(data)} bytes)")
-        if failure is not None:
-            self._disk.write(fd, data[: int(len(data) * self.calls.faults.written)])
-            raise failure
-        self._disk.write(fd, data)
-        self.calls.end()
+        share = data[: int(len(data) * self.calls.faults.written)]
+        text = f"write({self._name_of(fd)}, {len(data)} bytes)"
+        with self._call(text, instead=lambda: self._disk.write(fd, share)):
+            self._disk.write(fd, data)
+
+    def sync(self, fd: int) -> None:
+        """See Disk."""
+        with self._call(f"sync({self._name_of(fd)})", instead=lambda: self._fail_to_sync(fd)):
+            self._disk.sync(fd)
 
     def close(self, fd: int) -> None:
         """See Disk."""
-        failure = self.calls.begin(f"close({fd})")
-        self._disk.close(fd)
-        if failure is not None:
-            raise failure
-        self.calls.end()
-
-    def is_named(self, fd: int, path: str) -> bool:
-        """See Disk."""
-        return self._disk.is_named(fd, path)
+        with self._call(f"close({self._name_of(fd)})", instead=lambda: self._disk.close(fd)):
+            self._disk.close(fd)
 
     def lock(self, path: str, session_id: str) -> SessionLock:
         """See Disk. A failing one raises WriteFailed, as the real one does."""
-        failure = self.calls.begin(f"lock({path})")
-        if failure is not None:
-            raise WriteFailed(f"the lock {path} cannot be opened: {failure.strerror}") from failure
-        lock = self._disk.lock(path, session_id)
-        self.calls.end()
-        return _CountedLock(lock, self.calls, path)
+        try:
+            with self._call(f"lock({path})"):
+                return _CountedLock(self._disk.lock(path, session_id), self.calls, path)
+        except OSError as error:
+            raise WriteFailed(f"the lock {path} cannot be opened: {error.strerror}") from error
 
     def boot_id(self) -> str | None:
         """See Disk."""
         return self._disk.boot_id()
 
+    def _name_of(self, fd: int) -> str | int:
+        return self._paths.get(fd, fd)
+
+    def _fail_to_sync(self, fd: int) -> None:
+        """What a failing sync does to the file: nothing that could be asked of a real disk."""
+
+    @contextlib.contextmanager
+    def _call(self, text: str, *, reads: bool = False, instead: Callable[[], object] | None = None) -> Iterator[None]:
+        """Count and log one call as it begins, and fail it where the plan says so, with what it does `instead` then."""
+        failure = self.calls.begin(text, reads=reads)
+        if failure is not None:
+            if instead is not None:
+                instead()
+            raise failure
+        yield
+        if not reads:
+            self.calls.end()
+
 
 def _counted(name: str, *, reads: bool) -> Callable[..., Any]:
-    """The method `name` of a FailingDisk: counted, failed where the plan says so, else passed on."""
-
     def method(disk: FailingDisk, *arguments: Any) -> Any:
-        failure = disk.calls.begin(f"{name}({', '.join(map(str, arguments))})", reads=reads)
-        if failure is not None:
-            raise failure
-        result = getattr(disk._disk, name)(*arguments)  # noqa: SLF001  a method of its class
-        if not reads:
-            disk.calls.end()
+        with disk._call(f"{name}({', '.join(map(str, arguments))})", reads=reads):  # noqa: SLF001  a method of its class
+            result = getattr(disk._disk, name)(*arguments)  # noqa: SLF001  the same
+            if name in ("open_new", "open_append"):
+                disk._paths[result] = arguments[0]  # noqa: SLF001  the same
         return result
 
     return method
 
 
-for _name in ("make_private_dir", "open_new", "open_append", "sync", "replace", "link", "remove", "sync_directory"):
+for _name in ("make_private_dir", "open_new", "open_append", "replace", "link", "remove", "sync_directory"):
     setattr(FailingDisk, _name, _counted(_name, reads=False))
-for _name in ("read", "status", "names", "holder"):
+for _name in ("is_named", "read", "status", "names", "holder"):
     setattr(FailingDisk, _name, _counted(_name, reads=True))
 
 
@@ -180,19 +193,22 @@ class _CountedLock(SessionLock):
     """A lock whose release is a call of its disk: killed before it, the process leaves the lock's file."""
 
     def __init__(self, lock: SessionLock, calls: Calls, path: str) -> None:
-        self._lock = lock
+        self._lock: SessionLock | None = lock
         self._calls = calls
         self._path = path
 
     def still_held(self) -> bool:
-        """See SessionLock."""
-        return self._lock.still_held()
+        if failure := self._calls.begin(f"still_held({self._path})", reads=True):
+            raise failure
+        return self._lock is not None and self._lock.still_held()
 
     def release(self, *, remove: bool, untouched: bool = False) -> None:
-        """See SessionLock. One that fails keeps the file and lets go of the lock."""
-        failure = self._calls.begin(f"release({self._path}, remove={remove})")
-        self._lock.release(remove=remove and failure is None, untouched=untouched)
-        self._calls.end()
+        """One that fails keeps the file and lets go of the lock."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            failure = self._calls.begin(f"release({self._path}, remove={remove})")
+            lock.release(remove=remove and failure is None, untouched=untouched)
+            self._calls.end()
 
 
 def kill_after_record(number: int) -> None:

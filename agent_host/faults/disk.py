@@ -12,19 +12,61 @@ sync that failed has dropped what it was to make durable: a later one succeeds w
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from agent_host.faults.crash import NO_FAULTS, Calls, Faults
-from state import SessionLocked, WriteFailed
+from agent_host.faults.crash import NO_FAULTS, FailingDisk, Faults
+from state import SessionLocked
 from state.disk import Disk, FileStatus, SessionLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
+
+_PID = 1000
+
+
+class SimulatedDisk(FailingDisk):
+    """A disk in memory, as one process sees it. `misuses`: uses of a descriptor whose sync had failed. A sync that
+    fails drops what it was to make durable, though readers still see it."""
+
+    def __init__(self, faults: Faults = NO_FAULTS, *, names: Names | None = None, boot: int = 1) -> None:
+        self._memory = _MemoryDisk(Names() if names is None else names, boot)
+        super().__init__(self._memory, faults, kill=None)
+
+    @property
+    def misuses(self) -> list[str]:
+        """Each with the name of the call."""
+        return self._memory.misuses
+
+    def crash(self, outcome: PowerLossOutcome, faults: Faults = NO_FAULTS) -> SimulatedDisk:
+        """The disk that the machine finds at its next boot, after it lost its power now. This one stays as it is, so
+        that other outcomes of the same power loss can be had from it."""
+        before = self._memory
+        made = SimulatedDisk(faults, names=before.entries.lose_power(outcome), boot=before.boot + 1)
+        made.calls.log = [*self.calls.log, f"---- power lost in boot {before.boot} ----"]
+        return made
+
+    def kill(self, faults: Faults = NO_FAULTS) -> SimulatedDisk:
+        """The disk as the next process finds it: all that was written is there, durable or not. This one stays too."""
+        made = SimulatedDisk(faults, names=self._memory.entries.copy(), boot=self._memory.boot)
+        made.calls.log = [*self.calls.log, "---- process killed ----"]
+        return made
+
+    def explain(self) -> str:
+        """Every call so far, those before a crash included, for the message of a failed test."""
+        return "\n".join(self.calls.log)
+
+    def contents(self) -> dict[str, bytes]:
+        """Every file by its path, as a reader sees it now."""
+        entries = self._memory.entries
+        found = ((path, entries.get(path)) for path in entries.by_path)
+        return {path: entry.now for path, entry in found if isinstance(entry, Inode)}
+
+    def _fail_to_sync(self, fd: int) -> None:
+        self._memory.fail_to_sync(fd)
 
 
 @dataclass(slots=True)
@@ -35,259 +77,162 @@ class _Descriptor:
     sync_failed: bool = False
 
 
-class SimulatedDisk(Disk):
-    """A disk in memory, as one process sees it. `misuses`: uses of a descriptor whose sync had failed."""
+class _MemoryDisk(Disk):
+    """The files behind a SimulatedDisk, without faults."""
 
-    def __init__(self, faults: Faults = NO_FAULTS, *, names: Names | None = None, boot: int = 1) -> None:
-        self.calls = Calls(faults)
+    def __init__(self, entries: Names, boot: int) -> None:
+        self.entries = entries
+        self.boot = boot
         self.misuses: list[str] = []
-        self._names = Names() if names is None else names
-        self._boot = boot
+        self.locked: set[str] = set()
         self._descriptors: dict[int, _Descriptor] = {}
-        self._locks: dict[str, int] = {}
         self._next_fd = 3
-        self._pid = 1000
-
-    def crash(self, outcome: PowerLossOutcome, faults: Faults = NO_FAULTS) -> SimulatedDisk:
-        """The disk that the machine finds at its next boot, after it lost its power now. This one stays as it is, so
-        that other outcomes of the same power loss can be had from it."""
-        made = SimulatedDisk(faults, names=self._names.lose_power(outcome), boot=self._boot + 1)
-        made.calls.log = [*self.calls.log, f"---- power lost in boot {self._boot} ----"]
-        return made
-
-    def kill(self, faults: Faults = NO_FAULTS) -> SimulatedDisk:
-        """The disk as the next process finds it: all that was written is there, durable or not. This one stays too."""
-        made = SimulatedDisk(faults, names=self._names.copy(), boot=self._boot)
-        made.calls.log = [*self.calls.log, "---- process killed ----"]
-        return made
-
-    def explain(self) -> str:
-        """Every call so far, those before a crash included, for the message of a failed test."""
-        return "\n".join(self.calls.log)
-
-    def contents(self) -> dict[str, bytes]:
-        """Every file by its path, as a reader sees it now."""
-        found = ((path, self._names.get(path)) for path in self._names.by_path)
-        return {path: entry.now for path, entry in found if isinstance(entry, Inode)}
 
     def make_private_dir(self, path: str) -> None:
-        """See Disk."""
-        with self._call(f"make_private_dir({path})"):
-            missing = []
-            while self._names.get(path) is None:
-                missing.append(path)
-                path = os.path.dirname(path)
-            if not isinstance(self._names.get(path), Directory):
-                raise _error(errno.ENOTDIR, path)
-            for directory in reversed(missing):
-                self._names.set(directory, Directory())
+        missing = []
+        while self.entries.get(path) is None:
+            missing.append(path)
+            path = os.path.dirname(path)
+        if not isinstance(self.entries.get(path), Directory):
+            raise _error(errno.ENOTDIR, path)
+        for directory in reversed(missing):
+            self.entries.set(directory, Directory())
 
     def open_new(self, path: str) -> int:
-        """See Disk."""
-        with self._call(f"open_new({path})"):
-            self._check_parent(path)
-            self._take_away(path)
-            inode = Inode(modified=time.time())
-            self._names.set(path, inode)
-            return self._open(_Descriptor(path, inode, 0))
+        self._check_parent(path)
+        self.remove(path)
+        inode = Inode(modified=time.time())
+        self.entries.set(path, inode)
+        return self._open(_Descriptor(path, inode, 0))
 
     def open_append(self, path: str) -> int:
-        """See Disk."""
-        with self._call(f"open_append({path})"):
-            return self._open(_Descriptor(path, self._file(path), None))
+        return self._open(_Descriptor(path, self._file(path), None))
 
     def write(self, fd: int, data: bytes) -> None:
-        """See Disk. A failing one writes the share of `data` that the plan names."""
-        share = int(len(data) * self.calls.faults.written)
-        with self._call_on(fd, f"write({{}}, {len(data)} bytes)", instead=lambda: self._write(fd, data[:share])):
-            self._write(fd, data)
-
-    def sync(self, fd: int) -> None:
-        """See Disk. One that fails drops what it was to make durable, though readers still see it."""
-        with self._call_on(fd, "sync({})", instead=lambda: self._fail_to_sync(fd)):
-            self._descriptor(fd).inode.sync()
-
-    def close(self, fd: int) -> None:
-        """See Disk. One that fails has closed all the same, as on Linux."""
-        path = self._descriptors[fd].path if fd in self._descriptors else fd
-        with self._call(f"close({path})", instead=lambda: self._close(fd)):
-            self._close(fd)
-
-    def is_named(self, fd: int, path: str) -> bool:
-        """See Disk."""
-        with self._call_on(fd, "is_named({})", reads=True):
-            return self._names.get(path) is self._descriptor(fd).inode
-
-    def read(self, path: str) -> bytes:
-        """See Disk."""
-        with self._call(f"read({path})", reads=True):
-            if isinstance(self._names.get(path), Directory):
-                raise _error(errno.EINVAL, path)
-            return self._file(path).now
-
-    def status(self, path: str) -> FileStatus | None:
-        """See Disk."""
-        with self._call(f"status({path})", reads=True):
-            entry = self._names.get(path)
-            if entry is None:
-                return None
-            is_private = (False, False, False)
-            if isinstance(entry, Directory):
-                return FileStatus("directory", 0, 0.0, 2, *is_private)
-            return FileStatus("file", len(entry.now), entry.modified, 1, *is_private)
-
-    def names(self, path: str) -> list[str]:
-        """See Disk."""
-        with self._call(f"names({path})", reads=True):
-            return self._names.inside(path)
-
-    def replace(self, source: str, target: str) -> None:
-        """See Disk."""
-        with self._call(f"replace({source}, {target})"):
-            self._file(source)
-            self._check_parent(target)
-            if isinstance(self._names.get(target), Directory):
-                raise _error(errno.EISDIR, target)
-            self._names.rename(source, target)
-
-    def link(self, source: str, target: str) -> None:
-        """See Disk."""
-        with self._call(f"link({source}, {target})"):
-            self._check_parent(target)
-            if self._names.get(target) is not None:
-                raise _error(errno.EEXIST, target)
-            self._names.set(target, self._file(source))
-
-    def remove(self, path: str) -> None:
-        """See Disk."""
-        with self._call(f"remove({path})"):
-            self._take_away(path)
-
-    def sync_directory(self, path: str) -> None:
-        """See Disk."""
-        with self._call(f"sync_directory({path})"):
-            if not isinstance(self._names.get(path), Directory):
-                raise _error(errno.ENOENT, path)
-            self._names.sync(path)
-
-    def lock(self, path: str, session_id: str) -> _SimulatedLock:
-        """See Disk."""
-        try:
-            with self._call(f"lock({path})"):
-                if path in self._locks:
-                    raise SessionLocked(session_id, self._locks[path])
-                self._check_parent(path)
-                if self._names.get(path) is None:
-                    self._names.set(path, Inode(modified=time.time()))
-                inode = self._file(path)
-                self._change(inode, 0, b"%d\n" % self._pid)
-                inode.sync()  # nobody cares for a dead lock's content; so the writes in question are the store's
-        except OSError as error:
-            raise WriteFailed(f"the lock {path} cannot be opened: {error.strerror}") from error
-        self._locks[path] = self._pid
-        return _SimulatedLock(self, path)
-
-    def holder(self, path: str) -> int | None:
-        """See Disk."""
-        with self._call(f"holder({path})", reads=True):
-            return self._locks.get(path)
-
-    def boot_id(self) -> str | None:
-        """See Disk."""
-        return f"boot-{self._boot}"
-
-    def _release(self, path: str, *, remove: bool) -> None:
-        failure = self.calls.begin(f"release({path}, remove={remove})")
-        self._locks.pop(path, None)
-        if remove and failure is None:
-            self._take_away(path)
-        self.calls.end()
-
-    @contextlib.contextmanager
-    def _call(self, text: str, *, reads: bool = False, instead: Callable[[], object] | None = None) -> Iterator[None]:
-        """Count and log one call as it begins, and fail it where the plan says so, with what it does `instead` then."""
-        failure = self.calls.begin(text, reads=reads)
-        if failure is not None:
-            if instead is not None:
-                instead()
-            raise failure
-        yield
-        if not reads:
-            self.calls.end()
-
-    def _call_on(
-        self, fd: int, text: str, *, reads: bool = False, instead: Callable[[], object] | None = None
-    ) -> contextlib.AbstractContextManager[None]:
-        descriptor = self._descriptors.get(fd)
-        text = text.format(descriptor.path if descriptor else fd)
-        if descriptor is not None and descriptor.sync_failed and not reads:
-            self.misuses.append(f"{text} after its sync had failed")
-        return self._call(text, reads=reads, instead=instead)
-
-    def _open(self, descriptor: _Descriptor) -> int:
-        self._next_fd += 1
-        self._descriptors[self._next_fd] = descriptor
-        return self._next_fd
-
-    def _close(self, fd: int) -> None:
-        self._descriptor(fd)
-        del self._descriptors[fd]
-
-    def _write(self, fd: int, data: bytes) -> None:
-        descriptor = self._descriptor(fd)
+        descriptor = self._descriptor(fd, "write")
         start = len(descriptor.inode.now) if descriptor.position is None else descriptor.position
         if descriptor.position is not None:
             descriptor.position = start + len(data)
         if data:
             self._change(descriptor.inode, start, data)
 
-    def _change(self, inode: Inode, offset: int, data: bytes) -> None:
-        self._names.changes += 1
-        inode.change(self._names.changes, offset, data)
-        inode.modified = time.time()
+    def sync(self, fd: int) -> None:
+        self._descriptor(fd, "sync").inode.sync()
 
-    def _fail_to_sync(self, fd: int) -> None:
-        descriptor = self._descriptor(fd)
+    def fail_to_sync(self, fd: int) -> None:
+        descriptor = self._descriptor(fd, "sync")
         descriptor.sync_failed = True
         descriptor.inode.fail_to_sync()
 
-    def _descriptor(self, fd: int) -> _Descriptor:
+    def close(self, fd: int) -> None:
+        self._descriptor(fd)
+        del self._descriptors[fd]
+
+    def is_named(self, fd: int, path: str) -> bool:
+        return self.entries.get(path) is self._descriptor(fd).inode
+
+    def read(self, path: str) -> bytes:
+        if isinstance(self.entries.get(path), Directory):
+            raise _error(errno.EINVAL, path)
+        return self._file(path).now
+
+    def status(self, path: str) -> FileStatus | None:
+        entry = self.entries.get(path)
+        if entry is None:
+            return None
+        is_private = (False, False, False)
+        if isinstance(entry, Directory):
+            return FileStatus("directory", 0, 0.0, 2, *is_private)
+        return FileStatus("file", len(entry.now), entry.modified, 1, *is_private)
+
+    def names(self, path: str) -> list[str]:
+        return self.entries.inside(path)
+
+    def replace(self, source: str, target: str) -> None:
+        self._file(source)
+        self._check_parent(target)
+        if isinstance(self.entries.get(target), Directory):
+            raise _error(errno.EISDIR, target)
+        self.entries.rename(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        self._check_parent(target)
+        if self.entries.get(target) is not None:
+            raise _error(errno.EEXIST, target)
+        self.entries.set(target, self._file(source))
+
+    def remove(self, path: str) -> None:
+        entry = self.entries.get(path)
+        if isinstance(entry, Directory):
+            raise _error(errno.EISDIR, path)
+        if entry is not None:
+            self.entries.set(path, None)
+
+    def sync_directory(self, path: str) -> None:
+        if not isinstance(self.entries.get(path), Directory):
+            raise _error(errno.ENOENT, path)
+        self.entries.sync(path)
+
+    def lock(self, path: str, session_id: str) -> SessionLock:
+        if path in self.locked:
+            raise SessionLocked(session_id, _PID)
+        self._check_parent(path)
+        if self.entries.get(path) is None:
+            self.entries.set(path, Inode(modified=time.time()))
+        inode = self._file(path)
+        self._change(inode, 0, b"%d\n" % _PID)
+        inode.sync()  # nobody cares for a dead lock's content; so the writes in question are the store's
+        self.locked.add(path)
+        return _MemoryLock(self, path)
+
+    def holder(self, path: str) -> int | None:
+        return _PID if path in self.locked else None
+
+    def boot_id(self) -> str | None:
+        return f"boot-{self.boot}"
+
+    def _open(self, descriptor: _Descriptor) -> int:
+        self._next_fd += 1
+        self._descriptors[self._next_fd] = descriptor
+        return self._next_fd
+
+    def _change(self, inode: Inode, offset: int, data: bytes) -> None:
+        self.entries.changes += 1
+        inode.change(self.entries.changes, offset, data)
+        inode.modified = time.time()
+
+    def _descriptor(self, fd: int, use: str | None = None) -> _Descriptor:
+        """The open descriptor, for a `use` that relies on its syncs."""
         if fd not in self._descriptors:
             raise _error(errno.EBADF, str(fd))
-        return self._descriptors[fd]
+        descriptor = self._descriptors[fd]
+        if use is not None and descriptor.sync_failed:
+            self.misuses.append(f"{use}({descriptor.path}) after its sync had failed")
+        return descriptor
 
     def _file(self, path: str) -> Inode:
-        entry = self._names.get(path)
+        entry = self.entries.get(path)
         if not isinstance(entry, Inode):
             raise _error(errno.ENOENT if entry is None else errno.EISDIR, path)
         return entry
 
-    def _take_away(self, path: str) -> None:
-        entry = self._names.get(path)
-        if isinstance(entry, Directory):
-            raise _error(errno.EISDIR, path)
-        if entry is not None:
-            self._names.set(path, None)
-
     def _check_parent(self, path: str) -> None:
-        if not isinstance(self._names.get(os.path.dirname(path)), Directory):
+        if not isinstance(self.entries.get(os.path.dirname(path)), Directory):
             raise _error(errno.ENOENT, path)
 
 
-class _SimulatedLock(SessionLock):
-    def __init__(self, disk: SimulatedDisk, path: str) -> None:
-        self._disk: SimulatedDisk | None = disk
+class _MemoryLock(SessionLock):
+    def __init__(self, disk: _MemoryDisk, path: str) -> None:
+        self._disk = disk
         self._path = path
 
     def still_held(self) -> bool:
-        """See SessionLock."""
-        return self._disk is not None and self._disk.status(self._path) is not None
+        return self._disk.status(self._path) is not None
 
     def release(self, *, remove: bool, untouched: bool = False) -> None:  # noqa: ARG002  its file holds nothing
-        """See SessionLock."""
-        disk, self._disk = self._disk, None
-        if disk is not None:
-            disk._release(self._path, remove=remove)  # noqa: SLF001  the other half of the disk's lock
+        self._disk.locked.discard(self._path)
+        if remove:
+            self._disk.remove(self._path)
 
 
 def _error(code: int, path: str) -> OSError:
