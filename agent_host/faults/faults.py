@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -30,7 +30,7 @@ from agent_host.faults.crash_run import KILLED, Count, CrashRun, Ended, NotReach
 from agent_host.faults.scenarios import Brief, Effects, Scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.faults.crash_run import StartedProcess
 
@@ -49,11 +49,16 @@ _CALLS = (
 _QUIET = ("strace", "-f", "-qq", "-e", "signal=none")
 
 
+@dataclass(frozen=True, slots=True)
 class Fault:
     """Something that happens to a running session. `option` of `python -m agent_host.faults` makes it happen again,
     with the text of the fault as its value, which `parse` reads."""
 
     option: ClassVar[str]
+
+    def __str__(self) -> str:
+        given = (getattr(self, one.name) for one in fields(self) if not one.kw_only)
+        return ",".join(str(value) for value in given if value is not None)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -101,12 +106,9 @@ class KillAfterRecord(Fault):
     option = "--after-record"
     number: int
 
-    def __str__(self) -> str:
-        return str(self.number)
-
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
-        _await_kill(crash_run, crash_run.run(crash=_options_after(self.number)), f"{self.number} records")
+        _kill_after(self.number, crash_run, crash_run.run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +119,10 @@ class KillDuringRecovery(Fault):
     first: int
     second: int
 
-    def __str__(self) -> str:
-        return f"{self.first},{self.second}"
-
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
-        _await_kill(crash_run, crash_run.run(crash=_options_after(self.first)), f"{self.first} records")
-        _await_kill(
-            crash_run, crash_run.resume(crash=_options_after(self.second)), f"{self.second} records of the resume"
-        )
+        _kill_after(self.first, crash_run, crash_run.run)
+        _kill_after(self.second, crash_run, crash_run.resume, "records of the resume")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +133,6 @@ class KillAtInstant(Fault):
     seed: int
     kills: int = field(default=3, kw_only=True)
     seconds: float = field(default=0.4, kw_only=True)
-
-    def __str__(self) -> str:
-        return str(self.seed)
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault. A session that was done before the last kill is fine."""
@@ -162,9 +156,6 @@ class KillHelpers(Fault):
 
     option = "--helpers"
     seed: int
-
-    def __str__(self) -> str:
-        return str(self.seed)
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault. Raises NotReached where there was no helper."""
@@ -200,14 +191,11 @@ class Race(Fault):
     processes: int
     record: int | None = None
 
-    def __str__(self) -> str:
-        return f"{self.processes}" + ("" if self.record is None else f",{self.record}")
-
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
         crash_run.lock_may_stay = True
         if self.record is not None:
-            _await_kill(crash_run, crash_run.run(crash=_options_after(self.record)), f"{self.record} records")
+            _kill_after(self.record, crash_run, crash_run.run)
         start = crash_run.run if self.record is None else crash_run.resume
         started = [start() for _ in range(self.processes)]
         ended = [crash_run.finish(process) for process in started]
@@ -259,17 +247,15 @@ def _expect_end(crash_run: CrashRun, ended: Ended) -> None:
         crash_run.problems.append(f"exit code {ended.code}: {ended.err.strip()}")
 
 
-def _options_after(record: int) -> tuple[str, ...]:
-    return ("--after-record", str(record))
-
-
-def _await_kill(crash_run: CrashRun, process: StartedProcess, what: str) -> None:
-    """Wait for a process that kills itself. Raises NotReached when it came to its end instead."""
-    ended = crash_run.finish(process)
+def _kill_after(
+    record: int, crash_run: CrashRun, start: Callable[..., StartedProcess], records: str = "records"
+) -> None:
+    """Start a process that kills itself after a record. Raises NotReached when it came to its end instead."""
+    ended = crash_run.finish(start(crash=("--after-record", str(record))))
     if ended.code == KILLED:
         return
     if ended.code == crash_run.scenario.exit_code:
-        raise NotReached(f"the session has fewer than {what}")
+        raise NotReached(f"the session has fewer than {record} {records}")
     crash_run.problems.append(f"exit code {ended.code} instead of a kill: {ended.err.strip()}")
 
 

@@ -53,9 +53,9 @@ class RunOutcome:
 
 
 class Scenario:
-    """One task for fault runs, which finds `files` in its workspace: their content by name. The script answers by
-    position; a turn for a call that was cut off has `when = {last_contains = "TOOL_INTERRUPTED", position = N}` and
-    looks before it repeats anything.
+    """One task for fault runs, which finds `files` in its workspace: their content by name. The script, of `turns`,
+    answers by position; a turn for a call that was cut off has `when = {last_contains = "TOOL_INTERRUPTED", position =
+    N}` and looks before it repeats anything. In the end each of `effects` stands once in effects.log.
 
     `options` are those of `agent-host run` besides the ones a run sets itself; `exit_code`, `status` and `answer`
     are what an undisturbed session ends with, and so must every disturbed one.
@@ -67,19 +67,21 @@ class Scenario:
     exit_code = 0
     status = "TASK_COMPLETED"
     answer = ""
+    turns: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    effects: ClassVar[Sequence[str]] = ()
 
     def prepare(self, workspace: Path) -> None:
         """Put into the empty `workspace` what the task finds there."""
         for name, content in self.files.items():
             (workspace / name).write_text(content)
 
-    def script(self, workspace: Path) -> Script:
+    def script(self, workspace: Path) -> Script:  # noqa: ARG002  calls that name no absolute path are the same in each
         """The gateway's script."""
-        raise NotImplementedError
+        return Script.from_turns(self.turns)
 
     def check(self, outcome: RunOutcome) -> list[str]:
         """Problems of the end, one line each; a run checks thread, totals and answer itself."""
-        raise NotImplementedError
+        return effect_problems(outcome.workspace, self.effects)
 
 
 def command(line: str) -> dict[str, Any]:
@@ -101,19 +103,26 @@ Part = tuple["list[dict[str, Any]]", "list[dict[str, Any]]"]
 
 
 def script_of(parts: Sequence[Part], final: str) -> Script:
-    """A script that makes each part's calls in turn and says `final`. A part is (calls, calls that mend it where some
-    were interrupted), and thinking leads to each. Every turn reports another usage, so that no total comes out right by
-    accident."""
+    """A script of `turns_of` these parts."""
+    return Script.from_turns(turns_of(parts, final))
+
+
+def turns_of(parts: Sequence[Part], final: str) -> list[dict[str, Any]]:
+    """The turns of a model that makes each part's calls in turn and says `final`. A part is (calls, calls that mend it
+    where some were interrupted), and thinking leads to each. Every turn reports another usage, so that no total comes
+    out right by accident."""
     turns: list[dict[str, Any]] = []
     for position, (calls, mend) in enumerate(parts, 1):
         thought = f"Part {position} is next."
         said = {"thinking": thought, "text": f"Part {position}.", "tool_calls": calls}
         turns.append({**said, "usage": _usage(10 * position)})
-        interrupted = {"position": position + 1, "last_contains": "TOOL_INTERRUPTED"}
-        usage = _usage(10 * position + 5)
-        turns.append({"when": interrupted, "text": "I look at what is there.", "tool_calls": mend, "usage": usage})
-    turns.append({"text": final, "expect": {"last_role": "user"}, "usage": _usage(10 * len(parts) + 10)})
-    return Script.from_turns(turns)
+        mending = {"text": "I look at what is there.", "tool_calls": mend, "usage": _usage(10 * position + 5)}
+        turns.append({"when": _interrupted(position + 1), **mending})
+    return [*turns, {"text": final, "expect": {"last_role": "user"}, "usage": _usage(10 * len(parts) + 10)}]
+
+
+def _interrupted(position: int) -> dict[str, Any]:
+    return {"position": position, "last_contains": "TOOL_INTERRUPTED"}
 
 
 def _usage(number: int) -> dict[str, int]:
@@ -138,6 +147,7 @@ class Effects(Scenario):
 
     files: ClassVar[Mapping[str, str]] = {**_LOG, "old.txt": "old\n", "settings.ini": "colour = red\n"}
     answer = FINAL
+    effects = EFFECTS
 
     def prepare(self, workspace: Path) -> None:
         """See Scenario."""
@@ -163,7 +173,7 @@ class Effects(Scenario):
     def check(self, outcome: RunOutcome) -> list[str]:
         """See Scenario."""
         workspace = outcome.workspace
-        problems = effect_problems(workspace, EFFECTS)
+        problems = super().check(outcome)
         for name, content in (("note.txt", "done\n"), ("settings.ini", "colour = green\n")):
             found = (workspace / name).read_text() if (workspace / name).exists() else None
             if found != content:
@@ -186,15 +196,10 @@ class Brief(Scenario):
 
     files = _LOG
     answer = "All three are in the log."
-
-    def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
-        """See Scenario."""
-        first, second = EFFECTS[:2], EFFECTS[2]
-        return script_of([([*map(append, first)], [repair(*first)]), ([append(second)], [repair(second)])], self.answer)
-
-    def check(self, outcome: RunOutcome) -> list[str]:
-        """See Scenario."""
-        return effect_problems(outcome.workspace, EFFECTS[:3])
+    effects = EFFECTS[:3]
+    turns = turns_of(
+        [([append("one"), append("two")], [repair("one", "two")]), ([append("three")], [repair("three")])], answer
+    )
 
 
 class StepLimit(Scenario):
@@ -205,10 +210,7 @@ class StepLimit(Scenario):
     options = ("--policy", "ci", "--max-steps", str(steps))
     exit_code = 1
     status = "TASK_FAILED"
-
-    def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
-        """See Scenario."""
-        return Script.from_turns([{"text": "Again.", "tool_calls": [append("tick")], "repeat": 4 * self.steps}])
+    turns = ({"text": "Again.", "tool_calls": [append("tick")], "repeat": 4 * steps},)
 
     def check(self, outcome: RunOutcome) -> list[str]:
         """See Scenario."""
@@ -228,47 +230,14 @@ class CutAnswer(Scenario):
 
     files = _LOG
     answer = "Both halves are there."
-
-    def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
-        """See Scenario."""
-        interrupted = {"position": 3, "last_contains": "TOOL_INTERRUPTED"}
-        return Script.from_turns(
-            [
-                {"text": "First I", "stop_reason": "max_tokens", "expect": {"message_count": 1}, "usage": _usage(10)},
-                {"text": " act.", "tool_calls": [append("one")], "expect": {"message_count": 3}, "usage": _usage(20)},
-                {"when": interrupted, "text": "I look.", "tool_calls": [repair("one")], "usage": _usage(25)},
-                {"text": "Both halves", "stop_reason": "max_tokens", "usage": _usage(30)},
-                {"text": " are there.", "expect": {"last_role": "user"}, "usage": _usage(40)},
-            ]
-        )
-
-    def check(self, outcome: RunOutcome) -> list[str]:
-        """See Scenario."""
-        return effect_problems(outcome.workspace, EFFECTS[:1])
-
-
-class FilesScenario(Scenario):
-    """A file that is edited twice and then moved, and another that is moved: what the disk tells of edits and moves."""
-
-    files: ClassVar[Mapping[str, str]] = {"old.txt": "old\n", "settings.ini": "colour = red\n"}
-    answer = "Both are in their place."
-
-    def script(self, workspace: Path) -> Script:
-        """See Scenario. What mends a part is the part: a call of it that is done already only fails."""
-        del workspace  # its calls name no absolute path
-        parts = [
-            [_edit("red", "blue"), _move("old.txt", "kept/old.txt")],
-            [_edit("blue", "green")],
-            [_move("settings.ini", "kept/settings.ini")],
-        ]
-        return script_of([(calls, calls) for calls in parts], self.answer)
-
-    def check(self, outcome: RunOutcome) -> list[str]:
-        """See Scenario."""
-        there = sorted(path for path in outcome.workspace.rglob("*") if path.is_file())
-        found = {str(path.relative_to(outcome.workspace)): path.read_text() for path in there}
-        wanted = {"kept/old.txt": "old\n", "kept/settings.ini": "colour = green\n"}
-        return [] if found == wanted else [f"there is {found}, not {wanted}"]
+    effects = EFFECTS[:1]
+    turns = (
+        {"text": "First I", "stop_reason": "max_tokens", "expect": {"message_count": 1}, "usage": _usage(10)},
+        {"text": " act.", "tool_calls": [append("one")], "expect": {"message_count": 3}, "usage": _usage(20)},
+        {"when": _interrupted(3), "text": "I look.", "tool_calls": [repair("one")], "usage": _usage(25)},
+        {"text": "Both halves", "stop_reason": "max_tokens", "usage": _usage(30)},
+        {"text": " are there.", "expect": {"last_role": "user"}, "usage": _usage(40)},
+    )
 
 
 def _edit(old: str, new: str) -> dict[str, Any]:
@@ -280,27 +249,46 @@ def _move(path: str, new_path: str) -> dict[str, Any]:
     return {"name": "MoveFile", "arguments": {"path": path, "newPath": new_path}}
 
 
+class FilesScenario(Scenario):
+    """A file that is edited twice and then moved, and another that is moved: what the disk tells of edits and moves."""
+
+    files: ClassVar[Mapping[str, str]] = {"old.txt": "old\n", "settings.ini": "colour = red\n"}
+    answer = "Both are in their place."
+    _parts = (
+        [_edit("red", "blue"), _move("old.txt", "kept/old.txt")],
+        [_edit("blue", "green")],
+        [_move("settings.ini", "kept/settings.ini")],
+    )
+    # What mends a part is the part: a call of it that is done already only fails.
+    turns = turns_of([(calls, calls) for calls in _parts], answer)
+
+    def check(self, outcome: RunOutcome) -> list[str]:
+        """See Scenario."""
+        there = sorted(path for path in outcome.workspace.rglob("*") if path.is_file())
+        found = {str(path.relative_to(outcome.workspace)): path.read_text() for path in there}
+        wanted = {"kept/old.txt": "old\n", "kept/settings.ini": "colour = green\n"}
+        return [] if found == wanted else [f"there is {found}, not {wanted}"]
+
+
+def _in_background(line: str) -> dict[str, Any]:
+    return {"name": "RunCommand", "arguments": {"command": line, "background": True}}
+
+
 class BackgroundScenario(Scenario):
     """A command that runs on while another one has its effect: it is started once, and it is gone at the end."""
 
     files: ClassVar[Mapping[str, str]] = {**_LOG, "pids.log": ""}
     answer = "The server ran, and both steps are done."
     _line = "echo $$ >> pids.log; echo one >> effects.log; exec sleep 60307"
-
-    def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
-        """See Scenario."""
-        server = {"name": "RunCommand", "arguments": {"command": self._line, "background": True}}
-        mend = {"tool_calls": [repair("two")], "usage": _usage(25)}
-        return Script.from_turns(
-            [
-                {"text": "First the server.", "tool_calls": [server], "usage": _usage(10)},
-                {"text": "Then the rest.", "tool_calls": [append("two")], "usage": _usage(20)},
-                {"when": {"position": 3, "last_contains": "TOOL_INTERRUPTED"}, **mend},
-                # The note about the server comes behind the results.
-                {"when": {"position": 3, "last_contains": "cmd_1"}, **mend},
-                {"text": self.answer, "expect": {"last_role": "user"}, "usage": _usage(30)},
-            ]
-        )
+    _mending: ClassVar[dict[str, Any]] = {"tool_calls": [repair("two")], "usage": _usage(25)}
+    turns = (
+        {"text": "First the server.", "tool_calls": [_in_background(_line)], "usage": _usage(10)},
+        {"text": "Then the rest.", "tool_calls": [append("two")], "usage": _usage(20)},
+        {"when": _interrupted(3), **_mending},
+        # The note about the server comes behind the results.
+        {"when": {"position": 3, "last_contains": "cmd_1"}, **_mending},
+        {"text": answer, "expect": {"last_role": "user"}, "usage": _usage(30)},
+    )
 
     def check(self, outcome: RunOutcome) -> list[str]:
         """See Scenario. Whether it came to its first effect is up to the moment of the kill."""
@@ -332,14 +320,14 @@ class Helpers(Scenario):
     answer = "All twelve are in the log."
     _words = tuple(f"word{number}" for number in range(12))
 
-    def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
-        """See Scenario."""
-        server = {"name": "RunCommand", "arguments": {"command": "exec sleep 60311", "background": True}}
-        turns: list[dict[str, Any]] = [{"text": "First the server.", "tool_calls": [server], "usage": _usage(5)}]
-        for number, word in enumerate(self._words):
-            call, usage = append(word), _usage(10 + number)
-            turns.append({"text": f"{word}.", "tool_calls": [call], "delay_ms": 60, "usage": usage})
-        return Script.from_turns([*turns, {"text": self.answer, "delay_ms": 60, "usage": _usage(500)}])
+    turns = (
+        {"text": "First the server.", "tool_calls": [_in_background("exec sleep 60311")], "usage": _usage(5)},
+        *(
+            {"text": f"{word}.", "tool_calls": [append(word)], "delay_ms": 60, "usage": _usage(10 + number)}
+            for number, word in enumerate(_words)
+        ),
+        {"text": answer, "delay_ms": 60, "usage": _usage(500)},
+    )
 
     def check(self, outcome: RunOutcome) -> list[str]:
         """See Scenario. On a busy machine a command may be killed as it starts, which its result says."""
