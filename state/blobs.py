@@ -19,19 +19,22 @@ import os
 import stat
 import threading
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from config.lean_typing import NamedTuple
 from state import StorageLimit
 from state.disk import TEMPORARY, make_durable_dir, put_in_place, second_name, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
+    from datetime import datetime
 
-    from state.disk import Disk
+    from state import SessionPaths
+    from state.disk import Beside, Disk
 
 # In place of a name: there was content, and it was not kept.
 UNAVAILABLE = "unavailable"
@@ -45,6 +48,21 @@ PLAIN_FILE, PROGRAM, LINK = "100644", "100755", "120000"
 # Parts of this size are worth a file of their own.
 LARGE_BYTES = 16 * 1024
 _MARK = b'Blob":{"sha256":"'
+
+
+class SessionStorage(NamedTuple):
+    """Location and limits of a session, and the thresholds of compaction. Below `min_compact_bytes` of journal a new
+    snapshot would cost more in syncs than it saves in replay; one above `snapshot_limit_bytes` is not written, and not
+    read. `archives`: the records stay when the session has ended."""
+
+    disk: Disk
+    now: Callable[[], datetime]
+    paths: SessionPaths
+    blobs: BlobFolder
+    min_compact_bytes: int
+    beside: Beside
+    snapshot_limit_bytes: int
+    archives: bool
 
 
 def add_mode(mode: str, version: str) -> str:
@@ -289,29 +307,38 @@ _MAX_INLINE_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
+class StoredValues:
+    """The large things of a session as its files have them: `inline` are blobs that stand in the journal alone, by
+    name, `short` the messages that name blobs in the snapshot, by their place in the thread. All messages before
+    `examined` are known."""
+
+    inline: dict[str, bytes] = field(default_factory=dict)
+    short: dict[int, bytes] = field(default_factory=dict)
+    examined: int = 0
+
+
+@dataclass(slots=True)
 class SnapshotThread:
     """The messages of one snapshot and what they name; another thread may write it while the session goes on. `thread`
-    are the whole messages, `inline` what stands in the journal alone, `short` the messages that stand shortened in the
-    snapshot, by their place; those before `examined` are known."""
+    are the whole messages, `stored` what is known of them."""
 
     blobs: BlobFolder
     thread: list[bytes]
-    inline: dict[str, bytes]
-    short: dict[int, bytes]
-    examined: int
+    stored: StoredValues
 
     def write(self) -> list[bytes]:
         """The messages as they are to stand in the snapshot; what they name has a file, durable on return. Raises
         OSError."""
-        self.blobs.put(*self.inline.values(), limited=False)  # there was room when they were taken
-        new = {place: shorten(self.thread[place]) for place in range(self.examined, len(self.thread))}
+        stored = self.stored
+        self.blobs.put(*stored.inline.values(), limited=False)  # there was room when they were taken
+        new = {place: shorten(self.thread[place]) for place in range(stored.examined, len(self.thread))}
         large = {place: (short, parts) for place, (short, parts) in new.items() if parts}
         with contextlib.suppress(StorageLimit):  # then they stay where they are
             self.blobs.put(*(part for _, parts in large.values() for part in parts))
-            self.short |= {place: short for place, (short, _) in large.items()}
-        if not self.short:
+            stored.short |= {place: short for place, (short, _) in large.items()}
+        if not stored.short:
             return self.thread
-        return [self.short.get(place, message) for place, message in enumerate(self.thread)]
+        return [stored.short.get(place, message) for place, message in enumerate(self.thread)]
 
 
 class LargeValues:
@@ -319,12 +346,8 @@ class LargeValues:
 
     def __init__(self, blobs: BlobFolder) -> None:
         self.blobs = blobs
-        # What stands in the journal alone, and what the next record takes there.
-        self._inline: dict[str, bytes] = {}
-        self.to_record: dict[str, str] = {}  # base64 by name
-        # Messages as they stand in snapshots, by their place in the thread, where that is not as they are.
-        self._short: dict[int, bytes] = {}
-        self._examined = 0
+        self._stored = StoredValues()
+        self.to_record: dict[str, str] = {}  # what the next record takes into the journal: base64 by name
         self._full = False
 
     @property
@@ -335,55 +358,49 @@ class LargeValues:
     def put(self, data: bytes) -> str:
         """See `FileSession.keep`."""
         name = sha256_hex(data)
-        if name in self._inline or name in self.blobs.durable:
+        if name in self._stored.inline or name in self.blobs.durable:
             return name
         try:
             if len(data) > _MAX_INLINE_BYTES:
                 self.blobs.put(data)
                 return name
-            if not self.blobs.has_room(len(data) + sum(map(len, self._inline.values()))):
+            if not self.blobs.has_room(len(data) + sum(map(len, self._stored.inline.values()))):
                 raise StorageLimit(self.blobs.limit_bytes)
         except StorageLimit:
             self._full = True
             return UNAVAILABLE
         except OSError:
             return UNAVAILABLE
-        self._inline[name] = data
+        self._stored.inline[name] = data
         self.to_record[name] = b64encode(data).decode()
         return name
 
     def get(self, name: str) -> bytes | None:
         """See `FileSession.kept`."""
-        inline = self._inline.get(name)
+        inline = self._stored.inline.get(name)
         return self.blobs.get(name) if inline is None else inline
 
-    def take_over(
-        self,
-        inline: dict[str, bytes],
-        short: dict[int, bytes],
-        examined: int,
-        lost: Iterable[str],
-        first_versions: Iterable[str],
-    ) -> None:
-        """Continue with what is on disk: blobs that are `inline` in the journal, messages that are `short` because they
-        name blobs, how many messages were `examined`, and blobs that are `lost`. Whatever a checkpoint names was
-        durable before it did."""
-        self._inline, self._short, self._examined = inline, short, examined
-        self.blobs.durable |= self.blobs_to_keep(first_versions) - frozenset(lost) - inline.keys()
+    def take_over(self, stored: StoredValues, lost: Iterable[str], first_versions: Iterable[str]) -> None:
+        """Continue with what is on disk, where blobs are `lost`. Whatever a checkpoint names was durable before it
+        did."""
+        self._stored = stored
+        self.blobs.durable |= self.blobs_to_keep(first_versions) - frozenset(lost) - stored.inline.keys()
 
     def blobs_to_keep(self, first_versions: Iterable[str]) -> frozenset[str]:
         """The blobs that the session needs: those of its messages and its `first_versions` of files."""
-        in_thread = {name for message in self._short.values() for name in blobs_in(message)}
+        in_thread = {name for message in self._stored.short.values() for name in blobs_in(message)}
         return frozenset(in_thread.union(first_versions))
 
     def collect_for_snapshot(self, thread: Sequence[bytes]) -> SnapshotThread:
         """Collect the messages and blobs that a snapshot of now needs, for `SnapshotThread.write`; `moved` takes over
         what that did."""
-        return SnapshotThread(self.blobs, list(thread), dict(self._inline), dict(self._short), self._examined)
+        stored = self._stored
+        copied = StoredValues(dict(stored.inline), dict(stored.short), stored.examined)
+        return SnapshotThread(self.blobs, list(thread), copied)
 
     def mark_moved(self, written: SnapshotThread) -> None:
         """The snapshot that was made with `written` is in place: go on from it."""
-        for name in written.inline:
-            self._inline.pop(name, None)
+        for name in written.stored.inline:
+            self._stored.inline.pop(name, None)
             self.to_record.pop(name, None)
-        self._short, self._examined = written.short, len(written.thread)
+        self._stored.short, self._stored.examined = written.stored.short, len(written.thread)

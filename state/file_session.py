@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import orjson
@@ -37,16 +38,14 @@ from state.disk import (
 )
 from state.journal import KIND, OPENED, REOPENED, SNAPSHOT, Archive, JournalFile, encode
 from state.records import SessionStatusChanged, fold, message_of
-from state.snapshot import SNAPSHOT_LIMIT_BYTES, EncodedSnapshot, encode_head
+from state.snapshot import EncodedSnapshot, encode_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
 
-    from state import SessionPaths
-    from state.blobs import BlobFolder, SnapshotThread
+    from state.blobs import SessionStorage, SnapshotThread
     from state.checkpoint import Checkpoint
-    from state.disk import Beside, Disk, SessionLock
+    from state.disk import SessionLock
     from state.loading import Archived, LoadedFiles
     from state.records import JournalRecord
 
@@ -64,25 +63,11 @@ class LoadReport(NamedTuple):
     restored: bool = False
 
 
-class SessionStorage(NamedTuple):
-    """Location and limits of a session, and the thresholds of compaction. Below `min_compact_bytes` of journal a new
-    snapshot would cost more in syncs than it saves in replay; one above `snapshot_limit_bytes` is not written, and not
-    read. `archives`: the records stay when the session has ended."""
+def find_files(storage: SessionStorage) -> LoadedFiles:
+    """Read the session without changing anything. Raises what `state.loading.find` raises."""
+    from state.loading import find  # a new session reads nothing
 
-    disk: Disk
-    now: Callable[[], datetime]
-    paths: SessionPaths
-    blobs: BlobFolder
-    min_compact_bytes: int
-    beside: Beside
-    snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES
-    archives: bool = False
-
-    def find(self) -> LoadedFiles:
-        """Read the session without changing anything. Raises what `state.loading.find` raises."""
-        from state.loading import find  # a new session reads nothing
-
-        return find(self.disk, self.paths, self.blobs, self.snapshot_limit_bytes)
+    return find(storage)
 
 
 class FileSession:
@@ -144,7 +129,7 @@ class FileSession:
         does; where nothing is whole it is moved aside, and where the session is over what is left of it goes."""
         lock = storage.disk.lock(storage.paths.lock, storage.paths.session_id)
         try:
-            found = storage.find()
+            found = find_files(storage)
             state = found.state or found.unusable
             if state is None:
                 raise _move_aside(storage, found)
@@ -341,7 +326,7 @@ class FileSession:
         once, is put aside first. Raises Damaged when it is damage."""
         if found.state is None:
             raise _move_aside(self._storage, found)
-        self._kept.take_over(found.inline, found.short, found.in_snapshot, found.lost, self.state.first_version_blobs())
+        self._kept.take_over(found.stored, found.lost, self.state.first_version_blobs())
         aside = None
         with translate_errors("taking the session over"):
             if found.damage is not None or found.suspect or found.restored:
@@ -398,7 +383,7 @@ class FileSession:
         self.state.seq = seq
         between_steps = self.state.open_step is None
         self._compaction = JournalCompaction(
-            self._storage, self._lock, self._room, head, thread, seq, opening, between_steps=between_steps
+            self._storage, self._lock, self._room, head, thread, seq, opening, between_steps
         )
         if self._compaction.job.done():
             self._take_next_journal(self._compaction)
@@ -546,7 +531,7 @@ def _refuse_existing(storage: SessionStorage, *, again: bool) -> None:
     taken = SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
     if disk.status(paths.snapshot) is not None or disk.status(paths.journal) is not None:
         with contextlib.suppress(NoSuchSession):  # the journal of a cut-off end or start, which a new one replaces
-            storage.find()
+            find_files(storage)
             raise taken
     if is_quarantined(disk, paths):
         raise SessionExists(f"damaged files of an earlier session {paths.session_id} are kept: choose another id")
@@ -568,41 +553,32 @@ def _refuse_existing(storage: SessionStorage, *, again: bool) -> None:
 _SMALL_SNAPSHOT_BYTES = 16 * 1024
 
 
+@dataclass(eq=False)
 class JournalCompaction:
     """One compaction. The snapshot is of the moment that this is made: `head` is all of it but its messages, as
     `encode_head` gave it, and `between_steps` says that no step was open. `seq` and `opening` are of the next journal's
     first record; `size` is the snapshot's in bytes once it is encoded. `job` puts it in place, durably."""
 
-    def __init__(
-        self,
-        storage: SessionStorage,
-        lock: SessionLock,
-        room: SnapshotRoom,
-        head: bytes,
-        thread: SnapshotThread,
-        seq: int,
-        opening: dict[str, Any],
-        *,
-        between_steps: bool,
-    ) -> None:
-        self._storage = storage
-        self._lock = lock
-        self._room = room
-        self._head = head
-        self.thread = thread
-        self.seq = seq
-        self.opening = opening
-        self.between_steps = between_steps
-        self.size = 0
-        self.job = storage.beside(self._write)
+    storage: SessionStorage
+    lock: SessionLock
+    room: SnapshotRoom
+    head: bytes
+    thread: SnapshotThread
+    seq: int
+    opening: dict[str, Any]
+    between_steps: bool
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        self.job = self.storage.beside(self._write)
 
     def _write(self) -> None:
-        disk, paths = self._storage.disk, self._storage.paths
-        snapshot = EncodedSnapshot(self._head, self.thread.write())
+        disk, paths = self.storage.disk, self.storage.paths
+        snapshot = EncodedSnapshot(self.head, self.thread.write())
         self.size = snapshot.size
-        self._room.refuse(self.size)
+        self.room.refuse(self.size)
         write_new(disk, paths.snapshot + TEMPORARY, snapshot.chunks())
-        if not self._lock.still_held():
+        if not self.lock.still_held():
             raise WriteFailed("the session's lock was removed or replaced")
         before = second_temporary(disk, paths.snapshot, paths.previous_snapshot)
         disk.replace(paths.snapshot + TEMPORARY, paths.snapshot)

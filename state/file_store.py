@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from config.lean_typing import NamedTuple
 from state import Damaged, InvalidSessionId, NoSuchSession, SessionPaths, StateError, translate_errors
-from state.blobs import BlobFolder
+from state.blobs import BlobFolder, SessionStorage
 from state.disk import LOCAL_DISK, ThreadJob, no_such
-from state.file_session import FileSession, SessionStorage
+from state.file_session import FileSession, find_files
 from state.journal import read_coloured
 from state.snapshot import SNAPSHOT_LIMIT_BYTES
 
@@ -59,14 +59,15 @@ class FileCheckpointStore:
         snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES,
         archives: bool = False,
     ) -> None:
-        self._archives = archives
         self._state_dir = state_dir
         self._disk = disk
-        self._now = now
-        self._min_compact_bytes = min_compact_bytes
-        self._blob_limit_bytes = blob_limit_bytes
-        self._beside = beside
-        self._snapshot_limit_bytes = snapshot_limit_bytes
+
+        def storage_of(session_id: str) -> SessionStorage:
+            paths = SessionPaths(state_dir, session_id)
+            blobs = BlobFolder(disk, paths.blobs, blob_limit_bytes)
+            return SessionStorage(disk, now, paths, blobs, min_compact_bytes, beside, snapshot_limit_bytes, archives)
+
+        self._storage = storage_of
 
     def create(self, session_id: str, state: Checkpoint) -> FileSession:
         """A new session that starts from `state`. Raises SessionExists, SessionLocked, WriteFailed."""
@@ -99,8 +100,7 @@ class FileCheckpointStore:
         TooLarge, WriteFailed."""
         from state.loading import find_archived
 
-        storage = self._storage(session_id)
-        return find_archived(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
+        return find_archived(self._storage(session_id))
 
     def has(self, session_id: str) -> bool:
         """True if anything lies under the id that `load` would read. Raises InvalidSessionId, WriteFailed."""
@@ -114,7 +114,7 @@ class FileCheckpointStore:
         archive. Raises NoSuchSession, UnknownVersion, TooLarge, Untrusted, Damaged, WriteFailed."""
         if ended_too and not self.has(session_id):
             return self.read_archive(session_id).state
-        found = self._storage(session_id).find()
+        found = find_files(self._storage(session_id))
         state = found.state or found.unusable
         if state is None or (found.damage is not None and not salvaged_too):
             raise Damaged(found.damage or "the checkpoint holds nothing")
@@ -124,7 +124,7 @@ class FileCheckpointStore:
         """Return a function that gives the content of a blob by its name, None for one that is missing, of a session
         that is resumable or has ended. Raises what `load` raises."""
         storage = self._storage(session_id)
-        inline = storage.find().inline if self.has(session_id) else self.read_archive(session_id).inline
+        inline = find_files(storage).stored.inline if self.has(session_id) else self.read_archive(session_id).inline
         return lambda name: inline[name] if name in inline else storage.blobs.get(name)
 
     def coloured(self, session_id: str) -> dict[str, dict[str, str]]:
@@ -168,17 +168,3 @@ class FileCheckpointStore:
             except StateError as error:
                 problem = str(error)
         return Summary(paths.session_id, None, problem, pid, updated)
-
-    def _storage(self, session_id: str) -> SessionStorage:
-        paths = SessionPaths(self._state_dir, session_id)
-        blobs = BlobFolder(self._disk, paths.blobs, self._blob_limit_bytes)
-        return SessionStorage(
-            self._disk,
-            self._now,
-            paths,
-            blobs,
-            self._min_compact_bytes,
-            self._beside,
-            self._snapshot_limit_bytes,
-            self._archives,
-        )

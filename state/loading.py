@@ -15,7 +15,7 @@ import orjson
 from config.lean_typing import NamedTuple
 from config.shapes import list_problems
 from state import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, translate_errors
-from state.blobs import restore
+from state.blobs import StoredValues, restore
 from state.checkpoint import ENDED
 from state.disk import no_such
 from state.journal import (
@@ -40,7 +40,7 @@ from state.snapshot import decode_snapshot
 
 if TYPE_CHECKING:
     from state import SessionPaths
-    from state.blobs import BlobFolder
+    from state.blobs import SessionStorage
     from state.checkpoint import Checkpoint
     from state.disk import Disk
     from state.records import JournalRecord
@@ -51,18 +51,15 @@ _NO_CONTENT = JournalContent([], 0)
 @dataclass(slots=True, eq=False, repr=False)
 class LoadedFiles:
     """The files of a session as they were read. `damage` says what is wrong where no crash can have done it; `state` is
-    then what was whole before that, None when nothing was. `inline` are blobs that stand in the journal alone, `short`
-    the messages of the snapshot that name blobs, by their place in the thread, and `in_snapshot` how many messages it
-    has; `lost` are the blobs that are damaged. `suspect`: what was dropped from the journal's end had been whole once.
-    `restored`: the snapshot or what the journal began with is damaged, and `state` is the same without it. `unusable`
-    is what was whole where no task was in it: whose session it is."""
+    then what was whole before that, None when nothing was. `stored` are the large values, of the messages in the
+    snapshot; `lost` are the blobs that are damaged. `suspect`: what was dropped from the journal's end had been whole
+    once. `restored`: the snapshot or what the journal began with is damaged, and `state` is the same without it.
+    `unusable` is what was whole where no task was in it: whose session it is."""
 
     state: Checkpoint | None
     damage: str | None = None
     journal: JournalContent = _NO_CONTENT
-    inline: dict[str, bytes] = field(default_factory=dict)
-    short: dict[int, bytes] = field(default_factory=dict)
-    in_snapshot: int = 0
+    stored: StoredValues = field(default_factory=StoredValues)
     lost: list[str] = field(default_factory=list)
     suspect: bool = False
     readable: bool = False
@@ -71,11 +68,12 @@ class LoadedFiles:
 
 
 @translate_errors("reading the checkpoint")
-def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int) -> LoadedFiles:
+def find(storage: SessionStorage) -> LoadedFiles:
     """Read a session without changing anything; a snapshot above the limit is not read. Raises NoSuchSession,
     UnknownVersion, TooLarge, Untrusted, WriteFailed."""
+    disk, paths = storage.disk, storage.paths
     readable = _check_owner(disk, paths)
-    _refuse_large(disk, paths.snapshot, snapshot_limit_bytes)
+    _refuse_large(storage, paths.snapshot)
     data, snapshot_problem = _read(disk, paths.snapshot)
     journal_data, journal_problem = _read(disk, paths.journal)
     problem = snapshot_problem or journal_problem
@@ -84,9 +82,8 @@ def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_byte
     has_ended = last.get(KIND) in ("session_status", OPENED) and last.get("status") == ENDED
     if data is None and problem is None and (journal_data is None or _never_begun(content) or has_ended):
         raise no_such(disk, paths)
-    beside = _Beside(disk, paths, blobs, snapshot_limit_bytes)
-    whole = mend(content, beside.older(), paths.session_id) if content.torn_bytes else None
-    found = _fold_all(data, (whole or content).records, beside)
+    whole = mend(content, _older_records(storage), paths.session_id) if content.torn_bytes else None
+    found = _fold_all(data, (whole or content).records, storage)
     found.journal, found.readable = whole or content, readable
     found.restored = found.restored or whole is not None
     found.damage = problem or found.damage
@@ -112,76 +109,75 @@ class Archived(NamedTuple):
     inline: dict[str, bytes]
 
 
-def find_archived(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int) -> Archived:
+def find_archived(storage: SessionStorage) -> Archived:
     """Read an ended session from its archive, without changing anything. Raises NoSuchSession where none is whole
     there, Damaged, TooLarge, WriteFailed."""
+    disk, paths = storage.disk, storage.paths
     with translate_errors("reading the archive"):
         names = archived_names(disk, paths)
         bases = [name for name in names if name.endswith(ARCHIVED_SNAPSHOT)]
         if len(bases) != 1 or FULL in names:
             raise NoSuchSession(f"the records of session {paths.session_id} were not kept, so it cannot go on")
         base = os.path.join(paths.archive, bases[0])
-        _refuse_large(disk, base, snapshot_limit_bytes)
+        _refuse_large(storage, base)
         kept = [os.path.join(paths.archive, name) for name in names if name.endswith(ARCHIVED_JOURNAL)]
         journals = [parse(disk.read(path)) for path in kept]
         found = LoadedFiles(None)
-        state = _decode(disk.read(base), found, blobs)
+        state = _decode(disk.read(base), found, storage)
     if state.identity.session_id != paths.session_id or found.lost or any(one.damaged for one in journals):
         raise Damaged(f"the archive of session {paths.session_id} is damaged, so it cannot go on")
     for record in itertools.chain.from_iterable(one.records for one in journals):
-        _fold(state, record, found.inline)  # what stands in two journals is folded once
-    return Archived(state, found.inline)
+        _fold(state, record, found.stored.inline)  # what stands in two journals is folded once
+    return Archived(state, found.stored.inline)
 
 
-class _Beside(NamedTuple):
-    """The older files of a session, which are read only if the newest pair is damaged."""
+# The older files of a session are read only if the newest pair is damaged.
 
-    disk: Disk
-    paths: SessionPaths
-    blobs: BlobFolder
-    snapshot_limit_bytes: int
 
-    def older(self) -> list[JournalLine]:
-        """The whole records of the journal before."""
-        return parse(_read(self.disk, self.paths.previous_journal)[0] or b"").records
+def _older_records(storage: SessionStorage) -> list[JournalLine]:
+    """The whole records of the journal before."""
+    return parse(_read(storage.disk, storage.paths.previous_journal)[0] or b"").records
 
-    def fold(self, found: LoadedFiles, opening: dict[str, Any], records: list[JournalLine]) -> Checkpoint | None:
-        """The state that the journal with `records` goes on from: a small one stands in its `opening`, a large one
-        comes from the snapshot before the newest. None where that is damaged as well, or ends before the journal."""
-        small = opening.get(SNAPSHOT)
-        try:
-            if isinstance(small, str):
-                return _decode(small.encode(), found, self.blobs)
-            _refuse_large(self.disk, self.paths.previous_snapshot, self.snapshot_limit_bytes)
-            data, _ = _read(self.disk, self.paths.previous_snapshot)
-            if data is None or not records:
-                return None
-            older = self.older()
-            state = _decode(data, found, self.blobs)
-            if older and fields_of_line(older[0]).get("sessionId") == self.paths.session_id:
-                for record in older:
-                    if record.seq < records[0].seq:  # what is behind it there was dropped, or stands here too
-                        _fold(state, record, found.inline)
-        except Damaged:
+
+def _fold_older(
+    found: LoadedFiles, opening: dict[str, Any], records: list[JournalLine], storage: SessionStorage
+) -> Checkpoint | None:
+    """The state that the journal with `records` goes on from: a small one stands in its `opening`, a large one comes
+    from the snapshot before the newest. None where that is damaged as well, or ends before the journal."""
+    small = opening.get(SNAPSHOT)
+    try:
+        if isinstance(small, str):
+            return _decode(small.encode(), found, storage)
+        _refuse_large(storage, storage.paths.previous_snapshot)
+        data, _ = _read(storage.disk, storage.paths.previous_snapshot)
+        if data is None or not records:
             return None
-        return state if state.seq + 1 >= records[0].seq else None
+        older = _older_records(storage)
+        state = _decode(data, found, storage)
+        if older and fields_of_line(older[0]).get("sessionId") == storage.paths.session_id:
+            for record in older:
+                if record.seq < records[0].seq:  # what is behind it there was dropped, or stands here too
+                    _fold(state, record, found.stored.inline)
+    except Damaged:
+        return None
+    return state if state.seq + 1 >= records[0].seq else None
 
 
-def _fold_all(data: bytes | None, records: list[JournalLine], beside: _Beside) -> LoadedFiles:
+def _fold_all(data: bytes | None, records: list[JournalLine], storage: SessionStorage) -> LoadedFiles:
     """The snapshot's state with the records over it, as far as they fit. Where the snapshot is damaged, what the
     journal began with takes its place: a small one stands there too, and a large one can be folded again."""
     found = LoadedFiles(None)
     opening = fields_of_line(records[0]) if records else {}
-    session_id = beside.paths.session_id
+    session_id = storage.paths.session_id
     try:
         if data is None:
             raise Damaged("the journal is there and its checkpoint is missing")
-        state = _decode(data, found, beside.blobs)
+        state = _decode(data, found, storage)
     except Damaged as error:
         # No flipped bit takes a file away. Who did may have meant it, so that is damage, and reported before the
         # session goes on.
         found.restored = data is not None
-        instead = beside.fold(found, opening, records)
+        instead = _fold_older(found, opening, records, storage)
         if instead is None or not found.restored:
             found.damage = str(error)
         if instead is None:
@@ -197,26 +193,26 @@ def _fold_all(data: bytes | None, records: list[JournalLine], beside: _Beside) -
     else:
         for fitting, record in enumerate(records):
             try:
-                _fold(state, record, found.inline)
+                _fold(state, record, found.stored.inline)
             except Damaged as error:  # what does not fit may have changed a part of the state already
-                found = _fold_all(data, records[:fitting], beside)
+                found = _fold_all(data, records[:fitting], storage)
                 found.damage = str(error)
                 break
     return found
 
 
-def _decode(data: bytes, found: LoadedFiles, blobs: BlobFolder) -> Checkpoint:
-    found.short, found.lost = {}, []
+def _decode(data: bytes, found: LoadedFiles, storage: SessionStorage) -> Checkpoint:
+    found.stored.short, found.lost = {}, []
 
     def restore_message(place: int, message: bytes) -> bytes:
-        whole, lost = restore(message, blobs.get)
+        whole, lost = restore(message, storage.blobs.get)
         if whole is not message:
-            found.short[place] = message
+            found.stored.short[place] = message
             found.lost += lost
         return whole
 
     state = decode_snapshot(data, restore_message)
-    found.in_snapshot = len(state.thread)
+    found.stored.examined = len(state.thread)
     return state
 
 
@@ -280,9 +276,9 @@ def _check_owner(disk: Disk, paths: SessionPaths) -> bool:
     return readable
 
 
-def _refuse_large(disk: Disk, path: str, limit_bytes: int) -> None:
+def _refuse_large(storage: SessionStorage, path: str) -> None:
     """Raise TooLarge for a file that would fill the memory: its writer had a higher limit, or was no host."""
-    status = disk.status(path)
+    status, limit_bytes = storage.disk.status(path), storage.snapshot_limit_bytes
     if status is not None and status.kind == "file" and status.size > limit_bytes:
         name = os.path.basename(path)
         raise TooLarge(f"{name} has {status.size} bytes, and host.max_snapshot_bytes is {limit_bytes}")

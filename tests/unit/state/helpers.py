@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from state import SessionPaths
-from state.blobs import BlobFolder
 from state.checkpoint import Checkpoint, SessionIdentity
-from state.disk import LOCAL_DISK
 from state.file_store import FileCheckpointStore
 from state.loading import LoadedFiles, find
 from state.records import record_of
-from state.snapshot import SNAPSHOT_LIMIT_BYTES
 from tests.support.beside import Later
 
 if TYPE_CHECKING:
@@ -65,8 +62,7 @@ def load(directory: Path | str, session_id: str = SESSION) -> Checkpoint:
 
 def on_disk(directory: Path | str) -> LoadedFiles:
     """What lies on disk, with what is wrong about it."""
-    paths = paths_in(directory)
-    return find(LOCAL_DISK, paths, BlobFolder(LOCAL_DISK, paths.blobs, 0), SNAPSHOT_LIMIT_BYTES)
+    return find(FileCheckpointStore(str(directory))._storage(SESSION))
 
 
 def start_task(store: FileSession, prompt: str = "do it") -> None:

@@ -57,7 +57,7 @@ def grown(session: FileSession, steps: int) -> None:
 
 def damage(disk: SimulatedDisk, path: str) -> None:
     """Flip one bit in the middle of a file, for every name that it has."""
-    inode = disk._file(path)
+    inode = disk._memory._file(path)
     middle = len(inode.now) // 2
     inode.now = inode.now[:middle] + bytes([inode.now[middle] ^ 1]) + inode.now[middle + 1 :]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.faults.crash import FailingDisk
-from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk import SimulatedDisk, _MemoryDisk
 from state import Damaged, WriteFailed, translate_errors
 from state.disk import LOCAL_DISK, Disk, boot_id, make_durable_dir, replace_atomically, write_new
 from tests.support.rows import each_row
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("disk", [SimulatedDisk, FailingDisk])
+@pytest.mark.parametrize("disk", [_MemoryDisk, FailingDisk])
 def test_a_disk_of_the_fault_suite_passes_nothing_on_to_this_machine_s_unseen(disk: type[Disk]) -> None:
     calls = {name for name, value in vars(Disk).items() if callable(value) and not name.startswith("_")}
     assert len(calls) > 10

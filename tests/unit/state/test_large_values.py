@@ -58,10 +58,10 @@ def test_what_is_small_waits_in_the_journal(tmp_path: Path, session: FileSession
     assert files(tmp_path) == ({name} if in_a_file else set())
     use(session, name)
     assert session.kept(name) == b"x" * size
-    assert set(on_disk(tmp_path).inline) == (set() if in_a_file else {name})
+    assert set(on_disk(tmp_path).stored.inline) == (set() if in_a_file else {name})
     session.compact()
     assert files(tmp_path) == {name}
-    assert on_disk(tmp_path).inline == {}
+    assert on_disk(tmp_path).stored.inline == {}
     assert session.kept(name) == b"x" * size
     session.close()
 
@@ -78,7 +78,7 @@ def test_what_waits_is_recorded_once(tmp_path: Path, session: FileSession) -> No
     ]  # fmt: skip
     session.keep(b"first")
     use(session, names[0])
-    assert set(on_disk(tmp_path).inline) == {names[0], names[1]}
+    assert set(on_disk(tmp_path).stored.inline) == {names[0], names[1]}
     session.compact()
     session.close()
 
