@@ -46,7 +46,7 @@ from agent_host.host.options import anchor
 from agent_host.http import RetryPolicy
 from agent_host.judging import Judge, Mode, Registry
 from agent_host.judging.scoping import Scoping, this_machine
-from agent_host.llm.deferred import DeferredClient, KnownModels
+from agent_host.llm.deferred import KnownModels, Model
 from agent_host.loop import ArtifactPlaces, CommandWatch, Journal, LoopContext, clean_message
 from agent_host.loop.background import CommandLog
 from agent_host.loop.conversation import Compaction, Conversation, ForModel, refuse_uncounted, refuse_unpriced
@@ -236,7 +236,7 @@ class Parts(NamedTuple):
             )
         return Conversation(
             self.make_thread(state, scrubber),
-            DeferredClient(client),
+            Model(client),
             self.model,
             self.make_head(state, scrubber),
             RetryPolicy(llm.max_retries, llm.retry_base_s, llm.retry_max_s, max_wait_s=llm.max_wait_s),

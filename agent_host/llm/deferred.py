@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,39 +16,17 @@ if TYPE_CHECKING:
     from state.checkpoint import TokenUsage
 
 
-class Model(Protocol):
-    """The model that answers the loop's requests."""
-
-    async def stream(
-        self,
-        head: bytes,
-        messages: Sequence[bytes],
-        on_text: Callable[[str], None],
-        on_thinking: Callable[[str], None] | None = None,
-        on_sent: Callable[[], None] | None = None,
-    ) -> ModelTurn:
-        """See `LlmClient.stream`."""
-        ...
-
-    def warm_up(self) -> None:
-        """Get ready for the first request, beside the event loop."""
-        ...
-
-    async def aclose(self) -> None:
-        """Let go of the connection."""
-        ...
-
-
-class DeferredClient:
-    """A `Model` that is `make()` from its first request on. Used on one event loop."""
+class Model:
+    """The model that answers the loop's requests: what `make` gives, from the first request on. Used on one event
+    loop."""
 
     def __init__(self, make: Callable[[], LlmClient]) -> None:
         self._make = make
         self._client: LlmClient | None = None
 
     def warm_up(self) -> None:
-        """See Model: what the first request imports takes a while. The process waits for it when it ends: C code that
-        is cut off in the middle of an import crashes."""
+        """Get ready for the first request, beside the event loop: what it imports takes a while. The process waits for
+        it when it ends: C code that is cut off in the middle of an import crashes."""
         threading.Thread(target=import_client, name="warm-up").start()
 
     async def stream(

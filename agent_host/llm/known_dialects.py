@@ -11,10 +11,11 @@ import os
 import re
 import socket
 import sys
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, cast
 
 from agent_host import http
-from agent_host.errors import TOKEN_VARIABLE, ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable, UsageError
+from agent_host.errors import TOKEN_VARIABLE, ErrorCode, GatewayRejected, GatewayUnavailable, UsageError
 from agent_host.http import TlsContext, displayable_url, first_line, is_loopback, usable_in_header
 from config.lean_typing import NamedTuple
 from config.settings import KEY_HEADERS
@@ -36,38 +37,30 @@ _NOT_THERE: Final = frozenset({404, 405, 410, 501})
 _TIMEOUT_S = 10.0
 
 
-def _anthropic(settings: Settings) -> Dialect:
-    from agent_host.llm.dialects.anthropic import AnthropicDialect
-
-    return AnthropicDialect(own_key=settings.provider is not None)
-
-
-def _openai(settings: Settings) -> Dialect:
-    from agent_host.llm.dialects.openai_chat import ChatDialect
-
-    field = settings.llm.max_tokens_field
-    return ChatDialect(max_tokens_field=field, names_cache=names_cache(settings), own_key=settings.provider is not None)
-
-
-def _responses(settings: Settings) -> Dialect:
-    from agent_host.llm.dialects.openai_responses import ResponsesDialect
-
-    return ResponsesDialect(names_cache=names_cache(settings), own_key=settings.provider is not None)
-
-
-_MAKERS: Mapping[str, Callable[[Settings], Dialect]] = {
-    "anthropic": _anthropic,
-    "openai": _openai,
-    "responses": _responses,
+_CLASSES: Mapping[str, tuple[str, str]] = {
+    "anthropic": ("anthropic", "AnthropicDialect"),
+    "openai": ("openai_chat", "ChatDialect"),
+    "responses": ("openai_responses", "ResponsesDialect"),
 }
-NAMES: Final = tuple(_MAKERS)
+"""The module and the class of each."""
+NAMES: Final = tuple(_CLASSES)
 """In the order in which a gateway is asked for them."""
 _HOSTS_WITH_KEYS = r"(?:^|\.)(?:openai|azure)\.com$"
 
 
 def make_dialect(name: str, settings: Settings) -> Dialect:
     """The dialect called `name`, one of `NAMES`, as the settings want it."""
-    return _MAKERS[name](settings)
+    made = _class_of(name)
+    return made(
+        max_tokens_field=settings.llm.max_tokens_field,
+        names_cache=made.caches_by_name and names_cache(settings),
+        own_key=settings.provider is not None,
+    )
+
+
+def _class_of(name: str) -> type[Dialect]:
+    module, made = _CLASSES[name]
+    return cast("type[Dialect]", getattr(import_module(f"agent_host.llm.dialects.{module}"), made))
 
 
 def names_cache(settings: Settings) -> bool:
@@ -108,9 +101,7 @@ def dialect_of_script(settings: Settings) -> ChosenDialect:
 
 def meaning_of_old_record(stop_reason: str) -> Meaning:
     """The meaning of a stop reason on record without one: versions that wrote none had one dialect."""
-    from agent_host.llm.dialects.anthropic import AnthropicAssembler
-
-    return AnthropicAssembler.meaning_of(stop_reason)
+    return _class_of("anthropic").assembler_type.meaning_of(stop_reason)
 
 
 def find_dialect(
@@ -119,16 +110,16 @@ def find_dialect(
     """The dialect of the gateway at `url`: what the path of the URL says; else what was found within the last days by
     the clock `time`, unless it is looked for `anew`; else what the gateway says to requests that run no model. Blocks
     until it has answered. Raises UsageError, GatewayUnavailable, GatewayRejected."""
-    place = displayable_url(url).partition("?")[0]
+    place = _display(url)
     for name in NAMES:
-        if place.endswith(_tail(make_dialect(name, settings).path)):
+        path = make_dialect(name, settings).path
+        if place.endswith(path[path.index("/", 1) :]):  # without the version
             return _chosen(settings, name, "its URL says so")
     kept = GatewayDialects(state_dir, time)
     known = None if anew else kept.find(place)
     if known in NAMES:
         return _chosen(settings, known, "as it was found to do")
-    dialects = {name: make_dialect(name, settings) for name in NAMES}
-    name, why = _probe(dialects, settings, url, token)
+    name, why = _probe({name: make_dialect(name, settings) for name in NAMES}, settings, url, token)
     with contextlib.suppress(WriteFailed):  # it is asked again then
         kept.keep(place, name)
     return _chosen(settings, name, why)
@@ -138,40 +129,31 @@ def _chosen(settings: Settings, name: str, why: str) -> ChosenDialect:
     return ChosenDialect(make_dialect(name, settings), f"the gateway speaks {name}: {why}")
 
 
-def _tail(path: str) -> str:
-    return path[path.index("/", 1) :]
-
-
 def _probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token: str | None) -> tuple[str, str]:
     """The name of the first of `dialects` that the gateway at `url` speaks, and how that was seen. Raises UsageError
     for a URL or a token that no request could carry, GatewayUnavailable, GatewayRejected."""
     token = check_token(token)
     own = {**check_headers(settings.llm.headers), "x-session-id": "probe", "accept-encoding": "identity"}
     statuses: dict[str, int] = {}
-    paths: dict[str, str] = {}
     timeout = http.httpx.Timeout(_TIMEOUT_S, connect=min(_TIMEOUT_S, settings.llm.connect_timeout_s))
     trusts = not is_loopback(check_url(url).host)
     tls = TlsContext(url).get()
     with http.httpx.Client(timeout=timeout, verify=tls, follow_redirects=False, trust_env=trusts) as client:
         for name, dialect in dialects.items():
-            paths[name] = dialect.path
             status = _status_of(client, request_url(url, dialect.path), {**dialect.headers(token), **own})
-            statuses[name] = status
+            statuses[dialect.path] = status
             if status in _THERE or 200 <= status < 300:
                 return name, f"it reads what is posted to {dialect.path}"
     # A gateway that asks for a token first tells paths that are there from others only with a good one.
-    unclear = [name for name in dialects if statuses[name] not in _NOT_THERE]
+    unclear = [(name, dialect.path) for name, dialect in dialects.items() if statuses[dialect.path] not in _NOT_THERE]
     if unclear and len(unclear) < len(dialects):
-        return unclear[0], f"it has something at {paths[unclear[0]]} (HTTP {statuses[unclear[0]]})"
-    raise _unknown(url, {paths[name]: status for name, status in statuses.items()})
-
-
-def _unknown(url: str, statuses: Mapping[str, int]) -> GatewayError:
+        name, path = unclear[0]
+        return name, f"it has something at {path} (HTTP {statuses[path]})"
     said = ", ".join(f"{path}: HTTP {status}" for path, status in statuses.items())
     text = f"--dialect auto: it cannot be seen what the gateway at {_display(url)} speaks ({said}); name the dialect"
     if set(statuses.values()) <= {401, 403}:
-        return GatewayRejected(f"{text}, or set LLM_GATEWAY_AUTH_TOKEN", code=ErrorCode.UNAUTHORIZED)
-    return GatewayRejected(text) if set(statuses.values()) <= _NOT_THERE else GatewayUnavailable(text)
+        raise GatewayRejected(f"{text}, or set LLM_GATEWAY_AUTH_TOKEN", code=ErrorCode.UNAUTHORIZED)
+    raise GatewayRejected(text) if set(statuses.values()) <= _NOT_THERE else GatewayUnavailable(text)
 
 
 def _status_of(client: http.httpx.Client, url: str, headers: dict[str, str]) -> int:

@@ -15,6 +15,7 @@ import orjson
 from agent_host.approval.gate import PendingApprovals
 from agent_host.contracts import Leftovers, ToolResult, ToolSpec
 from agent_host.llm import ModelTurn
+from agent_host.llm.deferred import Model
 from agent_host.llm.dialects.anthropic import AnthropicAssembler, AnthropicDialect
 from agent_host.services.workspace import ArtifactOnDisk, UploadFailed
 from agent_host.testing.dialects import read_request
@@ -71,7 +72,7 @@ def read(path: Path | str, call_id: str | None = None) -> ToolCall:
     return call("ReadFile", call_id, path=os.fspath(path))
 
 
-class Script:
+class Script(Model):
     """A `Model` that gives these turns, one a request. `requests` are the messages of each; `at_request` is called
     before each answer."""
 

@@ -17,7 +17,7 @@ _WITHOUT = (
 @pytest.mark.parametrize(
     "code",
     [
-        "from agent_host.llm.deferred import DeferredClient; DeferredClient(print).warm_up()",
+        "from agent_host.llm.deferred import Model; Model(print).warm_up()",
         "from agent_host.http import TlsContext; TlsContext('https://127.0.0.1')",
     ],
 )
