@@ -26,8 +26,6 @@ from agent_host.llm.known_dialects import (
     check_url,
     gateway_name,
     is_by_proxy,
-    password_of,
-    place_of,
     provider_of,
     secrets_in,
 )
@@ -185,7 +183,7 @@ class Secrets(NamedTuple):
         token = check_token(tokens.gateway)
         values = secrets_in(check_headers(settings.llm.headers))
         urls = (gateway_url, settings.tools.http_proxy, settings.tools.https_proxy)
-        passwords = [password_of(url) for url in urls if url]
+        passwords = [check_url(url).password for url in urls if url]
         return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *of_servers], redaction))
 
 
@@ -366,9 +364,8 @@ async def refuse_unknown_host(settings: Settings) -> None:
     url = settings.llm.gateway
     if not url or url.startswith(MOCK_PREFIX):
         return
-    host = check_url(url).host
-    place = place_of(url)
-    if is_loopback(host) or ":" in host or is_by_proxy(place.scheme):
+    place = check_url(url)
+    if is_loopback(place.host) or ":" in place.host or is_by_proxy(place.scheme):
         return
     try:
         await asyncio.get_running_loop().getaddrinfo(place.host, place.port or 443, type=socket.SOCK_STREAM)

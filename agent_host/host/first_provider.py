@@ -29,7 +29,6 @@ from agent_host.llm.known_dialects import (
     dialect_of_script,
     dialect_of_settings,
     find_dialect,
-    password_of,
     request_url,
     secrets_in,
 )
@@ -301,7 +300,7 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
     except (UsageError, GatewayError) as error:
         return False, str(error)
     model = model_of(settings)
-    scrubber = Scrubber([token, password_of(url), *secrets_in(headers)])
+    scrubber = Scrubber([token, check_url(url).password, *secrets_in(headers)])
     head = dialect.head(model=model, max_output_tokens=_MAX_TOKENS, system="Answer in one word.", tools=[])
     shown, began = displayable_url(request_url(url, dialect.path)).partition("?")[0], MACHINE.monotonic()
     try:

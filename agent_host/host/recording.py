@@ -14,7 +14,7 @@ from agent_host.errors import GatewayRejected, UsageError
 from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError, errors
 from agent_host.llm.errors import NAMES as ERROR_NAMES
 from agent_host.llm.errors import kind_of_answer, kind_of_event
-from agent_host.llm.known_dialects import NAMES, check_url, make_dialect, password_of, request_url
+from agent_host.llm.known_dialects import NAMES, check_url, make_dialect, request_url
 from agent_host.llm.network import whole_events
 from agent_host.redaction import Scrubber
 from agent_host.testing.http1 import MockServer
@@ -100,7 +100,7 @@ class Recorder:
             return
         sent = request.headers.items()
         secrets = [value.removeprefix("Bearer ") for name, value in sent if name in _SECRET or "token" in name]
-        clean = Scrubber([*secrets, password_of(self._url)], self._redaction).value(self._portable(turn))
+        clean = Scrubber([*secrets, check_url(self._url).password], self._redaction).value(self._portable(turn))
         self._script.write(orjson.dumps(clean, option=orjson.OPT_APPEND_NEWLINE))
         self._script.flush()
 

@@ -26,6 +26,7 @@ only itself. httpx is imported with the first request, because its import is a q
 from __future__ import annotations
 
 import contextlib
+from base64 import b64encode
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -41,8 +42,6 @@ from agent_host.llm.known_dialects import (
     check_token,
     check_url,
     is_by_proxy,
-    password_of,
-    place_of,
     request_url,
     secrets_in,
 )
@@ -128,15 +127,13 @@ class LlmClient:
         headers: Mapping[str, str] = MappingProxyType({}),
         token_name: str = TOKEN_VARIABLE,
     ) -> None:
-        check_url(base_url)
+        password = check_url(base_url).password
         token = check_token(token)
         self.dialect = dialect
         headers = check_headers(headers)
         self._token_name = token_name
-        self._has_token = bool(token or password_of(base_url)) or not KEY_HEADERS.isdisjoint(headers)
-        self._scrubber = Scrubber(
-            [token, password_of(base_url), *secrets_in(headers)]
-        )  # a gateway may quote what it refuses
+        self._has_token = bool(token or password) or not KEY_HEADERS.isdisjoint(headers)
+        self._scrubber = Scrubber([token, password, *secrets_in(headers)])  # a gateway may quote what it refuses
         self._time = time
         self._timeouts = timeouts
         self._limits = limits
@@ -451,7 +448,7 @@ def connection_to(
     """The connection for requests with these `headers` to a `url` that `check_url` has passed, each sent when the
     answer to the one before it has been closed: by the proxy that the environment names, if it does; this machine is
     reached without one. Raises UsageError for a proxy that cannot be used."""
-    place = place_of(url)
+    place = check_url(url)
     own = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
     if not is_loopback(place.host) and is_by_proxy(place.scheme):
         return _ByProxy(url, {**own, **headers}, tls, timeouts)
@@ -467,8 +464,6 @@ class _Direct:
         self._place = place
         self._headers = {"host": place.named, **headers}
         if place.user is not None:
-            from base64 import b64encode
-
             self._headers["authorization"] = f"Basic {b64encode(place.user.encode()).decode()}"
         self._raw = _encode(self._headers)
         self._timeouts = timeouts

@@ -13,6 +13,7 @@ import socket
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import quote, unquote
 
 from agent_host import http
 from agent_host.errors import TOKEN_VARIABLE, ErrorCode, GatewayRejected, GatewayUnavailable, UsageError
@@ -175,40 +176,17 @@ def _display(url: str) -> str:
 # Nothing here needs httpx, whose import takes as long as the rest of a session's start.
 
 _URL = re.compile(
-    r"(?i:https?)://(?:(?P<user>[^/?#@]*)@)?(?P<host>\[[0-9a-fA-F:.]+\]|[^/?#@:\[\]\\]+)(?::(?P<port>[0-9]{0,5}))?(?:[/?#].*)?"
+    r"(?P<scheme>(?i:https?))://(?:(?P<user>[^/?#@]*)@)?(?P<host>\[[0-9a-fA-F:.]+\]|[^/?#@:\[\]\\]+)(?::(?P<port>[0-9]{0,5}))?"
+    r"(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?(?:#.*)?"
 )
-
-
-class GatewayUrl(NamedTuple):
-    """The parts of a URL that the host asks for. `host` is in lower case, without brackets."""
-
-    host: str
-    password: str | None
-
-
-def check_url(url: str, named: str = "--gateway") -> GatewayUrl:
-    """`url` as an http or https URL with a host that the network has a name for. Raises UsageError, which calls it
-    `named`."""
-    found = _URL.fullmatch(url) if url.isprintable() and " " not in url else None
-    if found is None or not 0 < int(found["port"] or 1) < 65536:
-        meant = f"; did you mean mock:{url}?" if os.path.isfile(url) else ""
-        raise UsageError(f"{named} {displayable_url(url)!r}: give an http:// or https:// URL, or mock:FILE{meant}")
-    try:
-        _network_name(found["host"])
-    except ValueError as error:
-        raise UsageError(f"{named} {displayable_url(url)!r}: {error}") from error
-    return GatewayUrl(found["host"].strip("[]").lower(), (found["user"] or "").partition(":")[2] or None)
-
-
-def gateway_name(settings: Settings) -> str:
-    """The name of the gateway's URL where it was written, for messages about it."""
-    provider = settings.provider
-    return settings.name_of("llm.gateway") if provider is None else f"provider {provider.name}"
+_AS_THEY_ARE = "%/:@!$&'()*+,;=~?"  # in a path and a query
+_A_BYTE = r"(?:0|[1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-5])"
 
 
 class GatewayAddress(NamedTuple):
-    """The address of requests. `host` is a name or an address, `port` None for the usual one, `target` path and query,
-    `named` what stands in the header `host`, `user` "name:password" where the URL has one."""
+    """The address of requests. `host` is a name or an address, in lower case, without brackets; `port` None for the
+    usual one, `target` path and query, `named` what stands in the header `host`, `user` "name:password" where the URL
+    has one."""
 
     scheme: str
     host: str
@@ -217,23 +195,37 @@ class GatewayAddress(NamedTuple):
     named: str
     user: str | None
 
+    @property
+    def password(self) -> str | None:
+        """The password as it is meant; None when there is none."""
+        return (self.user or "").partition(":")[2] or None
 
-_AS_THEY_ARE = "%/:@!$&'()*+,;=~?"  # in a path and a query
-_A_BYTE = r"(?:0|[1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-5])"
+
+def check_url(url: str, named: str = "--gateway") -> GatewayAddress:
+    """`url` taken apart, an http or https URL with a host that the network has a name for. Raises UsageError, which
+    calls it `named`."""
+    found = _URL.fullmatch(url) if url.isprintable() and " " not in url else None
+    if found is None or not 0 < int(found["port"] or 1) < 65536:
+        meant = f"; did you mean mock:{url}?" if os.path.isfile(url) else ""
+        raise UsageError(f"{named} {displayable_url(url)!r}: give an http:// or https:// URL, or mock:FILE{meant}")
+    try:
+        host = _network_name(found["host"]).strip("[]").lower()
+    except ValueError as error:
+        raise UsageError(f"{named} {displayable_url(url)!r}: {error}") from error
+    scheme, port = found["scheme"].lower(), int(found["port"]) if found["port"] else None
+    target = quote((found["path"] or "/") + (f"?{found['query']}" if found["query"] else ""), _AS_THEY_ARE)
+    in_header = f"[{host}]" if ":" in host else host
+    if port not in (None, {"http": 80, "https": 443}[scheme]):
+        in_header = f"{in_header}:{port}"
+    name, _, password = (found["user"] or "").partition(":")
+    user = f"{unquote(name)}:{unquote(password)}" if name or password else None
+    return GatewayAddress(scheme, host, port, target, in_header, user)
 
 
-def place_of(url: str) -> GatewayAddress:
-    """That of a URL that `check_url` has passed."""
-    from urllib.parse import quote, unquote, urlsplit
-
-    parts = urlsplit(url)
-    host = _network_name(parts.hostname or "")
-    target = quote(parts.path or "/", _AS_THEY_ARE) + (f"?{quote(parts.query, _AS_THEY_ARE)}" if parts.query else "")
-    named = f"[{host}]" if ":" in host else host
-    if parts.port not in (None, {"http": 80, "https": 443}[parts.scheme]):
-        named = f"{named}:{parts.port}"
-    user = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-    return GatewayAddress(parts.scheme, host, parts.port, target, named, None if user == ":" else user)
+def gateway_name(settings: Settings) -> str:
+    """The name of the gateway's URL where it was written, for messages about it."""
+    provider = settings.provider
+    return settings.name_of("llm.gateway") if provider is None else f"provider {provider.name}"
 
 
 def is_by_proxy(scheme: str) -> bool:
@@ -309,13 +301,3 @@ def secrets_in(headers: Mapping[str, str]) -> list[str]:
     """The values of headers, and the keys in them without the scheme that stands before (`Bearer KEY`)."""
     keys = (value.partition(" ")[2] for name, value in headers.items() if name.lower() in KEY_HEADERS)
     return [*headers.values(), *filter(None, keys)]
-
-
-def password_of(url: str) -> str | None:
-    """The password in `url`, as it is meant; None when there is none."""
-    password = check_url(url).password
-    if password is None:
-        return None
-    from urllib.parse import unquote
-
-    return unquote(password)

@@ -20,7 +20,7 @@ import orjson
 from agent_host import http
 from agent_host.errors import UsageError
 from agent_host.http import TlsContext, displayable_url, first_line, is_loopback
-from agent_host.llm.known_dialects import check_headers, check_token, check_url, place_of, request_url
+from agent_host.llm.known_dialects import check_headers, check_token, check_url, request_url
 from config.lean_typing import NamedTuple
 from policy.addresses import address_is_public
 
@@ -76,7 +76,7 @@ async def ask_server(
     """Ask the local server at `url`, for the windows of `model`, "" for the only one that it serves. `headers` are
     those of requests to it, `tls` gives what an https URL needs. None where it does not answer within `PATIENCE_S`, or
     is not ready."""
-    place = place_of(url)
+    place = check_url(url)
     secure = tls() if place.scheme == "https" else None
     root = re.sub(_API, "", place.target.partition("?")[0].rstrip("/"))
 

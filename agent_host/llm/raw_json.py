@@ -12,7 +12,7 @@ from config import json_text
 from config.json_text import check_depth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _TOKENS = re.compile(r'[\[\]{}]|"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -23,33 +23,32 @@ _value_at = json.JSONDecoder().raw_decode
 def members(data: str) -> dict[str, str]:
     """The JSON text of each member of the object that `data` is, as it stands there; of each name the last one. Raises
     ValueError for what is no object."""
-    found: dict[str, str] = {}
-    at = _inside(data, "{")
-    while data[at : at + 1] == '"':
-        key, at = _value_at(data, at)
-        at = _skip_space(data, _skip_space(data, at) + 1)  # the colon
-        end = _end_of(data, at)
-        found[key] = data[at:end]
-        at = _skip_space(data, end)
-        if data[at : at + 1] != ",":
-            break
-        at = _skip_space(data, at + 1)
-    return found
+    return dict(_parts(data, "{"))
 
 
 def elements(data: str) -> list[str]:
     """The JSON text of each element of the array that `data` is, as it stands there. Raises ValueError for what is no
     array."""
-    found: list[str] = []
-    at = _inside(data, "[")
-    while data[at : at + 1] not in ("]", ""):
-        end = _end_of(data, at)
-        found.append(data[at:end])
-        at = _skip_space(data, end)
-        if data[at : at + 1] != ",":
-            break
+    return [text for _, text in _parts(data, "[")]
+
+
+def _parts(data: str, begin: str) -> Iterator[tuple[str, str]]:
+    """Name and JSON text of each part of the object or the array; elements have no name."""
+    at = _skip_space(data, 0)
+    if data[at : at + 1] != begin:
+        raise ValueError(f"there is no {begin} at the beginning")
+    name, more = "", True
+    while more:
         at = _skip_space(data, at + 1)
-    return found
+        if data[at : at + 1] in ("]", "") or (begin == "{" and data[at] != '"'):
+            return
+        if begin == "{":
+            name, at = _value_at(data, at)
+            at = _skip_space(data, _skip_space(data, at) + 1)  # the colon
+        end = _end_of(data, at)
+        yield name, data[at:end]
+        at = _skip_space(data, end)
+        more = data[at : at + 1] == ","
 
 
 def join_members(fields: Mapping[str, str]) -> str:
@@ -97,13 +96,6 @@ def _end_of(data: str, at: int) -> int:
         if depth == 0:
             return token.end()
     raise ValueError("a value is not closed")
-
-
-def _inside(data: str, begin: str) -> int:
-    at = _skip_space(data, 0)
-    if data[at : at + 1] != begin:
-        raise ValueError(f"there is no {begin} at the beginning")
-    return _skip_space(data, at + 1)
 
 
 def _skip_space(data: str, at: int) -> int:

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agent_host.errors import UsageError
-from agent_host.llm.known_dialects import GatewayAddress, check_url, place_of, request_url
+from agent_host.llm.known_dialects import GatewayAddress, check_url, request_url
 from tests.support.rows import each_row
 
 CHAT = "/v1/chat/completions"
@@ -57,7 +57,7 @@ def test_each_dialect_has_its_own_path() -> None:
     ],
 )  # fmt: skip
 def test_a_url_is_taken_apart_as_requests_say_it(url: str, place: GatewayAddress) -> None:
-    assert place_of(url) == place
+    assert check_url(url) == place
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_it_is_taken_apart_as_httpx_does_it(host: str, port: str, path: str) -> 
     """Which sends the requests where a proxy is in the way."""
     assume(not {".", ".."} & {*path.partition("?")[0].split("/")})  # httpx takes these out, and the gateway would
     url = f"http://{host}{port}{path}"
-    place, theirs = place_of(url), httpx.URL(url)
+    place, theirs = check_url(url), httpx.URL(url)
     assert (place.host, place.named) == (theirs.raw_host.decode(), theirs.netloc.decode())
     assert unquote(place.target) == unquote(theirs.raw_path.decode())
     assert place.target.isascii()
