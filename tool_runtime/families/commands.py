@@ -116,14 +116,14 @@ class Commands:
 
     async def run_command(self, call: CallContext, directory: Callable[[CallContext, str | None], str]) -> ToolOutput:
         """Run a line of the shell, or have it run on; `directory` is as in Operations. Raises ToolFault."""
-        params = self._command(call, directory(call, call.request.arguments.get("cwd")))
+        params = self._command(call, directory)
         if call.request.arguments.get("background"):
             return self._start(call, params)
         outcome = await self.run_program(params)
         output = command_output(call, outcome)
         return _in_time(outcome, output, f"Command timed out after {params.timeout_s:g} seconds")
 
-    def _command(self, call: CallContext, cwd: str) -> CommandParams:
+    def _command(self, call: CallContext, directory: Callable[[CallContext, str | None], str]) -> CommandParams:
         settings, arguments = self._settings, call.request.arguments
         command: str = arguments["command"]
         if not command.strip() or "\0" in command:
@@ -132,6 +132,7 @@ class Commands:
         timeout_s = arguments.get("timeout", settings.default_command_s)
         if timeout_s > settings.command_timeout_max_s:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.timeout: at most {settings.command_timeout_max_s}")
+        cwd = directory(call, arguments.get("cwd"))
         return command_params(
             call.request,
             settings,

@@ -99,6 +99,12 @@ async def test_working_directory(call: Call, workspace: Path) -> None:
     assert error_of(await call("RunCommand", command="pwd", cwd=f"{workspace}/none"))[0] == "FILE_NOT_FOUND"
 
 
+async def test_an_argument_is_judged_before_the_working_directory_is_looked_up(call: Call) -> None:
+    for arguments in ({"command": " "}, {"command": "true", "timeout": 601}):
+        code, message = error_of(await call("RunCommand", cwd="sub\0", **arguments))
+        assert (code, message[:2]) == ("INVALID_REQUEST", "$."), message
+
+
 async def test_stdin_is_piped_or_empty(call: Call) -> None:
     assert "\nstdin says ü\n" in text_of(await call("RunCommand", command="cat", stdin="stdin says ü"))
     assert text_of(await call("RunCommand", command="cat")).startswith("Exit code: 0")
