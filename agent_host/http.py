@@ -32,6 +32,14 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 """Hosts that are this machine. A proxy of the environment is for the world outside; these are reached without one."""
 
 
+class HttpAnswer(NamedTuple):
+    """An answer of any status; headers are found by their names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
 def is_loopback(host: str) -> bool:
     """True if a host, without brackets, is this machine by its name or address."""
     return host in _LOOPBACK or re.fullmatch(r"127(?:\.[0-9]{1,3}){3}", host) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
@@ -20,6 +20,7 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.http import (
+    HttpAnswer,
     RetryPolicy,
     TlsContext,
     call_with_retries,
@@ -61,14 +62,6 @@ class StreamedBody(Protocol):
 
     def pieces(self) -> Iterator[bytes]:
         """All of it; each try begins from the first."""
-
-
-class HttpAnswer(NamedTuple):
-    """An answer of any status; header names are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class ServiceClient:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import orjson
 
 from agent_host.errors import ErrorCode, ServiceError, ServiceUnavailable, ServiceUnreachable
-from agent_host.http import RetryPolicy, call_with_retries, retry_after_s
+from agent_host.http import HttpAnswer, RetryPolicy, call_with_retries, retry_after_s
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.shapes import ANYTHING, FLAG, OBJECT, TEXT, ListOf, Nullable, Record, Text, first_problem, one_of
@@ -80,28 +80,12 @@ _BY_STATUS: Final[Mapping[int, ErrorCode]] = {
 }
 
 
-class BackendAnswer(Protocol):
-    """An answer of any status; headers are found by their names in lower case."""
-
-    @property
-    def status(self) -> int:
-        """The HTTP status."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers of the request."""
-
-    @property
-    def body(self) -> bytes:
-        """All of it."""
-
-
 class Service(Protocol):
     """An HTTP client of the service, which sends the host's token along."""
 
     async def exchange(
         self, method: str, path: str, body: bytes = b"", *, headers: Mapping[str, str] = {}, timeout_s: float
-    ) -> BackendAnswer:
+    ) -> HttpAnswer:
         """One request and its answer. Raises ServiceUnreachable where nothing was sent, ServiceUnavailable where no
         whole answer came, ServiceRejected for one that cannot be read."""
 
@@ -129,14 +113,6 @@ class _NotAgain(_Sent):
     """The same, and sent again it might run a second time."""
 
     again = False
-
-
-class _Answer(NamedTuple):
-    """An answer without the grant that the request carried: who refuses one may quote it."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class _Taken(Exception):
@@ -182,7 +158,29 @@ class BackendSource(Source):
         """See Source."""
 
     def _output(self, call: CallContext, body: bytes) -> ToolOutput:
-        return output_of(call.request, body, self._service.clean, call.settings.artifact_threshold_bytes)
+        """Decode the ToolResult in `body`; a long text is an artifact as well. Raises ToolFault for a result that is
+        failed or denied, and for none of this call: whether the tool did its work is then not known."""
+        request, value = call.request, _json(body)
+        made_by = request.tool_name, request.session_id, request.task_id, request.step_id
+        problem = first_problem(_RESULT, value)
+        said = None if problem is None else problem.sentence
+        if said is None and tuple(map(value.get, _MADE_BY)) != made_by:
+            said = "it is the result of another call"
+        if said is not None:
+            message = f"the tool has run, and its result cannot be used: {said}; inspect before you try again"
+            raise ToolFault(FaultKind.INTERRUPTED, message)
+        text, uris = value.get("outputText", ""), tuple(filter(str.isprintable, value.get("artifactUris", ())))
+        content = text.encode("utf-8", "replace")
+        is_long = len(content) > call.settings.artifact_threshold_bytes
+        artifacts = (tool_output(request, content, part="result"),) if is_long else ()
+        if uris:
+            text = f"{text}\n[stored: {', '.join(uris)}]".lstrip("\n")
+        output = ToolOutput(text, artifacts, artifact_uris=uris)
+        if value["status"] == "succeeded":
+            return output
+        error = value.get("error", {"code": "", "message": "the service gave no reason"})
+        message, is_denied = self._service.clean(error["message"]), value["status"] == "denied"
+        raise _fault(error["code"], message, denied=is_denied, partial=output)
 
     async def _within_time(self, request: ToolRequest, work: Callable[[ToolRequest, str], Awaitable[T]]) -> T:
         """Do the work under the id of the call, and where an earlier step had a call of the same id under another one:
@@ -204,7 +202,7 @@ class BackendSource(Source):
         """The ToolResult of a call, as JSON. Raises ToolFault where it did not run, and where nobody knows."""
         epoch, lost = self._epoch, ""
 
-        async def attempt() -> BackendAnswer:
+        async def attempt() -> HttpAnswer:
             nonlocal lost
             try:
                 return await self._send(request, key, epoch if lost else "")
@@ -241,7 +239,7 @@ class BackendSource(Source):
             raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {_LOST}")
         return found
 
-    async def _send(self, request: ToolRequest, key: str, epoch: str) -> BackendAnswer:
+    async def _send(self, request: ToolRequest, key: str, epoch: str) -> HttpAnswer:
         """One try; with an `epoch` only in that. Raises ServiceUnavailable for what did not run and may the next time,
         _Sent for what may have run."""
         body = {
@@ -290,8 +288,8 @@ class BackendSource(Source):
             await asyncio.sleep(wait_s if asked_for is None else min(asked_for, longest_s))
             wait_s = min(wait_s * 1.5, longest_s)
 
-    async def _get(self, path: str, tool_name: str = "") -> BackendAnswer:
-        async def attempt() -> BackendAnswer:
+    async def _get(self, path: str, tool_name: str = "") -> HttpAnswer:
+        async def attempt() -> HttpAnswer:
             answer = await self._exchange("GET", path, {}, tool_name)
             if answer.status == 429 or answer.status >= 500:
                 raise self._passing(answer)
@@ -299,14 +297,14 @@ class BackendSource(Source):
 
         return await self._retry(attempt)
 
-    async def _retry(self, attempt: Callable[[], Awaitable[BackendAnswer]]) -> BackendAnswer:
+    async def _retry(self, attempt: Callable[[], Awaitable[HttpAnswer]]) -> HttpAnswer:
         """A retry is part of the call: only its end is told."""
         terms = self._terms
         return await call_with_retries(ServiceUnavailable, attempt, terms.retry, lambda *_: None, terms.outside)
 
     async def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], tool_name: str, body: bytes = b""
-    ) -> BackendAnswer:
+    ) -> HttpAnswer:
         """One request, about a tool with the grant for it; what the answer says of the epoch is taken note of."""
         grant = self._terms.grant(tool_name) if tool_name else None
         granted = {} if grant is None else {self._terms.grant_header: grant}
@@ -316,9 +314,9 @@ class BackendSource(Source):
         self._epoch = answer.headers.get(EPOCH_HEADER, "") or self._epoch
         if grant is None:
             return answer
-        return _Answer(answer.status, answer.headers, answer.body.replace(grant.encode(), _HIDDEN))
+        return answer._replace(body=answer.body.replace(grant.encode(), _HIDDEN))  # who refuses a grant may quote it
 
-    def _passing(self, answer: BackendAnswer) -> ServiceUnavailable:
+    def _passing(self, answer: HttpAnswer) -> ServiceUnavailable:
         said = self._service.clean(error_of(answer.body)[1]) or "no details"
         return ServiceUnavailable(
             f"the Backend Tool Service said HTTP {answer.status}: {said}",
@@ -326,7 +324,7 @@ class BackendSource(Source):
             retry_after_s=retry_after_s(answer.headers, self._terms.outside.time),
         )
 
-    def _refusal(self, answer: BackendAnswer) -> ToolFault:
+    def _refusal(self, answer: HttpAnswer) -> ToolFault:
         """The fault for an answer by which no tool has run."""
         code, message, _ = error_of(answer.body)
         said = self._service.clean(message) or f"HTTP {answer.status}"
@@ -379,42 +377,12 @@ def tools_of(body: bytes) -> ToolList:
     return usable(found, rejected)
 
 
-def output_of(request: ToolRequest, body: bytes, clean: Callable[[str], str], threshold: int) -> ToolOutput:
-    """Decode the ToolResult in `body`; more than `threshold` bytes of text are an artifact as well. Raises ToolFault
-    for a result that is failed or denied, and for none of this call: whether the tool did its work is then not
-    known."""
-    made_by = request.tool_name, request.session_id, request.task_id, request.step_id
-    value = _json(body)
-    problem = first_problem(_RESULT, value)
-    said = None if problem is None else problem.sentence
-    if said is None and tuple(map(value.get, _MADE_BY)) != made_by:
-        said = "it is the result of another call"
-    if said is not None:
-        message = f"the tool has run, and its result cannot be used: {said}; inspect before you try again"
-        raise ToolFault(FaultKind.INTERRUPTED, message)
-    output = _output(request, value, threshold)
-    if value["status"] == "succeeded":
-        return output
-    error = value.get("error", {"code": "", "message": "the service gave no reason"})
-    raise _fault(error["code"], clean(error["message"]), denied=value["status"] == "denied", partial=output)
-
-
 def error_of(body: bytes) -> tuple[str, str, bool | None]:
     """Code, message and `retryable` of an error's body; empty and None where it is none of the documented shape."""
     value = _json(body)
     if not _ERROR.fits(value):
         return "", "", None
     return value["code"], value["message"], value.get("retryable")
-
-
-def _output(request: ToolRequest, value: Mapping[str, Any], threshold: int) -> ToolOutput:
-    text = value.get("outputText", "")
-    uris = tuple(uri for uri in value.get("artifactUris", ()) if uri.isprintable())
-    content = text.encode("utf-8", "replace")
-    artifacts = (tool_output(request, content, part="result"),) if len(content) > threshold else ()
-    if uris:
-        text = f"{text}\n[stored: {', '.join(uris)}]".lstrip("\n")
-    return ToolOutput(text, artifacts, artifact_uris=uris)
 
 
 def _fault(code: str, message: str, *, denied: bool, partial: ToolOutput | None = None) -> ToolFault:
