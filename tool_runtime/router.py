@@ -8,9 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
-from agent_host.safe_open import nearest
 from config.shapes import hint_at
-from policy import CapabilityName
 from tool_runtime.families import DESKTOP, Family
 from tool_runtime.families.catalogue import NATIVE, ROWS, SKILLS, desktop_specs
 from tool_runtime.families.desktop import set_timeouts
@@ -125,7 +123,7 @@ class LocalToolRouter:
             self._check(tool, request.arguments)
             return _success(request, await tool.run(CallContext.make(request, self._settings)))
         except ToolFault as fault:
-            return _failure(request, tool, _add_nearest(fault, request, tool.spec))
+            return self._failure(request, tool, fault)
         finally:
             self._running.discard(task)
 
@@ -137,7 +135,7 @@ class LocalToolRouter:
         try:
             output = await tool.outcome(CallContext.make(request, self._settings))
         except ToolFault as fault:
-            return _failure(request, tool, fault)
+            return self._failure(request, tool, fault)
         return None if output is None else _success(request, output)
 
     def at_once(self, request: ToolRequest) -> ToolResult | None:
@@ -149,7 +147,7 @@ class LocalToolRouter:
             self._check(tool, request.arguments)
             output = tool.at_once(CallContext.make(request, self._settings))
         except ToolFault as fault:
-            return _failure(request, tool, _add_nearest(fault, request, tool.spec))
+            return self._failure(request, tool, fault)
         return None if output is None else _success(request, output)
 
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
@@ -179,7 +177,7 @@ class LocalToolRouter:
         left = await provider.end_leftovers(request)
         kept = place_to_keep(self._settings, request)
         if kept is not None and os.path.exists(kept):  # noqa: ASYNC240  no file is opened for it
-            left = await self._pool.run(lambda: _add_taken_back(left, kept, request))
+            left = await self._pool.run(lambda: self._files.take_back(left, kept, request))
         sandbox = self._settings.sandbox
         if sandbox is None or sandbox.directory is None:
             return left
@@ -190,11 +188,9 @@ class LocalToolRouter:
 
     async def settle(self, request: ToolRequest) -> None:
         """See ToolRouter."""
-        from tool_runtime.files.write import settle
-
         kept = place_to_keep(self._settings, request)
         if kept is not None:
-            await self._pool.run(lambda: settle(kept))
+            await self._pool.run(lambda: self._files.settle(kept))
 
     async def end_commands(self) -> Leftovers:
         """See ToolRouter. Calls that are under way are cancelled, and their processes ended."""
@@ -219,6 +215,10 @@ class LocalToolRouter:
 
         return Commands(self._settings, self._pool, self._start_command)
 
+    @functools.cached_property
+    def _files(self) -> Operations:
+        return self._operations(self._settings)
+
     def _operations(self, settings: RuntimeSettings, **more: Any) -> Operations:
         from tool_runtime.families.operations import Operations
 
@@ -237,7 +237,7 @@ class LocalToolRouter:
             yield skills.family_under(settings, self._operations, scripts)
         specs = desktop_specs(settings.families)
         rows = [ROWS[spec.name]._replace(spec=set_timeouts(spec, settings)) for spec in specs]
-        yield Family(rows, lambda: self._operations(settings))
+        yield Family(rows, lambda: self._files)
 
     def _judge(self, spec: ToolSpec) -> Judge:
         """The judge of a tool's arguments, read once from its schema. Raises UnusableSchema."""
@@ -265,6 +265,18 @@ class LocalToolRouter:
         if wrong is not None:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, wrong)
 
+    def _failure(self, request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
+        if fault.kind is FaultKind.NOT_FOUND:
+            fault = self._files.add_nearest(fault, request, tool.spec.paths)
+        made_by = (request.tool_name, request.session_id, request.task_id, request.step_id)
+        error = ToolError(str(fault.code or tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind))
+        result = ToolResult(*made_by, "denied" if fault.kind is FaultKind.REFUSED else "failed", error=error)
+        partial = fault.partial
+        if partial is None:
+            return result
+        kept = {name: getattr(partial, name) for name in _OF_PARTIAL_OUTPUT}
+        return result._replace(output_text=partial.text, **kept)
+
     def _tool(self, name: str) -> tuple[Provider, Tool] | tuple[None, None]:
         for provider in self._providers:
             tool = provider.get(name)
@@ -282,47 +294,8 @@ def _unusable(spec: ToolSpec, error: UnusableSchema) -> str:
     return f"the schema of the tool {spec.name} cannot be used: {error}"
 
 
-def _add_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> ToolFault:
-    if fault.kind is not FaultKind.NOT_FOUND:
-        return fault
-    from tool_runtime.families.operations import scope_of
-    from tool_runtime.files import is_in_scope
-
-    scope = scope_of(request, CapabilityName.FILE_READ if CapabilityName.FILE_READ in request.also else None)
-    paths = [path for path in map(request.arguments.get, sorted(spec.paths)) if isinstance(path, str)]
-    missing = [path for path in paths if os.path.isabs(path) and not os.path.lexists(path)]
-    near = [name for path in missing for name in nearest(os.path.normpath(path), lambda one: is_in_scope(one, scope))]
-    if not near:
-        return fault
-    return ToolFault(fault.kind, f"{fault}; near it: {', '.join(near)}", partial=fault.partial, code=fault.code)
-
-
-def _add_taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
-    """With what became of a file that a call wrote in place whose process died."""
-    from tool_runtime.families.operations import scope_of
-    from tool_runtime.files.write import settle, take_back
-
-    scope = scope_of(request, CapabilityName.FILE_WRITE if CapabilityName.FILE_WRITE in request.also else None)
-    try:
-        state = take_back(kept, scope)
-    except (ToolFault, OSError):  # where the call may not write by now, nothing is touched, and nothing lost
-        return left
-    return left if state is None else left._replace(file=state, settle=functools.partial(settle, kept))
-
-
 def _success(request: ToolRequest, output: ToolOutput) -> ToolResult:
     fields = output._asdict()
     del fields["capped"]
     made_by = (request.tool_name, request.session_id, request.task_id, request.step_id)
     return ToolResult(*made_by, "succeeded", output_text=fields.pop("text"), **fields)
-
-
-def _failure(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
-    made_by = (request.tool_name, request.session_id, request.task_id, request.step_id)
-    error = ToolError(str(fault.code or tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind))
-    result = ToolResult(*made_by, "denied" if fault.kind is FaultKind.REFUSED else "failed", error=error)
-    partial = fault.partial
-    if partial is None:
-        return result
-    kept = {name: getattr(partial, name) for name in _OF_PARTIAL_OUTPUT}
-    return result._replace(output_text=partial.text, **kept)

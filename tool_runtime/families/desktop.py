@@ -314,11 +314,11 @@ HTTP_REQUEST: Final = ToolSpec(
 
 async def _request(operations: Operations, call: CallContext) -> ToolOutput:
     arguments, save_to = call.request.arguments, call.request.arguments.get("saveTo")
-    await operations.http_client()
+    client = await operations.http_client()
     timeout_s = arguments.get("timeout", operations.settings.default_request_s)
     most = None if save_to is None else operations.most_sent(call, CapabilityName.FILE_WRITE)
     body, headers = await _body(operations, call), arguments.get("headers", {})
-    outcome = await operations.fetch(call.request, body, headers, timeout_s, max_saved_bytes=most)
+    outcome = await client.fetch(call.request, body, headers, timeout_s, max_saved_bytes=most)
     if save_to is None:
         return _response(call, outcome)
     if not 200 <= outcome.status < 300:

@@ -392,9 +392,9 @@ async def _fetch(operations: Operations, call: CallContext) -> ToolOutput:
     arguments = call.request.arguments
     sent, headers = _encode_body(arguments.get("body", ""), arguments.get("headers", {}))
     timeout_s = min(arguments.get("timeout_ms", FETCH_TIMEOUT_MS), FETCH_TIMEOUT_MS) / 1000
-    await operations.http_client()  # made before the clock runs
+    client = await operations.http_client()  # made before the clock runs
     began, most = operations.settings.outside.monotonic(), operations.settings.http_max_body_bytes
-    outcome = await operations.fetch(call.request, sent, headers, timeout_s=timeout_s, cut_body_bytes=most)
+    outcome = await client.fetch(call.request, sent, headers, timeout_s=timeout_s, cut_body_bytes=most)
     fields: dict[str, Any] = {"status_code": outcome.status, "status_text": outcome.reason}
     fields["headers"] = dict(outcome.headers)
     fields |= {"body": body_text(outcome), "body_truncated": outcome.body_cut}

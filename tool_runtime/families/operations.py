@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent_host.contracts import Image
 from agent_host.display_text import count_noun
+from agent_host.safe_open import nearest
 from policy import CapabilityName
 from policy.paths import is_under, normalize
 from policy.patterns import compile_pattern, problem_of
-from tool_runtime.files import Scope, documents, home_directory, narrow_scope, resolve
+from tool_runtime.files import Scope, documents, home_directory, is_in_scope, narrow_scope, resolve
 from tool_runtime.files import write as writing
 from tool_runtime.files.edits import edits_from
 from tool_runtime.files.read import (
@@ -31,16 +32,16 @@ from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, encode, mark_of, os_faults, place_to_keep, smallest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection
 
-    from agent_host.contracts import ToolConstraints, ToolRequest
+    from agent_host.contracts import Leftovers, ToolConstraints, ToolRequest
     from policy.patterns import Pattern
     from tool_runtime.families.commands import Commands
     from tool_runtime.families.trees import Trees
     from tool_runtime.processes.scripts import SkillScripts
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import CallContext, RuntimeSettings
-    from tool_runtime.web.http import HttpClient, HttpOutcome
+    from tool_runtime.web.http import HttpClient
 
     Written = tuple[writing.WriteOutcome, dict[str, Any]]
     """The outcome of a write, and fields of the output."""
@@ -245,21 +246,37 @@ class Operations:
         """The one client, made when the first request comes, in a thread: httpx and a TLS context cost some 80 ms."""
 
         def make() -> HttpClient:
-            from tool_runtime.web.http import client_under
+            from tool_runtime.web.http import HttpClient
 
-            return client_under(self.settings, self.pool, tls_checks=self._tls_checks)
+            return HttpClient(self.settings, self.pool, tls_checks=self._tls_checks)
 
         async with self._http_lock:
             if self._http is None:
                 self._http = await self.pool.run(make)
         return self._http
 
-    async def fetch(
-        self, request: ToolRequest, body: bytes, headers: Mapping[str, str], timeout_s: float, **limits: int | None
-    ) -> HttpOutcome:
-        """See HttpClient.fetch."""
-        client = await self.http_client()
-        return await client.fetch(request, body, headers, timeout_s, **limits)
+    def settle(self, kept: str) -> None:
+        """Remove what was kept of a write in place: its result is on record."""
+        writing.settle(kept)
+
+    def take_back(self, left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
+        """With what became of a file that a call wrote in place whose process died."""
+        scope = scope_of(request, CapabilityName.FILE_WRITE if CapabilityName.FILE_WRITE in request.also else None)
+        try:
+            state = writing.take_back(kept, scope)
+        except (ToolFault, OSError):  # where the call may not write by now, nothing is touched, and nothing lost
+            return left
+        return left if state is None else left._replace(file=state, settle=functools.partial(writing.settle, kept))
+
+    def add_nearest(self, fault: ToolFault, request: ToolRequest, arguments: Collection[str]) -> ToolFault:
+        """The fault of a call whose file is not there, with names near those in its arguments that are paths."""
+        scope = scope_of(request, CapabilityName.FILE_READ if CapabilityName.FILE_READ in request.also else None)
+        paths = [path for path in map(request.arguments.get, sorted(arguments)) if isinstance(path, str)]
+        missing = [os.path.normpath(path) for path in paths if os.path.isabs(path) and not os.path.lexists(path)]
+        near = [name for path in missing for name in nearest(path, lambda one: is_in_scope(one, scope))]
+        if not near:
+            return fault
+        return ToolFault(fault.kind, f"{fault}; near it: {', '.join(near)}", partial=fault.partial, code=fault.code)
 
     def _ends(self, request: ToolRequest) -> writing.MoveParams:
         read, write = (self.scope(request, one) for one in (CapabilityName.FILE_READ, CapabilityName.FILE_WRITE))

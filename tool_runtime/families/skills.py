@@ -320,7 +320,8 @@ async def _request(operations: Operations, call: CallContext) -> ToolOutput:
     body, headers = encode(arguments.get("body", ""), "body"), arguments.get("headers", {})
     timeout_s = min(arguments.get("timeout_s", settings.default_request_s), settings.http_timeout_max_s)
     most = settings.http_max_body_bytes
-    outcome = await operations.fetch(call.request, body, headers, timeout_s, cut_body_bytes=most)
+    client = await operations.http_client()
+    outcome = await client.fetch(call.request, body, headers, timeout_s, cut_body_bytes=most)
     shown = body_text(outcome)
     fields: dict[str, Any] = {"status": outcome.status, "headers": dict(outcome.headers)}
     fields |= {"sha256": hashlib.sha256(outcome.body).hexdigest(), "truncated": False}

@@ -44,22 +44,20 @@ class DomainScope(NamedTuple):
 
 class Network(NamedTuple):
     """Rules for all requests. `address_allowed` judges an IP address; with `local_names` names that are local by
-    convention are as good as others. `proxies` maps schemes to URLs. Without `tls_checks` any certificate is taken."""
+    convention are as good as others. `proxies` maps schemes to URLs."""
 
     address_allowed: Callable[[str], bool]
     local_names: bool = False
     proxies: Mapping[str, str] = {}
-    tls_checks: bool = True
 
 
-def network_under(settings: RuntimeSettings, *, tls_checks: bool = True) -> Network:
+def network_under(settings: RuntimeSettings) -> Network:
     """The rules for requests under these settings."""
     allowed, proxies = settings.address_allowed, {"http": settings.http_proxy, "https": settings.https_proxy}
     return Network(
         address_is_public if allowed is None else allowed,
         local_names=allowed is not None,
         proxies={scheme: url for scheme, url in proxies.items() if url is not None},
-        tls_checks=tls_checks,
     )
 
 

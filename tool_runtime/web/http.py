@@ -21,7 +21,7 @@ import httpx
 
 from policy.urls import UrlProblem, host_of, target_of
 from tool_runtime.tool import FaultKind, ToolFault
-from tool_runtime.web import DomainScope, Gate, Network, network_under, resolve
+from tool_runtime.web import DomainScope, Gate, network_under, resolve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -72,16 +72,16 @@ class HttpOutcome(NamedTuple):
 
 
 class HttpClient:
-    """Pooled connections under the rules of `network`; made on a running loop, closed on the same. Answers have
-    `max_body_bytes` at most, unless a request says otherwise."""
+    """The pooled connections of a family under its settings; made on a running loop, closed on the same. Without
+    `tls_checks` requests take any certificate."""
 
-    def __init__(self, pool: DaemonPool, network: Network, *, max_body_bytes: int, max_redirects: int) -> None:
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool, *, tls_checks: bool) -> None:
         self._threads = pool
-        self._network = network
-        self._max_body_bytes = max_body_bytes
-        self._max_redirects = max_redirects
+        self._network = network_under(settings)
+        self._max_body_bytes = settings.http_max_body_bytes
+        self._max_redirects = settings.http_max_redirects
         # The user's SSL_CERT_FILE counts here: networks with a certificate authority of their own need it.
-        self._tls = httpx.create_ssl_context(verify=network.tls_checks, trust_env=True)
+        self._tls = httpx.create_ssl_context(verify=tls_checks, trust_env=True)
         self._gates: dict[DomainScope, Gate] = {}
         self._pools: dict[tuple[DomainScope, str | None], httpcore.AsyncConnectionPool] = {}
 
@@ -160,13 +160,6 @@ class HttpClient:
                 network_backend=_CheckedBackend(self._threads, gate if proxy is None else None),
             )
         return self._pools[key]
-
-
-def client_under(settings: RuntimeSettings, pool: DaemonPool, *, tls_checks: bool = True) -> HttpClient:
-    """The client of a family under its settings."""
-    most, redirects = settings.http_max_body_bytes, settings.http_max_redirects
-    network = network_under(settings, tls_checks=tls_checks)
-    return HttpClient(pool, network, max_body_bytes=most, max_redirects=redirects)
 
 
 def parse_url(text: str) -> httpx.URL:

@@ -19,7 +19,7 @@ from tool_runtime.tool import FaultKind, ToolFault
 from tool_runtime.web import Blocked, DomainScope, Gate, Network, network_under, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from policy import CommandScope
     from tool_runtime.threads import DaemonPool
@@ -40,46 +40,35 @@ class Upstream(NamedTuple):
     port: int
     authorization: bytes | None = None
 
-
-def proxy_of(
-    scope: CommandScope, runtime: RuntimeSettings, report: Callable[[Denial], None], pool: DaemonPool
-) -> DomainProxy:
-    """The proxy of one command under `scope`; `report` is told of each host that it was denied."""
-    network = network_under(runtime)
-    domains = DomainScope(scope.domains, scope.blocked_domains)
-    return DomainProxy(ProxyParams(domains, network, report, upstreams(network.proxies)), pool)
-
-
-def upstreams(proxies: Mapping[str, str]) -> dict[str, Upstream]:
-    """The proxies that `proxies` names by URL, by the scheme that they are for. One that is reached by TLS is not used:
-    nothing is reached then where only it leads."""
-    found: dict[str, Upstream] = {}
-    for scheme, url in proxies.items():
+    @classmethod
+    def read(cls, url: str) -> Upstream:
+        """The proxy that a URL names. One that is reached by TLS is not used: nothing is reached then where only it
+        leads."""
         parts = urlsplit(url)
         authorization = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             authorization = b"Proxy-Authorization: Basic " + base64.b64encode(pair.encode())
-        found[scheme] = Upstream(parts.hostname or "", parts.port or 80, authorization)
-    return found
+        return cls(parts.hostname or "", parts.port or 80, authorization)
 
 
-class ProxyParams(NamedTuple):
-    """The hosts that a command may reach. `upstream` maps `http` and `https` to a proxy of the user."""
-
-    domains: DomainScope
-    network: Network
-    report: Callable[[Denial], None]
-    upstream: Mapping[str, Upstream] = {}
+def proxy_of(
+    scope: CommandScope, runtime: RuntimeSettings, report: Callable[[Denial], None], pool: DaemonPool
+) -> DomainProxy:
+    """The proxy of one command under `scope`; `report` is told of each host that it was denied."""
+    return DomainProxy(DomainScope(scope.domains, scope.blocked_domains), network_under(runtime), report, pool)
 
 
 class DomainProxy:
-    """Listens as soon as it is made, on the running loop; `close` ends it with all that goes through it."""
+    """Listens as soon as it is made, on the running loop; `aclose` ends it with all that goes through it."""
 
-    def __init__(self, params: ProxyParams, pool: DaemonPool) -> None:
-        self._params = params
+    def __init__(
+        self, domains: DomainScope, network: Network, report: Callable[[Denial], None], pool: DaemonPool
+    ) -> None:
+        self._report = report
+        self._upstreams = {scheme: Upstream.read(url) for scheme, url in network.proxies.items()}
         self._pool = pool
-        self._gate = Gate(params.domains, params.network)
+        self._gate = Gate(domains, network)
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
@@ -145,7 +134,7 @@ class DomainProxy:
             server_reader, server_writer = await self._connect(wanted)
         except ToolFault as fault:
             rule = "blocked_domains" if isinstance(fault, Blocked) else _RULES[fault.kind]
-            self._params.report(Denial("host", wanted.label, rule, "connect"))
+            self._report(Denial("host", wanted.label, rule, "connect"))
             await _refuse(writer, "403 Forbidden", f"refused by the sandbox: {fault}")
             return
         except (OSError, TimeoutError) as error:
@@ -167,7 +156,7 @@ class DomainProxy:
     def _upstream(self, wanted: ProxyRequest) -> Upstream | None:
         if self._gate.is_local(wanted.host):
             return None
-        return self._params.upstream.get("https" if wanted.is_tunnel else "http")
+        return self._upstreams.get("https" if wanted.is_tunnel else "http")
 
     async def _connect(self, wanted: ProxyRequest) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connected to a host that may be asked. Raises ToolFault where it may not, OSError, TimeoutError."""
@@ -265,7 +254,7 @@ def _path_of(target: bytes) -> bytes:
 
 
 async def read_request(reader: asyncio.StreamReader) -> ProxyRequest | None:
-    """The head of a request; None if nothing came. Raises NoProxyRequest, UrlProblem, asyncio.IncompleteReadError."""
+    """Read the head of a request; None if nothing came. Raises NoProxyRequest, UrlProblem, IncompleteReadError."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:

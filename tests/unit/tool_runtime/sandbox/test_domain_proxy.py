@@ -21,7 +21,7 @@ from tests.unit.tool_runtime.conftest import until
 from tests.unit.tool_runtime.test_http import response, serving
 from tool_runtime.threads import DaemonPool
 from tool_runtime.web import DomainScope, Network, proxy
-from tool_runtime.web.proxy import MAX_HEAD_BYTES, DomainProxy, NoProxyRequest, ProxyParams, request_of, upstreams
+from tool_runtime.web.proxy import MAX_HEAD_BYTES, DomainProxy, NoProxyRequest, request_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -66,9 +66,8 @@ class Asked:
         upstream: Mapping[str, str] = {},
     ) -> None:
         self.denials: list[Denial] = []
-        network = Network(lambda address: address == PUBLIC)
-        scope = DomainScope(allowed, blocked)
-        self.proxy = DomainProxy(ProxyParams(scope, network, self.denials.append, upstreams(upstream)), pool)
+        network = Network(lambda address: address == PUBLIC, proxies=upstream)
+        self.proxy = DomainProxy(DomainScope(allowed, blocked), network, self.denials.append, pool)
 
     async def send(self, data: bytes, *, end: bool = True) -> bytes:
         """All that comes back for `data`."""
