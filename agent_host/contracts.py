@@ -312,7 +312,7 @@ _RULES: Final[Mapping[str, str]] = {
     "writes": "it is not among the places that may be written",
     "hidden": "the place is hidden from commands",
     "guarded": "the place may be read only",
-    "beside": "nothing new can be made directly beside what is hidden or the kernel's",
+    "beside": "nothing new can be created directly next to hidden files or the kernel's",
     "domains": "the host is not among the allowed domains",
     "blocked_domains": "the domain is blocked",
     "proxy": "allowed hosts are reached by the proxy that HTTP_PROXY names, and the program did not ask it",

@@ -113,7 +113,7 @@ def describe_toml(raw: bytes, error: Exception) -> str:
     found = name_format(raw.decode("utf-8", "replace"))
     if found in ("JSON", "YAML"):
         return f"is {found}, and has to be TOML: a line [section], and lines of the form key = value below it"
-    hint = "; text stands in quotes" if str(error).startswith("Invalid value") else ""
+    hint = "; text needs quotes" if str(error).startswith("Invalid value") else ""
     return f"not valid TOML: {error}{hint}"
 
 

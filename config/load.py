@@ -183,7 +183,7 @@ def _read(path: str, problems: list[str], named_by: str = "") -> dict[str, TomlV
     for section, keys in raw.items():
         if section not in sections:
             is_key = not isinstance(keys[0] if isinstance(keys, list) and keys else keys, dict)
-            what = f"{section} stands outside of any section" if is_key else f"unknown section [{section}]"
+            what = f"{section} is outside of any section" if is_key else f"unknown section [{section}]"
             problems.append(f"{path}: {what}{_hint_at_key(section) if is_key else hint_at(section, sorted(sections))}")
         elif not isinstance(keys, dict):
             problems.append(f"{path}: {section} must be a section of keys: [{section}]")

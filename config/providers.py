@@ -95,7 +95,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # No message quotes these, since they may hold a secret, or be one by mistake.
 _URL = Leaf("an http:// or https:// URL", matches(r"(?is)https?://[^/\s].*"), quotes=False)
 _VARIABLE = Leaf(
-    "the name of an environment variable, which holds the key", matches(r"[A-Za-z_][A-Za-z0-9_]{0,254}"), quotes=False
+    "the name of the environment variable with the key", matches(r"[A-Za-z_][A-Za-z0-9_]{0,254}"), quotes=False
 )
 _HEADERS = Leaf("a table of strings", is_table_of_strings, quotes=False)
 _PROVIDER = Record(
@@ -200,7 +200,7 @@ def choose_provider(
     if named is not None:
         name, why = settings.llm.provider, "--provider" if named is ValueSource.OPTION else "llm.provider"
     elif began is not None:
-        name, why = began, "the session began with it"
+        name, why = began, "the session started with it"
     elif isinstance(default, str):
         name, why = default, "providers.default"
     else:

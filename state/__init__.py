@@ -52,7 +52,7 @@ class SessionLocked(StateError):
 
     def __init__(self, session_id: str, pid: int | None) -> None:
         holder = f"process {pid}" if pid else "another process"
-        super().__init__(f"session {session_id} is held by {holder}")
+        super().__init__(f"session {session_id} is in use by {holder}")
         self.pid = pid
 
 

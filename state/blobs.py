@@ -260,7 +260,7 @@ def restore(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes, 
         part = _part(key, get(reference["sha256"]))
         if part is None:
             lost.append(reference["sha256"])
-            said = f"{reference['bytes']} bytes that stood here were damaged on disk and are lost"
+            said = f"{reference['bytes']} bytes here were damaged on disk and are lost"
             if key == "content":
                 holder[key] = f"[{said}]"
             elif key == "arguments":  # a call that cannot be made any more

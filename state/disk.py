@@ -374,7 +374,7 @@ def is_quarantined(disk: Disk, paths: SessionPaths) -> bool:
 def no_such(disk: Disk, paths: SessionPaths) -> NoSuchSession:
     """The error for a session that is not there."""
     if disk.status(paths.result) is not None:
-        return NoSuchSession(f"session {paths.session_id} has ended; what is left of it lies in {paths.records}")
+        return NoSuchSession(f"session {paths.session_id} has ended; its remains are in {paths.records}")
     return NoSuchSession(f"there is no session {paths.session_id} to resume under {paths.state_dir}")
 
 

@@ -518,7 +518,7 @@ class FileSession:
 
 
 def _move_aside(storage: SessionStorage, found: LoadedFiles) -> Damaged:
-    error = Damaged(found.damage or "the checkpoint holds nothing")
+    error = Damaged(found.damage or "the checkpoint is empty")
     with translate_errors("putting damaged files aside"):
         error.quarantined = move_aside(storage.disk, storage.paths)
     return error

@@ -117,7 +117,7 @@ class FileCheckpointStore:
         found = find_files(self._storage(session_id))
         state = found.state or found.unusable
         if state is None or (found.damage is not None and not salvaged_too):
-            raise Damaged(found.damage or "the checkpoint holds nothing")
+            raise Damaged(found.damage or "the checkpoint is empty")
         return state
 
     def versions(self, session_id: str) -> Callable[[str], bytes | None]:

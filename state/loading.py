@@ -117,7 +117,7 @@ def find_archived(storage: SessionStorage) -> Archived:
         names = archived_names(disk, paths)
         bases = [name for name in names if name.endswith(ARCHIVED_SNAPSHOT)]
         if len(bases) != 1 or FULL in names:
-            raise NoSuchSession(f"the records of session {paths.session_id} were not kept, so it cannot go on")
+            raise NoSuchSession(f"the records of session {paths.session_id} were not kept, so it cannot continue")
         base = os.path.join(paths.archive, bases[0])
         _refuse_large(storage, base)
         kept = [os.path.join(paths.archive, name) for name in names if name.endswith(ARCHIVED_JOURNAL)]
@@ -125,7 +125,7 @@ def find_archived(storage: SessionStorage) -> Archived:
         found = LoadedFiles(None)
         state = _decode(disk.read(base), found, storage)
     if state.identity.session_id != paths.session_id or found.lost or any(one.damaged for one in journals):
-        raise Damaged(f"the archive of session {paths.session_id} is damaged, so it cannot go on")
+        raise Damaged(f"the archive of session {paths.session_id} is damaged, so it cannot continue")
     for record in itertools.chain.from_iterable(one.records for one in journals):
         _fold(state, record, found.stored.inline)  # what stands in two journals is folded once
     return Archived(state, found.stored.inline)

@@ -223,7 +223,7 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
         """The session's lock, unless a live process has it. Raises OSError, WriteFailed."""
         path = SessionPaths(self._state_dir, session_id).lock
         self._checkpoints.make()
-        replaced = OSError(errno.ELOOP, "it was replaced meanwhile", self._checkpoints.path)
+        replaced = OSError(errno.ELOOP, "it was replaced in the meantime", self._checkpoints.path)
         if not self._checkpoints.is_current():  # the lock is opened by its path, and written to
             raise replaced
         lock = None

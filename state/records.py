@@ -198,7 +198,7 @@ class ModeChanged(NamedTuple):
 
 @_record("task_unqueued")
 class TaskUnqueued(NamedTuple):
-    """A queued task was cancelled before it began."""
+    """A queued task was cancelled before it started."""
 
     task_id: str
 

@@ -104,7 +104,7 @@ def target_of(root: Mapping[str, Any], reference: Any) -> Any:
         try:
             found = found[int(name) if isinstance(found, list) else name]
         except (KeyError, IndexError, TypeError, ValueError):
-            raise UnusableSchema(f"$ref: nothing stands at {reference[:_MAX_SHOWN_CHARS]}") from None
+            raise UnusableSchema(f"$ref: nothing is at {reference[:_MAX_SHOWN_CHARS]}") from None
     return found
 
 
@@ -197,7 +197,7 @@ def advice_on(value: Any, fits: Callable[[Any], bool]) -> str:
     if isinstance(meant, str) or meant in (math.inf, -math.inf) or not fits(meant):
         return ""
     if isinstance(meant, (dict, list)):
-        return f"; send {'the object' if isinstance(meant, dict) else 'the list'} itself, not a string that holds it"
+        return f"; send {'the object' if isinstance(meant, dict) else 'the list'} itself, not a string that contains it"
     return f"; send {display(meant)}, without quotes"
 
 

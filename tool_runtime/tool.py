@@ -56,7 +56,7 @@ class Abandoned:
     def refuse(self) -> None:
         """Raises ToolFault(TIMED_OUT) for a call that has been given up."""
         if self.flag:
-            raise ToolFault(FaultKind.TIMED_OUT, "nobody waits for this call any more")
+            raise ToolFault(FaultKind.TIMED_OUT, "this call has been abandoned")
 
 
 class CallClock:
@@ -279,7 +279,7 @@ def encode(text: str, argument: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.{argument}: holds a lone surrogate") from error
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.{argument}: contains a lone surrogate") from error
 
 
 _KIND_OF_ERRNO = {

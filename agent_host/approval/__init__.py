@@ -239,7 +239,7 @@ def form_of(
     said = clip(scrub(message), 4 * _MAX_WORDS_BYTES)
     if url is not None:
         if scrub(url) != url:
-            raise UnusableForm("its URL holds a secret")
+            raise UnusableForm("its URL contains a secret")
         return Form(source, said, (), url, _host_of_page(url))
     if schema is None or schema.get("type", "object") != "object":
         raise UnusableForm("its schema is not of an object")

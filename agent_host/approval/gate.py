@@ -78,8 +78,8 @@ class UnattendedGate:
         if answer is not None:
             return answer
         if request.form is not None:
-            return ApprovalAnswer(approved=False, reason="nobody is there to answer it", unattended=True)
-        reason = "it needs an approval, and nobody is there to give one"
+            return ApprovalAnswer(approved=False, reason="no approver is present to answer it", unattended=True)
+        reason = "it needs an approval, and no approver is present"
         if request.by_name:
             reason += f"; only --approve {request.tool_name} gives it in advance"
         elif request.rule_id == SANDBOX_GRANT:

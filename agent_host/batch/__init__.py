@@ -170,7 +170,7 @@ def _source(named: str, base: str, wrong: list[str]) -> Source | None:
     problem = _git_problem(url, revision) if found else None
     if not found:
         remote = _SCHEME.match(named) or _HOST_AND_PATH.fullmatch(named)
-        problem = "a git URL needs its revision behind a #" if remote else f"there is no directory or archive {path}"
+        problem = "a git URL needs its revision after a #" if remote else f"there is no directory or archive {path}"
     if problem is not None:
         wrong.append(f"workspace: {problem}")
         return None
@@ -183,7 +183,7 @@ def _git_problem(url: str, revision: str) -> str | None:
     if not is_allowed or "::" in url.partition("/")[0] or url.startswith("-"):
         return "a git URL begins with https:// or ssh://, or is an absolute path"
     if scheme and "@" in urlsplit(url).netloc and (scheme[1] == "https" or urlsplit(url).password is not None):
-        return "a git URL holds no password or token: git finds them by ssh's agent and keys"
+        return "a git URL must not contain a password or token: git finds them by ssh's agent and keys"
     if not url.isprintable() or not _REVISION.fullmatch(revision):
         return f"{revision!r} is no revision"
     if scheme is None and os.path.isabs(url) and not os.path.isdir(url):

@@ -296,7 +296,7 @@ def unpack(path: str, target: str, *, is_own: bool = False) -> None:
         while archive.fileobj is not None and (piece := len(archive.fileobj.read(1 << 20))):
             size += piece
             if size > 2 * _MOST_BYTES:
-                raise tarfile.TarError(f"more than {_MOST_BYTES // 1024**3} GiB behind its last file")
+                raise tarfile.TarError(f"more than {_MOST_BYTES // 1024**3} GiB after its last file")
 
 
 def _own_member(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo:
@@ -556,7 +556,7 @@ def _check(came: str, names: Iterable[str]) -> None:
         for place in parts:
             mode = os.lstat(place).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise tarfile.TarError(f"{name}: what came back is no file and no directory")
+                raise tarfile.TarError(f"{name}: the result is neither a file nor a directory")
 
 
 def _bring(source: str, place: str) -> None:

@@ -133,10 +133,10 @@ async def plan(chat: Conversation, _: str) -> None:
         chat.note("planning: files can only be read until you approve the plan with /plan")
     elif _PLAN_FIRST in chat.notes:  # the model has not read it
         chat.notes.remove(_PLAN_FIRST)
-        chat.note("the policy of the launch holds again")
+        chat.note("the policy of the launch applies again")
     else:
         chat.notes.append("The person approves the plan: you may act now, within the policy.")
-        chat.note("the plan is approved: the policy of the launch holds again; say what to do, or `go`")
+        chat.note("the plan is approved: the policy of the launch applies again; say what to do, or `go`")
 
 
 @_command(without="nothing was asked yet")
@@ -164,7 +164,7 @@ async def compact(chat: Conversation, _: str) -> None:
     """Have requests show less of the conversation; the record keeps all of it."""
     session = await chat.open_session()
     await session.request("CompactContext")
-    chat.note("the next request begins with room; what it leaves out is said then")
+    chat.note("the next request is compacted, and reports what it omits")
 
 
 @_command(without="nothing was changed yet")

@@ -72,7 +72,7 @@ _NEWS: Final = {
     "llm_fallback": "another model is asked",
     "llm_window_cut": "the oldest messages are left out of requests",
     "policy_expired": "the policy bundle has expired",
-    "approval_timeout": "nobody answered in time, so the call was denied",
+    "approval_timeout": "the approval timed out, so the call was denied",
     "tools_unavailable": "tools are not available",
     "tools_hidden": "the policy hides tools",
     "tools_changed": "tools have changed",
@@ -314,7 +314,7 @@ class Conversation:
                 await self.revive()
         except _FAILURES as error:
             self.paused_task = task_id
-            self.warn(f"the task cannot go on: {error}")
+            self.warn(f"the task cannot continue: {error}")
 
     async def close_session(self) -> None:
         """Let go of the session: its process finishes its step, and it stays resumable. An interrupt ends it at once,

@@ -95,7 +95,7 @@ class Terminal:
         """The answer to one request; see `agent_host.Approve`."""
         async with self._turn:
             if self._ended:
-                return ApprovalAnswer(False, "the input has ended, so nobody can approve it")
+                return ApprovalAnswer(False, "the input has ended, so it cannot be approved")
             self._print(request.to_payload())
             wait_s = request.timeout_s or self._timeout_s
             try:

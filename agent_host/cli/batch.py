@@ -97,7 +97,7 @@ async def _run(
         answer(orjson.dumps(row).decode() + "\n")
 
     def stop_early(_: int) -> None:
-        notice("stopping: sessions finish their steps; the same command goes on")
+        notice("stopping: sessions finish their steps; the same command continues")
         scheduler.interrupt()
 
     attempts = Attempts(ledger, launch, spaces, engine, depot if parcels else None)
@@ -186,7 +186,7 @@ def _report(
         code = code or 3
     _write_page(tasks, ledger, state_dir)
     if stop == "broken":
-        notice("the infrastructure ended the last attempts, and three single ones: nothing more was begun")
+        notice("the infrastructure ended the last attempts, and three single ones: nothing more was started")
     if namespace.output in ("json", "jsonl"):  # a line each row came before
         answer(orjson.dumps(summary).decode() + "\n")
     else:

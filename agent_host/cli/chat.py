@@ -65,7 +65,7 @@ def chat(namespace: argparse.Namespace) -> int:
     left = asyncio.run(_talk(namespace, settings, workspace, state_dir))
     if left is not None:
         place = "" if is_default_state_dir(state_dir) else f" --state-dir {state_dir}"
-        notice(f"to go on: agent-host chat --session {left}{place}")
+        notice(f"to continue: agent-host chat --session {left}{place}")
     return exit_codes.COMPLETED
 
 

@@ -133,7 +133,7 @@ def _tell_denied(denied: list[dict[str, Any]], resume_command: str | None) -> No
         notice(f"{tool} needed an approval; to give it in advance: --approve {approve}")
     replay_ids = dict.fromkeys(entry["replay"]["id"] for entry in denied if "id" in entry["replay"])
     for replay_id in replay_ids if resume_command is not None else ():
-        notice(f"to have that call run after all, and the task go on: {resume_command} --approve {replay_id}")
+        notice(f"to run that call after all and continue the task: {resume_command} --approve {replay_id}")
 
 
 def _show_totals(result: Result, patch: str) -> None:

@@ -78,7 +78,7 @@ def _start(line: CommandLine, prompt: str) -> int:
     try:
         return _drive(line, line.source.new(), prompt)
     except ServiceError as error:
-        notice(f"error: no session was begun: {error}; {_hint(error)}")
+        notice(f"error: no session was started: {error}; {_hint(error)}")
         return exit_codes.code_of_error(error)
 
 

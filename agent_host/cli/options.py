@@ -354,7 +354,7 @@ def _bounds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schema", metavar="FILE", help="JSON Schema that the final answer has to fit")
     about = "pause after so long, waits for a person included (none)"
     parser.add_argument("--timeout", metavar="SECONDS", type=_timeout, help=about)
-    _flag(parser, "--stdin", "read standard input, and put it behind the prompt as data")
+    _flag(parser, "--stdin", "read standard input, and append it to the prompt as data")
 
 
 def _output_files(parser: argparse.ArgumentParser) -> None:
@@ -393,7 +393,7 @@ def _command(name: str, function: str, about: str) -> Callable[[AddOptions], Add
 def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("prompt", metavar="PROMPT", help="what to do; - reads it from standard input")
     run.add_argument("--session-id", metavar="ID", help="choose the id (default: generated)")
-    _flag(run, "--or-resume", "with --session-id: start the session, go on with it, or repeat its result")
+    _flag(run, "--or-resume", "with --session-id: start the session, continue it, or repeat its result")
     run.add_argument("--order", metavar="FILE", help=argparse.SUPPRESS)  # of `batch`: see `RunOrder`
     _session_options(run)
     _bounds(run)
@@ -405,9 +405,9 @@ def _run(run: argparse.ArgumentParser) -> None:
 def _chat(chat: argparse.ArgumentParser) -> None:
     chat.add_argument("prompt", metavar="PROMPT", nargs="?", help="the first prompt")
     which = chat.add_mutually_exclusive_group()
-    about = "go on with the newest session of this workspace"
+    about = "continue the newest session of this workspace"
     which.add_argument("--continue", dest="continues", action="store_true", help=about)
-    which.add_argument("--session", metavar="ID", help="go on with this session")
+    which.add_argument("--session", metavar="ID", help="continue this session")
     _flag(chat, "--plain", "lines only, for screen readers; nothing is drawn over")
     _session_options(chat, without=("--output", "--verbose", "--approve", "--approve-all"))
     chat.set_defaults(approve=[], approve_all=False)
@@ -430,7 +430,7 @@ def _batch(batch: argparse.ArgumentParser) -> None:
     batch.add_argument("--out", metavar="DIR", help="where results, patches and the summary go (FILE.out)")
     batch.add_argument("--jobs", metavar="N", type=_jobs, help="sessions at once (by cores and memory)")
     batch.add_argument("--engine", choices=("local", "ray"), default="local", help="where they run (local)")
-    batch.add_argument("--retries", metavar="N", type=_count, default=2, help="tries again of what may be retried (2)")
+    batch.add_argument("--retries", metavar="N", type=_count, default=2, help="retries of retryable failures (2)")
     _flag(batch, "--keep", "keep all workspaces (those of completed tasks are removed)")
     batch.add_argument("--schema", metavar="FILE", help="JSON Schema that each final answer has to fit")
     batch.add_argument("--timeout", metavar="SECONDS", type=_timeout, help="pause a session after so long (none)")
@@ -464,7 +464,7 @@ def _sessions(sessions: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-size", metavar="SIZE", help="keep the newest that together have SIZE: 2GiB, 500M, 4096")
     for option, about in (
         ("--resumable", "let the limits, or rm, apply to resumable and damaged sessions too"),
-        ("--dry-run", "only say what would be removed"),
+        ("--dry-run", "only list what would be removed"),
     ):
         limits.add_argument(option, action="store_true", default=None, help=about)
     _state_dir(sessions)
@@ -518,7 +518,7 @@ def _view(view: argparse.ArgumentParser) -> None:
     _state_dir(view)
 
 
-@_command("replay", "replay:replay", "run a recorded session again; exit 1 where a call differs")
+@_command("replay", "replay:replay", "run a recorded session again; exit 1 if a call differs")
 def _replay(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("session_id", metavar="SESSION_ID")
     _workspace(replay, "where its commands and writes run again, such as a copy")
@@ -601,7 +601,7 @@ def _tool_service(service: argparse.ArgumentParser) -> None:
     service.add_argument("--workers", type=_workers, default=1, metavar="N", help="processes behind the port (1)")
     about = "how long calls may still run at the end (30)"
     service.add_argument("--drain-s", type=_seconds, default=30.0, metavar="SECONDS", help=about)
-    about = "where outputs lie without WORKSPACE_SERVICE_URL (state directory)"
+    about = "directory of outputs without WORKSPACE_SERVICE_URL (state directory)"
     service.add_argument("--artifacts", metavar="DIR", help=about)
     _state_dir(service)
 
@@ -635,7 +635,7 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument("--authorize", metavar="NAME", help="authorize agent-host at an MCP server (oauth = true)")
 
 
-@_command("completion", "completion:completion", "what a shell needs to complete commands by Tab")
+@_command("completion", "completion:completion", "print a shell's completion of commands")
 def _completion(completion: argparse.ArgumentParser) -> None:
     completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
     completion.add_argument("--words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -217,7 +217,7 @@ def _once(line: bytes) -> tuple[Any, str | None]:
         twice.extend(name for name, count in counts.items() if count > 1)
 
     json.loads(line, object_pairs_hook=pairs, parse_int=str, parse_float=str)
-    return raw, f"{twice[0]!r} stands twice in one object" if twice else None
+    return raw, f"{twice[0]!r} occurs twice in one object" if twice else None
 
 
 def _lines(file: str, given_by: str) -> Iterator[bytes]:

@@ -38,7 +38,7 @@ def serve(namespace: argparse.Namespace) -> int:
     """Serve one session; exit 0 when it is over or left resumable."""
     source = CommandLine(namespace).source
     if namespace.reconnect_s and namespace.socket is None:
-        raise UsageError("--reconnect-s is for --socket: nobody can come back to standard input")
+        raise UsageError("--reconnect-s is for --socket: no client can reconnect to standard input")
     from agent_host.host.environment import look_ahead
 
     settings = source.own_settings()
@@ -84,7 +84,7 @@ async def serve_session(source: LayeredOptions, socket: str | None, reconnect_s:
     finally:
         await questions.close()
     if server.gave_up:
-        notice(f"no client began a session within {begin_s:g} s (serve.begin_timeout_s)")
+        notice(f"no client started a session within {begin_s:g} s (serve.begin_timeout_s)")
     for line in () if host.session is None else host.session.undelivered():
         notice(line)
     if host.failure is not None:

@@ -65,7 +65,7 @@ def _lines(shown: list[StoredSession], count: int, state_dir: str) -> Iterator[s
 
 
 def _line(one: StoredSession, now: datetime) -> str:
-    held = f" (held by process {one.pid})" if one.pid else ""
+    held = f" (in use by process {one.pid})" if one.pid else ""
     held += " (resumable)" if one.resumable else ""
     title = escape(one.prompt if one.status == UNREADABLE else one.title, keep="")
     tokens = "" if one.total_tokens is None else f", {one.total_tokens:,} tokens"
@@ -251,7 +251,7 @@ def _decide(namespace: argparse.Namespace, given: Mapping[str, Any]) -> int:
         notice(f"error: {shown} is a form of an MCP server, which only the client that has the session can answer")
     else:
         by = told.get("answeredBy")
-        who = "nobody answered it in time" if by is None else f"by {_WHO.get(by, one_line(str(by)))}"
+        who = "it timed out" if by is None else f"by {_WHO.get(by, one_line(str(by)))}"
         notice(f"error: {shown} is {one_line(str(told['decision']))} already: {who}")
     return exit_codes.FAILED
 
@@ -321,7 +321,7 @@ def show(namespace: argparse.Namespace) -> int:
 
 def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator[str]:
     status = f"{session.description}{', resumable' if session.resumable else ''}"
-    held = f", held by process {session.pid}" if session.pid else ""
+    held = f", in use by process {session.pid}" if session.pid else ""
     tokens = "" if session.total_tokens is None else f", {session.total_tokens} tokens"
     yield f"{session.session_id}  {status}{held}, {session.step_count} steps{tokens}\n"
     yield f"workspace: {escape(session.workspace, keep='')}\n"

@@ -148,7 +148,7 @@ class TimeLimit:
 
     def _end_early(self) -> None:
         if not self._is_open:
-            notice(f"error: {self.words}; no session was begun")
+            notice(f"error: {self.words}; no session was started")
             flush(sys.stderr)
             os._exit(exit_codes.PAUSED)
 

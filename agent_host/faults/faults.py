@@ -214,7 +214,7 @@ def _is_turned_away(loser: Ended, winner: Ended) -> bool:
     if loser.out or loser.err.count("\n") != 1:
         return False
     if loser.code == _HELD:
-        return f"held by process {winner.pid}:" in loser.err
+        return f"in use by process {winner.pid}:" in loser.err
     words = ("there is no session", "exists already", "has ended")
     return loser.code == _UNUSABLE and any(word in loser.err for word in words)
 

@@ -147,7 +147,7 @@ def key_of(provider: LlmProvider) -> str | None:
     if not key:
         raise UsageError(f"provider {provider.name}: set {provider.key_env} to its key, or run `agent-host init`")
     if not usable_in_header(key):
-        raise UsageError(f"{provider.key_env} holds characters that no header can carry")
+        raise UsageError(f"{provider.key_env} contains characters that no header can carry")
     return key
 
 

@@ -189,7 +189,7 @@ def _backend_tools(url: str, *, granted: bool) -> Check:
     grants that calls need; else they are signed here."""
     name, shown, token = "backend tools", displayable_url(url), os.environ.get(TOOLS_TOKEN_VARIABLE, "")
     if not usable_in_header(token):
-        return Check(name, False, f"{TOOLS_TOKEN_VARIABLE} holds characters that no header can carry")
+        return Check(name, False, f"{TOOLS_TOKEN_VARIABLE} contains characters that no header can carry")
     try:
         key = grant_key(os.environ)
         headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -300,7 +300,7 @@ def _leftovers(secret: Collection[str]) -> Check:
     left, deadline = int(said), time.monotonic() + _PROBE_TIMEOUT_S
     while time.monotonic() < deadline:
         if not _runs(left):
-            return Check("leftovers", True, "what a command started ends with the host, killed or not")
+            return Check("leftovers", True, "processes started by commands end with the host, even if it is killed")
         time.sleep(0.01)
     with contextlib.suppress(ProcessLookupError):
         os.kill(left, signal.SIGKILL)

@@ -204,7 +204,7 @@ class SessionServers:
         words = [word for one in server.args for word in (one, one.partition("=")[2])]
         inside = next(filter(self._is_inside, (program or server.command, *words)), None)
         if program is None or inside is not None:
-            raise _NotUsed(f"{inside or server.command} lies in the workspace: a client names no such program")
+            raise _NotUsed(f"{inside or server.command} is in the workspace: a client must not name such a program")
         own = {
             name: value
             for name, value in server.environment.items()
@@ -254,7 +254,7 @@ class SessionServers:
         mark = f"{self._session_id}-mcp-{name}"
         program = self._program(command)
         if program is None:
-            raise _NotUsed(f"the program {command} lies in the workspace: name it by its absolute path")
+            raise _NotUsed(f"the program {command} is in the workspace: name it by its absolute path")
         argv = (program, *args)
         scope = self._scope(entry if entry is not None and entry.command is not None else None, argv)
         place = Stdio(argv, self._environment.workspace, environment, mark, scope)

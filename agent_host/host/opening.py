@@ -365,7 +365,7 @@ class SessionOpener:
             kept = _describe_result(SessionPaths(resolved.state_dir, state.identity.session_id).result)
             raise SessionExpired(f"{error}; {_DELETED}{kept}") from error
         except SessionNotFound as error:  # it may be another service than that of its beginning
-            raise SessionNotFound(f"{error}; what is here of it is kept") from error
+            raise SessionNotFound(f"{error}; its files here are kept") from error
         refuse_incompatible(grant)
         return grant
 

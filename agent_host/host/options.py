@@ -440,7 +440,7 @@ def _warnings(settings: Settings, workspace: str, state_dir: str, named_by: str)
     elif workspace == home:
         yield f"{named_by} {workspace}: your whole home directory is the workspace; {advice}"
     elif home.startswith(workspace.rstrip(os.sep) + os.sep):
-        yield f"{named_by} {workspace}: your home directory lies in the workspace; {advice}"
+        yield f"{named_by} {workspace}: your home directory is in the workspace; {advice}"
     index = skill_index(workspace)
     if index is not None or os.path.isdir(os.path.join(workspace, ".agent", "tools")):
         from agent_host.host.workspace_tools import problems_of_workspace  # with it comes what reads them

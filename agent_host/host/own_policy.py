@@ -92,7 +92,7 @@ class Proposal(NamedTuple):
     def write(self) -> str:
         """Write the bundle; returns what was done. Raises OSError, also if the file has changed meanwhile."""
         if _read(self.path) != self.before:
-            raise OSError(0, f"{self.path} was changed meanwhile")
+            raise OSError(0, f"{self.path} was changed in the meantime")
         put_file(self.path, self.after)
         return f"wrote {self.path}; it counts for this session too, and as a bundle from the next one on"
 

@@ -196,7 +196,7 @@ def remove_session(state_dir: str, session_id: str, *, resumable: bool = False) 
     """Remove a session that has ended with all that is its own, by its whole id; with `resumable` also one that could
     be resumed. The stub under an id of the user's own stays, so that it is not begun again. Raises SessionNotFound,
     SessionHeld for one that a process has, UsageError for one that can be resumed, and for what the disk refuses."""
-    refused = SessionHeld(f"session {session_id} is held by a live process: end it first")
+    refused = SessionHeld(f"session {session_id} is in use by a live process: end it first")
     try:
         with state_errors_translated(), SessionPruner(state_dir, now=MACHINE.time()) as pruner:
             row = pruner.look(session_id)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _BROKEN = "{"
 """Arguments that are no whole JSON: so were those of a recorded call that never ran."""
 _NO_APPROVAL = "the record has no approval of this call"
-_NO_FORM = "what was answered to a server's question is not on record"
+_NO_FORM = "the answer to a server's question is not recorded"
 
 
 class Difference(NamedTuple):

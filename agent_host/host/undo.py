@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _GONE: Final = ""
-_ELSEWHERE: Final = "it lies outside of the workspace"
+_ELSEWHERE: Final = "it is outside of the workspace"
 _PROGRAM_MODE: Final = 0o755
 _FILE_MODE: Final = 0o644
 

@@ -216,8 +216,8 @@ class LlmClient:
             raise GatewayRejected(f"the gateway at {self._shown} sent {error}") from error
         except UnknownCoding as error:
             raise GatewayRejected(
-                f"the gateway at {self._shown} answered with the content encoding {str(error)[:_MAX_SHOWN]}, for which "
-                "nobody asked"
+                f"the gateway at {self._shown} answered with the content encoding {str(error)[:_MAX_SHOWN]}, which "
+                "was not requested"
             ) from error
         except StreamProtocolError as error:
             raise GatewayUnavailable(f"the gateway's answer broke off: {error}") from error

@@ -52,7 +52,7 @@ KINDS: Final[dict[Kind, Meant]] = {
         advice="lower llmPolicy.maxInputTokens to what the model takes, then resume",
     ),
     "billing": Meant(
-        "the account behind the gateway has no credit or budget left",
+        "the gateway's account has no credit or budget left",
         GatewayRejected,
         advice="add credit or raise its limit, then resume",
     ),

@@ -151,7 +151,7 @@ def _probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token:
         name, path = unclear[0]
         return name, f"it has something at {path} (HTTP {statuses[path]})"
     said = ", ".join(f"{path}: HTTP {status}" for path, status in statuses.items())
-    text = f"--dialect auto: it cannot be seen what the gateway at {_display(url)} speaks ({said}); name the dialect"
+    text = f"--dialect auto: cannot detect the dialect of the gateway at {_display(url)} ({said}); name the dialect"
     if set(statuses.values()) <= {401, 403}:
         raise GatewayRejected(f"{text}, or set LLM_GATEWAY_AUTH_TOKEN", code=ErrorCode.UNAUTHORIZED)
     raise GatewayRejected(text) if set(statuses.values()) <= _NOT_THERE else GatewayUnavailable(text)
@@ -270,7 +270,7 @@ def request_url(url: str, path: str) -> str:
 def check_token(token: str | None) -> str | None:
     """`token` as it is. Raises UsageError for one that no header can carry."""
     if token is not None and not usable_in_header(token):
-        raise UsageError(f"the gateway's token ({TOKEN_VARIABLE}) holds characters that no header can carry")
+        raise UsageError(f"the gateway's token ({TOKEN_VARIABLE}) contains characters that no header can carry")
     return token
 
 
@@ -292,7 +292,7 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
         if name.lower() in _OWN_HEADERS:
             raise UsageError(f"llm.headers: {name} is set by each request itself; leave it out")
         if not usable_in_header(value):
-            raise UsageError(f"llm.headers: the value of {name} holds characters that no header can carry")
+            raise UsageError(f"llm.headers: the value of {name} contains characters that no header can carry")
         found[name.lower()] = value
     return found
 

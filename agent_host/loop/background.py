@@ -94,7 +94,7 @@ async def end_commands(ctx: LoopContext) -> None:
 # Changes that a command makes in the workspace: detected by comparing before and after its call, stored like first
 # versions, recorded with its result (decision 0039).
 
-CUT_OFF = "a command was cut off by the end of the process: what it changed was not looked at"
+CUT_OFF = "a command was cut off by the end of the process: its changes were not examined"
 _FAILED = "the workspace could not be looked at"
 
 

@@ -31,7 +31,7 @@ async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked)
     try:
         form = form_of(asked.source, asked.message, asked.schema, asked.url, ctx.scrubber.text)
     except UnusableForm as error:
-        return PersonAnswer("decline", problem=f"nobody can be shown this question: {error}")
+        return PersonAnswer("decline", problem=f"this question cannot be displayed: {error}")
     approval = _request(ctx, request, form)
     began = ctx.outside.monotonic()
     call_id, step_id = request.tool_call_id, request.step_id
@@ -82,5 +82,5 @@ def _check(ctx: LoopContext, form: Form, answer: ApprovalAnswer) -> ApprovalAnsw
     if wrong is not None:
         return ApprovalAnswer(False, f"the answer does not fit the question, and was not sent: {wrong}")
     if ctx.scrubber.value(content) != content:
-        return ApprovalAnswer(False, "the answer holds a secret, and was not sent")
+        return ApprovalAnswer(False, "the answer contains a secret, and was not sent")
     return answer

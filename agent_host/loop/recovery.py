@@ -32,7 +32,7 @@ _LEFT_OPEN = (ResumeVerdict.COMPARE, ResumeVerdict.INTERRUPTED)
 _DONE = "done: the process ended before the answer, and the file shows that this call took effect"
 _NOT_DONE = "the process ended before it took effect: the file is as it was"
 _PUT_BACK = "the process ended while the file was written: it was put back as it was"
-_CHANGED = "the file was half written then and somebody has changed it since: it was left as it is"
+_CHANGED = "the file was half written then and somebody has changed it since: it was left unchanged"
 _UNKNOWN = "the process ended; whether it took effect is unknown: inspect before you try again"
 
 

@@ -104,7 +104,7 @@ def check_request(ctx: LoopContext, model: str, request: ModelRequest) -> int | 
         raise RequestTooLong(
             f"the next request has at least {request.least} tokens, and llmPolicy.maxInputTokens is "
             f"{limits.max_input_tokens}: the system prompt and the tools, which are always sent, have "
-            f"{ctx.conversation.head_tokens}, the rest is the newest message; a higher limit lets it go on"
+            f"{ctx.conversation.head_tokens}, the rest is the newest message; a higher limit lets it continue"
         )
     if request.size_bytes > MAX_REQUEST_BYTES:
         raise RequestTooLong(
@@ -215,7 +215,7 @@ def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int
             raise limit.error(
                 f"what the {limit.whose} may cost does not cover the next call: {format_picos(limit.spent)} "
                 f"{prices.currency} spent and about {needed} needed of {format_picos(limit.most)} ({limit.option})"
-                + ("; a higher limit lets it go on" if limit.error is CostExceeded else "")
+                + ("; a higher limit lets it continue" if limit.error is CostExceeded else "")
             )
         if prices.output:
             most = min(most, left // prices.output)
@@ -347,7 +347,7 @@ def _emit_answer(ctx: LoopContext, turn: ModelTurn, latency_ms: int) -> None:
         **cost_fields(models, turn.usage, {model: turn.usage}),
     )
     if turn.replaced:
-        message = f"the model's answer held halves of characters: U+FFFD stands in {turn.replaced} place(s)"
+        message = f"the model's answer contained halves of characters: U+FFFD stands in {turn.replaced} place(s)"
         ctx.emit(EventType.LLM_ANSWER_REPAIRED, ctx.step_id, count=turn.replaced, message=message)
 
 
@@ -397,7 +397,7 @@ async def ask(ctx: LoopContext) -> ModelTurn:
             _take_back(ctx, attempts, error)
             before = ctx.conversation.model
             ctx.conversation.use_model(fallback, ctx.judge)  # it gets no blocks of the one before
-            message = f"{before} is overloaded: {fallback} goes on with the task (llm.fallback_models)"
+            message = f"{before} is overloaded: {fallback} continues the task (llm.fallback_models)"
             ctx.emit(EventType.LLM_FALLBACK, ctx.step_id, model=before, fallbackModel=fallback, message=message)
 
 

@@ -129,7 +129,7 @@ class TaskServer:
         session = self._session_of_answers(params)
         if session is None:
             if given.prompt is None and given.session_id is None:
-                raise HostRefused("INVALID_REQUEST", "$.prompt: give a prompt, or the session whose task is to go on")
+                raise HostRefused("INVALID_REQUEST", "$.prompt: give a prompt, or the session of the task to continue")
             options = {"maxSteps": given.max_steps, "model": given.model}
             session = await self._sessions.run(
                 given.prompt, given.session_id, {name: value for name, value in options.items() if value is not None}
@@ -527,7 +527,7 @@ class Sessions:
             process = await self._starter.start(self._arguments, environment=environment, directory=os.getcwd())
             had_task = await session.open(process, session_id, goes_on=goes_on)
             if had_task and not goes_on:
-                message = "the session has an open task: leave out the prompt to go on with it"
+                message = "the session has an open task: leave out the prompt to continue it"
                 raise HostRefused("INVALID_REQUEST", message)
             if session_id is not None and goes_on and not had_task:
                 raise HostRefused("INVALID_REQUEST", _NO_TASK)

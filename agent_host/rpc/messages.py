@@ -79,7 +79,7 @@ def parse(line: bytes) -> RpcLine:
     if not value:
         return _refuse(INVALID_REQUEST, "a batch needs at least one request")
     if len(value) > MAX_BATCH:
-        return _refuse(INVALID_REQUEST, f"a batch holds {MAX_BATCH} requests at most, not {len(value)}")
+        return _refuse(INVALID_REQUEST, f"a batch has {MAX_BATCH} requests at most, not {len(value)}")
     requests = tuple(_request(member) for member in value if not _is_response(member))
     return RpcLine(requests, is_batch=True, replies=tuple(_reply(member) for member in value if _is_response(member)))
 

@@ -88,9 +88,9 @@ def check_service_url(url: str, named: str) -> str:
     if not usable:
         problem = "is no http:// or https:// URL"
     elif "@" in parts.netloc:
-        problem = f"holds a user or password: set {_token_of(named)} instead"
+        problem = f"contains a user or password: set {_token_of(named)} instead"
     elif parts.query or parts.fragment or url.endswith(("?", "#")):
-        problem = "holds a query or a fragment"
+        problem = "contains a query or a fragment"
     if problem is not None:
         raise UsageError(f"{named} {problem}: {displayable_url(re.split('[?#]', url)[0])!r}")
     return url.rstrip("/")

@@ -88,7 +88,7 @@ class ServiceClient:
     ) -> None:
         self._base_url = check_service_url(base_url, "the service's URL")
         if token is not None and not usable_in_header(token):
-            raise UsageError("the services' token holds characters that no header can carry")
+            raise UsageError("the services' token contains characters that no header can carry")
         self._token = token
         self._scrubber = Scrubber([token])  # a service may quote what it refuses
         self._timeout_s = timeout_s
@@ -204,7 +204,7 @@ class ServiceClient:
             return json_text.loads(body)
         except orjson.JSONDecodeError as error:
             kind = self.clean(response.headers.get("content-type", "")) or "no content type"
-            raise ServiceRejected(f"{shown} answered with what is not JSON ({kind})", status=status) from error
+            raise ServiceRejected(f"{shown} answered with something that is not JSON ({kind})", status=status) from error
 
     async def _content(self, response: http.httpx.Response, shown: str) -> bytes:
         """The whole body. Raises ServiceRejected for one that is encoded or beyond the limit."""

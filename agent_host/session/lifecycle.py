@@ -371,7 +371,7 @@ class LiveSession:
             await self.ending.leave()
         else:
             for queued in tuple(self.ctx.state.queue):
-                self.tasks.queue.cancel(queued.task_id, "the session was ended before it began")
+                self.tasks.queue.cancel(queued.task_id, "the session was ended before it started")
             await self.ending.end(trigger, self.tasks.end_on_record(), reason)
 
     async def expire(self, reason: str) -> None:

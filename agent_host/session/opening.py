@@ -214,7 +214,7 @@ def refuse_other_owner(identity: SessionIdentity, bundle: PolicyBundle) -> None:
         if given != own and LOCAL not in (given, own)
     ]
     if problems:
-        raise PolicyBundleInvalid(f"the policy belongs to somebody else: {'; '.join(problems)}")
+        raise PolicyBundleInvalid(f"the policy belongs to another user: {'; '.join(problems)}")
 
 
 def temporary_of(state_dir: str, identity: SessionIdentity) -> str:
@@ -456,20 +456,20 @@ def start_record(state_dir: str, key: str, prompt: str) -> dict[str, str]:
 def refuse_another(state_dir: str, key: str, started: Mapping[str, Any], *, prompt: str, policy: PolicySource) -> None:
     """Raises UsageError where `prompt` or `policy` are not those that the session was begun with."""
     if "promptMark" not in started:
-        raise UsageError(f"session {key} was not begun with --session-id: `agent-host resume {key}` goes on with it")
+        raise UsageError(f"session {key} was not started with --session-id: `agent-host resume {key}` goes on with it")
     if started["promptMark"] != prompt_mark(state_dir, prompt):
-        raise UsageError(f"session {key} was begun with another prompt: choose another id, or give the same prompt")
+        raise UsageError(f"session {key} was started with another prompt: choose another id, or give the same prompt")
     name = started.get("policy")
     if name is not None and not policy.is_same(PolicySource(name, started.get("policyHash", ""))):
         raise UsageError(
-            f"session {key} was begun under another policy ({name}): choose another id, give the same policy, or take "
-            f"the new one with `agent-host resume {key} --policy ...`"
+            f"session {key} was started under another policy ({name}): choose another id, give the same policy, or "
+            f"take the new one with `agent-host resume {key} --policy ...`"
         )
 
 
 def _damage(session_id: str, why: str) -> str:
     return (
-        f"session {session_id} is damaged: {why}; --or-resume does not go on with it: look at what it did, then "
+        f"session {session_id} is damaged: {why}; --or-resume does not continue it: look at what it did, then "
         f"`agent-host resume {session_id}` or choose another id"
     )
 

@@ -160,7 +160,7 @@ def whole_patch(
             continue
         path, name = patch.file_path, _patch_name(patch.file_path, root)
         if not _inside(path, workspace):
-            whole.omitted.append({"path": path, "why": "it lies outside of the workspace"})
+            whole.omitted.append({"path": path, "why": "it is outside of the workspace"})
         elif patch.diff.startswith("#"):
             whole.omitted.append({"path": name, "why": (patch.note or "").removeprefix(f"{quote(name)}: ")})
         else:
@@ -295,7 +295,7 @@ def _file_patch(source: _Source, path: str, span: Span) -> FilePatch | None:
             after: bytes | None = source.clean(_content(path, before or b""))
         else:
             later = None if gone or span.after is None else mode_and_blob(span.after)[1]
-            after = source.version(later, "changed; what it was left as was not kept")
+            after = source.version(later, "changed; its last version was not kept")
     except _NotShown as error:
         return _add_note(untold._replace(additions=error.additions, deletions=error.deletions), name, error.why)
     except OSError as error:

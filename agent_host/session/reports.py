@@ -45,7 +45,7 @@ ON_RECORD: dict[TaskStatus, TaskPhase] = {
 
 UNREADABLE = "UNREADABLE"
 """In place of the status of a session whose record cannot be read."""
-_WAITS = "not uploaded yet: this process goes on with it, else a resume of the session"
+_WAITS = "not uploaded yet: this process continues it, else a resume of the session"
 
 
 class Owner(NamedTuple):

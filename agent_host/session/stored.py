@@ -256,7 +256,7 @@ _ENDS: Final = {
     EventType.SESSION_FAILED: SessionStatus.FAILED,
 }
 QUEUED: Final = "queued"
-_RESUMES: Final = "the process has ended; a resume goes on with the task"
+_RESUMES: Final = "the process has ended; a resume continues the task"
 _NOT_CLEAN: Final = "not shown: what the session's policy redacts is not known here; resume the session to see it"
 _ENDING: Final = ("verdict", "endedBy", "retryable")
 

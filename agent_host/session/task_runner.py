@@ -164,7 +164,7 @@ class TaskRunner:
         CheckpointWriteFailed."""
         ctx, task = self._ctx, self._ctx.state.task
         if task is None:
-            raise UsageError(f"session {ctx.session_id} has no task to go on with")
+            raise UsageError(f"session {ctx.session_id} has no task to continue")
         replays = calls_to_replay(task, ctx.state.thread, ctx.session_id, replay_ids) if replay_ids else []
         self._resumed_from_step = task.step_count
         if task.status != "running":
@@ -327,7 +327,7 @@ class TaskRunner:
         kind = _END_EVENTS[end.status]
         if self.leaving and end.status == "cancelled" and end.resumable:  # the process goes, the task does not
             kind = EventType.SESSION_PAUSED
-            payload |= {"reason": INTERRUPTED, "message": "the process ends; a resume goes on with the task"}
+            payload |= {"reason": INTERRUPTED, "message": "the process ends; a resume continues the task"}
             ctx.journal.checkpoint(None, SessionStatusChanged("SESSION_RUNNING", reason=INTERRUPTED), sync=False)
         denied = bool(ctx.task.denied)
         ctx.emit(kind, None, **payload, **verdict(end.status, payload.get("reason"), denied=denied))

@@ -128,14 +128,14 @@ class TaskQueue:
         CheckpointWriteFailed, and then it does not wait."""
         ctx = self._ctx
         if len(ctx.state.queue) >= MAX_QUEUED:
-            raise UsageError(f"{MAX_QUEUED} tasks wait already: cancel one, or wait until one has begun")
+            raise UsageError(f"{MAX_QUEUED} tasks are queued already: cancel one, or wait until one has started")
         prompt = ctx.scrubber.text(encodable(task.prompt))
         queued = TaskQueued(task.task_id, prompt, task.max_steps, _options_of(task))
         ctx.journal.record_durably(queued, TaskUnqueued(task.task_id))
         payload = {"position": len(ctx.state.queue), "maxSteps": task.max_steps}
         ctx.emitter.emit(EventType.TASK_QUEUED, payload, task_id=task.task_id)
 
-    def cancel(self, task_id: str, why: str = "cancelled before it began") -> None:
+    def cancel(self, task_id: str, why: str = "cancelled before it started") -> None:
         """Take a task out that waits."""
         self._leave(task_id, EventType.TASK_CANCELLED, message=why)
 

@@ -430,7 +430,7 @@ def _load_tiktoken(name: str) -> Callable[[str], int]:
     path = os.path.join(folder, file.name)
     if not folder or not os.path.isfile(path):
         where = folder or "TIKTOKEN_CACHE_DIR, which is not set,"
-        raise TokenizerUnavailable(f"{where} holds no rank file {file.name} for {name}; {advice(name, folder)}")
+        raise TokenizerUnavailable(f"{where} contains no rank file {file.name} for {name}; {advice(name, folder)}")
     import hashlib
 
     import tiktoken
@@ -438,7 +438,9 @@ def _load_tiktoken(name: str) -> Callable[[str], int]:
     with open(path, "rb") as handle:
         is_whole = hashlib.file_digest(handle, "sha256").hexdigest() == file.sha256
     if not is_whole:
-        raise TokenizerUnavailable(f"{folder} holds a damaged rank file {file.name} for {name}; {advice(name, folder)}")
+        raise TokenizerUnavailable(
+            f"the rank file {file.name} for {name} in {folder} is damaged; {advice(name, folder)}"
+        )
     encoding = tiktoken.get_encoding(name)
     return lambda text: len(encoding.encode_ordinary(text))
 

@@ -252,7 +252,7 @@ _GRANT: Final = {
     "schema": _TEXT,
 }
 _REFUSALS: Final = {
-    400: "the request is not what it must be",
+    400: "the request is invalid",
     401: "no token of a tenant",
     403: "the grant is missing, not of this tenant or session, expired, or does not name the tool",
     404: "no such tool, or no such call",

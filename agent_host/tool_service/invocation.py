@@ -140,7 +140,7 @@ class Invoker:
             now = self._clock()
             if grant.expires_at <= now:
                 raise GrantRefused(
-                    f"the capability grant has expired; this service's clock says {rfc3339(now)}: where it was signed "
+                    f"the capability grant has expired; this service's clock is at {rfc3339(now)}: if it was signed "
                     "just now, the clocks differ"
                 )
             if tool_name not in grant.tool_names:

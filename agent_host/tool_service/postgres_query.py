@@ -132,8 +132,8 @@ class PostgresDatabase:
         found = [row[0] for row in await cursor.fetchall()]
         if found:
             message = (
-                f"the query calls what may have side effects: {', '.join(found)}. Only functions that the database "
-                "calls stable or immutable are allowed here"
+                f"the query calls functions that may have side effects: {', '.join(found)}. Only functions that the "
+                "database calls stable or immutable are allowed here"
             )
             raise ToolFault(ErrorCode.PERMISSION_DENIED, message)
 
@@ -238,7 +238,7 @@ def _fault(error: psycopg.Error) -> ToolFault:
     """The fault for an error of the server. Errors without a state are of the connection; their text names its host."""
     code, said = ErrorCode.TOOL_EXECUTION_FAILED, error.diag.message_primary
     if isinstance(error, RowsTooLarge):
-        message = "the database's answer is too large: a plan or an error holds a huge value"
+        message = "the database's answer is too large: a plan or an error contains a huge value"
     elif isinstance(error, psycopg.errors.QueryCanceled):
         code, message = ErrorCode.TOOL_EXECUTION_TIMEOUT, "the query was ended: it ran for too long"
     elif isinstance(error, psycopg.errors.InsufficientPrivilege):
@@ -313,14 +313,14 @@ class _Token(NamedTuple):
 def one_statement(sql: str) -> Statement:
     """The one statement that `sql` holds. Raises UnreadableSql for none, for several, and for what cannot be split."""
     if "\0" in sql:
-        raise UnreadableSql("the statement holds a NUL character")
+        raise UnreadableSql("the statement contains a NUL character")
     tokens = list(_tokens(sql))
     while tokens and tokens[-1].text == ";":
         tokens.pop()
     if not tokens:
         raise UnreadableSql("the statement is empty")
     if any(token.text == ";" for token in tokens if token.kind == "sign"):
-        raise UnreadableSql("one statement at a time: a semicolon stands in the middle")
+        raise UnreadableSql("one statement at a time: there is a semicolon in the middle")
     names = []
     for place, token in enumerate(tokens):
         if token.kind in ("word", "quoted"):

@@ -400,7 +400,7 @@ class VaultReadTool:
         except UsageError:
             raise ValueError("address is no http or https URL") from None
         if not usable_in_header(configuration["token"]):
-            raise ValueError("token holds characters that no header can carry")
+            raise ValueError("token contains characters that no header can carry")
         return VaultRead(address, configuration, services)
 
 

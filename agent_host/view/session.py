@@ -391,17 +391,17 @@ def _needs(
     row = transcript.row
     found = [_question(asked, links, option, budget, can_approve=can_approve) for asked in transcript.questions]
     if row.resumable and row.verdict != "running":
-        words = "The session can go on where it stopped."
+        words = "The session can continue where it stopped."
         found.append(Notice("Resume", words, (f"agent-host resume {row.session_id}{option}",)))
     for item in transcript.items:
         command = _replay_command(item, option)
         if command:
             words = escape(f"{item['toolName']}: {_action_of(item)}", keep="")
-            found.append(Notice("Nobody was there to approve", words, (command,), links[item["itemId"]]))
+            found.append(Notice("No approver was present", words, (command,), links[item["itemId"]]))
     for doubt in transcript.doubts:
         if doubt.kind == "interrupted" and doubt.item_id is not None:
             text = escape(doubt.message, keep="")
-            found.append(Notice("Look before you go on", text, (), links.get(doubt.item_id, "")))
+            found.append(Notice("Look before you continue", text, (), links.get(doubt.item_id, "")))
     return found[:_MOST_NEEDS]
 
 

@@ -61,7 +61,7 @@ def meaning(
 def _top(shape: dict[str, Any]) -> Iterator[BundleProblem]:
     if shape.get("schemaVersion", SCHEMA_VERSION) != SCHEMA_VERSION:
         yield BundleProblem("schemaVersion", f"{shape['schemaVersion']!r} is not known", f'must be "{SCHEMA_VERSION}"')
-    yield from _empty("", shape, "policyBundleVersion", "it stands in decisions and audit")
+    yield from _empty("", shape, "policyBundleVersion", "it is used in decisions and audit")
     if "expiresAt" in shape and not _is_moment(shape["expiresAt"]):
         yield BundleProblem("expiresAt", "must be an RFC 3339 time with a zone", "such as 2026-01-31T12:00:00Z")
     session = shape.get("sessionId")
@@ -102,7 +102,7 @@ def _server(path: str, server: dict[str, Any]) -> Iterator[BundleProblem]:
 
 
 def _redaction_rule(path: str, rule: dict[str, Any]) -> Iterator[BundleProblem]:
-    yield from _empty(path, rule, "redactionRuleId", "it stands in the placeholders")
+    yield from _empty(path, rule, "redactionRuleId", "it is used in the placeholders")
     pattern = rule.get("pattern")
     try:
         if isinstance(pattern, str):

@@ -140,7 +140,7 @@ def _read(raw: bytes, problems: list[BundleProblem]) -> Any:
             if name in shape:
                 twice[name] = None
             shape[name] = value
-        problems.extend(BundleProblem(name, "the field stands twice in one object") for name in twice)
+        problems.extend(BundleProblem(name, "the field occurs twice in one object") for name in twice)
         return shape
 
     def refuse(constant: str) -> Any:
@@ -236,7 +236,7 @@ def _text(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
     try:
         value.encode()
     except UnicodeEncodeError:
-        return _wrong(problems, place, "holds half of a character", "a lone surrogate cannot be written as UTF-8")
+        return _wrong(problems, place, "contains half of a character", "a lone surrogate cannot be written as UTF-8")
     return value
 
 
@@ -455,7 +455,7 @@ def suspicions(
                 if by is not None:
                     yield BundleProblem(
                         f"{at}.{allowed}[{number}]",
-                        f"{value!r} is blocked as well, and what is blocked is never allowed",
+                        f"{value!r} is blocked as well, and a blocked entry is never allowed",
                         f"{at}.{blocked}[{by}] is {lists[blocked][by]!r}: take one of them out",
                     )
 
@@ -549,7 +549,7 @@ def _placeholder(value: str) -> tuple[str, str] | None:
 
 def _placeholder_inside(value: str) -> tuple[str, str] | None:
     if "${" in value:
-        return f"{value!r} has a placeholder inside", "a placeholder stands at the beginning of a path"
+        return f"{value!r} has a placeholder inside", "a placeholder must be at the beginning of a path"
     return None
 
 
@@ -567,5 +567,5 @@ def program_problem(value: str) -> tuple[str, str] | None:
         return f"{value!r} is not a program name", hint
     folder = value[len(PROGRAMS_BELOW) : -len(stars)]
     if any(character in folder for character in "*?$\\") or ".." in folder.split("/"):
-        return f"{value!r} is not a directory of the workspace", "stars stand at the end only, and .. nowhere"
+        return f"{value!r} is not a directory of the workspace", "stars are allowed at the end only, and .. nowhere"
     return None

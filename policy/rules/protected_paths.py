@@ -172,7 +172,7 @@ def _configuration_problem(
     if left.kind != "file" or left.content is None:
         return "it cannot be read as git reads it"
     if left.target is not None and not any(is_under(left.target, root, "posix") for root in roots):
-        return "its working tree lies elsewhere"
+        return "its working tree is elsewhere"
     earlier = before.content if before is not None and before.kind == "file" else b""
     return config_problem(left.content, earlier or b"", of.path, roots)
 

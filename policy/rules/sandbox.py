@@ -356,7 +356,7 @@ class _Blocks(NamedTuple):
         configs = (one for one in (*split, *steering) if one not in changing and is_called(one, _CONFIG, os))
         judged = tuple(one for one in dict.fromkeys(configs) if not named.contain(one))
         unheld = tuple(
-            f"below {root}, at any depth: {', '.join(names)}; only what lies directly in it is held"
+            f"below {root}, at any depth: {', '.join(names)}; only entries directly in it are protected"
             for root, names in patterns.items()
         )
         unread, unchanged = Places(hidden, os), Places(guarded, os)
@@ -470,4 +470,4 @@ def _not_held(bundle: PolicyBundle, facts: ScopeFacts) -> Iterable[str]:
         if entry is not None and entry.max_file_size_bytes is not None:
             yield f"{entry.name}.maxFileSizeBytes: a command may take files of any size"
     if writes and facts.repository is not None:
-        yield "hooks and configuration of other repositories that lie outside of the workspace"
+        yield "hooks and configuration of other repositories outside of the workspace"

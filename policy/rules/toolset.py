@@ -89,7 +89,7 @@ def why_not_offered(
         return reason_for(capability)
     asks = entry_for_tool(entry, tool_name).requires_approval or risk_of_guarded(tool_name, capability) is not None
     if "never" in (options.approval_mode, session_mode) and asks:
-        return "it needs an approval, and the task is to ask nobody for one"
+        return "it needs an approval, and the task must not ask for one"
     if options.allow_network is False and (elsewhere or capability == Name.NETWORK_HTTP):
         return "the network is taken away from the task"
     misses = capability == Name.FILE_WRITE and workspace is not None and _misses(entry, workspace, os)
@@ -280,7 +280,7 @@ def judge_identity(entry: Capability, facts: NamedToolFacts, identity: str) -> D
     if facts.is_approved:
         return where(entry, "allowedToolNames", listed) if listed is not None else None
     of = "the workspace" if entry.name == Name.TOOL_INVOKE else "another program"
-    reason = f"nobody has approved this tool of {of} as it is now: {pinned}"
+    reason = f"the present version of this tool of {of} is not approved: {pinned}"
     return Decision("APPROVAL_REQUIRED", reason, entry.name, where(entry), entry.approval_rule_id)
 
 

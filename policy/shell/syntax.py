@@ -240,7 +240,7 @@ class _Walk:
             if place and not self._apart(nodes[place - 1], node):
                 self.found.undecidable("words whose boundary is not plain")
             if node.type == "variable_assignment":
-                self.found.undecidable("an assignment behind the program's name")
+                self.found.undecidable("an assignment after the program's name")
             word = self._read(self.source[self._start(node) : node.end_byte].decode(), node)
             if not word.valid or (word.text is None and ends_early(self.source, node)):
                 self.found.undecidable("a word that cannot be read")
@@ -390,7 +390,7 @@ class _Walk:
             rest = [child for child in node.children if child != body]
             return [*self._command(body, repeats, extra, dashes), *rest]
         if extra or dashes:
-            self.found.undecidable("words behind a redirection")
+            self.found.undecidable("words after a redirection")
         return node.children
 
     def _file_redirect(self, node: Node, _repeats: bool) -> list[Node]:
@@ -516,6 +516,6 @@ def _reaches_programs(source: bytes, parent: Node) -> bool:
 
 
 def _words_after_target(redirect: Node) -> list[Node]:
-    """The grammar takes words behind a redirection's target for more targets; to bash they belong to the command."""
+    """The grammar takes words after a redirection's target for more targets; to bash they belong to the command."""
     targets = [child for child in redirect.children if child.type in _WORDS]
     return targets if any(child.type in _CLOSES for child in redirect.children) else targets[1:]

@@ -282,7 +282,7 @@ def not_posix(source: bytes, node: Node) -> str | None:
     follows_dollar = kind in {"string", "raw_string"} and source[node.start_byte - 1 : node.start_byte] == b"$"
     is_word = DOUBTS.get(kind) is _leaf
     if follows_dollar or (is_word and _BASH_QUOTES.search(text_of(source, node))):
-        return "a construct of bash, which sh reads differently: quotes behind $"
+        return "a construct of bash, which sh reads differently: quotes after $"
     return None
 
 
@@ -452,7 +452,7 @@ def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], foun
         note_assigned(assignments_of_builtin(name, read), b"", found)
     first = arguments[0] if arguments else ""
     if name == "time" and (not first or first.startswith("-")):
-        found.undecidable("time without a plain command behind it")
+        found.undecidable("time without a plain command after it")
     if name == "print" and any(one is None or (one.startswith("-") and "v" in one) for one in arguments):
         found.undecidable("print may set a variable in zsh")
     if name in {"test", "["}:

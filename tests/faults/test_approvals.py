@@ -259,7 +259,7 @@ def test_a_recorded_denial_is_used(case: Case) -> None:
         killed(case.run(model, kill_after=TURN + 1))
         outcome = case.resume(model, "--approve", "shell")
         (answer,) = model.results()
-    assert answer.text == "APPROVAL_REQUIRED: it needs an approval, and nobody is there to give one"
+    assert answer.text == "APPROVAL_REQUIRED: it needs an approval, and no approver is present"
     assert outcome.code == 4
     (denied,) = outcome.result["deniedApprovals"]
     assert denied["replay"]["approve"] == "shell"

@@ -104,7 +104,7 @@ def test_a_lost_picture_leaves_a_session_that_goes_on(host: Host) -> None:
         outcome = host.resume("s1", "--gateway", model.url)
         assert outcome.code == 0, outcome.stderr
         lost, small, *_ = results(model.bodies[-1])
-    assert lost.endswith(f"[A picture of {len(LARGE)} bytes that stood here were damaged on disk and are lost]")
+    assert lost.endswith(f"[A picture of {len(LARGE)} bytes here were damaged on disk and are lost]")
     assert small == AS_SMALL
 
 

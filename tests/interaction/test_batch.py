@@ -362,7 +362,7 @@ def test_many_sessions_whose_processes_and_batch_are_killed_at_random(host: Host
             batch.kill()
             batch.finish()
             outcome = run(host, other.url, *options)
-            assert (outcome.code, "nothing more was begun" in outcome.stderr) == (3, True), outcome.stderr
+            assert (outcome.code, "nothing more was started" in outcome.stderr) == (3, True), outcome.stderr
             assert reason in {row["reason"] for row in rows(host).values()}
         batch = begin(host, model.url, *options)
         _, hard = resource.prlimit(batch.pid, resource.RLIMIT_FSIZE)

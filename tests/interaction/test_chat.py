@@ -201,7 +201,7 @@ def test_a_terminal_that_closes_leaves_the_session_and_continue_shows_it(host: H
             terminal.enter("More.")
             terminal.shows("  I go on.")
             terminal.press("C-d")
-            terminal.shows("to go on: agent-host chat --session")
+            terminal.shows("to continue: agent-host chat --session")
 
 
 @pytest.mark.slow
@@ -376,7 +376,7 @@ def test_lines_only_for_a_screen_reader(host: Host) -> None:
         terminal.press("C-c")  # of the terminal, to all of its processes but the session's
         terminal.shows("Ctrl-C again leaves")
         terminal.press("C-c")
-        terminal.shows("to go on: agent-host chat --session")
+        terminal.shows("to continue: agent-host chat --session")
         assert "resuming" not in terminal.screen
     assert (host.workspace / "effects").read_text() == "x\n"
     assert "  I **run** it." in screen
@@ -433,4 +433,4 @@ def test_a_second_chat_in_the_workspace_is_told(host: Host) -> None:
         first.press("C-c")
         first.shows("Ctrl-C again leaves")
         first.press("C-c")
-        first.shows("to go on: agent-host chat --session")
+        first.shows("to continue: agent-host chat --session")

@@ -63,7 +63,7 @@ def test_every_command_answers_with_good_and_bad_arguments(host: Host) -> None:
             terminal.enter(line)
             terminal.shows(answer)
         terminal.enter("/plan")
-        terminal.shows("the policy of the launch holds again")
+        terminal.shows("the policy of the launch applies again")
         terminal.enter("/etc/hosts is a path: what is in it?")
         terminal.shows("  Known.")
         asked = json.dumps([body["messages"][-1] for body in model.bodies])
@@ -76,7 +76,7 @@ def test_every_command_answers_with_good_and_bad_arguments(host: Host) -> None:
         terminal.press("Enter")
         terminal.shows("› Do it.", times=2)
         terminal.enter("/quit")
-        terminal.shows("to go on: agent-host chat --session")
+        terminal.shows("to continue: agent-host chat --session")
     assert "The person undid files of an earlier step: a.txt" in asked
     assert "plan first" not in asked  # it was taken back before the model read it
     assert "/etc/hosts is a path" in asked

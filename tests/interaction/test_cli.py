@@ -363,8 +363,8 @@ def test_doctor(host: Host) -> None:
         ("estimate", MODEL, 0, "estimate"),
         ("estimate", "gpt-5", 0, 'estimate; gpt-5 counts with o200k_base: llm.tokenizer = "auto" uses it'),
         ("auto", MODEL, 0, f"auto: the estimate, since tiktoken has no encoding for {MODEL}"),
-        ("auto", "gpt-5", 0, "auto: the estimate, since TIKTOKEN_CACHE_DIR, which is not set, holds no rank file"),
-        ("cl100k_base", MODEL, 1, "cl100k_base: TIKTOKEN_CACHE_DIR, which is not set, holds no rank file"),
+        ("auto", "gpt-5", 0, "auto: the estimate, since TIKTOKEN_CACHE_DIR, which is not set, contains no rank file"),
+        ("cl100k_base", MODEL, 1, "cl100k_base: TIKTOKEN_CACHE_DIR, which is not set, contains no rank file"),
     ],
 )
 def test_doctor_says_what_counts_tokens_and_how_to_count_as_the_model_does(

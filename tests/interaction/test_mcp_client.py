@@ -234,7 +234,7 @@ def test_a_server_may_ask_the_person_where_the_users_own_entry_says_so(host: Hos
         headless = host.task(model.url, "--approve-all", policy=policy)
         assert (headless.code, model.results()[0].text) == (0, "cancel None")
     (over,) = events(host, headless, "approval_resolved")
-    assert (over["isQuestion"], over["reason"]) == (True, "nobody is there to answer it")
+    assert (over["isQuestion"], over["reason"]) == (True, "no approver is present to answer it")
     settings = host.root / "user.toml"
     settings.write_text(settings.read_text().replace("elicitation = true", ""))
     with gateway(use(mcp("ask")), say("Done.")) as model:

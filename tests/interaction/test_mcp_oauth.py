@@ -59,7 +59,7 @@ def test_a_person_authorizes_once_and_sessions_renew_the_tokens(host: Host) -> N
         with gateway(say("Done.")) as model:
             outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", str(policy))
         said = outcome.names_once("mcp:odd does not answer")
-        assert said.endswith("nobody has authorized this program yet: agent-host doctor --authorize odd")
+        assert said.endswith("this program is not authorized yet: agent-host doctor --authorize odd")
         assert "Traceback" not in outcome.stderr
         with socket.socket() as taken:  # by another program
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

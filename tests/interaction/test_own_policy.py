@@ -170,7 +170,7 @@ def test_a_built_in_gets_a_bundle_of_the_users_own_and_the_default_is_set_apart(
     assert user.stat().st_mode & 0o777 == 0o600
     entry = {"name": "Shell.Exec", "allowedCommands": ["ls"], "requiresApproval": False}
     assert json.loads(user.read_text()) == {"extends": "workspace", "capabilities": [entry]}
-    with pytest.raises(OSError, match="was changed meanwhile"):
+    with pytest.raises(OSError, match="was changed in the meantime"):
         first.write()
     settings = host.root / "user.toml"
     before = settings.read_text()

@@ -83,7 +83,7 @@ def test_a_tool_runs_as_somebody_has_approved_it(host: Host) -> None:
     rules = policy(host, "add")
     asked = result_of(host, "--policy", rules)
     assert "APPROVAL_REQUIRED" in asked
-    assert "nobody has approved this tool of the workspace as it is now" in asked
+    assert "the present version of this tool of the workspace is not approved" in asked
     assert result_of(host, "--policy", rules, "--approve", "add") == '{"sum":3}'
     pinned = policy(host, pinned_of(asked))
     assert result_of(host, "--policy", pinned) == '{"sum":3}'

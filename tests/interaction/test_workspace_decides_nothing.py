@@ -158,7 +158,7 @@ def test_no_program_of_the_workspace_is_started_by_the_host(host: Host, entry: s
     for number in range(200):
         (host.workspace / f"{number}.txt").write_text("needle\n")
     if entry != "temporary":  # which is no session's here
-        assert "what a command started ends with the host" in host.run("doctor", env=env).text
+        assert "processes started by commands end with the host" in host.run("doctor", env=env).text
     with gateway(use(shell("echo from the shell"), call("SearchFiles", pattern="needle")), say("Done.")) as served:
         outcome = run(host, served.url, "--session-id", "one", env=env)
         text = served.results()[0].text

@@ -343,9 +343,9 @@ async def _exec(operations: Operations, call: CallContext) -> ToolOutput:
         "\0" in word or word != word.encode("utf-8", "replace").decode()
         for word in (*argv, *variables, *variables.values())
     ):
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, "$: a word holds a NUL character or a lone surrogate")
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, "$: a word contains a NUL character or a lone surrogate")
     if any("=" in name or not name for name in variables):
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.env: a name is empty or holds =")
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.env: a name is empty or contains =")
     commands = operations.commands
     cwd = operations.directory(call, arguments.get("working_dir"))
     timeout_s = min(arguments.get("timeout_ms", EXEC_TIMEOUT_MS), EXEC_TIMEOUT_MS) / 1000

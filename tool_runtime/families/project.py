@@ -256,7 +256,7 @@ def _read_manifest(name: str, raw: bytes) -> _ProjectTool:
         (not said["description"].strip(), "$.description: is empty"),
         (len(said["description"]) > _MAX_DESCRIPTION, f"$.description: at most {_MAX_DESCRIPTION} characters"),
         (not said["argv"] or not all(said["argv"]), "$.argv: names a program and its arguments, none of them empty"),
-        (any("\0" in one for one in said["argv"]), "$.argv: holds a NUL character"),
+        (any("\0" in one for one in said["argv"]), "$.argv: contains a NUL character"),
         (
             (effect == "none") is said["side_effects"],
             "$.effect: none is for a tool without side effects, and only for it",

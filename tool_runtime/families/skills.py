@@ -390,7 +390,7 @@ async def _run_script(operations: Operations, call: CallContext) -> ToolOutput:
     for word in args:
         encode(word, "args")
         if "\0" in word:
-            raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.args: a word holds a NUL character")
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.args: a word contains a NUL character")
     script, cwd = await operations.pool.run(lambda: _prepare(scripts, call, operations.settings.outside.random_bytes))
     timeout_s = min(arguments.get("timeout_s", settings.script_timeout_s), settings.script_timeout_s)
     argv = [*script.argv, script.path, *args]

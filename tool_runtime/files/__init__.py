@@ -135,7 +135,7 @@ def spell(path: str, home: str, os_family: OsFamily) -> str:
     try:
         os.fsencode(spelled)
     except UnicodeEncodeError:
-        reason = reason or "the path holds a lone surrogate"
+        reason = reason or "the path contains a lone surrogate"
     if reason is not None:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{reason}: {path[:200]!r}")
     return spelled

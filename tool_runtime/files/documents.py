@@ -164,7 +164,7 @@ def _language(value: Mapping[str, Any]) -> str:
 # A PDF is read by a process of its own, with bounds on its memory and its time: one of some kilobytes can stand for
 # gigabytes, or never come to an end.
 
-HOW_TO_INSTALL: Final = "its text is shown where the extra is installed: pip install 'agent-host[pdf]'"
+HOW_TO_INSTALL: Final = "its text is shown if the extra is installed: pip install 'agent-host[pdf]'"
 _SCRIPT: Final = os.path.join(os.path.dirname(__file__), "pdf_pages.py")
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 _MAX_MESSAGE: Final = 300

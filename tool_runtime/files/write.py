@@ -174,7 +174,7 @@ def _refuse_change(expected: Expected, now: FileStamp, digest: str, path: str) -
         is_expected = seen is None or digest == seen.sha256 or (not seen.sha256 and seen.stamp == now.stamp)
         said = "the file has changed since it was read"
     if not is_expected:
-        advice = f"; its SHA-256 is now {digest}: read it again, or give that as expectedSha256 to go on"
+        advice = f"; its SHA-256 is now {digest}: read it again, or give that as expectedSha256 to continue"
         raise ToolFault(FaultKind.CHANGED, f"{said}: {path}{advice if expected.readable else ''}")
 
 
@@ -271,7 +271,7 @@ def move_file(params: MoveParams, abandoned: Abandoned) -> None:
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-                message = f"it is on another file system, where nothing is moved to: {params.new_path}"
+                message = f"it is on another file system, and moves do not cross file systems: {params.new_path}"
                 raise ToolFault(FaultKind.SYSTEM, message) from error
 
 
@@ -394,7 +394,7 @@ def other_names(real: str, status: os.stat_result, scope: Scope) -> list[str]:
     if is_bounded and len(found) < status.st_nlink:
         raise ToolFault(
             FaultKind.OUT_OF_SCOPE,
-            f"the file has {status.st_nlink} names (hard links), of which only {len(found)} lie where this call may "
+            f"the file has {status.st_nlink} names (hard links), of which only {len(found)} are where this call may "
             f"write, and all would change; nothing was written: {real}. To cut it off from the others, delete it and "
             "write it anew",
         )
@@ -467,7 +467,7 @@ def _keep(kept: str, new: NewContent, before: bytes, mode: int) -> None:
         with open_parent(kept, create=PRIVATE_DIRECTORY) as (directory, name):
             directory.put(name, orjson.dumps(header) + b"\n" + before + new.data, 0o600)
     except OSError as error:
-        why = f"what it holds could not be kept first ({error.strerror}), so that it is not written in place"
+        why = f"its content could not be kept first ({error.strerror}), so that it is not written in place"
         raise ToolFault(FaultKind.SYSTEM, f"{why}: {new.real}") from error
 
 
@@ -476,12 +476,12 @@ def _put_back(file: FileIO, before: bytes, mode: int, new: NewContent, error: Ba
     try:
         overwrite(file, before, mode)
     except OSError:
-        where = "is lost" if new.kept is None else f"is in {new.kept}.lost, behind a first line"
+        where = "is lost" if new.kept is None else f"is in {new.kept}.lost, after a first line"
         if new.kept is not None:
             with suppress(OSError), open_parent(new.kept) as (directory, name):
                 directory.replace(name, f"{name}.lost")
         raise ToolFault(
-            FaultKind.SYSTEM, f"the write failed in its middle ({error}); what the file held {where}: {new.real}"
+            FaultKind.SYSTEM, f"the write failed in the middle ({error}); what the file held {where}: {new.real}"
         ) from error
     settle(new.kept)
 

@@ -57,7 +57,7 @@ class SkillScripts:
         used = self._index.find(skill)
         folder, allowed = used.folder, used.allowed_tools
         if "\0" in relative_path or len(relative_path) > _MAX_PATH_CHARS:
-            raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.relative_path: is too long, or holds a NUL character")
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.relative_path: is too long, or contains a NUL character")
         spelled = spell(os.path.normpath(os.path.join(folder, relative_path)), "", OS_FAMILY)
         shown = os.path.relpath(spelled, folder).replace(os.sep, "/")
         scripts = os.path.join(folder, SCRIPTS)

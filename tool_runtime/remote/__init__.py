@@ -289,7 +289,7 @@ class RemoteTools(Provider):
         changed = sorted(name for name in new.keys() & old.keys() if new[name] != old[name])
         said = (("new", added), ("gone", removed), ("changed", changed))
         text = "; ".join(f"{word}: {', '.join(names[:20])}" for word, names in said if names)
-        message = f"the tools of {self.name} are not what they were: {text}"
+        message = f"the tools of {self.name} have changed: {text}"
         self._report(SourceNotice(self.name, "changed", message, len(new), added, removed, changed))
 
     def _hidden(self, definitions: Sequence[Definition]) -> str:

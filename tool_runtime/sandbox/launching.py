@@ -376,7 +376,7 @@ def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> TrialP
             if listener is not None:
                 os.close(listener)
     code = process.returncode
-    return None if code == 0 else TrialProblem(f"a held program ended with {code}", is_passing=True)
+    return None if code == 0 else TrialProblem(f"a sandboxed program ended with {code}", is_passing=True)
 
 
 def namespace_level(directory: str, below: Callable[[], LevelFinding]) -> LevelFinding:

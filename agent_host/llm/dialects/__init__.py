@@ -426,7 +426,7 @@ def _why_no_json(text: str) -> str:
         if rest.startswith(",") or (before.endswith(",") and rest[:1] in ("}", "]")):
             return f"the arguments are not JSON: a comma too many {where}, before the end of an object or a list"
         if rest.startswith("'"):
-            return f"the arguments are not JSON: single quotes {where}; names and texts stand in double quotes"
+            return f"the arguments are not JSON: single quotes {where}; names and texts need double quotes"
         if rest.startswith(("None", "True", "False", "undefined")):
             return f"the arguments are not JSON: {where} write null, true or false"
         if is_escape:

@@ -138,7 +138,7 @@ def test_a_default_goes_back_as_it_is_shown_or_is_none(said: dict[str, Any], def
 
 
 def test_a_page_whose_url_holds_a_secret_is_not_shown() -> None:
-    with pytest.raises(UnusableForm, match="its URL holds a secret"):
+    with pytest.raises(UnusableForm, match="its URL contains a secret"):
         form_of("mcp:odd", "Log in.", None, "https://example.com/?key=hunter2", without_hunter2)
 
 

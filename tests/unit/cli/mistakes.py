@@ -164,7 +164,7 @@ _add("tool without arguments", "policy check ReadFile", "give a tool and its arg
 _add("tool and batch", "policy check ReadFile '{}' --batch x", "not both")
 _add("arguments no JSON", "policy check ReadFile '{path: a}'", "the arguments are not JSON")
 _add("arguments a list", "policy check ReadFile '[]'", "the arguments are a JSON object")
-_add("arguments twice", """policy check ReadFile '{"path": "a", "path": "b"}'""", "'path' stands twice")
+_add("arguments twice", """policy check ReadFile '{"path": "a", "path": "b"}'""", "'path' occurs twice")
 _add("arguments empty", "policy check ReadFile ''", "the arguments are empty")
 _add("tool unknown", "policy check ReadFil '{}'", "did you mean ReadFile?", code=0)
 
@@ -193,7 +193,7 @@ _config("section", "[lmm]\nmodel = 'x'", FILE, "unknown section [lmm]; did you m
 _config("section alone", "[zzz]\nmodel = 'x'", FILE, "unknown section [zzz]; known are")
 _config("key", "[llm]\ngatway = 'x'", "unknown key llm.gatway; did you mean llm.gateway?")
 _config("key of another section", "[host]\nmodel = 'x'", "unknown key host.model; did you mean llm.model?")
-_config("key without section", "max_steps = 3", "max_steps stands outside of any section; did you mean host.max_steps?")
+_config("key without section", "max_steps = 3", "max_steps is outside of any section; did you mean host.max_steps?")
 _config("key with dots", "llm.modle = 'x'", "unknown key llm.modle; did you mean llm.model?")
 _config("section as value", "llm = 'x'", "llm must be a section of keys: [llm]")
 _config("syntax", "[llm\nmodel = 'x'", FILE, "not valid TOML", "line 1")

@@ -148,7 +148,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
             "[zzzzzzzz]\nq = 1",
             "unknown section [zzzzzzzz]; known are acp, approvals, backend, batch, clients, host, limits, llm, loop, ",
         ),
-        ("max_steps = 3", "max_steps stands outside of any section; did you mean host.max_steps?"),
+        ("max_steps = 3", "max_steps is outside of any section; did you mean host.max_steps?"),
         ("[host]\nmax_steps = '3'", 'host.max_steps must be a whole number from 1 to 10,000, not "3"'),
         ("[host]\nmax_steps = 3.0", "host.max_steps must be a whole number from 1 to 10,000, not 3.0"),
         ("[host]\nmax_steps = true", "host.max_steps must be a whole number from 1 to 10,000, not true"),

@@ -92,7 +92,7 @@ async def test_a_question_is_put_and_told_as_one(tmp_path: Path) -> None:
         (
             ApprovalAnswer(True, "", arguments={"name": "my hunter2-token is it"}),
             "decline",
-            "the answer holds a secret, and was not sent",
+            "the answer contains a secret, and was not sent",
         ),
     ],
 )
@@ -115,13 +115,13 @@ async def test_nothing_answers_a_question_in_advance(tmp_path: Path) -> None:
     loop, said, _ = await asked(tmp_path, UnattendedGate(frozenset({"RunCommand", "Mcp.Invoke"}), approve_all=True))
     assert said == PersonAnswer("cancel")
     (over,) = loop.told(EventType.APPROVAL_RESOLVED)
-    assert over["reason"] == "nobody is there to answer it"
+    assert over["reason"] == "no approver is present to answer it"
 
 
 async def test_a_question_that_cannot_be_shown_is_not(tmp_path: Path) -> None:
     gate = filled()
     loop, said, _ = await asked(tmp_path, gate, PersonAsked("mcp:odd", "?", {"type": "array"}))
-    assert said.problem == "nobody can be shown this question: its schema is not of an object"
+    assert said.problem == "this question cannot be displayed: its schema is not of an object"
     assert (gate.requests, loop.told(EventType.APPROVAL_REQUESTED)) == ([], [])
 
 

@@ -576,7 +576,7 @@ def test_a_field_that_stands_twice_is_told_once_with_its_name() -> None:
     with pytest.raises(BundleProblems) as caught:
         parse_bundle(raw.encode())
     assert len(caught.value.problems) == 1
-    assert str(caught.value.problems[0]) == "userId: the field stands twice in one object"
+    assert str(caught.value.problems[0]) == "userId: the field occurs twice in one object"
     assert str(caught.value) == str(caught.value.problems[0])
 
 

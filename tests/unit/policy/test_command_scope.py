@@ -261,7 +261,7 @@ def test_patterns_are_held_where_they_name_one_place() -> None:
     assert not writes(found, "/w/.envrc")
     assert writes(found, "/w/a/.envrc")
     assert [one for one in found.unheld if one.startswith("below /w")] == [
-        "below /w, at any depth: .envrc, *.sh; only what lies directly in it is held"
+        "below /w, at any depth: .envrc, *.sh; only entries directly in it are protected"
     ]
 
 

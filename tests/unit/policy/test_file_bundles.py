@@ -110,7 +110,7 @@ def test_what_has_no_value_on_this_machine() -> None:
         ("${home}x", "cannot be read (a placeholder is closed, and a / follows"),
         ("${home}\\x", "cannot be read"),
         ("${home}/${tmp}", "has a placeholder inside"),
-        ("/srv/${home}", "has a placeholder inside (a placeholder stands at the beginning"),
+        ("/srv/${home}", "has a placeholder inside (a placeholder must be at the beginning"),
         ("src/${home}", "has a placeholder inside"),
         ("", "is empty"),
         ("~/x", "is not absolute (no shell reads it: the home directory is ${home})"),
@@ -332,7 +332,7 @@ def test_rules_of_the_same_id_replace() -> None:
         ({"extends": "ci", "approvalRules": [{"approvalRuleId": "a", "title": "t"}]}, [
             "approvalRules[0].description: is missing"
         ]),
-        (b'{"extends": "ci", "extends": "full"}', ["extends: the field stands twice in one object"]),
+        (b'{"extends": "ci", "extends": "full"}', ["extends: the field occurs twice in one object"]),
         (b"[]", ["the bundle: is not a JSON object, but a list"]),
     ],
 )  # fmt: skip

@@ -64,13 +64,13 @@ MISSING = [
         (b" " * (16 * 1024 * 1024 + 1), ["the bundle: is longer than 16777216 bytes"]),
         (
             json.dumps(bundle_json()).replace('"userId"', '"userId": "v", "userId": "w", "userId"').encode(),
-            ["userId: the field stands twice in one object"],
+            ["userId: the field occurs twice in one object"],
         ),
         (
             b'{"llmPolicy": {"maxInputTokens": 1, "maxInputTokens": 2}, "tenantId": "", "tenantId": ""}',
             [
-                "maxInputTokens: the field stands twice in one object",
-                "tenantId: the field stands twice in one object",
+                "maxInputTokens: the field occurs twice in one object",
+                "tenantId: the field occurs twice in one object",
                 *(line for line in MISSING if not line.startswith(("tenantId", "llmPolicy"))),
             ],
         ),
@@ -85,7 +85,7 @@ def test_a_shape_that_no_json_can_hold_is_told_as_such() -> None:
     (endless,) = said({**bundle_json(), "tenantId": float("inf")})
     assert endless.startswith("the bundle: is not JSON: Out of range float values are not JSON compliant")
     (half_a_character,) = said({**bundle_json(), "tenantId": "\ud800"})
-    assert half_a_character.startswith("tenantId: holds half of a character")
+    assert half_a_character.startswith("tenantId: contains half of a character")
     assert said({**bundle_json(), "tenantId": {1}}) == [
         "the bundle: is not JSON: Object of type set is not JSON serializable"
     ]

@@ -229,7 +229,7 @@ def test_each_narrowing_says_whose_it_is() -> None:
     assert withheld_by(limit - {ToolLimit("a skill", frozenset())}, "ReadFile", "File.Read") == "the user"
     assert why_not_offered(held, "WriteFile", "File.Write") == "the bundle does not grant File.Write"
     asks_nobody = why_not_offered(held, "RunCommand", "Shell.Exec", options=TaskOptions("never"))
-    assert asks_nobody == "it needs an approval, and the task is to ask nobody for one"
+    assert asks_nobody == "it needs an approval, and the task must not ask for one"
     assert why_not_offered(held, "RunCommand", "Shell.Exec") is None
 
 

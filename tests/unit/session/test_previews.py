@@ -178,7 +178,7 @@ def test_a_version_in_between_that_was_not_kept(work: Work) -> None:
         for task in ("one", "two")
     }
     (one,), (two,) = found["one"], found["two"]
-    assert (one.status, one.diff) == ("added", "# a: changed; what it was left as was not kept\n")
+    assert (one.status, one.diff) == ("added", "# a: changed; its last version was not kept\n")
     assert (two.status, two.diff) == ("modified", "# a: changed; its first version was not kept\n")
     assert render_text([one]) == one.diff
 

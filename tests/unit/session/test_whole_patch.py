@@ -420,5 +420,5 @@ def test_what_lies_outside_of_the_workspace_is_named(tmp_path: Path) -> None:
     work.mkdir()
     outside.write_bytes(b"new\n")
     patch = whole_patch(FirstVersions({str(outside): None}), kept=lambda _: None, workspace=str(work))
-    assert patch.omitted == [{"path": str(outside), "why": "it lies outside of the workspace"}]
+    assert patch.omitted == [{"path": str(outside), "why": "it is outside of the workspace"}]
     assert patch.to_bytes() == b""

@@ -79,7 +79,7 @@ def test_a_lost_text_is_told_in_its_place(tmp_path: Path) -> None:
     blobs = tmp_path / "sessions" / SESSION / "blobs"
     session = reopen(tmp_path)
     assert len(session.report.lost_blobs) == 2
-    said = "bytes that stood here were damaged on disk and are lost"
+    said = "bytes here were damaged on disk and are lost"
     result = next(each for each in map(orjson.loads, session.state.thread) if each["role"] == "tool")
     assert result["content"] == f"[20000 {said}]"
     assert session.state.open_step is not None

@@ -188,7 +188,7 @@ def test_each_lost_part_is_told_where_it_stood() -> None:
     whole, lost = restore(short, {name: part for name, part in kept.items() if name not in gone}.get)
     assert lost == gone
     wire = orjson.loads(whole)
-    said = "bytes that stood here were damaged on disk and are lost"
+    said = "bytes here were damaged on disk and are lost"
     assert wire["content"] == f"[20000 {said}]"
     assert [call["arguments"] for call in wire["toolCalls"]] == [calls[0]["arguments"], {}, calls[2]["arguments"]]
     assert [call.get("problem") for call in wire["toolCalls"]] == [None, f"{len(parts[2])} {said}", None]

@@ -54,7 +54,7 @@ def path(tmp_path: Path) -> str:
 
 def test_a_second_process_is_refused_with_the_pid_of_the_first(path: str) -> None:
     with process(path) as (child, _):
-        with pytest.raises(SessionLocked, match=f"session s is held by process {child.pid}") as caught:
+        with pytest.raises(SessionLocked, match=f"session s is in use by process {child.pid}") as caught:
             SessionLock.acquire(path, "s")
         assert caught.value.pid == child.pid
         assert holder(path) == child.pid

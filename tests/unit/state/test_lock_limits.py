@@ -56,7 +56,7 @@ def test_a_live_holder_ends_the_wait_at_once(path: str, naps: list[float]) -> No
     with pytest.raises(SessionLocked) as caught:
         SessionLock.acquire(path, "s")
     assert (caught.value.pid, naps) == (os.getpid(), [])
-    assert str(caught.value) == f"session s is held by process {os.getpid()}"
+    assert str(caught.value) == f"session s is in use by process {os.getpid()}"
 
 
 @pytest.mark.usefixtures("held")
@@ -80,7 +80,7 @@ def test_a_holder_that_may_only_be_looking_is_waited_for(
     path: str, naps: list[float], content: bytes, pid: int | None, who: str
 ) -> None:
     write(path, content)
-    with pytest.raises(SessionLocked, match=f"held by {who}$") as caught:
+    with pytest.raises(SessionLocked, match=f"in use by {who}$") as caught:
         SessionLock.acquire(path, "s")
     assert caught.value.pid == pid
     assert naps == [0.005] * 19

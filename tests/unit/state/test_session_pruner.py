@@ -461,7 +461,7 @@ def test_folders_that_are_replaced_while_the_lock_is_taken(tmp_path: Path, monke
     with SessionPruner(str(tmp_path), now=NOW) as pruner:
         (row,) = pruner.survey()
         monkeypatch.setattr(SessionLock, "acquire", acquire)
-        with pytest.raises(OSError, match="replaced meanwhile"):
+        with pytest.raises(OSError, match="replaced in the meantime"):
             pruner.remove(row)
     assert (tmp_path / "sessions" / "s" / "result.json").exists()
     assert os.listdir(tmp_path / "aside") == ["s.json.corrupt-1"]

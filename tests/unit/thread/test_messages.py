@@ -254,13 +254,13 @@ def test_a_damaged_rank_file_is_neither_used_nor_fetched_again(monkeypatch: pyte
     path = rank_file(tmp_path)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("tiktoken.load.read_file", lambda _: pytest.fail("nothing is downloaded"))
-    with pytest.raises(TokenizerUnavailable, match="holds a damaged rank file"):
+    with pytest.raises(TokenizerUnavailable, match="is damaged;"):
         counter("cl100k_base")
     assert path.exists()
     assert counter("auto", "cl100k_base") is estimate
     path.unlink()
     path.mkdir()
-    with pytest.raises(TokenizerUnavailable, match="holds no rank file"):
+    with pytest.raises(TokenizerUnavailable, match="contains no rank file"):
         counter("cl100k_base")
 
 

@@ -73,7 +73,7 @@ def test_a_lost_picture_leaves_a_note() -> None:
     whole, lost = restore(short, lambda _: None)
     assert lost == [sha256_hex(part)]
     left = decode(whole)
-    said = f"[A picture of {len(part)} bytes that stood here were damaged on disk and are lost]"
+    said = f"[A picture of {len(part)} bytes here were damaged on disk and are lost]"
     assert (left.images, left.content) == ((), f"a picture\n{said}")
     assert message_of(whole, RESULT) is not None
 

@@ -237,7 +237,7 @@ def test_a_pdf_nobody_waits_for_is_left(workspace: Path) -> None:
     path.write_bytes(pdf(line("x"), line("y")))
     abandoned = Abandoned()
     abandoned.flag = True
-    with pytest.raises(ToolFault, match="waits"):
+    with pytest.raises(ToolFault, match="abandoned"):
         read_pdf(reading(path), place(), abandoned)
 
 
@@ -249,7 +249,7 @@ async def test_without_the_extra_it_says_how_to_have_it(
     path.write_bytes(pdf(line("x")))
     size = path.stat().st_size
     assert text_of(await call("ReadFile", path=str(path))) == (
-        f"PDF file, {size} bytes; its text is shown where the extra is installed: pip install 'agent-host[pdf]'"
+        f"PDF file, {size} bytes; its text is shown if the extra is installed: pip install 'agent-host[pdf]'"
     )
 
 

@@ -431,7 +431,7 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
             self._refusals.take(response.status_code, response.reason_phrase)
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             await response.aclose()
-            raise ServerAnswerTooLarge("the server sent a compressed answer, which nobody had asked for")
+            raise ServerAnswerTooLarge("the server sent a compressed answer, which was not requested")
         stream = response.stream
         if not isinstance(stream, httpx2.AsyncByteStream):
             raise TypeError("an asynchronous transport gave a stream that is none")

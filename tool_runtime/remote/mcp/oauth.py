@@ -162,7 +162,7 @@ def oauth_of(
     without it a page that would have to be shown is a fault. `on_secrets` gets what is not to be shown or recorded."""
 
     async def nobody(*_: Any) -> Any:
-        raise OAuthFlowError(f"nobody has authorized this program yet: agent-host doctor --authorize {name}")
+        raise OAuthFlowError(f"this program is not authorized yet: agent-host doctor --authorize {name}")
 
     redirect_uri = CALLBACK.format(DEFAULT_PORT if browser is None else browser.port)
     grants = {"grant_types": ["authorization_code", "refresh_token"], "token_endpoint_auth_method": "none"}

@@ -196,7 +196,7 @@ def _wrap_text(raw: bytes) -> dict[str, Any]:
     text = raw.decode("utf-8", "replace").strip()
     if b'"error"' in raw and b'"result"' not in raw:
         return {"error": {"code": _PARSE_ERROR, "message": f"the answer is not JSON: {text}"}}
-    note = "[the answer is not JSON, and stands here as it came]" if text else "[the answer is empty]"
+    note = "[the answer is not JSON, and is shown as received]" if text else "[the answer is empty]"
     return {"result": f"{note}\n{text}".strip()}
 
 

@@ -61,7 +61,7 @@ async def test_what_cannot_be_made_beside_a_hidden_place_is_told(make_router: Ma
     router = make_router(sandbox=SandboxSettings("landlock"))
     result = await router.execute(request("RunCommand", held(scope), command="echo x > new"))
     assert [(one.what, one.rule) for one in result.denials] == [(f"{workspace}/new", "beside")]
-    assert "nothing new can be made directly beside what is hidden" in text_of(result)
+    assert "nothing new can be created directly next to hidden files" in text_of(result)
 
 
 async def test_without_a_scope_or_a_sandbox_commands_run_as_ever(
