@@ -197,7 +197,7 @@ def advice_on(value: Any, fits: Callable[[Any], bool]) -> str:
     if isinstance(meant, str) or meant in (math.inf, -math.inf) or not fits(meant):
         return ""
     if isinstance(meant, (dict, list)):
-        return f"; send {'the object' if isinstance(meant, dict) else 'the list'} itself, not a string that contains it"
+        return f"; send {'the object' if isinstance(meant, dict) else 'the list'} itself, not a string"
     return f"; send {display(meant)}, without quotes"
 
 

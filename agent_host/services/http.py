@@ -204,7 +204,9 @@ class ServiceClient:
             return json_text.loads(body)
         except orjson.JSONDecodeError as error:
             kind = self.clean(response.headers.get("content-type", "")) or "no content type"
-            raise ServiceRejected(f"{shown} answered with something that is not JSON ({kind})", status=status) from error
+            raise ServiceRejected(
+                f"{shown} answered with something that is not JSON ({kind})", status=status
+            ) from error
 
     async def _content(self, response: http.httpx.Response, shown: str) -> bytes:
         """The whole body. Raises ServiceRejected for one that is encoded or beyond the limit."""
