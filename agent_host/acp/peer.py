@@ -13,29 +13,12 @@ import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agent_host.rpc.messages import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    FramingError,
-    InvalidParams,
-    LineSplitter,
-    RpcError,
-    RpcReply,
-    RpcRequest,
-    check,
-    encode_result,
-    internal_error,
-    read_line,
-    refuse_line,
-    unknown_method,
-)
+from agent_host.rpc import messages
 from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from agent_host.rpc.messages import Params
     from agent_host.rpc.server import Channel
 
 REQUEST_CANCELLED: Final = -32800
@@ -60,7 +43,7 @@ class PeerGone(Exception):
 class PeerMethod(NamedTuple):
     """A method: the shape of its parameters, null ones left out, and its handler; a notification's returns at once."""
 
-    shape: Params
+    shape: messages.Params
     serve: Callable[[Mapping[str, Any]], Any]
 
 
@@ -78,7 +61,7 @@ class RpcPeer:
         self._requests = requests
         self._notifications = notifications
         self._on_end = on_end
-        self._lines = LineSplitter()
+        self._lines = messages.LineSplitter()
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._serving: dict[bytes, asyncio.Task[None]] = {}
@@ -142,18 +125,18 @@ class RpcPeer:
 
     # What the other side says
 
-    def _take(self, line: bytes | FramingError) -> None:
-        message = read_line(line)
+    def _take(self, line: bytes | messages.FramingError) -> None:
+        message = messages.read_line(line)
         if message is None:
             return
         if message.is_batch:
-            message = refuse_line("batches are no part of this protocol")
+            message = messages.refuse_line("batches are no part of this protocol")
         for reply in message.replies:
             self._take_reply(reply)
         for request in message.requests:
             self._take_request(request)
 
-    def _take_reply(self, reply: RpcReply) -> None:
+    def _take_reply(self, reply: messages.RpcReply) -> None:
         waiting = self._asked.get(reply.id) if type(reply.id) is int else None
         if waiting is None or waiting.done():  # of a request that was cancelled, or of none
             return
@@ -162,17 +145,25 @@ class RpcPeer:
             return
         error = reply.error if isinstance(reply.error, dict) else {}
         code = error.get("code")
-        waiting.set_exception(AcpError(code if type(code) is int else INTERNAL_ERROR, str(error.get("message", ""))))
+        waiting.set_exception(
+            AcpError(code if type(code) is int else messages.INTERNAL_ERROR, str(error.get("message", "")))
+        )
 
-    def _take_request(self, request: RpcRequest) -> None:
+    def _take_request(self, request: messages.RpcRequest) -> None:
         if request.fault is not None:
             self._refuse(request.id_json, request.fault)
         elif request.id_json is None:
             self._take_notification(request)
         elif request.id_json in self._serving:
-            self._refuse(request.id_json, RpcError(INVALID_REQUEST, "a request of this id is still being served"))
+            self._refuse(
+                request.id_json,
+                messages.RpcError(messages.INVALID_REQUEST, "a request of this id is still being served"),
+            )
         elif len(self._serving) >= _MOST_IN_FLIGHT:
-            self._refuse(request.id_json, RpcError(INTERNAL_ERROR, f"{_MOST_IN_FLIGHT} requests are being served"))
+            self._refuse(
+                request.id_json,
+                messages.RpcError(messages.INTERNAL_ERROR, f"{_MOST_IN_FLIGHT} requests are being served"),
+            )
         else:
             task = asyncio.ensure_future(self._serve(request.id_json, request))
             self._serving[request.id_json] = task
@@ -183,9 +174,9 @@ class RpcPeer:
         del self._serving[id_json]
         if id_json in self._unanswered:  # cancelled, perhaps before it began
             self._unanswered.discard(id_json)
-            self._refuse(id_json, RpcError(REQUEST_CANCELLED, "the request was cancelled"))
+            self._refuse(id_json, messages.RpcError(REQUEST_CANCELLED, "the request was cancelled"))
 
-    def _take_notification(self, request: RpcRequest) -> None:
+    def _take_notification(self, request: messages.RpcRequest) -> None:
         if request.method == CANCEL_REQUEST:
             serving = self._serving.get(json_text.dumps(request.params.get("requestId")))
             if serving is not None:
@@ -196,32 +187,32 @@ class RpcPeer:
         if method is not None and method.shape.fits(params):  # nobody answers a notification, a wrong one neither
             method.serve(params)
 
-    async def _serve(self, id_json: bytes, request: RpcRequest) -> None:
+    async def _serve(self, id_json: bytes, request: messages.RpcRequest) -> None:
         result = await self._call(request)
         self._unanswered.discard(id_json)
-        if isinstance(result, RpcError):
+        if isinstance(result, messages.RpcError):
             self._refuse(id_json, result)
         else:
-            self._send(encode_result(id_json, result))
+            self._send(messages.encode_result(id_json, result))
         await self.drain()  # the request counts as in flight until there is room again
 
-    async def _call(self, request: RpcRequest) -> Mapping[str, Any] | RpcError:
+    async def _call(self, request: messages.RpcRequest) -> Mapping[str, Any] | messages.RpcError:
         method = self._requests.get(request.method)
         if method is None:
-            return unknown_method(request.method, self._requests)
+            return messages.unknown_method(request.method, self._requests)
         try:
             params = _given(request)
-            check(method.shape, params)
+            messages.check(method.shape, params)
             answer: Awaitable[Mapping[str, Any]] = method.serve(params)
             return await answer
-        except InvalidParams as error:
-            return RpcError(INVALID_PARAMS, str(error))
+        except messages.InvalidParams as error:
+            return messages.RpcError(messages.INVALID_PARAMS, str(error))
         except AcpError as error:
-            return RpcError(error.code, str(error), details=error.data)
+            return messages.RpcError(error.code, str(error), details=error.data)
         except Exception as error:  # noqa: BLE001  one of the places that turn exceptions into what clients see
-            return internal_error(error)
+            return messages.internal_error(error)
 
-    def _refuse(self, id_json: bytes | None, fault: RpcError) -> None:
+    def _refuse(self, id_json: bytes | None, fault: messages.RpcError) -> None:
         if id_json is None:
             return
         data = {"data": dict(fault.details)} if fault.details else {}
@@ -245,6 +236,6 @@ class RpcPeer:
         self._channel.pause_reading(paused=False)
 
 
-def _given(request: RpcRequest) -> dict[str, Any]:
+def _given(request: messages.RpcRequest) -> dict[str, Any]:
     """The parameters without those that are null, which is the same as missing."""
     return {name: value for name, value in request.params.items() if value is not None}

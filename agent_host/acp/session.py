@@ -15,23 +15,8 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.acp import updates
 from agent_host.acp.peer import AcpError, PeerGone
-from agent_host.acp.updates import (
-    NO_FORM,
-    Forms,
-    Told,
-    ask,
-    compaction_of,
-    completed_call,
-    denial,
-    diff_contents,
-    news_of,
-    notice_update,
-    requested_call,
-    text_contents,
-    text_update,
-    updates_of_item,
-)
 from agent_host.clients.supervisor import RpcFailure, SessionGone, TooManySessions
 from agent_host.ids import MACHINE
 from agent_host.rpc.messages import INTERNAL_ERROR, INVALID_REQUEST
@@ -41,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
     from agent_host.acp.peer import RpcPeer
-    from agent_host.acp.updates import Prompt, Update
     from agent_host.clients.supervisor import SupervisedSession
 
 AUTH_REQUIRED: Final = -32000
@@ -63,7 +47,7 @@ class Features(NamedTuple):
     notices: bool = False
     compactions: bool = False
     terminal_auth: bool = False
-    forms: Forms = Forms(form=False, url=False)
+    forms: updates.Forms = updates.Forms(form=False, url=False)
 
 
 class _Turn:
@@ -93,7 +77,7 @@ class EditorSession:
         self.session_id = ""
         self._supervised: SupervisedSession | None = None
         self._may_speak = False
-        self._held: list[Update] = []
+        self._held: list[updates.Update] = []
         """Updates that came before the editor knew the session."""
         self.replayed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.begun: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
@@ -109,7 +93,7 @@ class EditorSession:
         self._is_paused = False
         self._ended: dict[str, asyncio.Future[None]] = {}
         self._questions: dict[str, asyncio.Task[None]] = {}
-        self._calls: dict[str, Update] = {}
+        self._calls: dict[str, updates.Update] = {}
         """The calls of the turn, as they were requested."""
         self._beside: set[asyncio.Task[None]] = set()
         self._outputs: dict[str, _Output] = {}
@@ -143,7 +127,7 @@ class EditorSession:
                 await self._reopen(self)
             return await self.supervised.request(method, params)
 
-    async def prompt(self, prompt: Prompt) -> str:
+    async def prompt(self, prompt: updates.Prompt) -> str:
         """Run one prompt and return why it stopped. Raises AcpError."""
         return await self._take_turn(_Turn(MACHINE.new_id("task")), lambda turn: self._begin(turn, prompt))
 
@@ -218,7 +202,7 @@ class EditorSession:
             await asyncio.wait(waiting)
         return "cancelled" if turn.is_cancelled else _stop_reason(end)
 
-    async def _begin(self, turn: _Turn, prompt: Prompt) -> None:
+    async def _begin(self, turn: _Turn, prompt: updates.Prompt) -> None:
         if self.supervised.is_alive:
             await self._clear()
         await self.supervised.start_task(turn.task_id, prompt.text, pictures=prompt.pictures)
@@ -263,7 +247,7 @@ class EditorSession:
 
     def _take(self, event: Mapping[str, Any]) -> None:
         self._show(event["eventType"], event["payload"], event)
-        for told in news_of(event):
+        for told in updates.news_of(event):
             self.tell(told)
         if event["eventType"] in _ENDS:
             self._take_end(event)
@@ -273,7 +257,7 @@ class EditorSession:
             case "text_chunk" | "thinking_chunk":
                 part = "agent_message_chunk" if kind == "text_chunk" else "agent_thought_chunk"
                 message_id = f"{event.get('stepId', 'step')}-{payload['attempt']}"
-                self.update(text_update(part, payload["text"], message_id))
+                self.update(updates.text_update(part, payload["text"], message_id))
             case "tool_requested":
                 self._on_call(payload)
             case "tool_output_chunk":
@@ -283,7 +267,7 @@ class EditorSession:
             case "llm_request_completed":
                 self._spawn(self._show_usage(payload["inputTokens"] + payload["outputTokens"], payload["model"]))
             case "context_compacted":
-                self._say(compaction_of(event, takes_compactions=self._features.compactions))
+                self._say(updates.compaction_of(event, takes_compactions=self._features.compactions))
             case "approval_requested":
                 self._questions[payload["approvalId"]] = self._spawn(self._ask(payload))
             case "approval_resolved":
@@ -298,7 +282,7 @@ class EditorSession:
         if item["kind"] == "call":
             waits = item["status"] == "open" and item.get("decision") == "APPROVAL_REQUIRED" and "approval" not in item
             self.waits_for_answer = self.waits_for_answer or waits
-        for one in updates_of_item(item, self.workspace, takes_compactions=self._features.compactions):
+        for one in updates.updates_of_item(item, self.workspace, takes_compactions=self._features.compactions):
             self._say(one)
         await self._peer.drain()
 
@@ -317,7 +301,7 @@ class EditorSession:
         self.open_task, self._is_paused = None, False  # the next process says what is open
         if self.is_closing:
             return
-        self.tell(Told("error", f"{gone}", "The next prompt resumes the session: nothing is done twice."))
+        self.tell(updates.Told("error", f"{gone}", "The next prompt resumes the session: nothing is done twice."))
         for over in self._ended.values():
             over.set_exception(gone)
         if self._turn is not None and not self._turn.end.done():
@@ -325,7 +309,7 @@ class EditorSession:
 
     async def on_resumed(self, result: dict[str, Any]) -> None:  # noqa: ARG002
         """See Listener."""
-        self.tell(Told("info", "The session was resumed in another process"))
+        self.tell(updates.Told("info", "The session was resumed in another process"))
 
     # What the editor hears
 
@@ -336,21 +320,21 @@ class EditorSession:
         for update in held:
             self.update(update)
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: updates.Told) -> None:
         """Tell the person something."""
-        self.update(notice_update(told, takes_notices=self._features.notices))
+        self.update(updates.notice_update(told, takes_notices=self._features.notices))
 
     def answer_text(self, text: str) -> None:
         """Say something as the answer to a command."""
-        self.update(text_update("agent_message_chunk", text, MACHINE.new_id("msg")))
+        self.update(updates.text_update("agent_message_chunk", text, MACHINE.new_id("msg")))
 
-    def _say(self, one: Update | Told) -> None:
-        if isinstance(one, Told):
+    def _say(self, one: updates.Update | updates.Told) -> None:
+        if isinstance(one, updates.Told):
             self.tell(one)
         else:
             self.update(one)
 
-    def update(self, update: Update) -> None:
+    def update(self, update: updates.Update) -> None:
         """Send one update, once the editor knows the session."""
         if not self._may_speak:
             self._held.append(update)
@@ -358,7 +342,7 @@ class EditorSession:
         self._peer.notify("session/update", {"sessionId": self.session_id, "update": update})
 
     def _on_call(self, payload: Mapping[str, Any]) -> None:
-        update = requested_call(payload, self.workspace)
+        update = updates.requested_call(payload, self.workspace)
         if payload["toolCallId"] in self._calls:
             update["sessionUpdate"] = "tool_call_update"
         self._calls[payload["toolCallId"]] = update
@@ -372,13 +356,13 @@ class EditorSession:
 
     def _show_output(self, call_id: str, text: str) -> None:
         update = {"sessionUpdate": "tool_call_update", "toolCallId": call_id, "status": "in_progress"}
-        self.update({**update, "content": text_contents(text)})
+        self.update({**update, "content": updates.text_contents(text)})
 
     def _on_completed(self, payload: Mapping[str, Any], task_id: str | None) -> None:
         output = self._outputs.pop(payload["toolCallId"], None)
         if output is not None:
             output.stop()
-        update = completed_call(payload, self.workspace)
+        update = updates.completed_call(payload, self.workspace)
         edits = self._calls.get(payload["toolCallId"], {}).get("content", [])
         if payload["status"] == "succeeded":
             update["content"] = [*edits, *update["content"]]
@@ -386,14 +370,18 @@ class EditorSession:
         if payload.get("pathsChanged") and not edits:
             self._spawn(self._show_diffs(task_id, update))
 
-    async def _show_diffs(self, task_id: str | None, update: Update) -> None:
+    async def _show_diffs(self, task_id: str | None, update: updates.Update) -> None:
         """Show how the files that a call changed differ from what they were when its task began."""
         paths = [one["path"] for one in update["locations"][:_MOST_DIFFED]]
         params = {"filePaths": paths, **({} if task_id is None else {"taskId": task_id})}
         with contextlib.suppress(RpcFailure, SessionGone):
             files = (await self.supervised.request("GetPatchPreview", params))["files"]
             paths = [os.path.join(self.workspace, file["filePath"]) for file in files]
-            diffs = [one for path, file in zip(paths, files, strict=True) for one in diff_contents(path, file["diff"])]
+            diffs = [
+                one
+                for path, file in zip(paths, files, strict=True)
+                for one in updates.diff_contents(path, file["diff"])
+            ]
             if diffs:
                 changed = {"sessionUpdate": "tool_call_update", "toolCallId": update["toolCallId"]}
                 self.update({**changed, "content": [*diffs, *update["content"]]})
@@ -401,7 +389,11 @@ class EditorSession:
     async def _show_usage(self, used: int, model: str) -> None:
         with contextlib.suppress(RpcFailure, SessionGone):
             usage = (await self.supervised.request("GetSessionState"))["tokenUsage"]
-            update: Update = {"sessionUpdate": "usage_update", "used": used, "size": self._window_of(model) or 0}
+            update: updates.Update = {
+                "sessionUpdate": "usage_update",
+                "used": used,
+                "size": self._window_of(model) or 0,
+            }
             if "cost" in usage:
                 update["cost"] = {"amount": usage["cost"], "currency": usage["costCurrency"]}
             self.update(update)
@@ -420,18 +412,18 @@ class EditorSession:
         approval_id = payload["approvalId"]
         kind = self._calls.get(payload["toolCallId"], {}).get("kind", "other")
         try:
-            answer = await ask(self._peer, self.session_id, payload, kind, self._features.forms)
+            answer = await updates.ask(self._peer, self.session_id, payload, kind, self._features.forms)
         except PeerGone:  # the question stays open, and is asked again after a resume
             return
         if answer.note:
-            self.tell(Told("warning", NO_FORM, answer.note))
+            self.tell(updates.Told("warning", updates.NO_FORM, answer.note))
         self._questions.pop(approval_id, None)
         with contextlib.suppress(SessionGone):
             try:
                 await self._answer(approval_id, answer.params)
             except RpcFailure as error:  # no answer to the form
-                refused = denial(str(error)[:2000])
-                self.tell(Told("warning", "The answer does not fit the question", str(error)))
+                refused = updates.denial(str(error)[:2000])
+                self.tell(updates.Told("warning", "The answer does not fit the question", str(error)))
                 with contextlib.suppress(RpcFailure):
                     await self._answer(approval_id, refused.params)
 
@@ -455,7 +447,7 @@ class EditorSession:
         if turn is not None and is_its_own and not turn.end.done():
             turn.end.set_result(event)
         elif over is None and kind != "task_completed":
-            self.tell(Told("warning", "The task has stopped", event["payload"].get("message", "")))
+            self.tell(updates.Told("warning", "The task has stopped", event["payload"].get("message", "")))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

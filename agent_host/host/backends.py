@@ -19,16 +19,8 @@ from agent_host.events import EventType
 from agent_host.events.emitter import Losses
 from agent_host.host.environment import SECRET_VARIABLES
 from agent_host.http import TlsContext, displayable_url, is_loopback, usable_in_header
+from agent_host.llm import known_dialects as dialects
 from agent_host.llm.deferred import KnownModels
-from agent_host.llm.known_dialects import (
-    check_headers,
-    check_token,
-    check_url,
-    gateway_name,
-    is_by_proxy,
-    provider_of,
-    secrets_in,
-)
 from agent_host.llm.local_server import NoList, ServerFacts, ask_models, ask_server, is_local
 from agent_host.loop.progress import AnswerForm
 from agent_host.redaction import Scrubber, hide_in_process_table
@@ -133,7 +125,7 @@ def key_of(provider: LlmProvider) -> str | None:
     that is not there, and for one that would go over a network unencrypted."""
     if not provider.has_key and not provider.has_key_header:
         return None
-    host = check_url(provider.base_url).host
+    host = dialects.check_url(provider.base_url).host
     if provider.base_url.lower().startswith("http://") and not is_loopback(host):
         raise UsageError(
             f"provider {provider.name}: {displayable_url(provider.base_url)} is plain http, over which a key is only "
@@ -142,7 +134,7 @@ def key_of(provider: LlmProvider) -> str | None:
     if not provider.has_key:
         return None
     if provider.key_keyring:
-        return check_token(from_keyring(provider.key_keyring, f"provider {provider.name}"))
+        return dialects.check_token(from_keyring(provider.key_keyring, f"provider {provider.name}"))
     key = os.environ.get(provider.key_env, "").strip()
     if not key:
         raise UsageError(f"provider {provider.name}: set {provider.key_env} to its key, or run `agent-host init`")
@@ -180,10 +172,10 @@ class Secrets(NamedTuple):
     ) -> Secrets:
         """`of_servers` are the secrets of MCP servers. Raises UsageError for a token that no header can carry, and for
         headers that are none."""
-        token = check_token(tokens.gateway)
-        values = secrets_in(check_headers(settings.llm.headers))
+        token = dialects.check_token(tokens.gateway)
+        values = dialects.secrets_in(dialects.check_headers(settings.llm.headers))
         urls = (gateway_url, settings.tools.http_proxy, settings.tools.https_proxy)
-        passwords = [check_url(url).password for url in urls if url]
+        passwords = [dialects.check_url(url).password for url in urls if url]
         return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *of_servers], redaction))
 
 
@@ -319,7 +311,7 @@ async def ask_gateway(
     url, asked = settings.llm.gateway, "" if may_choose else model
     if not url or url.startswith(MOCK_PREFIX):
         return Informed(settings)
-    check_url(url, gateway_name(settings))
+    dialects.check_url(url, dialects.gateway_name(settings))
     if not is_local(url):
         return Informed(settings)
     key = server_key(url, asked)
@@ -327,7 +319,7 @@ async def ask_gateway(
     if key in recorded:
         known = recorded[key]
     elif anew or (known := kept.find(url, asked)) is None:
-        headers = {**dialect.headers(check_token(token)), **check_headers(settings.llm.headers)}
+        headers = {**dialect.headers(dialects.check_token(token)), **dialects.check_headers(settings.llm.headers)}
         headers = {name: value for name, value in headers.items() if name not in ("content-type", "accept")}
         found = await ask_server(url, asked, headers, TlsContext(url).get)
         if found is None:  # it is loading, or not there yet
@@ -364,8 +356,8 @@ async def refuse_unknown_host(settings: Settings) -> None:
     url = settings.llm.gateway
     if not url or url.startswith(MOCK_PREFIX):
         return
-    place = check_url(url)
-    if is_loopback(place.host) or ":" in place.host or is_by_proxy(place.scheme):
+    place = dialects.check_url(url)
+    if is_loopback(place.host) or ":" in place.host or dialects.is_by_proxy(place.scheme):
         return
     try:
         await asyncio.get_running_loop().getaddrinfo(place.host, place.port or 443, type=socket.SOCK_STREAM)
@@ -550,7 +542,7 @@ class Backends:
             return found
         from agent_host.events.otel import otel_sink
 
-        provider = provider_of(dialect)
+        provider = dialects.provider_of(dialect)
         traces = otel_sink(self._environ, provider=provider, gateway=gateway, trace_file=paths.trace)
         if traces is None:
             return found
@@ -613,7 +605,7 @@ async def serving_gateway(resolved: ResolvedOptions) -> AsyncIterator[str]:
     if url.startswith(MOCK_PREFIX):
         from agent_host.testing import gateway as scripted
 
-        named = gateway_name(resolved.settings)
+        named = dialects.gateway_name(resolved.settings)
         if url == MOCK_PREFIX:
             raise UsageError(f"{named} {url}: name the script after it: mock:FILE")
         try:
@@ -623,5 +615,5 @@ async def serving_gateway(resolved: ResolvedOptions) -> AsyncIterator[str]:
         async with scripted.MockGateway(script) as gateway:
             yield gateway.url
     else:
-        check_url(url, gateway_name(resolved.settings))
+        dialects.check_url(url, dialects.gateway_name(resolved.settings))
         yield url

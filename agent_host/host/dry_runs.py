@@ -14,27 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agent_host.errors import ErrorCode
-from agent_host.host.environment import (
-    LEVEL,
-    AlsoElsewhere,
-    Level,
-    argument_problem,
-    built_in,
-    command_environment,
-    domains_to_open,
-    families_of,
-    level_to_try,
-    limits_of,
-    limits_of_family,
-    names_of_packages,
-    native_list,
-    skill_called,
-    skill_index,
-    skill_scripts,
-    this_environment,
-    usable,
-    withheld,
-)
+from agent_host.host import environment
 from agent_host.host.options import bundle_changes, existing_directory, portable, settings_from
 from agent_host.host.workspace_tools import WorkspaceTools, workspace_tools
 from agent_host.ids import MACHINE
@@ -96,11 +76,11 @@ class CommandAccess(NamedTuple):
     temporary: str | None = None
     steering: tuple[str, ...] = ()
 
-    def scoping(self, level: Level, environment: Environment, is_here: bool) -> Scoping:
-        """The sandbox of commands at a level; `is_here`: the environment is this machine's."""
-        gather = stated_machine(environment)
+    def scoping(self, level: environment.Level, here: Environment, is_here: bool) -> Scoping:
+        """The sandbox of commands at a level; `is_here`: `here` is this machine."""
+        gather = stated_machine(here)
         if is_here:
-            gather = this_machine(environment, temporary=self.temporary, records=self.records, steering=self.steering)
+            gather = this_machine(here, temporary=self.temporary, records=self.records, steering=self.steering)
         return Scoping(
             level.level,
             level.wanted,
@@ -109,7 +89,7 @@ class CommandAccess(NamedTuple):
             self.opened,
             self.blocked_domains,
             unheld=level.unheld,
-            withheld=withheld if is_here and level.level != "none" else nothing_withheld,
+            withheld=environment.withheld if is_here and level.level != "none" else nothing_withheld,
             is_untried=level.is_untried,
             always=True,
             is_here=is_here,
@@ -135,7 +115,7 @@ class Tried(NamedTuple):
     elsewhere: tuple[ToolSpec, ...] = ()
     held: PolicyBundle | None = None
     hosts: CommandAccess = CommandAccess()
-    level: Level = Level("none", "none")
+    level: environment.Level = environment.Level("none", "none")
     notices: tuple[str, ...] = ()
 
     @property
@@ -143,12 +123,12 @@ class Tried(NamedTuple):
         """The tools of the families that are chosen, those that the workspace brings, and those from elsewhere; of the
         latter one that takes the place of a tool of this machine stands before it."""
         stand_ins = [spec for spec in self.elsewhere if spec.also]
-        return Registry((*stand_ins, *built_in(self.families), *self.of_workspace.specs, *self.elsewhere))
+        return Registry((*stand_ins, *environment.built_in(self.families), *self.of_workspace.specs, *self.elsewhere))
 
     @property
     def all_tools(self) -> Registry:
         """Those of a session, behind them those of all families, and what a server may have."""
-        return AlsoElsewhere((*self.session_tools, *built_in()))
+        return environment.AlsoElsewhere((*self.session_tools, *environment.built_in()))
 
     def tools(self, in_use: Limits = NO_LIMITS) -> list[dict[str, Any]]:
         """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
@@ -172,7 +152,7 @@ class Tried(NamedTuple):
         known = self.session_tools.names
         found = []
         for name in names:
-            allowed = skill_called(self.skills, name).allowed_tools
+            allowed = environment.skill_called(self.skills, name).allowed_tools
             if allowed is not None:
                 found.append(skill_tools(name, allowed, known))
         return found
@@ -190,11 +170,11 @@ class Tried(NamedTuple):
         self, tool_name: str, arguments: Mapping[str, Any], now: datetime, level: SandboxLevel = "none"
     ) -> Decision:
         """The decision about one call, commands being held at this level; facts are those of this disk."""
-        held, case = Level(level, level), DryRunCase(tool_name, arguments)
+        held, case = environment.Level(level, level), DryRunCase(tool_name, arguments)
         return self.judge_case(case, self.bundle_at(level), self.all_tools, now, held)
 
     def judge_case(
-        self, case: DryRunCase, bundle: PolicyBundle, tools: Registry, now: datetime, level: Level
+        self, case: DryRunCase, bundle: PolicyBundle, tools: Registry, now: datetime, level: environment.Level
     ) -> Decision:
         """The decision about one case under this bundle, commands being held at this level."""
         return judge_case(
@@ -269,7 +249,7 @@ def policy_to_try(
     workspace: str,
     state_dir: str,
     session_id: str = ANY_SESSION,
-    level: Level | None = None,
+    level: environment.Level | None = None,
 ) -> Tried:
     """The bundle that the setting `host.policy` names, as a session in `workspace` would have it, and at the `level`
     that it would have unless one is given. Raises UsageError, PolicyBundleInvalid."""
@@ -277,8 +257,8 @@ def policy_to_try(
     settings, now = settings_from(portable(flags), workspace=workspace), MACHINE.now()
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     temporary = session_directory(state_dir, named, os.environ)
-    here = this_environment(workspace, command_environment(settings, temporary), temporary)
-    installed = names_of_packages(settings) if settings.tools.installed else ()
+    here = environment.this_environment(workspace, environment.command_environment(settings, temporary), temporary)
+    installed = environment.names_of_packages(settings) if settings.tools.installed else ()
     bundle, held = (
         load_bundle(
             settings,
@@ -292,26 +272,28 @@ def policy_to_try(
         )
         for is_held in (False, True)
     )
-    index = skill_index(here.workspace)
+    index = environment.skill_index(here.workspace)
     return Tried(
         bundle,
         here,
-        limits_of(settings) | limits_of_family(settings),
-        families_of(settings),
-        native_list(settings, here.workspace),
+        environment.limits_of(settings) | environment.limits_of_family(settings),
+        environment.families_of(settings),
+        environment.native_list(settings, here.workspace),
         index,
-        skill_scripts(settings, index, state_dir, named, here.workspace, temporary),
-        workspace_tools(here.workspace, state_dir, index, built_in(families_of(settings)).names),
+        environment.skill_scripts(settings, index, state_dir, named, here.workspace, temporary),
+        workspace_tools(
+            here.workspace, state_dir, index, environment.built_in(environment.families_of(settings)).names
+        ),
         _elsewhere(settings, bundle, here, state_dir, now),
         held,
         CommandAccess(
-            Widening(domains=domains_to_open(settings)),
+            Widening(domains=environment.domains_to_open(settings)),
             settings.policy.blocked_domains,
             state_dir,
             temporary,
             (*own_files(), *files_to_guard(settings, here.workspace)),
         ),
-        level or level_to_try(settings, state_dir, flags.get(LEVEL)),
+        level or environment.level_to_try(settings, state_dir, flags.get(environment.LEVEL)),
         (*settings.ignored, *bundle_changes(settings, state_dir)),
     )
 
@@ -351,21 +333,21 @@ class DryRuns:
         """The decision about a case of interface section 3, and the level that it is for. Raises InvalidCase."""
         return self._judge(case_from(raw))
 
-    def level_of(self, case: DryRunCase) -> Level:
+    def level_of(self, case: DryRunCase) -> environment.Level:
         """The level of a case: the one that it names, none on another system than this machine's, else as a run has
         it."""
         is_other = case.os is not None and case.os != self._tried.here.os_family
         if case.sandbox == STRONGEST or (case.sandbox is None and not is_other):
             return self._tried.level
         level = case.sandbox or LEVELS[0]
-        return Level(level, level)
+        return environment.Level(level, level)
 
     def _judge(self, case: DryRunCase) -> tuple[Decision, SandboxLevel]:
         """The decision. Raises InvalidCase for capabilities that are none. What policy lets pass is refused for the
         arguments that its tool refuses: the call would not run."""
         held = self.level_of(case)
         level = held.level
-        case = case._replace(arguments=usable(self._tools.get(case.tool_name), case.arguments))
+        case = case._replace(arguments=environment.usable(self._tools.get(case.tool_name), case.arguments))
         bundle = self._tried.bundle_at(level)
         if case.capabilities is not None:
             bundle = self._with(json_text.dumps(case.capabilities))
@@ -376,7 +358,7 @@ class DryRuns:
         spec = self._tools.get(case.tool_name)
         # But for what the call asks for beyond its sandbox, which policy has read.
         arguments = {key: one for key, one in case.arguments.items() if level == "none" or key != SANDBOX_GRANT}
-        problem = None if decision.decision == "DENIED" else argument_problem(spec, arguments)
+        problem = None if decision.decision == "DENIED" else environment.argument_problem(spec, arguments)
         if problem is not None:
             return deny(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}"), level
         return decision, level
@@ -411,8 +393,10 @@ def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, st
     UsageError for a workspace that is none."""
     existing_directory(workspace)
     now = MACHINE.now()
-    level = level_to_try(settings_from(flags, workspace=workspace), state_dir, flags.get(LEVEL)).level
-    here = this_environment(workspace)
+    level = environment.level_to_try(
+        settings_from(flags, workspace=workspace), state_dir, flags.get(environment.LEVEL)
+    ).level
+    here = environment.this_environment(workspace)
     try:
         bundle = bundle_in_file(raw, here, state_dir=state_dir, now=now, held=level != LEVELS[0])
     except BundleProblems as error:

@@ -20,18 +20,8 @@ from agent_host.host.options import OptionNames, settings_from
 from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, strip_html
 from agent_host.ids import MACHINE
 from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError, errors
+from agent_host.llm import known_dialects as dialects
 from agent_host.llm.errors import KINDS, kind_of_answer
-from agent_host.llm.known_dialects import (
-    AUTO,
-    check_headers,
-    check_token,
-    check_url,
-    dialect_of_script,
-    dialect_of_settings,
-    find_dialect,
-    request_url,
-    secrets_in,
-)
 from agent_host.llm.local_server import NoList, ask_models
 from agent_host.llm.network import whole_events
 from agent_host.redaction import Scrubber
@@ -107,7 +97,7 @@ async def _local_servers() -> list[Candidate]:
         provider = provider_called(name, users, {})._replace(headers={})
         settings = settings_under(users, provider)
         try:
-            models = await ask_models(settings, dialect_of_script(settings).dialect, None, LOCAL_S)
+            models = await ask_models(settings, dialects.dialect_of_script(settings).dialect, None, LOCAL_S)
         except UsageError:  # nobody is there, or somebody else
             return None
         return Candidate(name, f"{provider.base_url}, {len(models)} models", models) if models else None
@@ -129,7 +119,7 @@ def plan(name: str | None, url: str | None = None, **given: Any) -> Plan:
     present = {} if url is not None else settings.providers.get(name, {})
     entry = {**present, **{key: value for key, value in {"base_url": url, **given}.items() if value is not None}}
     if url is not None:
-        check_url(url, "--gateway")
+        dialects.check_url(url, "--gateway")
     if given.get("key_env"):
         entry = {**_without_key(entry), "key_env": given["key_env"]}
     own = _users_settings(providers={**settings.providers, name: entry})
@@ -143,9 +133,9 @@ def prove(wanted: Plan, state_dir: str) -> Proven:
     settings = settings_under(_users_settings(), wanted.provider)
     token = Tokens.read().under(settings).gateway
     try:
-        dialect = dialect_of_settings(settings)
+        dialect = dialects.dialect_of_settings(settings)
         if dialect is None:
-            dialect = find_dialect(settings, settings.llm.gateway, token, state_dir, MACHINE.time, anew=True)
+            dialect = dialects.find_dialect(settings, settings.llm.gateway, token, state_dir, MACHINE.time, anew=True)
             settings = settings.over({"llm.dialect": dialect.dialect.name})
         settings = asyncio.run(settle_model(settings, None, dialect.dialect, token))
     except (GatewayError, NoList) as error:
@@ -162,7 +152,7 @@ def entry_to_write(wanted: Plan, proven: Proven) -> dict[str, Any]:
         and displayable_url(url).rstrip("/") == url.rstrip("/")
     ):
         entry["base_url"] = url  # one with a password stays in its variable
-    if wanted.provider.dialect == AUTO:
+    if wanted.provider.dialect == dialects.AUTO:
         entry["dialect"] = proven.settings.llm.dialect
     return {**entry, "model": proven.settings.llm.model}
 
@@ -291,22 +281,22 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
     """True if the gateway at `url` answers a request with the token and the model of a run, and what it did. With
     `auto` its dialect is looked for anew, and kept in `state_dir`."""
     try:
-        host = check_url(url).host
-        token = check_token(Tokens.read().under(settings).gateway)
-        headers = check_headers(settings.llm.headers)
-        dialect, found = dialect_of_settings(settings) or find_dialect(
+        host = dialects.check_url(url).host
+        token = dialects.check_token(Tokens.read().under(settings).gateway)
+        headers = dialects.check_headers(settings.llm.headers)
+        dialect, found = dialects.dialect_of_settings(settings) or dialects.find_dialect(
             settings, url, token, state_dir, MACHINE.time, anew=True
         )
     except (UsageError, GatewayError) as error:
         return False, str(error)
     model = model_of(settings)
-    scrubber = Scrubber([token, check_url(url).password, *secrets_in(headers)])
+    scrubber = Scrubber([token, dialects.check_url(url).password, *dialects.secrets_in(headers)])
     head = dialect.head(model=model, max_output_tokens=_MAX_TOKENS, system="Answer in one word.", tools=[])
-    shown, began = displayable_url(request_url(url, dialect.path)).partition("?")[0], MACHINE.monotonic()
+    shown, began = displayable_url(dialects.request_url(url, dialect.path)).partition("?")[0], MACHINE.monotonic()
     try:
         with httpx.stream(
             "POST",
-            request_url(url, dialect.path),
+            dialects.request_url(url, dialect.path),
             content=b"".join((head, dialect.renderer(model).user([Message("user", "Say: ok", 3)]), dialect.tail)),
             headers={**dialect.headers(token), **headers, "x-session-id": "doctor", "accept-encoding": "identity"},
             timeout=_TIMEOUT_S,
@@ -333,8 +323,10 @@ def try_tool_call(settings: Settings, url: str, state_dir: str) -> tuple[bool, s
     """True if the model behind the gateway calls a tool when it is asked to, and the server gives that as a call; and
     what it did. One request of up to `_DEEP_TOKENS` tokens."""
     try:
-        token = check_token(Tokens.read().under(settings).gateway)
-        dialect, _ = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir, MACHINE.time)
+        token = dialects.check_token(Tokens.read().under(settings).gateway)
+        dialect, _ = dialects.dialect_of_settings(settings) or dialects.find_dialect(
+            settings, url, token, state_dir, MACHINE.time
+        )
         turn = asyncio.run(_tool_call(settings, url, dialect, token))
     except (UsageError, GatewayError, GuardrailBlocked) as error:
         return False, str(error)

@@ -18,17 +18,9 @@ from agent_host import import_isolation
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.display_text import count_noun, one_line
 from agent_host.errors import PolicyError, UsageError
+from agent_host.host import environment
 from agent_host.host.backends import GATEWAY_SAYS, NO_GATEWAY, Tokens, advice, ask_gateway, fit_toolset
 from agent_host.host.dry_runs import first_request_tokens, policy_to_try
-from agent_host.host.environment import (
-    families_of,
-    host_shell,
-    level_of,
-    secret_variables,
-    start_here,
-    this_environment,
-    try_levels,
-)
 from agent_host.host.first_provider import local_servers, model_of, try_gateway, try_tool_call
 from agent_host.host.mcp_servers import SessionServers, UnusedServer
 from agent_host.host.options import model_facts, settings_from, with_provider
@@ -61,7 +53,6 @@ if TYPE_CHECKING:
 
     from mcp.shared.auth import AuthorizationCodeResult
 
-    from agent_host.host.environment import Level
     from config.settings import Settings
     from tool_runtime.remote.mcp import ServerConfig
 
@@ -104,7 +95,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str, *, deep: bool = Fal
         _tokenizer(settings),
         _shell(),
         Check("files", True, _NO_LINK) if BY_DESCRIPTOR else Check("files", None, _LINKS),
-        _leftovers(secret_variables(settings)),
+        _leftovers(environment.secret_variables(settings)),
         _sandbox(flags, settings, state_dir),
     )
 
@@ -148,7 +139,7 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
                 anew=True,
             )
         )
-        level = level_of(settings, state_dir)
+        level = environment.level_of(settings, state_dir)
         tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
     except (UsageError, PolicyError):  # other checks say what is wrong with it
         return settings, []
@@ -160,7 +151,7 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
         said = f"it serves {one_line(', '.join(served[:_TOOLS_SHOWN]))}: choose one with --model"
     if window is None:
         return settings, [Check("model", None, said)] if said else []
-    families = families_of(settings)
+    families = environment.families_of(settings)
     needed = first_request_tokens(tried._replace(families=families), dialect, model)
     helps = advice(needed, window, families)
     words = helps or f"the first request of about {needed:,} tokens fits ({', '.join(families)} tools)"
@@ -271,7 +262,7 @@ def _tokenizer(settings: Settings) -> Check:
 
 
 def _shell() -> Check:
-    shell = host_shell(os.getcwd())
+    shell = environment.host_shell(os.getcwd())
     found = os.access(shell, os.X_OK)
     return Check("shell", found, shell if found else f"{shell} is not there")
 
@@ -320,8 +311,8 @@ def _runs(pid: int) -> bool:
 def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Check:
     """Check the sandbox levels of this machine, tried with a small command: what the strongest of them cannot enforce,
     and what a command in the current directory may do under the policy of the configuration."""
-    found = try_levels(state_dir)
-    wanted, used = settings.sandbox.level, level_of(settings, state_dir, found=found)
+    found = environment.try_levels(state_dir)
+    wanted, used = settings.sandbox.level, environment.level_of(settings, state_dir, found=found)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
     words += [f"{name} has {one['problem']}" for name, one in found.items() if one["works"] and one["problem"]]
     follows = "denied" if used.is_untried else f"held by {used.level}"
@@ -334,7 +325,7 @@ def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Ch
     return Check("sandbox", ok, "; ".join(words), scope)
 
 
-def _scope_here(flags: Mapping[str, Any], state_dir: str, level: Level) -> Mapping[str, Any] | None:
+def _scope_here(flags: Mapping[str, Any], state_dir: str, level: environment.Level) -> Mapping[str, Any] | None:
     """None where there is no policy to say it: a start tells what is wrong with it."""
     try:
         tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
@@ -352,7 +343,7 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
     """(name, whether it answers, what was found) of each, started and held as a session in this directory would under
     the policy of `flags`. Raises UsageError for entries that cannot be used, PolicyError for the policy."""
     workspace, now = os.path.realpath(os.getcwd()), MACHINE.now()
-    used = level_of(settings, state_dir)
+    used = environment.level_of(settings, state_dir)
     level = used.level
     with scratch("doctor") as temporary:
         bundle = scoping = sandbox = None
@@ -363,7 +354,7 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
         if level != "none":
             sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
         runtime = RuntimeSettings(workspace, MACHINE, temporary=temporary, sandbox=sandbox)
-        here = this_environment(workspace, temporary=temporary)
+        here = environment.this_environment(workspace, temporary=temporary)
         found = list(SessionServers(settings, bundle, here, state_dir, now, "", temporary, scoping).servers())
         return asyncio.run(_check(found, runtime)) if found else []
 
@@ -372,7 +363,9 @@ def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable
     """Have the person authorize this program at a server of the configuration, in a browser; what came of it. Raises
     UsageError."""
     settings = settings_from(flags, workspace=None)
-    found = list(SessionServers(settings, None, this_environment(os.getcwd()), state_dir, MACHINE.now()).servers())
+    found = list(
+        SessionServers(settings, None, environment.this_environment(os.getcwd()), state_dir, MACHINE.now()).servers()
+    )
     server = next((one for one in found if one.name == name), None)
     if server is None or isinstance(server, UnusedServer):
         why = f"{name}: {server.why}" if server is not None else f"there is no server {name!r} in mcp.servers"
@@ -383,7 +376,7 @@ def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable
 
 
 async def _check(servers: list[ServerConfig | UnusedServer], runtime: RuntimeSettings) -> list[tuple[str, bool, str]]:
-    router = LocalToolRouter(runtime, start_here)
+    router = LocalToolRouter(runtime, environment.start_here)
     try:
         return list(await asyncio.gather(*(_check_server(one, runtime, router) for one in servers)))
     finally:
@@ -460,7 +453,7 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
     listening = await redirect.listen()
     port = listening.sockets[0].getsockname()[1]
     runtime = RuntimeSettings(os.getcwd(), MACHINE)
-    router = LocalToolRouter(runtime, start_here)
+    router = LocalToolRouter(runtime, environment.start_here)
     source = McpSource(
         server._replace(connect_timeout_s=_AUTHORIZE_S),
         runtime,

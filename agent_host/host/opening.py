@@ -14,6 +14,7 @@ from agent_host.approval.gate import InAdvance, PendingApprovals, UnattendedGate
 from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
+from agent_host.host import environment
 from agent_host.host.backends import (
     Backends,
     Gateway,
@@ -27,16 +28,6 @@ from agent_host.host.backends import (
     refuse_unknown_host,
     serving_gateway,
     settle_model,
-)
-from agent_host.host.environment import (
-    DOMAINS,
-    THIS_MACHINE,
-    families_of,
-    look_ahead,
-    project_tool_names,
-    python_tools,
-    refuse_weaker,
-    registry_with,
 )
 from agent_host.host.parts import Composition, LaunchParts, Parts, Terms
 from agent_host.http import TlsContext
@@ -85,7 +76,6 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate, OnAsked
     from agent_host.events.emitter import Sink
-    from agent_host.host.environment import Surroundings
     from agent_host.host.options import LayeredOptions
     from agent_host.host.remote_tools import RecordedToolService
     from agent_host.ids import Outside
@@ -136,7 +126,7 @@ class SessionOpener:
         tools: Sequence[PythonTool] = (),
         recorded: RecordedToolService | None = None,
         reopens: bool = False,
-        surroundings: Surroundings = THIS_MACHINE,
+        surroundings: environment.Surroundings = environment.THIS_MACHINE,
     ) -> None:
         self._surroundings = surroundings
         self._outside = surroundings.outside
@@ -221,7 +211,7 @@ class SessionOpener:
                 refuse_opened_hosts(resolved, grant)
                 terms = Terms.find(resolved, grant, temporary_of(resolved.state_dir, identity), identity)
                 if "sandbox" not in store.state.mode:  # else its level is found when the mode is made
-                    refuse_weaker(resolved, terms.level, store.state)
+                    environment.refuse_weaker(resolved, terms.level, store.state)
                 ready = await self._prepare(terms, backends, resources)
                 make_temporary(terms.machine.temporary, resolved.state_dir)
                 session = await self._session(ready, store, resources)
@@ -290,9 +280,11 @@ class SessionOpener:
         gateway, raises before anything is on disk."""
         terms, bundle, informed = await self._ask_gateway(terms)
         resolved, settings = terms.resolved, terms.resolved.settings
-        tools = python_tools(settings, self._tools)
+        tools = environment.python_tools(settings, self._tools)
         if terms.identity is None:
-            refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(settings)))
+            refuse_unknown_approvals(
+                resolved, bundle, environment.registry_with(tools, environment.families_of(settings))
+            )
         url = await resources.enter_async_context(serving_gateway(resolved))
         chosen = await self._choose_dialect(resolved, url)
         parts = Parts.make(terms, bundle, chosen.dialect, tools)._replace(
@@ -390,7 +382,7 @@ class SessionOpener:
         max_bytes, scrubber = resolved.settings.host.max_run_log_bytes, secrets.scrubber
         log = RunLog(paths.events, max_bytes=max_bytes, are_clean=scrubber.are_clean)
         backends.losses.watch(paths.events, log)
-        tools = registry_with(parts.tools, families_of(resolved.settings))
+        tools = environment.registry_with(parts.tools, environment.families_of(resolved.settings))
         reports = ApprovalReports(reporter, identity, scrubber.text, tools, self._outside.time)
         emitter.attach([log, *backends.observers(url, paths, parts.dialect.name), reports, *self._watch(first_id)])
         gate = self._gate(resolved)
@@ -477,7 +469,7 @@ def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, to
     of_servers = {name for name in resolved.approvals if name.partition("/")[0] in servers and "/" in name}
     backend = bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE)
     of_backend = {name for name in resolved.approvals if backend is not None and names_it(backend, name)}
-    approvals = resolved.approvals - project_tool_names(resolved.workspace) - of_servers - of_backend
+    approvals = resolved.approvals - environment.project_tool_names(resolved.workspace) - of_servers - of_backend
     unknown = unknown_approvals(bundle, tools, approvals)
     if unknown:
         rules = [rule.approval_rule_id for rule in bundle.approval_rules]
@@ -496,7 +488,7 @@ def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, to
 def refuse_opened_hosts(resolved: ResolvedOptions, grant: SessionGrant) -> None:
     """Raises UsageError where the command line opens hosts, and the policy comes from the Session Service: it alone
     says what may be reached."""
-    if grant.brings_policy and resolved.flags.get(DOMAINS):
+    if grant.brings_policy and resolved.flags.get(environment.DOMAINS):
         raise UsageError(
             "--allow-domain needs a built-in policy or a bundle in a file: the Session Service says what this session "
             "may reach"
@@ -513,7 +505,7 @@ def beginning_of(ready: Ready, task: NewTask | None, outside: Outside) -> Beginn
         "model": parts.model,
         "policy": policy.name,
         "policyHash": policy.digest,
-        "toolset": list(families_of(resolved.settings)),
+        "toolset": list(environment.families_of(resolved.settings)),
         "servers": dict(ready.informed.learned),
         "redaction": {
             "bundleVersion": parts.bundle.policy_bundle_version,
@@ -576,6 +568,6 @@ def session_host(
 def get_ready(settings: Settings, state_dir: str) -> None:
     """For a process that runs one task: where the levels of the sandbox are to be tried, which another process takes
     its time for, import meanwhile what the first request needs."""
-    if look_ahead(settings, state_dir):
+    if environment.look_ahead(settings, state_dir):
         import_client()
         import_loop()

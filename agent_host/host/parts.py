@@ -21,27 +21,8 @@ from agent_host.approval.gate import ElicitationQueue, WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events import EventType
 from agent_host.events.emitter import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
+from agent_host.host import environment
 from agent_host.host.backends import answer_form, make_client, redaction_of, report_window
-from agent_host.host.environment import (
-    LEVEL,
-    domains_to_open,
-    families_of,
-    hidden_files,
-    level_of,
-    limits_of,
-    limits_of_family,
-    machine_of,
-    names_of_packages,
-    native_list,
-    native_roots,
-    project_tool_names,
-    script_runs,
-    secret_variables,
-    skill_index,
-    skill_scripts,
-    variables_to_allow,
-    withheld,
-)
 from agent_host.host.options import anchor
 from agent_host.http import RetryPolicy
 from agent_host.judging import Judge, Mode, Registry
@@ -78,7 +59,6 @@ if TYPE_CHECKING:
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Emitter
     from agent_host.host.backends import Gateway, Secrets, Stores
-    from agent_host.host.environment import Level, LocalMachine, Surroundings
     from agent_host.host.remote_tools import RecordedToolService, ToolsElsewhere, ToolService
     from agent_host.ids import Outside
     from agent_host.judging import Approved
@@ -112,8 +92,8 @@ class Terms(NamedTuple):
 
     resolved: ResolvedOptions
     grant: SessionGrant
-    machine: LocalMachine
-    level: Level
+    machine: environment.LocalMachine
+    level: environment.Level
     identity: SessionIdentity | None = None
 
     @classmethod
@@ -121,8 +101,8 @@ class Terms(NamedTuple):
         cls, resolved: ResolvedOptions, grant: SessionGrant, temporary: str, identity: SessionIdentity | None = None
     ) -> Terms:
         """The terms on this machine, for a session with that temporary directory. May try a level of the sandbox."""
-        level = level_of(resolved.settings, resolved.state_dir, temporary)
-        return cls(resolved, grant, machine_of(resolved, temporary), level, identity)
+        level = environment.level_of(resolved.settings, resolved.state_dir, temporary)
+        return cls(resolved, grant, environment.machine_of(resolved, temporary), level, identity)
 
     def make_bundle(self, now: datetime) -> PolicyBundle:
         """The bundle of the session; see `load_bundle`. Raises PolicyError, UsageError."""
@@ -134,7 +114,7 @@ class Terms(NamedTuple):
             now=now,
             granted=self.grant.policy_bundle,
             temporary=self.machine.temporary,
-            installed=names_of_packages(self.resolved.settings),
+            installed=environment.names_of_packages(self.resolved.settings),
             held=self.level.level != LEVELS[0],
         )
         if self.identity is not None:
@@ -154,10 +134,10 @@ class Terms(NamedTuple):
                 machine.environment, temporary=machine.temporary, records=resolved.state_dir, steering=steering
             ),
             level.why,
-            Widening(domains=() if granted else domains_to_open(resolved.settings)),
+            Widening(domains=() if granted else environment.domains_to_open(resolved.settings)),
             resolved.settings.policy.blocked_domains,
             unheld=level.unheld,
-            withheld=withheld,
+            withheld=environment.withheld,
             is_untried=level.is_untried,
         )
 
@@ -169,7 +149,7 @@ class Parts(NamedTuple):
     one is used as well. `granted`: the bundle is of the Session Service. `client_servers` are MCP servers that the
     client names."""
 
-    machine: LocalMachine
+    machine: environment.LocalMachine
     bundle: PolicyBundle
     model: str
     count: Callable[[str], int]
@@ -355,7 +335,7 @@ class LaunchParts(NamedTuple):
         parts, resolved = self.parts, self.terms.resolved
         if not fields:
             return SessionMode(Mode(), parts.scoping, parts.model, redaction_of(resolved, parts.bundle))
-        own = {"host.policy": fields.get("policy"), LEVEL: fields.get("sandbox")}
+        own = {"host.policy": fields.get("policy"), environment.LEVEL: fields.get("sandbox")}
         settings = resolved.settings.over({key: value for key, value in own.items() if value is not None})
         terms = self.terms
         terms = Terms.find(
@@ -405,7 +385,7 @@ class Composition(NamedTuple):
     gate: ApprovalGate
     emitter: Emitter
     stores: Stores
-    surroundings: Surroundings
+    surroundings: environment.Surroundings
     owns_process: bool
 
     async def make_context(self) -> LoopContext:
@@ -453,7 +433,7 @@ class Composition(NamedTuple):
         settings, gateway, dialect = self.resolved.settings, self.gateway, self.parts.dialect
         if gateway.said:
             self.emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": dialect.name, "message": gateway.said})
-        report_window(self.emitter, conversation, gateway.server_said, families_of(settings))
+        report_window(self.emitter, conversation, gateway.server_said, environment.families_of(settings))
         session_id, time = self.store.state.identity.session_id, self.surroundings.outside.time
         return make_client(settings, gateway, self.secrets.gateway_token, dialect, session_id, time)
 
@@ -484,10 +464,10 @@ class Composition(NamedTuple):
         approved."""
         resolved, parts = self.resolved, self.parts
         providers: list[Provider] = []
-        index, scripts = skill_index(resolved.workspace), None
+        index, scripts = environment.skill_index(resolved.workspace), None
         if SKILLS in resolved.settings.host.toolset:
             session_id, machine = self.store.state.identity.session_id, parts.machine
-            scripts = skill_scripts(
+            scripts = environment.skill_scripts(
                 resolved.settings,
                 index,
                 resolved.state_dir,
@@ -502,7 +482,7 @@ class Composition(NamedTuple):
         if parts.tools:
             providers.append(PythonTools(parts.tools, runtime))
         router = LocalToolRouter(runtime, self.surroundings.start_command, providers, scripts)
-        if not project_tool_names(resolved.workspace):
+        if not environment.project_tool_names(resolved.workspace):
             return router, scripts, None
         from state.tool_lists import ApprovedTools
         from tool_runtime.families.project import ProjectTools
@@ -520,13 +500,16 @@ class Composition(NamedTuple):
             self.parts.bundle,
             self.parts.machine.environment,
             tools,
-            limits_of(settings) | (limits_of_family(settings) if scripts is not None else NO_LIMITS),
+            environment.limits_of(settings)
+            | (environment.limits_of_family(settings) if scripts is not None else NO_LIMITS),
             self.surroundings.outside.now,
             outputs=outputs.maker_of,
             approved=approved,
-            native=native_list(settings, self.resolved.workspace) if NATIVE in settings.host.toolset else None,
+            native=environment.native_list(settings, self.resolved.workspace)
+            if NATIVE in settings.host.toolset
+            else None,
             scripts=scripts,
-            script_runs=lambda: script_runs(self.store.state),
+            script_runs=lambda: environment.script_runs(self.store.state),
             scoping=scoping,
         )
 
@@ -573,7 +556,12 @@ class Composition(NamedTuple):
 
 
 def runtime_settings(
-    resolved: ResolvedOptions, machine: LocalMachine, live_output: LiveOutput, outside: Outside, *, guards: bool
+    resolved: ResolvedOptions,
+    machine: environment.LocalMachine,
+    live_output: LiveOutput,
+    outside: Outside,
+    *,
+    guards: bool,
 ) -> RuntimeSettings:
     """The settings of the runtime. `guards`: what commands start ends with this process."""
     settings = resolved.settings
@@ -594,17 +582,17 @@ def runtime_settings(
         artifact_max_bytes=settings.tools.max_artifact_bytes,
         output_buffer_bytes=settings.tools.output_buffer_bytes,
         max_file_size_bytes=settings.limits.max_file_size_bytes or None,
-        secret_env=secret_variables(settings),
+        secret_env=environment.secret_variables(settings),
         env_passthrough=frozenset(settings.tools.env_passthrough),
-        env_allowed=variables_to_allow(settings),
+        env_allowed=environment.variables_to_allow(settings),
         temporary=machine.temporary,
         on_output=live_output.take,
         guard_processes=guards,
-        families=families_of(settings),
-        native_roots=native_roots(settings, resolved.workspace) if NATIVE in settings.host.toolset else (),
+        families=environment.families_of(settings),
+        native_roots=environment.native_roots(settings, resolved.workspace) if NATIVE in settings.host.toolset else (),
         native_tls_checks=settings.native.tls_checks,
         script_timeout_s=settings.skills.script_timeout_s,
-        hidden_files=hidden_files(settings) if SKILLS in settings.host.toolset else (),
+        hidden_files=environment.hidden_files(settings) if SKILLS in settings.host.toolset else (),
         max_background=settings.tools.max_background_commands,
         background_lifetime_s=settings.tools.background_lifetime_s or None,
     )

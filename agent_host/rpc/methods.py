@@ -32,25 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agent_host.errors import (
-    CheckpointUnreadable,
-    CheckpointWriteFailed,
-    Incompatible,
-    NoActiveTask,
-    OutOfOrder,
-    PolicyBundleInvalid,
-    PolicyDenied,
-    PolicyExpired,
-    ServiceRejected,
-    ServiceUnauthorized,
-    ServiceUnavailable,
-    SessionExpired,
-    SessionHeld,
-    SessionNotFound,
-    SessionNotReady,
-    TaskAlreadyRunning,
-    UsageError,
-)
+from agent_host import errors
 from agent_host.rpc.messages import MAX_LINE_BYTES, InvalidParams, name, params, prose
 from agent_host.rpc.server import AFTER, Method, Notification
 from agent_host.services.session import NewSession
@@ -65,7 +47,6 @@ from policy.rules import TaskOptions
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from agent_host.errors import AgentHostError
     from agent_host.rpc.server import Feed
     from agent_host.session.handshake import Opened, SessionHost
     from agent_host.session.lifecycle import LiveSession
@@ -124,19 +105,19 @@ _OPENED: Final = {
     "protocolVersion": "the version of the protocol that both support",
 }
 _OPENING_ERRORS: Final = (
-    OutOfOrder,
-    SessionNotReady,
-    Incompatible,
-    PolicyBundleInvalid,
-    PolicyExpired,
-    PolicyDenied,
-    SessionExpired,
-    CheckpointWriteFailed,
-    ServiceUnavailable,
-    ServiceRejected,
-    ServiceUnauthorized,
+    errors.OutOfOrder,
+    errors.SessionNotReady,
+    errors.Incompatible,
+    errors.PolicyBundleInvalid,
+    errors.PolicyExpired,
+    errors.PolicyDenied,
+    errors.SessionExpired,
+    errors.CheckpointWriteFailed,
+    errors.ServiceUnavailable,
+    errors.ServiceRejected,
+    errors.ServiceUnauthorized,
 )
-_RUNNING_ERRORS: Final = (SessionNotReady, SessionNotFound)
+_RUNNING_ERRORS: Final = (errors.SessionNotReady, errors.SessionNotFound)
 
 METHODS: Final[dict[str, Method]] = {}
 """Every method by its name; `serve` takes the session host and the feed before the parameters."""
@@ -159,7 +140,7 @@ def _method(
     optional: Mapping[str, Shape] | None = None,
     *,
     result: Mapping[str, str],
-    errors: Sequence[type[AgentHostError]] = (),
+    errors: Sequence[type[errors.AgentHostError]] = (),
 ) -> Callable[[Serve], Serve]:
     """Make a function a method: `start_task` serves `StartTask`.
 
@@ -218,7 +199,7 @@ async def create_session(served: Served, params: Mapping[str, Any]) -> dict[str,
     {"sessionId": _ID, "taskId": _ID, "prompt": prose(_MAX_TEXT, least_chars=1)},
     {"taskOptions": _TASK_OPTIONS, "pictures": _PICTURES},
     result={**_TASK_ID, "status": "`running` or `queued`"},
-    errors=(*_RUNNING_ERRORS, TaskAlreadyRunning, CheckpointWriteFailed),
+    errors=(*_RUNNING_ERRORS, errors.TaskAlreadyRunning, errors.CheckpointWriteFailed),
 )
 async def start_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Start a task, or queue it; the reply comes at once. Pictures are written to the session's temporary directory,
@@ -226,7 +207,7 @@ async def start_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any
     session = served.host.running_session(params["sessionId"])
     prompt = params["prompt"]
     if not prompt.strip():
-        raise UsageError("the prompt is empty")
+        raise errors.UsageError("the prompt is empty")
     options = params.get("taskOptions", {})
     pictures = [picture_in(one, f"pictures[{place}]") for place, one in enumerate(params.get("pictures", ()))]
     if pictures:
@@ -247,7 +228,7 @@ async def start_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any
     {"sessionId": _ID, "taskId": _ID},
     {"force": FLAG},
     result={**_TASK_ID, "status": "`cancelling`"},
-    errors=(*_RUNNING_ERRORS, NoActiveTask),
+    errors=(*_RUNNING_ERRORS, errors.NoActiveTask),
 )
 async def cancel_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Cancel the running task, or a queued one."""
@@ -259,7 +240,7 @@ async def cancel_task(served: Served, params: Mapping[str, Any]) -> dict[str, An
 @_method(
     {"sessionId": _ID, "taskId": _ID, "text": prose(64 * 1024, least_chars=1)},
     result={**_TASK_ID, "status": "`accepted`"},
-    errors=(*_RUNNING_ERRORS, NoActiveTask, CheckpointWriteFailed),
+    errors=(*_RUNNING_ERRORS, errors.NoActiveTask, errors.CheckpointWriteFailed),
 )
 async def steer_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Send text to the running task: the model reads it before its next turn."""
@@ -284,7 +265,7 @@ async def steer_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any
         "sandbox": "the level by which commands are sandboxed",
         "approvalMode?": "the approval mode, if one was set",
     },
-    errors=(*_RUNNING_ERRORS, PolicyBundleInvalid, PolicyExpired, CheckpointWriteFailed),
+    errors=(*_RUNNING_ERRORS, errors.PolicyBundleInvalid, errors.PolicyExpired, errors.CheckpointWriteFailed),
 )
 async def set_mode(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Set options of the session from its next decision on. A mode can only narrow: a call is decided under the launch
@@ -306,7 +287,7 @@ async def set_mode(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
         "incompleteTask?": "the task that the resume continues",
         "queuedTasks?": "ids of the tasks that wait",
     },
-    errors=(*_OPENING_ERRORS, SessionNotFound, SessionHeld, CheckpointUnreadable),
+    errors=(*_OPENING_ERRORS, errors.SessionNotFound, errors.SessionHeld, errors.CheckpointUnreadable),
 )
 async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Resume a session of an earlier process, also one that has ended, for its next task; or the paused session of
@@ -419,7 +400,7 @@ async def get_patch_preview(served: Served, params: Mapping[str, Any]) -> dict[s
         "decision": "the given decision",
         "status": "`delivered` or `not_found`",
     },
-    errors=(SessionNotReady,),
+    errors=(errors.SessionNotReady,),
 )
 async def approve_action(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Answer an approval."""
@@ -453,7 +434,7 @@ async def get_events(served: Served, params: Mapping[str, Any]) -> dict[str, Any
     since_id = params["sinceId"]
     found = served.feed.since(since_id)
     if since_id > found.latest_id:
-        raise UsageError(
+        raise errors.UsageError(
             f"sinceId {since_id} is beyond the latest event of session {params['sessionId']}, {found.latest_id}; "
             "ask with 0 for all events",
             latestId=found.latest_id,
@@ -489,7 +470,7 @@ async def list_sessions(served: Served, params: Mapping[str, Any]) -> dict[str, 
     {"sessionId": _ID},
     _OWNER,
     result={"sessionId": "the session", "status": "`deleted`"},
-    errors=(SessionNotFound, SessionHeld, CheckpointUnreadable),
+    errors=(errors.SessionNotFound, errors.SessionHeld, errors.CheckpointUnreadable),
 )
 async def delete_session(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Remove a session that has ended, with all its files."""
@@ -508,7 +489,7 @@ async def delete_session(served: Served, params: Mapping[str, Any]) -> dict[str,
         "those of no item",
         "nextCursor?": "the `cursor` of the next page",
     },
-    errors=(SessionNotFound, CheckpointUnreadable),
+    errors=(errors.SessionNotFound, errors.CheckpointUnreadable),
 )
 async def get_transcript(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return a page of a session's transcript."""
@@ -588,7 +569,7 @@ def _common_version(offered: Sequence[str] | None) -> str:
     Raises Incompatible if there is none."""
     common = [version for version in PROTOCOL_VERSIONS if offered is None or version in offered]
     if not common:
-        raise Incompatible(
+        raise errors.Incompatible(
             f"none of the client's protocol versions is supported; this host speaks {', '.join(PROTOCOL_VERSIONS)}",
             protocolVersions=list(PROTOCOL_VERSIONS),
         )

@@ -12,23 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from agent_host.errors import AgentHostError, ErrorCode
 from agent_host.events.outbox import EventRing, Outbox, Since
-from agent_host.rpc.messages import (
-    INVALID_PARAMS,
-    Framing,
-    FramingError,
-    InvalidParams,
-    RpcError,
-    RpcLine,
-    RpcRequest,
-    check,
-    encode_event,
-    encode_fault,
-    encode_result,
-    internal_error,
-    list_ignored,
-    read_line,
-    unknown_method,
-)
+from agent_host.rpc import messages
 from config import json_text
 from config.lean_typing import NamedTuple
 
@@ -36,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from agent_host.events.emitter import Event
-    from agent_host.rpc.messages import Params
 
 _MAX_IN_FLIGHT = 64
 _MAX_WAITING_BYTES = 4 * 1024 * 1024
@@ -91,7 +74,7 @@ class Method(NamedTuple):
     """A method: the shape of its parameters and its handler. The rest is for docs/serve.md: the members of its result,
     its own errors, and what it does."""
 
-    shape: Params
+    shape: messages.Params
     serve: Callable[..., Awaitable[Mapping[str, Any]]]
     result: Mapping[str, str] = {}
     errors: Sequence[type[AgentHostError]] = ()
@@ -146,14 +129,14 @@ class ClientConnection:
         methods: Mapping[str, Method],
         outbox: Outbox,
         on_end: Callable[[ClientConnection], None],
-        framing: Framing | None = None,
+        framing: messages.Framing | None = None,
     ) -> None:
         self._channel = channel
         self._methods = methods
         self._outbox = outbox
         self._on_end = on_end
-        self.framing = Framing() if framing is None else framing
-        self._lines: deque[bytes | FramingError] = deque()  # came with the last bytes, and wait for their turn
+        self.framing = messages.Framing() if framing is None else framing
+        self._lines: deque[bytes | messages.FramingError] = deque()  # came with the last bytes, and wait for their turn
         self._serving: set[asyncio.Task[None]] = set()
         self._paused = False
         self._events = asyncio.ensure_future(self._send_events())
@@ -197,8 +180,8 @@ class ClientConnection:
 
     # Requests
 
-    def _take(self, line: bytes | FramingError) -> None:
-        asked = read_line(line)
+    def _take(self, line: bytes | messages.FramingError) -> None:
+        asked = messages.read_line(line)
         if asked is None:
             return
         task = asyncio.ensure_future(self._serve_line(asked))
@@ -222,7 +205,7 @@ class ClientConnection:
     def _full(self) -> bool:
         return len(self._serving) >= _MAX_IN_FLIGHT or self._channel.waiting_bytes > _MAX_WAITING_BYTES
 
-    async def _serve_line(self, asked: RpcLine) -> None:
+    async def _serve_line(self, asked: messages.RpcLine) -> None:
         replies = [await self._serve(request) for request in asked.requests]
         answers = [answer for answer, _ in replies if answer is not None]
         if not answers:
@@ -233,24 +216,24 @@ class ClientConnection:
         if self._channel.waiting_bytes > _MAX_WAITING_BYTES:
             await self._channel.drain()  # the request counts as in flight until there is room again
 
-    async def _serve(self, request: RpcRequest) -> tuple[bytes | None, Sequence[Notification]]:
+    async def _serve(self, request: messages.RpcRequest) -> tuple[bytes | None, Sequence[Notification]]:
         """The answer to one request, and what follows that; None for a notification."""
         outcome = request.fault if request.fault is not None else await self._call(request)
         if request.id_json is None:
             return None, ()
-        if isinstance(outcome, RpcError):
-            return encode_fault(request.id_json, outcome), ()
+        if isinstance(outcome, messages.RpcError):
+            return messages.encode_fault(request.id_json, outcome), ()
         after = outcome.pop(AFTER, ())
-        return encode_result(request.id_json, outcome), after
+        return messages.encode_result(request.id_json, outcome), after
 
-    async def _call(self, request: RpcRequest) -> dict[str, Any] | RpcError:
+    async def _call(self, request: messages.RpcRequest) -> dict[str, Any] | messages.RpcError:
         method = self._methods.get(request.method)
         if method is None:
-            return unknown_method(request.method, self._methods)
+            return messages.unknown_method(request.method, self._methods)
         try:
-            check(method.shape, request.params)
+            messages.check(method.shape, request.params)
             result = dict(await method.serve(dict(request.params)))
-            passed_over = list_ignored(method.shape, request.params)
+            passed_over = messages.list_ignored(method.shape, request.params)
             return {**result, "ignored": passed_over} if passed_over else result
         except Exception as error:  # noqa: BLE001  one of the two places that turn exceptions into what clients see
             return _fault_of(error)
@@ -260,18 +243,18 @@ class ClientConnection:
     async def _send_events(self) -> None:
         wrap = self.framing.wrap
         while events := await self._outbox.get():
-            self._channel.write(b"".join(wrap(encode_event(event.line())) for event in events))
+            self._channel.write(b"".join(wrap(messages.encode_event(event.line())) for event in events))
             if self._channel.waiting_bytes:
                 await self._channel.drain()
                 self._balance()
 
 
-def _fault_of(error: Exception) -> RpcError:
+def _fault_of(error: Exception) -> messages.RpcError:
     """The one translation of exceptions to JSON-RPC errors (interface section 2)."""
-    if isinstance(error, InvalidParams):
-        return RpcError(INVALID_PARAMS, str(error), ErrorCode.INVALID_REQUEST)
+    if isinstance(error, messages.InvalidParams):
+        return messages.RpcError(messages.INVALID_PARAMS, str(error), ErrorCode.INVALID_REQUEST)
     if isinstance(error, AgentHostError):
         name = str(error.details.get("code", error.code))
         details = {key: value for key, value in error.details.items() if key != "code"}
-        return RpcError(error.rpc_code, str(error), name, error.retryable, details)
-    return internal_error(error)
+        return messages.RpcError(error.rpc_code, str(error), name, error.retryable, details)
+    return messages.internal_error(error)
