@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from agent_host.events.emitter import Sink
     from agent_host.host.options import LayeredOptions
-    from agent_host.rpc.process import Server
+    from agent_host.rpc.server import Server
 
 
 # The sender of a signal waits for the end of the process, and not for that of a request.
@@ -51,8 +51,8 @@ async def serve_session(source: LayeredOptions, socket: str | None, reconnect_s:
     """See `serve`; `begin_s` is how long a client may take to begin a session."""
     # Imported while the levels of the sandbox are tried.
     from agent_host.host.opening import session_host
-    from agent_host.rpc.process import Server
-    from agent_host.rpc.server import Feed
+    from agent_host.rpc.methods import method_table
+    from agent_host.rpc.server import Feed, Server
 
     feed = Feed()
 
@@ -62,7 +62,8 @@ async def serve_session(source: LayeredOptions, socket: str | None, reconnect_s:
 
     questions = SessionQuestions(source.state_dir, notice)
     host = session_host(source, watch, questions.open)
-    server = Server(host, feed, reconnect_s=None if socket is None else reconnect_s, begin_s=begin_s)
+    waits_s = None if socket is None else reconnect_s
+    server = Server(host, feed, method_table(host, feed), reconnect_s=waits_s, begin_s=begin_s)
     main_task = asyncio.current_task()
     signals: list[int] = []
 

@@ -49,7 +49,7 @@ MODULES: Final = (
     "agent_host.llm.network",
     "agent_host.llm.local_server",
     "agent_host.loop.task",
-    "agent_host.rpc.process",
+    "agent_host.rpc.methods",
     "agent_host.rpc.channels",
     "agent_host.session.external_bundles",
     "agent_host.session.patches",

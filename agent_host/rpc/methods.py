@@ -130,8 +130,9 @@ class Served(NamedTuple):
     feed: Feed
 
 
-def method_table(served: Served) -> dict[str, Method]:
+def method_table(host: SessionHost, feed: Feed) -> dict[str, Method]:
     """Return every method by its name, bound to the parts that it uses."""
+    served = Served(host, feed)
     return {name: row._replace(serve=partial(row.serve, served)) for name, row in METHODS.items()}
 
 

@@ -43,7 +43,7 @@ _OF_A_SESSION = (
     "agent_host.llm.local_server",
     "agent_host.llm.dialects.openai_chat",
     "agent_host.loop.task",
-    "agent_host.rpc.process",
+    "agent_host.rpc.methods",
     "agent_host.rpc.channels",
     "agent_host.session.external_bundles",
     "agent_host.session.patches",
