@@ -12,7 +12,7 @@ What each part is for:
 - `peer` has the wire: requests in both directions, `$/cancel_request`, bounds, errors. It knows no method.
 - This file has the methods, and which sessions there are.
 - `session` has one session: its turn, its questions, what is heard of it.
-- `updates`, `questions`, `prompt` and `options` are translations, and hold no state but `options`.
+- `updates` has the translations, and no state but the options of a session.
 
 Rules:
 
@@ -45,8 +45,8 @@ import os
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent_host.acp.peer import AcpError, PeerMethod, RpcPeer
-from agent_host.acp.session import AUTH_REQUIRED, EditorSession, Features, error_of, translated
-from agent_host.acp.updates import MOST_BLOCKS, POLICY, Choices, ChosenOptions, Forms, Told, prompt_in
+from agent_host.acp.session import AUTH_REQUIRED, EditorSession, error_of, translated
+from agent_host.acp.updates import MOST_BLOCKS, POLICY, Choices, ChosenOptions, Features, Told, prompt_in
 from agent_host.clients.supervisor import RpcFailure, SessionConnection, SessionGone, SessionSpec, Supervisor
 from agent_host.display_text import count_noun, one_line
 from agent_host.rpc.messages import INVALID_PARAMS, INVALID_REQUEST, name, params
@@ -74,13 +74,6 @@ _PLACE: Final = {"cwd": name(4096)}
 _SERVERS: Final = ListOf(OBJECT, most=_MOST_SERVERS)
 _FOLDERS: Final = ListOf(name(4096), most=_MOST_SERVERS)
 _EXTRA: Final = {"mcpServers": _SERVERS, "additionalDirectories": _FOLDERS}
-
-COMMANDS: Final = {
-    "compact": "Make room: the next request shows less of the conversation",
-    "continue": "Continue the task that a crash or a pause left open",
-    "cost": "Tokens and cost of the session",
-    "diff": "What the session has changed",
-}
 
 
 class AgentLaunch(NamedTuple):
@@ -113,7 +106,6 @@ class Agent:
         self._supervisor = Supervisor(starter)
         self._desk = StateProcess(launch, starter)
         self._sessions: dict[str, EditorSession] = {}
-        self._options: dict[str, ChosenOptions] = {}
         self._opening: set[str] = set()
         self._features: Features | None = None
         self._client: Mapping[str, str] = {"name": "acp"}
@@ -218,10 +210,11 @@ class Agent:
             choosing.cancel()
         sandbox = started.get("sandbox")
         wanted = sandbox.get("wanted") if isinstance(sandbox, dict) else None
-        self._keep(session, ChosenOptions(choices, {**started, "sandbox": wanted}))
+        session.options = ChosenOptions(choices, {**started, "sandbox": wanted})
+        self._sessions[session.session_id] = session
         self._greet(session, given)
         asyncio.get_running_loop().call_soon(session.speak)  # behind the reply
-        return {"sessionId": session.session_id, **self._options_of(session)}
+        return {"sessionId": session.session_id, **session.options.to_wire()}
 
     async def _load(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = await self._open(given, replay=True)
@@ -230,13 +223,13 @@ class Agent:
             await session.replayed
         self._greet(session, given)
         await self._ask_again(session)
-        return self._options_of(session)
+        return session.options.to_wire()
 
     async def _resume(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = await self._open(given, replay=False)
         self._greet(session, given)
         asyncio.get_running_loop().call_soon(session.speak)
-        return self._options_of(session)
+        return session.options.to_wire()
 
     async def _open(self, given: Mapping[str, Any], *, replay: bool) -> EditorSession:
         """A session on record in a process of its own. One that is open here is closed first, unless it is busy."""
@@ -257,9 +250,9 @@ class Agent:
                 supervised, result = await self._supervisor.resume(session_id, spec, session, replay=replay)
             session.attach(supervised, result)
             session.has_title = True
-            options = ChosenOptions(choices, {})
-            options.take_mode((await _or_close(session, session.request("GetSessionState"))).get("mode", {}))
-            self._keep(session, options)
+            session.options = ChosenOptions(choices, {})
+            session.options.take_mode((await _or_close(session, session.request("GetSessionState"))).get("mode", {}))
+            self._sessions[session_id] = session
             return session
         finally:
             self._opening.discard(session_id)
@@ -279,7 +272,7 @@ class Agent:
             return
         if session.is_busy:
             raise AcpError(INVALID_REQUEST, "a prompt of this session is running")
-        self._forget(session)
+        del self._sessions[session_id]
         await session.close()
         await session.supervised.close()
 
@@ -304,7 +297,7 @@ class Agent:
     async def _close(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = self._session(given)
         session.cancel()
-        self._forget(session)
+        self._sessions.pop(session.session_id, None)
         await session.close()
         await _shut_down(session)
         await session.supervised.close()
@@ -334,9 +327,9 @@ class Agent:
         command = _command_in(prompt.text) if len(given["prompt"]) == 1 else None
         if command is None:
             return {"stopReason": await session.prompt(prompt)}
-        if command == "continue":
+        if command.run is None:
             return {"stopReason": await session.go_on()}
-        session.answer_text(await _COMMANDS[command](session))
+        session.answer_text(await command.run(session))
         return {"stopReason": "end_turn"}
 
     def _cancel(self, given: Mapping[str, Any]) -> None:
@@ -348,34 +341,16 @@ class Agent:
 
     async def _set_mode(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = self._session(given)
-        await self._set(session, POLICY, given["modeId"])
-        options = self._options[session.session_id].config_options
-        session.update({"sessionUpdate": "config_option_update", "configOptions": options})
+        await session.set_option(POLICY, given["modeId"])
+        session.show_options()
         return {}
 
     async def _set_option(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session, chosen = self._session(given), given["configId"]
-        await self._set(session, chosen, given["value"])
-        options = self._options[session.session_id]
+        await session.set_option(chosen, given["value"])
         if chosen == POLICY:
-            session.update({"sessionUpdate": "current_mode_update", "currentModeId": options.mode})
-        return {"configOptions": options.config_options}
-
-    async def _set(self, session: EditorSession, option: str, value: str) -> None:
-        options = self._options[session.session_id]
-        options.check(option, value)
-        options.take(await session.request("SetMode", {option: value}))
-
-    def _on_mode(self, session: EditorSession, payload: Mapping[str, Any]) -> None:
-        """Show a change that was not asked for here."""
-        options = self._options.get(session.session_id)
-        if options is not None and options.take_mode(payload):
-            session.update({"sessionUpdate": "current_mode_update", "currentModeId": options.mode})
-            session.update({"sessionUpdate": "config_option_update", "configOptions": options.config_options})
-
-    def _options_of(self, session: EditorSession) -> dict[str, Any]:
-        options = self._options[session.session_id]
-        return {"modes": options.modes, "configOptions": options.config_options}
+            session.show_mode()
+        return {"configOptions": session.options.config_options}
 
     # Which sessions there are
 
@@ -401,17 +376,8 @@ class Agent:
         named = given.get("mcpServers", ()) if self._launch.client_servers else ()
         return [_server_in(one, f"mcpServers[{place}]") for place, one in enumerate(named) if _is_program(one)]
 
-    def _keep(self, session: EditorSession, options: ChosenOptions) -> None:
-        self._options[session.session_id] = options
-        self._sessions[session.session_id] = session
-        session.on_mode = self._on_mode
-
-    def _forget(self, session: EditorSession) -> None:
-        self._sessions.pop(session.session_id, None)
-        self._options.pop(session.session_id, None)
-
     def _greet(self, session: EditorSession, given: Mapping[str, Any]) -> None:
-        commands = [{"name": one, "description": about} for one, about in COMMANDS.items()]
+        commands = [{"name": one, "description": command.about} for one, command in _COMMANDS.items()]
         unused = [one for one in given.get("mcpServers", ()) if not (self._launch.client_servers and _is_program(one))]
         named = [one_line(str(one.get("name", "?")), 100) for one in unused]
 
@@ -494,16 +460,23 @@ async def _diff(session: EditorSession) -> str:
     return f"{head}{unseen}" + (f"\n\n{fence}diff\n{text}\n{fence}" if text else "")
 
 
-_COMMANDS: Final[dict[str, Callable[[EditorSession], Awaitable[str]]]] = {
-    "compact": _compact,
-    "cost": _cost,
-    "diff": _diff,
+class _Command(NamedTuple):
+    about: str
+    run: Callable[[EditorSession], Awaitable[str]] | None
+    """What it answers; None for one that continues the open task."""
+
+
+_COMMANDS: Final = {
+    "compact": _Command("Make room: the next request shows less of the conversation", _compact),
+    "continue": _Command("Continue the task that a crash or a pause left open", None),
+    "cost": _Command("Tokens and cost of the session", _cost),
+    "diff": _Command("What the session has changed", _diff),
 }
 
 
-def _command_in(text: str) -> str | None:
-    word = text.strip().removeprefix("/")
-    return word if text.strip().startswith("/") and word in COMMANDS else None
+def _command_in(text: str) -> _Command | None:
+    slash, word = text.strip()[:1], text.strip()[1:]
+    return _COMMANDS.get(word) if slash == "/" else None
 
 
 # What a client says
@@ -517,7 +490,8 @@ def _features_in(capabilities: Any) -> Features:
         notices=session.get("notices") is not None,
         compactions=session.get("compaction") is not None,
         terminal_auth=auth.get("terminal") is True,
-        forms=Forms(form=elicitation.get("form") is not None, url=elicitation.get("url") is not None),
+        forms=elicitation.get("form") is not None,
+        pages=elicitation.get("url") is not None,
     )
 
 

@@ -20,7 +20,6 @@ from agent_host.acp.peer import AcpError, PeerGone
 from agent_host.clients.supervisor import RpcFailure, SessionGone, TooManySessions
 from agent_host.ids import MACHINE
 from agent_host.rpc.messages import INTERNAL_ERROR, INVALID_REQUEST
-from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -41,15 +40,6 @@ _STOP_REASONS: Final = {
 _ENDS: Final = frozenset({"task_completed", "task_failed", "task_cancelled", "session_paused", "session_failed"})
 
 
-class Features(NamedTuple):
-    """The capabilities of the client that matter here."""
-
-    notices: bool = False
-    compactions: bool = False
-    terminal_auth: bool = False
-    forms: updates.Forms = updates.Forms(form=False, url=False)
-
-
 class _Turn:
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
@@ -64,7 +54,7 @@ class EditorSession:
     def __init__(
         self,
         peer: RpcPeer,
-        features: Features,
+        features: updates.Features,
         workspace: str,
         reopen: Callable[[EditorSession], Awaitable[None]],
         window_of: Callable[[str], int | None],
@@ -86,7 +76,7 @@ class EditorSession:
         self.has_title = False
         self.waits_for_answer = False
         """True if the replay ended with a call that waits for an approval."""
-        self.on_mode: Callable[[EditorSession, Mapping[str, Any]], None] = lambda _session, _payload: None
+        self.options: updates.ChosenOptions = updates.ChosenOptions(updates.Choices({}, {}), {})
         self._turn: _Turn | None = None
         self.open_task: str | None = None
         """The task that a crash or a pause left open."""
@@ -157,6 +147,11 @@ class EditorSession:
             turn.is_cancelled = True
             if turn.is_begun:
                 self._spawn(self._cancel(turn.task_id))
+
+    async def set_option(self, option: str, value: str) -> None:
+        """Change an option of the session. Raises AcpError."""
+        self.options.check(option, value)
+        self.options.take(await self.request("SetMode", {option: value}))
 
     async def close(self) -> None:
         """Forget what waits for the editor."""
@@ -273,7 +268,9 @@ class EditorSession:
             case "approval_resolved":
                 self._on_answered(payload)
             case "mode_changed":
-                self.on_mode(self, payload)
+                if self.options.take_mode(payload):  # it was not asked for here
+                    self.show_mode()
+                    self.show_options()
 
     async def on_item(self, item: dict[str, Any]) -> None:
         """See Listener."""
@@ -323,6 +320,14 @@ class EditorSession:
     def tell(self, told: updates.Told) -> None:
         """Tell the person something."""
         self.update(updates.notice_update(told, takes_notices=self._features.notices))
+
+    def show_mode(self) -> None:
+        """Show which mode the session has."""
+        self.update({"sessionUpdate": "current_mode_update", "currentModeId": self.options.mode})
+
+    def show_options(self) -> None:
+        """Show all options of the session."""
+        self.update({"sessionUpdate": "config_option_update", "configOptions": self.options.config_options})
 
     def answer_text(self, text: str) -> None:
         """Say something as the answer to a command."""
@@ -412,7 +417,7 @@ class EditorSession:
         approval_id = payload["approvalId"]
         kind = self._calls.get(payload["toolCallId"], {}).get("kind", "other")
         try:
-            answer = await updates.ask(self._peer, self.session_id, payload, kind, self._features.forms)
+            answer = await updates.ask(self._peer, self.session_id, payload, kind, self._features)
         except PeerGone:  # the question stays open, and is asked again after a resume
             return
         if answer.note:

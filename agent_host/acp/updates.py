@@ -54,6 +54,16 @@ class Told(NamedTuple):
     description: str = ""
 
 
+class Features(NamedTuple):
+    """The capabilities of the client that matter here. `forms` and `pages` are the elicitations that it takes."""
+
+    notices: bool = False
+    compactions: bool = False
+    terminal_auth: bool = False
+    forms: bool = False
+    pages: bool = False
+
+
 def text_update(kind: str, text: str, message_id: str | None = None) -> Update:
     """A piece of a message: `user_message_chunk`, `agent_message_chunk` or `agent_thought_chunk`."""
     update = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
@@ -309,18 +319,13 @@ def denial(reason: str, note: str = "") -> ApprovalParams:
     return ApprovalParams({"decision": "denied", "reason": reason}, note)
 
 
-class Forms(NamedTuple):
-    """The elicitations that a client takes."""
-
-    form: bool
-    url: bool
-
-
-async def ask(peer: RpcPeer, session_id: str, payload: Mapping[str, Any], kind: str, forms: Forms) -> ApprovalParams:
+async def ask(
+    peer: RpcPeer, session_id: str, payload: Mapping[str, Any], kind: str, features: Features
+) -> ApprovalParams:
     """Ask the question of an `approval_requested`. Raises PeerGone."""
     try:
         if "isQuestion" in payload:
-            return await _elicit(peer, session_id, payload, forms)
+            return await _elicit(peer, session_id, payload, features)
         result = await peer.request(
             "session/request_permission",
             {"sessionId": session_id, "toolCall": _call_of(payload, kind), "options": _options(payload)},
@@ -380,10 +385,10 @@ def _permission_in(result: Any, payload: Mapping[str, Any]) -> ApprovalParams:
 # What an MCP server asks
 
 
-async def _elicit(peer: RpcPeer, session_id: str, payload: Mapping[str, Any], forms: Forms) -> ApprovalParams:
+async def _elicit(peer: RpcPeer, session_id: str, payload: Mapping[str, Any], features: Features) -> ApprovalParams:
     details = payload["details"]
     is_page = "url" in details
-    if not (forms.url if is_page else forms.form):
+    if not (features.pages if is_page else features.forms):
         return denial(NO_FORM, f"{details.get('source', 'An MCP server')} asked: {details.get('question', '')}")
     asked: dict[str, Any] = {
         "sessionId": session_id,
@@ -539,10 +544,10 @@ class ChosenOptions:
         """The mode, which is the policy."""
         return self._now[POLICY]
 
-    @property
-    def modes(self) -> dict[str, Any]:
-        """The `modes` of a session."""
-        return {"currentModeId": self.mode, "availableModes": [_named("id", one) for one in self._values(POLICY)]}
+    def to_wire(self) -> dict[str, Any]:
+        """The `modes` and `configOptions` of a session."""
+        modes = {"currentModeId": self.mode, "availableModes": [_named("id", one) for one in self._values(POLICY)]}
+        return {"modes": modes, "configOptions": self.config_options}
 
     @property
     def config_options(self) -> list[dict[str, Any]]:
