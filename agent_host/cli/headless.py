@@ -250,7 +250,7 @@ class _HeadlessRun:
         """None when a second signal ended it by force after its result was shown; else its result then says how the
         task stands, and the session is as after a crash."""
         # What runs a session is the most of the start, and a result that is only repeated does without.
-        from agent_host.host.sessions import run_to_end
+        from agent_host.host.sessions import Session, gate_of, run_headless
 
         self._task = cast("asyncio.Task[Any]", asyncio.current_task())
         line, resolved, display = self._line, self._resolved, self._display
@@ -258,15 +258,15 @@ class _HeadlessRun:
         approve = Terminal(resolved.settings.approvals.timeout_s).approve if display.asks else None
         questions = SessionQuestions(resolved.state_dir, display.notice)
         try:
-            result = await run_to_end(
+            result = await run_headless(
                 resolved,
                 self._prompt,
                 resumes=self._resumes,
                 sinks=display.sinks,
-                on_open=self._on_open,
-                on_result=self._on_result,
-                approve=approve,
-                on_asked=questions.open,
+                on_open=lambda live: self._on_open(Session(live, resolved)),
+                on_end=self._on_result,
+                gate=gate_of(resolved, approve, questions.open),
+                owns_process=True,
                 mode={"policy": policy} if policy else {},
             )
         except asyncio.CancelledError:

@@ -109,8 +109,9 @@ class Ready(NamedTuple):
 
 class SessionOpener:
     """Makes the process's session. `gate` makes what answers approvals; `watch` makes the sinks of events, given the
-    first event's number; `tokens` are those of the environment, by default read there. `owns_process`: this process is
-    agent-host's own, and no program that embeds it; `tools` are those of an embedding program. `recorded` takes the
+    first event's number. `owns_process`: this process is agent-host's own, and no program that embeds it. `tokens` are
+    by default those of the environment, out of which a process of our own takes them. `tools` are those of an embedding
+    program. `recorded` takes the
     place of the Backend Tool Service where a session is run again: then no service is called but the Session Service,
     which has the policy. `reopens`: a session that has ended is resumed as well, for its next task. `surroundings` is
     what the session has from elsewhere than its process."""
@@ -134,7 +135,9 @@ class SessionOpener:
         self._reopens = reopens
         self._gate = gate
         self._watch = watch
-        self._tokens = Tokens.read() if tokens is None else tokens
+        if tokens is None:
+            tokens = Tokens.take() if owns_process else Tokens.read()
+        self._tokens = tokens
         self._owns_process = owns_process
         self._tools = tools
         self._recorded = recorded

@@ -415,34 +415,6 @@ async def resume_task(
     return await _run(resolved, prompt, options, approve, on_event, on_open, on_result, resumes=True)
 
 
-async def run_to_end(
-    resolved: ResolvedOptions,
-    prompt: str | None,
-    *,
-    resumes: bool,
-    sinks: Sequence[Sink],
-    on_open: OnOpen,
-    on_result: OnResult,
-    approve: Approve | None = None,
-    on_asked: OnAsked | None = None,
-    mode: Mapping[str, str] | None = None,
-) -> Result:
-    """Inner; `run_headless` for a process that is the program's own, which takes the tokens out of its environment.
-    `on_asked` as PendingApprovals has it."""
-    return await run_headless(
-        resolved,
-        prompt,
-        resumes=resumes,
-        sinks=sinks,
-        on_open=lambda session: on_open(Session(session, resolved)),
-        on_end=on_result,
-        gate=gate_of(resolved, approve, on_asked),
-        tokens=Tokens.take(),
-        owns_process=True,
-        mode=mode,
-    )
-
-
 async def _run(
     resolved: ResolvedOptions,
     prompt: str | None,
@@ -488,8 +460,8 @@ async def run_headless(
 ) -> Result:
     """One task: `prompt` starts a session, None resumes the one of `resolved`; with `resumes` a prompt is the next task
     of that one, whose last task has to be over. `mode` holds before the task goes on: a process that dies in between
-    leaves no task that runs without it. `task_options` narrow a task that starts. `tokens` are by default those of the
-    environment; `gate`, `owns_process`, `tools` and `surroundings` as SessionOpener has them.
+    leaves no task that runs without it. `task_options` narrow a task that starts. `gate`, `tokens`, `owns_process`,
+    `tools` and `surroundings` as SessionOpener has them.
 
     `on_end` gets the result while the checkpoint is still there: a process that dies in between leaves a session
     whose resume reports it again. Raises AgentHostError for what keeps the session from starting; everything later is
