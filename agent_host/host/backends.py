@@ -188,17 +188,6 @@ def redaction_of(resolved: ResolvedOptions, *bundles: PolicyBundle) -> Redaction
     )
 
 
-class Gateway(NamedTuple):
-    """The address of the model, and the TLS context for it, which is made while a session opens. `said` is what the
-    first request reports: which dialect was found; "" where the dialect was named. `server_said` is what was taken from
-    the server's own word."""
-
-    url: str
-    tls: TlsContext
-    said: str = ""
-    server_said: str = ""
-
-
 def _judge_of(schema: dict[str, Any]) -> Judge:
     from tool_runtime.foreign_schema import foreign_judge  # for the runs that have a schema
 
@@ -234,13 +223,15 @@ def schema_text(data: bytes) -> str:
 
 def make_client(
     settings: Settings,
-    gateway: Gateway,
+    url: str,
     token: str | None,
     dialect: Dialect,
     session_id: str,
     time: Callable[[], float],
+    tls: TlsContext | None = None,
 ) -> LlmClient:
-    """Make the client of the gateway. Its modules are imported here, with a session's first request."""
+    """Make the client of the gateway at `url`. Its modules are imported here, with a session's first request; `tls`
+    is the context that was begun before."""
     from agent_host.llm.client import LlmClient
     from agent_host.llm.network import AnswerLimits, GatewayTimeouts
 
@@ -252,14 +243,14 @@ def make_client(
         answer_s=llm.answer_timeout_s,
     )
     return LlmClient(
-        gateway.url,
+        url,
         token,
         dialect,
         session_id=session_id,
         time=time,
         timeouts=timeouts,
         limits=AnswerLimits(**{name: getattr(llm, name) for name in AnswerLimits._fields}),
-        tls=gateway.tls,
+        tls=tls,
         headers=llm.headers,
         token_name=token_name(settings),
     )

@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import one_line
 from agent_host.errors import GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
-from agent_host.host.backends import KEYRING_SERVICE, Gateway, Tokens, make_client, settle_model, token_name
+from agent_host.host.backends import KEYRING_SERVICE, Tokens, make_client, settle_model, token_name
 from agent_host.host.options import OptionNames, settings_from
 from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, strip_html
 from agent_host.ids import MACHINE
@@ -345,7 +345,7 @@ async def _tool_call(settings: Settings, url: str, dialect: Dialect, token: str 
         model=model, max_output_tokens=_DEEP_TOKENS, system="You work through tools.", tools=[definition_of(_LOOK_UP)]
     )
     question = Message("user", "Call the tool look_up with the word ok.", 12)
-    client = make_client(settings, Gateway(url, TlsContext(url)), token, dialect, "doctor", MACHINE.time)
+    client = make_client(settings, url, token, dialect, "doctor", MACHINE.time)
     try:
         return await client.stream(head, [dialect.renderer(model).user([question])], lambda _text: None)
     finally:

@@ -17,7 +17,6 @@ from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.host import environment
 from agent_host.host.backends import (
     Backends,
-    Gateway,
     Informed,
     Secrets,
     Tokens,
@@ -29,7 +28,7 @@ from agent_host.host.backends import (
     serving_gateway,
     settle_model,
 )
-from agent_host.host.parts import Composition, LaunchParts, Parts, Terms
+from agent_host.host.parts import Composition, LaunchParts, Parts, Ready, Terms
 from agent_host.http import TlsContext
 from agent_host.llm.deferred import import_client
 from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings, find_dialect
@@ -61,7 +60,6 @@ from agent_host.session.reports import ApprovalReports
 from agent_host.session.task_runner import import_loop
 from agent_host.session.tasks import record_of_task
 from agent_host.version import __version__
-from config.lean_typing import NamedTuple
 from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
 from config.shapes import meant_name
@@ -93,18 +91,6 @@ if TYPE_CHECKING:
 
 _OBSERVERS_S = 1.0
 _DELETED = "its checkpoint was deleted"
-
-
-class Ready(NamedTuple):
-    """A session that nothing refuses any more, before it has files. `informed` is what its gateway said."""
-
-    terms: Terms
-    parts: Parts
-    url: str
-    secrets: Secrets
-    backends: Backends
-    chosen: ChosenDialect
-    informed: Informed
 
 
 class SessionOpener:
@@ -301,7 +287,7 @@ class SessionOpener:
 
             of_servers = secret_values(settings, bundle.mcp_servers, resolved.state_dir)
         secrets = Secrets.collect(self._session_tokens, url, settings, redaction_of(resolved, bundle), of_servers)
-        return Ready(terms, parts, url, secrets, backends, chosen, informed)
+        return Ready(terms, parts, url, TlsContext(url), secrets, backends, chosen, informed)
 
     async def _choose_dialect(self, resolved: ResolvedOptions, url: str) -> ChosenDialect:
         """The dialect of the gateway at `url`. Raises UsageError, GatewayError."""
@@ -366,8 +352,7 @@ class SessionOpener:
 
     async def _session(self, ready: Ready, store: FileSession, resources: AsyncExitStack) -> LiveSession:
         """Put it all together. What is to be let go at its end is in `resources` on return."""
-        terms, parts, url, secrets, backends = ready[:5]
-        resolved = terms.resolved
+        backends, scrubber, resolved = ready.backends, ready.secrets.scrubber, ready.terms.resolved
         identity = store.state.identity
         paths = SessionPaths(resolved.state_dir, identity.session_id)
         first_id = next_event_id(paths.events)
@@ -378,29 +363,26 @@ class SessionOpener:
             user_id=identity.user_id,
             time=self._outside.time,
             first_id=first_id,
-            scrub=secrets.scrubber.event,
+            scrub=scrubber.event,
             losses=backends.losses,
         )
         reporter = backends.approvals(paths)
-        max_bytes, scrubber = resolved.settings.host.max_run_log_bytes, secrets.scrubber
-        log = RunLog(paths.events, max_bytes=max_bytes, are_clean=scrubber.are_clean)
+        log = RunLog(paths.events, max_bytes=resolved.settings.host.max_run_log_bytes, are_clean=scrubber.are_clean)
         backends.losses.watch(paths.events, log)
-        tools = environment.registry_with(parts.tools, environment.families_of(resolved.settings))
+        tools = environment.registry_with(ready.parts.tools, environment.families_of(resolved.settings))
         reports = ApprovalReports(reporter, identity, scrubber.text, tools, self._outside.time)
-        emitter.attach([log, *backends.observers(url, paths, parts.dialect.name), reports, *self._watch(first_id)])
+        observers = backends.observers(ready.url, paths, ready.parts.dialect.name)
+        emitter.attach([log, *observers, reports, *self._watch(first_id)])
         gate = self._gate(resolved)
         self._attended = not isinstance(gate, UnattendedGate)
-        parts = parts.set_cache_time(resolved.settings, attended=self._attended)
-        stores = backends.stores(identity, paths, store.blobs)
-        gateway = Gateway(url, TlsContext(url), ready.chosen.said, ready.informed.said)
-        ctx = await Composition(
-            resolved, parts, store, gateway, secrets, gate, emitter, stores, self._surroundings, self._owns_process
-        ).make_context()
+        ready = ready._replace(parts=ready.parts.set_cache_time(resolved.settings, attended=self._attended))
+        composition = Composition(ready, store, paths, gate, emitter, self._surroundings, self._owns_process)
+        ctx = await composition.make_context()
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
         self._ready = ready
-        self._launch = LaunchParts(terms._replace(identity=identity), parts, self._outside.now)
+        self._launch = LaunchParts(ready.terms._replace(identity=identity), ready.parts, self._outside.now)
         mode = cast("dict[str, str]", store.state.mode)
         made = await asyncio.to_thread(self._launch.make_mode, mode) if mode else None
         with state_errors_translated():

@@ -45,7 +45,6 @@ from policy import LEVELS, Widening, is_weaker
 from policy import CapabilityName as Name
 from policy.rules import NO_LIMITS
 from policy.rules.toolset import delegated_capabilities
-from state import SessionPaths
 from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.python_tools import PythonTools
 from tool_runtime.families.schemas import definition_of
@@ -58,12 +57,14 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Emitter
-    from agent_host.host.backends import Gateway, Secrets, Stores
+    from agent_host.host.backends import Backends, Informed, Secrets
     from agent_host.host.remote_tools import RecordedToolService, ToolsElsewhere, ToolService
+    from agent_host.http import TlsContext
     from agent_host.ids import Outside
     from agent_host.judging import Approved
     from agent_host.llm.client import LlmClient
     from agent_host.llm.dialects import CacheTtl, Dialect
+    from agent_host.llm.known_dialects import ChosenDialect
     from agent_host.redaction import Scrubber
     from agent_host.services.session import SessionGrant
     from agent_host.session.opening import ClientServer, ResolvedOptions
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from policy.rules import ApprovalMode
+    from state import SessionPaths
     from state.checkpoint import Checkpoint, ContextStrategy, SessionIdentity
     from state.file_session import FileSession
     from tool_runtime.families.python_tools import PythonTool
@@ -373,33 +375,45 @@ class LaunchParts(NamedTuple):
         return scoping
 
 
+class Ready(NamedTuple):
+    """A session that nothing refuses any more, before it has files. `informed` is what its gateway said."""
+
+    terms: Terms
+    parts: Parts
+    url: str
+    tls: TlsContext
+    secrets: Secrets
+    backends: Backends
+    chosen: ChosenDialect
+    informed: Informed
+
+
 class Composition(NamedTuple):
     """All that the loop of the session in `store` is made of. `owns_process`: this process is the program's own, and
     what commands start may be tied to its life."""
 
-    resolved: ResolvedOptions
-    parts: Parts
+    ready: Ready
     store: FileSession
-    gateway: Gateway
-    secrets: Secrets
+    paths: SessionPaths
     gate: ApprovalGate
     emitter: Emitter
-    stores: Stores
     surroundings: environment.Surroundings
     owns_process: bool
 
     async def make_context(self) -> LoopContext:
         """The loop's context, with the tools of its servers and of the Backend Tool Service."""
-        settings, parts, emitter, state = self.resolved.settings, self.parts, self.emitter, self.store.state
+        ready, emitter, state = self.ready, self.emitter, self.store.state
+        parts, settings, scrubber = ready.parts, ready.terms.resolved.settings, ready.secrets.scrubber
+        stores = ready.backends.stores(state.identity, self.paths, self.store.blobs)
         if settings.llm.max_cost:
             refuse_uncounted(parts.models, state)
         live_output = LiveOutput(emitter, VERBOSE_PIECE_BYTES if settings.host.verbose else MAX_PIECE_BYTES)
         keeps_versions = settings.retention.keep_file_versions
         journal = Journal(self.store, emitter, settings.host.max_stored_bytes, keeps_versions=keeps_versions)
-        outputs = RecordedResults(self.store, self.stores.artifacts)
+        outputs = RecordedResults(self.store, stores.artifacts)
         runtime = self._runtime_settings(live_output, CommandLog(journal, emitter), outputs)
         router, scripts, approved = self._router(runtime)
-        scrubber, phase = self.secrets.scrubber, task_machine()
+        phase = task_machine()
         ctx = LoopContext(
             journal=journal,
             judge=self._judge(Registry(await router.tools()), scripts, approved, outputs),
@@ -407,9 +421,7 @@ class Composition(NamedTuple):
             router=router,
             gate=WatchedGate(self.gate, phase),
             emitter=emitter,
-            artifacts=ArtifactPlaces(
-                self.stores.artifacts, self.stores.uploads, self.stores.uploads_elsewhere, asyncio.Lock()
-            ),
+            artifacts=ArtifactPlaces(stores.artifacts, stores.uploads, stores.uploads_elsewhere, asyncio.Lock()),
             cancellation=Cancellation(),
             scrubber=scrubber,
             phase=phase,
@@ -430,21 +442,20 @@ class Composition(NamedTuple):
         return ctx
 
     def _client(self, conversation: Conversation) -> LlmClient:
-        settings, gateway, dialect = self.resolved.settings, self.gateway, self.parts.dialect
-        if gateway.said:
-            self.emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": dialect.name, "message": gateway.said})
-        report_window(self.emitter, conversation, gateway.server_said, environment.families_of(settings))
-        session_id, time = self.store.state.identity.session_id, self.surroundings.outside.time
-        return make_client(settings, gateway, self.secrets.gateway_token, dialect, session_id, time)
+        """The client of the gateway, and news of what was found out about it, which come with the first request."""
+        ready, dialect, settings = self.ready, self.ready.parts.dialect, self.ready.terms.resolved.settings
+        if ready.chosen.said:
+            self.emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": dialect.name, "message": ready.chosen.said})
+        report_window(self.emitter, conversation, ready.informed.said, environment.families_of(settings))
+        session_id, time = self.paths.session_id, self.surroundings.outside.time
+        return make_client(settings, ready.url, ready.secrets.gateway_token, dialect, session_id, time, ready.tls)
 
     def _runtime_settings(
         self, live_output: LiveOutput, commands: CommandLog, outputs: RecordedResults
     ) -> RuntimeSettings:
-        parts, state_dir = self.parts, self.resolved.state_dir
-        paths = SessionPaths(state_dir, self.store.state.identity.session_id)
-        made = runtime_settings(
-            self.resolved, parts.machine, live_output, self.surroundings.outside, guards=self.owns_process
-        )
+        parts, resolved, paths = self.ready.parts, self.ready.terms.resolved, self.paths
+        outside = self.surroundings.outside
+        made = runtime_settings(resolved, parts.machine, live_output, outside, guards=self.owns_process)
         sandbox = None
         if parts.scoping is not None:  # a mode may ask for a level where the launch has none
             guarded, caches = (os.path.join(paths.records, "guarded"), os.path.join(parts.machine.temporary, "caches"))
@@ -462,11 +473,11 @@ class Composition(NamedTuple):
     def _router(self, runtime: RuntimeSettings) -> tuple[LocalToolRouter, SkillScripts | None, Approved | None]:
         """The runtime of this machine's tools, the scripts of skills, and which tools of the project a person has
         approved."""
-        resolved, parts = self.resolved, self.parts
+        resolved, parts = self.ready.terms.resolved, self.ready.parts
         providers: list[Provider] = []
         index, scripts = environment.skill_index(resolved.workspace), None
         if SKILLS in resolved.settings.host.toolset:
-            session_id, machine = self.store.state.identity.session_id, parts.machine
+            session_id, machine = self.paths.session_id, parts.machine
             scripts = environment.skill_scripts(
                 resolved.settings,
                 index,
@@ -493,64 +504,56 @@ class Composition(NamedTuple):
     def _judge(
         self, tools: Registry, scripts: SkillScripts | None, approved: Approved | None, outputs: RecordedResults
     ) -> Judge:
-        settings, scoping = self.resolved.settings, self.parts.scoping
-        if scoping is not None and scripts is not None:
-            scoping.scripts = scripts.sandbox
+        parts, settings = self.ready.parts, self.ready.terms.resolved.settings
+        here, has_native = parts.machine.environment, NATIVE in settings.host.toolset
+        if parts.scoping is not None and scripts is not None:
+            parts.scoping.scripts = scripts.sandbox
         return Judge(
-            self.parts.bundle,
-            self.parts.machine.environment,
+            parts.bundle,
+            here,
             tools,
             environment.limits_of(settings)
             | (environment.limits_of_family(settings) if scripts is not None else NO_LIMITS),
             self.surroundings.outside.now,
             outputs=outputs.maker_of,
             approved=approved,
-            native=environment.native_list(settings, self.resolved.workspace)
-            if NATIVE in settings.host.toolset
-            else None,
+            native=environment.native_list(settings, here.workspace) if has_native else None,
             scripts=scripts,
             script_runs=lambda: environment.script_runs(self.store.state),
-            scoping=scoping,
+            scoping=parts.scoping,
         )
 
     def _command_watch(self) -> CommandWatch | None:
         """The watch of the workspace around commands, without the host's own folders; None if it is switched off."""
-        if not self.resolved.settings.tools.watch_changes:
+        resolved, machine = self.ready.terms.resolved, self.ready.parts.machine
+        if not resolved.settings.tools.watch_changes:
             return None
-        machine = self.parts.machine
-        own = map(os.path.realpath, (self.resolved.state_dir, machine.temporary))
+        own = map(os.path.realpath, (resolved.state_dir, machine.temporary))
         return CommandWatch(machine.environment.workspace, tuple(own))
 
     def _add_remote_tools(self, ctx: LoopContext, router: LocalToolRouter, runtime: RuntimeSettings) -> None:
         """Tools of MCP servers and of the Backend Tool Service. They come with the first task: nothing waits for them
         here."""
-        resolved, parts, judge = self.resolved, self.parts, ctx.judge
-        settings, state_dir, identity = resolved.settings, resolved.state_dir, self.store.state.identity
+        parts, judge, settings = self.ready.parts, ctx.judge, self.ready.terms.resolved.settings
         if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers or parts.client_servers):
             from agent_host.host.mcp_servers import SessionServers
             from agent_host.loop.elicitation import ask_person
 
-            servers = SessionServers(
-                settings,
-                judge.bundle,
-                judge.environment,
-                state_dir,
-                ctx.outside.now(),
-                identity.session_id,
-                runtime.temporary,
-                judge.scoping,
-            )
+            of_session = (self.paths.session_id, runtime.temporary, judge.scoping)
+            now, state_dir = ctx.outside.now(), self.paths.state_dir
+            servers = SessionServers(settings, judge.bundle, judge.environment, state_dir, now, *of_session)
             elsewhere = self._elsewhere(judge)
             asks = partial(ask_person, ctx)
             servers.add_to(router, runtime, elsewhere, asks, ctx.scrubber.add, parts.client_servers)
         if parts.tool_service is not None:
-            router.add_remote(parts.tool_service.provider(self._elsewhere(judge), judge, identity, settings))
+            elsewhere = self._elsewhere(judge)
+            router.add_remote(parts.tool_service.provider(elsewhere, judge, self.store.state.identity, settings))
 
     def _elsewhere(self, judge: Judge) -> ToolsElsewhere:
         """Sources of tools, which the judge asks about what they have from now on."""
         from agent_host.host.remote_tools import ToolsElsewhere
 
-        state_dir, emitter = self.resolved.state_dir, self.emitter
+        state_dir, emitter = self.paths.state_dir, self.emitter
         judge.approved = elsewhere = ToolsElsewhere(state_dir, lambda: judge.bundle, emitter, judge.approved)
         return elsewhere
 
