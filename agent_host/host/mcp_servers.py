@@ -99,30 +99,18 @@ def _place_text(server: ServerConfig) -> str:
     return server.place.url if isinstance(server.place, Http) else " ".join(server.place.argv)
 
 
-class SessionServers:
+class SessionServers(NamedTuple):
     """The servers of a session under a `bundle`, whose programs are held as `scoping` says; without a session those of
-    the configuration alone. Raises UsageError."""
+    the configuration alone. All of it raises UsageError for entries of the user's that cannot be used."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        bundle: PolicyBundle | None,
-        environment: Environment,
-        state_dir: str,
-        now: datetime,
-        session_id: str = "",
-        temporary: str | None = None,
-        scoping: Scoping | None = None,
-    ) -> None:
-        self._settings = settings
-        self._scoping = scoping
-        self._bundle = bundle
-        self._environment = environment
-        self._state_dir = state_dir
-        self._session_id = session_id
-        self._temporary = temporary
-        self._now = now
-        self._users = user_servers(settings)
+    settings: Settings
+    bundle: PolicyBundle | None
+    environment: Environment
+    state_dir: str
+    now: datetime
+    session_id: str = ""
+    temporary: str | None = None
+    scoping: Scoping | None = None
 
     def add_to(
         self,
@@ -145,7 +133,7 @@ class SessionServers:
                 CapabilityName.MCP_INVOKE,
                 elsewhere=isinstance(found.place, Http),
                 timeout_s=found.timeout_s,
-                connect_timeout_s=self._settings.mcp.connect_timeout_s,
+                connect_timeout_s=self.settings.mcp.connect_timeout_s,
                 ask_after_s=_ASK_AFTER_S,
             )
             provider = elsewhere.provider(source, _place_text(found), terms)
@@ -154,15 +142,15 @@ class SessionServers:
 
     def servers(self) -> Iterator[ServerConfig | UnusedServer]:
         """Those of the bundle, then those of the user that the bundle does not have, as far as they are enabled."""
-        enabled = self._settings.mcp.enabled
-        of_bundle = {} if self._bundle is None else {one.name: one for one in self._bundle.mcp_servers}
-        for name in (*of_bundle, *(name for name in self._users if name not in of_bundle)):
+        enabled, users = self.settings.mcp.enabled, user_servers(self.settings)
+        of_bundle = {one.name: one for one in self._of_bundle}
+        for name in (*of_bundle, *(name for name in users if name not in of_bundle)):
             if ALL_TOOLS in enabled or name in enabled:
                 try:
                     if name in of_bundle:
-                        yield self._bundle_server(of_bundle[name], self._users.get(name))
+                        yield self._bundle_server(of_bundle[name], users.get(name))
                         continue
-                    entry = self._users[name]  # one without a place says more of a server that a bundle may have
+                    entry = users[name]  # one without a place says more of a server that a bundle may have
                     if entry.command is not None:
                         yield self._stdio(entry, entry.name, entry.command, entry.args, entry.environment_names)
                     elif entry.url is not None:
@@ -170,18 +158,22 @@ class SessionServers:
                 except _NotUsed as problem:
                     yield UnusedServer(name, str(problem))
 
+    @property
+    def _of_bundle(self) -> tuple[McpServer, ...]:
+        return () if self.bundle is None else self.bundle.mcp_servers
+
     def _incomplete(self) -> Iterator[UnusedServer]:
         """The user's entries that say nothing of where a server is, and add to none of the bundle."""
-        of_bundle = {one.name for one in (() if self._bundle is None else self._bundle.mcp_servers)}
-        for place, entry in enumerate(self._users.values()):
+        of_bundle = {one.name for one in self._of_bundle}
+        for place, entry in enumerate(user_servers(self.settings).values()):
             if entry.command is None and entry.url is None and entry.name not in of_bundle:
                 why = f"{SETTING}[{place}] has neither command nor url, and the policy has no server of this name"
                 yield UnusedServer(entry.name, f"{why}: give it one of them")
 
     def _servers_of_client(self, servers: Sequence[ClientServer]) -> Iterator[ServerConfig | UnusedServer]:
         """Those that a client names, as far as they are enabled; one that the policy or the user has goes before."""
-        enabled, known = self._settings.mcp.enabled, {*self._users}
-        known |= {one.name for one in (() if self._bundle is None else self._bundle.mcp_servers)}
+        enabled = self.settings.mcp.enabled
+        known = {*user_servers(self.settings), *(one.name for one in self._of_bundle)}
         for one in servers:
             if one.name in known:
                 yield UnusedServer(one.name, "the policy or the configuration has a server of this name, which is used")
@@ -198,7 +190,7 @@ class SessionServers:
         if not re.fullmatch(SERVER_NAME, server.name):
             raise _NotUsed("its name is none: 1 to 64 of A-Z a-z 0-9 _ - .")
         self._refuse_unheld()
-        if self._scoping is None or not self._scoping.holds or self._bundle is None:
+        if self.scoping is None or not self.scoping.holds or self.bundle is None:
             raise _NotUsed("a server that a client names is only started in a sandbox, and there is none")
         program = self._program(server.command)
         words = [word for one in server.args for word in (one, one.partition("=")[2])]
@@ -212,12 +204,12 @@ class SessionServers:
         }
         environment = {**own, **self._server_environment(())}
         scope = self._scope(UserServer(server.name, command=program), (program,))
-        argv, mark = (program, *server.args), f"{self._session_id}-mcp-{server.name}"
+        argv, mark = (program, *server.args), f"{self.session_id}-mcp-{server.name}"
         place = Stdio(argv, os.path.abspath(os.sep), environment, mark, scope)
         return self._config(None, server.name, place, may_ask=False)
 
     def _is_inside(self, word: str) -> bool:
-        path = os.path.realpath(self._environment.absolute(word))
+        path = os.path.realpath(self.environment.absolute(word))
         outside = (os.path.realpath(one) + os.sep for one in self._outside)
         return os.path.isfile(path) and path.startswith(tuple(outside))
 
@@ -231,15 +223,15 @@ class SessionServers:
     def _refuse_program(self, command: str, args: tuple[str, ...]) -> None:
         """Raise for a program that a bundle names and that its own Shell.Exec does not allow, unasked."""
         try:
-            facts = program_facts({"command": command, "args": list(args)}, self._environment, THIS_DISK)
+            facts = program_facts({"command": command, "args": list(args)}, self.environment, THIS_DISK)
         except UnusableArguments as error:
             raise _NotUsed(str(error)) from error
-        if self._bundle is None:
+        if self.bundle is None:
             raise RuntimeError("only a bundle's programs are judged")
-        system, workspace = self._environment.os_family, self._environment.workspace
+        system, workspace = self.environment.os_family, self.environment.workspace
         facts = facts._replace(argv=())
         decision = check_tool(
-            self._bundle, CapabilityName.SHELL_EXEC, facts, now=self._now, os=system, workspace=workspace
+            self.bundle, CapabilityName.SHELL_EXEC, facts, now=self.now, os=system, workspace=workspace
         )
         if not decision.allowed:
             raise _NotUsed(
@@ -251,23 +243,23 @@ class SessionServers:
     ) -> ServerConfig:
         self._refuse_unheld()
         environment = self._server_environment(names)
-        mark = f"{self._session_id}-mcp-{name}"
+        mark = f"{self.session_id}-mcp-{name}"
         program = self._program(command)
         if program is None:
             raise _NotUsed(f"the program {command} is in the workspace: name it by its absolute path")
         argv = (program, *args)
         scope = self._scope(entry if entry is not None and entry.command is not None else None, argv)
-        place = Stdio(argv, self._environment.workspace, environment, mark, scope)
+        place = Stdio(argv, self.environment.workspace, environment, mark, scope)
         same = entry is not None and (entry.command, *entry.args) == (command, *args)
         return self._config(entry, name, place, may_ask=same)
 
     def _server_environment(self, names: Iterable[str]) -> dict[str, str]:
         """The basic variables and those of these names, but for secrets of the host."""
-        wanted = (*_BASICS, *(one for one in names if one not in secret_variables(self._settings)))
+        wanted = (*_BASICS, *(one for one in names if one not in secret_variables(self.settings)))
         environment = {one: os.environ[one] for one in wanted if one in os.environ}
         environment["PATH"] = path_to_trust(environment.get("PATH", os.defpath), self._outside)
-        if self._temporary is not None:
-            environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self._temporary)
+        if self.temporary is not None:
+            environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self.temporary)
         return environment
 
     def _program(self, command: str) -> str | None:
@@ -283,12 +275,12 @@ class SessionServers:
     @property
     def _outside(self) -> tuple[str, ...]:
         """Directories in which no program of a server lies, unless its entry names it whole."""
-        return (self._environment.workspace, *filter(None, (self._temporary,)))
+        return (self.environment.workspace, *filter(None, (self.temporary,)))
 
     def _refuse_unheld(self) -> None:
         """Raise where a sandbox is to hold programs, and does not work here."""
-        if self._scoping is not None and self._bundle is not None:
-            denial = self._scoping.denial(self._bundle, CapabilityName.MCP_INVOKE)
+        if self.scoping is not None and self.bundle is not None:
+            denial = self.scoping.denial(self.bundle, CapabilityName.MCP_INVOKE)
             if denial is not None:
                 raise _NotUsed(denial.reason)
 
@@ -296,15 +288,15 @@ class SessionServers:
         """The scope of a server's program: one of the user's has what its entry says, one of the bundle's what any
         command may do. The user's is read wherever it lies, and so are the absolute paths of its arguments: its script,
         a directory that it serves."""
-        if self._scoping is None or not self._scoping.holds or self._bundle is None:
+        if self.scoping is None or not self.scoping.holds or self.bundle is None:
             return None
         if entry is None:
-            return self._scoping.scope(self._bundle, self._environment)
-        places = (os.path.realpath(self._environment.absolute(one)) for one in entry.write)
+            return self.scoping.scope(self.bundle, self.environment)
+        places = (os.path.realpath(self.environment.absolute(one)) for one in entry.write)
         domains = tuple(map(canonical_domain, entry.domains))
-        found = self._scoping.server_scope(self._bundle, self._environment, write=tuple(places), domains=domains)
-        system = self._environment.os_family
-        reads = [place for one in argv for place in places_of_program(one, self._environment.home)]
+        found = self.scoping.server_scope(self.bundle, self.environment, write=tuple(places), domains=domains)
+        system = self.environment.os_family
+        reads = [place for one in argv for place in places_of_program(one, self.environment.home)]
         reads += [os.path.realpath(one) for one in argv[1:] if os.path.isabs(one) and os.path.exists(one)]
         return add_own_places(found, system, reads=tuple(one for one in reads if not is_hidden(found, one, system)))
 
@@ -312,11 +304,11 @@ class SessionServers:
         same = entry is not None and entry.url is not None and _same_origin(entry.url, url)
         if not url.lower().startswith("https:") and not (same and entry is not None and entry.allow_http):
             raise _NotUsed(f"{url} is not https; allow_http = true in your own entry of it lets it be used")
-        place = Http(url, proxy=self._settings.tools.https_proxy or None)
+        place = Http(url, proxy=self.settings.tools.https_proxy or None)
         if entry is None or not same:
             return self._config(entry, name, place, may_ask=False)
         token = token_of(entry)
-        folder = os.path.join(self._state_dir, TOKENS) if entry.oauth else None
+        folder = os.path.join(self.state_dir, TOKENS) if entry.oauth else None
         place = place._replace(
             token=token,
             ca_file=_expand(entry.ca_file),
@@ -328,9 +320,9 @@ class SessionServers:
 
     def _config(self, entry: UserServer | None, name: str, place: Http | Stdio, *, may_ask: bool) -> ServerConfig:
         """`may_ask`: it is the very server that the user's entry names, which may let it ask the person."""
-        usual = self._settings.mcp.timeout_s
+        usual = self.settings.mcp.timeout_s
         own = None if entry is None else entry.timeout_s
-        connect_s = max(self._settings.mcp.connect_timeout_s, 1.0)
+        connect_s = max(self.settings.mcp.connect_timeout_s, 1.0)
         elicitation = may_ask and entry is not None and entry.elicitation
         return ServerConfig(name, place, own or usual, connect_s, elicitation)
 
