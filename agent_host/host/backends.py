@@ -232,24 +232,23 @@ def make_client(
 ) -> LlmClient:
     """Make the client of the gateway at `url`. Its modules are imported here, with a session's first request; `tls`
     is the context that was begun before."""
-    from agent_host.llm.client import LlmClient
-    from agent_host.llm.network import AnswerLimits, GatewayTimeouts
+    from agent_host.llm import client, network
 
     llm = settings.llm
-    timeouts = GatewayTimeouts(
+    timeouts = network.GatewayTimeouts(
         connect_s=llm.connect_timeout_s,
         read_s=llm.read_timeout_s,
         progress_s=llm.progress_timeout_s,
         answer_s=llm.answer_timeout_s,
     )
-    return LlmClient(
+    return client.LlmClient(
         url,
         token,
         dialect,
         session_id=session_id,
         time=time,
         timeouts=timeouts,
-        limits=AnswerLimits(**{name: getattr(llm, name) for name in AnswerLimits._fields}),
+        limits=network.AnswerLimits(**{name: getattr(llm, name) for name in network.AnswerLimits._fields}),
         tls=tls,
         headers=llm.headers,
         token_name=token_name(settings),

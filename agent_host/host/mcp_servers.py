@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.contracts import SourceNotice
@@ -18,6 +19,7 @@ from agent_host.host.environment import secret_variables
 from agent_host.http import usable_in_header
 from agent_host.judging.facts import THIS_DISK, UnusableArguments, program_facts
 from agent_host.judging.scoping import places_of_program
+from agent_host.loop.elicitation import ask_person
 from config.lean_typing import NamedTuple
 from config.settings import ALL_TOOLS
 from config.shapes import FLAG, TEXT, ListOf, Record, all_problems, number, one_of
@@ -34,13 +36,14 @@ from tool_runtime.remote.mcp import Http, ServerConfig, Stdio, origin_of, read_t
 from tool_runtime.remote.mcp.source import McpSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from agent_host.contracts import AskPerson, ToolSpec
+    from agent_host.contracts import ToolSpec
     from agent_host.host.remote_tools import ToolsElsewhere
     from agent_host.judging import Environment
     from agent_host.judging.scoping import Scoping
+    from agent_host.loop import LoopContext
     from agent_host.session.opening import ClientServer
     from config.settings import Settings
     from config.shapes import Shape
@@ -117,18 +120,18 @@ class SessionServers(NamedTuple):
         router: LocalToolRouter,
         runtime: RuntimeSettings,
         elsewhere: ToolsElsewhere,
-        ask_person: AskPerson,
-        on_secrets: Callable[[Iterable[str | None]], None],
+        ctx: LoopContext,
         of_client: Sequence[ClientServer],
     ) -> None:
-        """Have the tools of the session's servers listed and run; `ask_person` puts their questions to a person, and
-        `on_secrets` gets the tokens that are renewed. What is not used is reported."""
+        """Have the tools of the session's servers listed and run: the person of the loop answers their questions, and
+        its scrubber gets the tokens that are renewed. What is not used is reported."""
+        asks, on_secrets = partial(ask_person, ctx), ctx.scrubber.add
         on_secrets(value for one in of_client for value in one.environment.values() if len(value) >= _MIN_SECRET)
         for found in (*self._incomplete(), *self.servers(), *self._servers_of_client(of_client)):
             if isinstance(found, UnusedServer):
                 elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
                 continue
-            source = McpSource(found, runtime, router.start_program, ask_person=ask_person, on_secrets=on_secrets)
+            source = McpSource(found, runtime, router.start_program, ask_person=asks, on_secrets=on_secrets)
             terms = SourceTerms(
                 CapabilityName.MCP_INVOKE,
                 elsewhere=isinstance(found.place, Http),

@@ -537,14 +537,11 @@ class Composition(NamedTuple):
         parts, judge, settings = self.ready.parts, ctx.judge, self.ready.terms.resolved.settings
         if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers or parts.client_servers):
             from agent_host.host.mcp_servers import SessionServers
-            from agent_host.loop.elicitation import ask_person
 
             of_session = (self.paths.session_id, runtime.temporary, judge.scoping)
             now, state_dir = ctx.outside.now(), self.paths.state_dir
             servers = SessionServers(settings, judge.bundle, judge.environment, state_dir, now, *of_session)
-            elsewhere = self._elsewhere(judge)
-            asks = partial(ask_person, ctx)
-            servers.add_to(router, runtime, elsewhere, asks, ctx.scrubber.add, parts.client_servers)
+            servers.add_to(router, runtime, self._elsewhere(judge), ctx, parts.client_servers)
         if parts.tool_service is not None:
             elsewhere = self._elsewhere(judge)
             router.add_remote(parts.tool_service.provider(elsewhere, judge, self.store.state.identity, settings))

@@ -144,7 +144,8 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
         for name, module in modules().items()
         if re.search(r"\b(?:THIS_MACHINE|MACHINE|start_here)\b", module.text)
         for node in ast.walk(module.tree)
-        if isinstance(node, ast.Name) and node.id in ("MACHINE", "THIS_MACHINE", "start_here")
+        if isinstance(node, ast.Name | ast.Attribute)
+        and (node.id if isinstance(node, ast.Name) else node.attr) in ("MACHINE", "THIS_MACHINE", "start_here")
     }
     packages = ("acp", "batch", "chat", "cli", "host", "mcp_server", "tool_service")
     roots = tuple(f"agent_host.{name}." for name in packages)
