@@ -170,12 +170,12 @@ class Session:
 
     def patch(self, task_id: str | None = None) -> str:
         """Return the changes of the session in its workspace so far, or of one of its tasks, as a unified diff."""
-        return self._session.patch(task_id)
+        return self._session.changes.render(task_id)
 
     def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
         """Return all changes of the session in a form that `git apply` accepts in another copy of its workspace,
         without the files at the real paths of `without`."""
-        return self._session.whole_patch(without)
+        return self._session.changes.whole_patch(without)
 
     def transcript(self, task_id: str) -> list[Item]:
         """Return the items of one of its tasks so far, as in `agent-host show --output json`."""

@@ -37,7 +37,7 @@ from agent_host.session.handshake import unknown_approvals
 from agent_host.session.opening import temporary_of
 from agent_host.session.reports import replays_approved, session_state, verdict
 from agent_host.session.task_runner import TaskRunner
-from agent_host.session.tasks import NewTask, first_versions, keep_pictures, max_steps_of, title_of
+from agent_host.session.tasks import NewTask, first_versions, keep_pictures, max_steps_of, title_of, workspaces
 from agent_host.states import SessionStatus, TaskEnd, session_machine
 from agent_host.thread.prompt import writes_blocked_by
 from config import json_text
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from agent_host.judging.scoping import Scoping
     from agent_host.loop import LoopContext
     from agent_host.services.session import SessionService
-    from agent_host.session.patches import FilePatch, WholePatch
+    from agent_host.session.patches import FilePatch, SessionChanges
     from agent_host.session.tasks import PromptPicture
     from agent_host.states import Machine
     from config.settings import Settings
@@ -175,17 +175,14 @@ class LiveSession:
         """See `handshake.unknown_approvals`."""
         return unknown_approvals(self.ctx.judge.bundle, self.ctx.judge.tools, names)
 
-    def patch(self, task_id: str | None = None) -> str:
-        """The changes of the session, or of one of its tasks, as a unified diff."""
-        from agent_host.session import patches  # comparing files is a large import, and the first reply needs none
+    @property
+    def changes(self) -> SessionChanges:
+        """The changes on record now; what it computes of them takes as long as reading the files, in any thread."""
+        from agent_host.session.patches import SessionChanges  # a large import, and the first reply needs none
 
-        return patches.render_text(patches.preview_of(self.ctx, task_id)(), self.unseen(task_id))
-
-    def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
-        """All changes of the session for another copy of its workspace; see `session.patches.whole_patch`."""
-        from agent_host.session import patches  # see `patch`
-
-        return patches.whole_patch_of(self.ctx, without)
+        state, here = self.ctx.state, self.ctx.judge.environment.workspace
+        kept, clean = self.ctx.journal.store.kept, self.ctx.scrubber.data
+        return SessionChanges(first_versions(state), kept, here, workspaces(state), clean)
 
     def unseen(self, task_id: str | None = None) -> str | None:
         """Why a preview of the session or a task may leave out what commands changed; None if it does not."""
@@ -193,10 +190,8 @@ class LiveSession:
 
     async def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
         """The changes of the session or one of its tasks, file by file. Raises UsageError for an unknown task."""
-        from agent_host.session import patches  # see `patch`
-
         try:
-            return await asyncio.to_thread(patches.preview_of(self.ctx, task_id, file_paths))
+            return await asyncio.to_thread(self.changes.preview, task_id, file_paths)
         except LookupError as error:
             raise UsageError(str(error.args[0])) from error
 

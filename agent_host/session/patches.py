@@ -1,17 +1,16 @@
 """Changes of the session, or of one of its tasks: file by file for a review, and all of it as a patch to read.
 
-`preview` reads files and compares them, which may take a while. What it needs of the session is in its arguments, so
-that it can run in another thread:
+A preview reads files and compares them, which may take a while. What it needs of the session is a value, so that it can
+run in another thread:
 
-    versions, former = first_versions(state), workspaces(state)
-    patches = await asyncio.to_thread(preview, versions, kept=store.kept, workspace=workspace, former=former)
+    changes = session.changes
+    patches = await asyncio.to_thread(changes.preview)
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import hashlib
 import os
 import re
@@ -19,7 +18,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from agent_host.safe_open import link_at, open_real, read_real
-from agent_host.session.tasks import ON_DISK, FirstVersions, first_versions, spans, workspaces
+from agent_host.session.tasks import ON_DISK, spans
 from agent_host.text_diff import compare, count_replaced, find_renames
 from agent_host.workspace_changes import find_repository
 from policy.redaction import PLACEHOLDER
@@ -29,8 +28,7 @@ from state.disk import LOCAL_DISK
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from agent_host.loop import LoopContext
-    from agent_host.session.tasks import Span
+    from agent_host.session.tasks import FirstVersions, Span
 
 MAX_PREVIEW_CHARS: Final = 64 * 1024 * 1024
 """The diffs of one preview. Files behind that are listed without one; `filePaths` has them shown."""
@@ -67,41 +65,6 @@ class FilePatch(NamedTuple):
         }
 
 
-def preview(
-    versions: FirstVersions,
-    *,
-    kept: Callable[[str], bytes | None],
-    workspace: str,
-    former: Sequence[str] = (),
-    task_id: str | None = None,
-    file_paths: Iterable[str] | None = None,
-    clean: Callable[[bytes], bytes] = bytes,
-) -> list[FilePatch]:
-    """Every file that the session changed, or the task `task_id`, in the order of their paths.
-
-    The diffs of the files in `workspace`, joined, are a patch that `git apply` takes there. `kept` gives a version of a
-    file by its name in `versions`. `file_paths`, absolute or relative to `workspace`, are the only ones looked at.
-
-    `former` are workspaces that the session had before, oldest first: a file that is gone from one of them is looked
-    for at the same place in `workspace`, and is not taken for deleted when it is not there either.
-
-    `clean` takes secrets out of what is on the disk, as they were out of first versions when those were kept: a diff
-    shows placeholders, and `git apply` refuses one that has them in a line that it looks for.
-
-    Raises LookupError for a task that the session does not know."""
-    places, lost = _places(versions.session, workspace, former)
-    found = spans(versions, task_id, places)
-    wanted = None if file_paths is None else _resolve_paths(file_paths, workspace, places)
-    found = {path: span for path, span in sorted(found.items()) if wanted is None or path in wanted}
-    shown: list[FilePatch] = []
-    room = MAX_PREVIEW_CHARS
-    for patch in _patches(_Source(kept, clean, workspace, lost), found):
-        name, why = _patch_name(patch.file_path, workspace), "not shown with so many others: ask for it alone"
-        shown.append(patch if len(patch.diff) <= room else _add_note(patch._replace(diff=""), name, why))
-        room -= len(shown[-1].diff)
-    return shown
-
-
 class ChangedFile(NamedTuple):
     """A file of a patch, by its name there."""
 
@@ -125,49 +88,80 @@ class WholePatch(NamedTuple):
         return self.text.encode("utf-8", "surrogateescape")
 
 
-def whole_patch(
-    versions: FirstVersions,
-    *,
-    kept: Callable[[str], bytes | None],
-    workspace: str,
-    former: Sequence[str] = (),
-    clean: Callable[[bytes], bytes] = bytes,
-    without: Collection[str] = (),
-) -> WholePatch:
-    """The session's changes, first contents against the disk, for another copy of the workspace. See `preview` for the
-    arguments; the files of `without` are passed over. A file in which `clean` finds a secret, now or in its first
-    version, is left out: a placeholder must overwrite nothing."""
+class SessionChanges(NamedTuple):
+    """The changes of a session by what was on record at one time. `kept` gives a version of a file by its name in
+    `versions`.
 
-    def refuse_secret(content: bytes) -> bytes:
-        if clean(content) != content:
-            raise _NotShown(_HOLDS_SECRET)
-        return content
+    `former` are workspaces that the session had before, oldest first: a file that is gone from one of them is looked
+    for at the same place in `workspace`, and is not taken for deleted when it is not there either.
 
-    def kept_whole(name: str) -> bytes | None:
-        content = kept(name)
-        if content is not None and re.search(PLACEHOLDER.encode(), content) is not None:
-            raise _NotShown(_HOLDS_SECRET)
-        return content
+    `clean` takes secrets out of what is on the disk, as they were out of first versions when those were kept: a diff
+    shows placeholders, and `git apply` refuses one that has them in a line that it looks for."""
 
-    places, lost = _places(versions.session, workspace, former)
-    found = {path: span for path, span in sorted(spans(versions, None, places).items()) if path not in without}
-    repository = find_repository(workspace)
-    root = workspace if repository is None else workspace.removesuffix(os.sep + os.path.normpath(repository.prefix))
-    whole = WholePatch("", [], [])
-    texts = []
-    for patch in _patches(_Source(kept_whole, refuse_secret, root, lost, indexed=True), found):
-        if patch.renamed_to is not None:
-            continue
-        path, name = patch.file_path, _patch_name(patch.file_path, root)
-        if not _inside(path, workspace):
-            whole.omitted.append({"path": path, "why": "it is outside of the workspace"})
-        elif patch.diff.startswith("#"):
-            whole.omitted.append({"path": name, "why": (patch.note or "").removeprefix(f"{quote(name)}: ")})
-        else:
-            texts.append(patch.diff)
-            status = "renamed" if patch.renamed_from is not None else patch.status
-            whole.files.append(ChangedFile(name, status, patch.additions, patch.deletions))
-    return whole._replace(text="".join(texts))
+    versions: FirstVersions
+    kept: Callable[[str], bytes | None]
+    workspace: str
+    former: Sequence[str] = ()
+    clean: Callable[[bytes], bytes] = bytes
+
+    def preview(self, task_id: str | None = None, file_paths: Iterable[str] | None = None) -> list[FilePatch]:
+        """Every file that the session changed, or the task `task_id`, in the order of their paths.
+
+        The diffs of the files in `workspace`, joined, are a patch that `git apply` takes there. `file_paths`, absolute
+        or relative to `workspace`, are the only ones looked at. Raises LookupError for a task that the session does not
+        know."""
+        workspace = self.workspace
+        places, lost = _places(self.versions.session, workspace, self.former)
+        found = spans(self.versions, task_id, places)
+        wanted = None if file_paths is None else _resolve_paths(file_paths, workspace, places)
+        found = {path: span for path, span in sorted(found.items()) if wanted is None or path in wanted}
+        shown: list[FilePatch] = []
+        room = MAX_PREVIEW_CHARS
+        for patch in _patches(_Source(self.kept, self.clean, workspace, lost), found):
+            name, why = _patch_name(patch.file_path, workspace), "not shown with so many others: ask for it alone"
+            shown.append(patch if len(patch.diff) <= room else _add_note(patch._replace(diff=""), name, why))
+            room -= len(shown[-1].diff)
+        return shown
+
+    def render(self, task_id: str | None = None) -> str:
+        """The preview for reading, with a line on what it may leave out."""
+        return render_text(self.preview(task_id), self.versions.unseen_in(task_id))
+
+    def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
+        """The session's changes, first contents against the disk, for another copy of the workspace. The files of
+        `without` are passed over. A file in which `clean` finds a secret, now or in its first version, is left out: a
+        placeholder must overwrite nothing."""
+
+        def refuse_secret(content: bytes) -> bytes:
+            if self.clean(content) != content:
+                raise _NotShown(_HOLDS_SECRET)
+            return content
+
+        def kept_whole(name: str) -> bytes | None:
+            content = self.kept(name)
+            if content is not None and re.search(PLACEHOLDER.encode(), content) is not None:
+                raise _NotShown(_HOLDS_SECRET)
+            return content
+
+        workspace = self.workspace
+        places, lost = _places(self.versions.session, workspace, self.former)
+        found = {path: span for path, span in sorted(spans(self.versions, None, places).items()) if path not in without}
+        repository = find_repository(workspace)
+        root = workspace if repository is None else workspace.removesuffix(os.sep + os.path.normpath(repository.prefix))
+        whole, texts = WholePatch("", [], []), []
+        for patch in _patches(_Source(kept_whole, refuse_secret, root, lost, indexed=True), found):
+            if patch.renamed_to is not None:
+                continue
+            path, name = patch.file_path, _patch_name(patch.file_path, root)
+            if not _inside(path, workspace):
+                whole.omitted.append({"path": path, "why": "it is outside of the workspace"})
+            elif patch.diff.startswith("#"):
+                whole.omitted.append({"path": name, "why": (patch.note or "").removeprefix(f"{quote(name)}: ")})
+            else:
+                texts.append(patch.diff)
+                status = "renamed" if patch.renamed_from is not None else patch.status
+                whole.files.append(ChangedFile(name, status, patch.additions, patch.deletions))
+        return whole._replace(text="".join(texts))
 
 
 _HOLDS_SECRET: Final = "a secret was found in it"  # noqa: S105  a reason
@@ -560,25 +554,3 @@ def _literal(size: int, packed: bytes) -> Iterator[str]:
             length = min(_LINE_BYTES, len(part) - begun)
             yield f"{_LENGTHS[length]}{digits[number * 65 : (number + 1) * 65]}\n"
     yield "\n"
-
-
-# The door to comparing files: what a session changed, made of what is on record.
-
-
-def _sources_of(ctx: LoopContext) -> dict[str, Any]:
-    """The state on record now, as `preview` and `whole_patch` take it."""
-    state, workspace = ctx.state, ctx.judge.environment.workspace
-    found = {"versions": first_versions(state), "workspace": workspace, "former": workspaces(state)}
-    return {**found, "kept": ctx.journal.store.kept, "clean": ctx.scrubber.data}
-
-
-def whole_patch_of(ctx: LoopContext, without: Collection[str] = ()) -> WholePatch:
-    """The patch of what is on record now. Takes as long as reading the files."""
-    return whole_patch(**_sources_of(ctx), without=without)
-
-
-def preview_of(
-    ctx: LoopContext, task_id: str | None = None, file_paths: Sequence[str] | None = None
-) -> Callable[[], list[FilePatch]]:
-    """A function for any thread that makes the preview of what is on record now; see `preview`."""
-    return functools.partial(preview, **_sources_of(ctx), task_id=task_id, file_paths=file_paths)

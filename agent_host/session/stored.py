@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from agent_host.llm.deferred import KnownModels
-    from agent_host.session.patches import FilePatch, WholePatch
+    from agent_host.session.patches import FilePatch, SessionChanges, WholePatch
     from agent_host.session.transcript import CallsOfRunLog, Item
     from state.checkpoint import Checkpoint, Task
 
@@ -388,10 +388,8 @@ class SessionRecord(NamedTuple):
         raise self._unknown(task_id)
 
     def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
-        """The changes of the session or one of its tasks; see `session.patches.preview`. Raises UsageError for a task
+        """The changes of the session or one of its tasks; see `SessionChanges.preview`. Raises UsageError for a task
         that it does not know, and where what files held was not kept; CheckpointUnreadable."""
-        from agent_host.session.patches import preview  # comparing files is a large import
-
         if self.state is None and not self.has_ended:
             raise CheckpointUnreadable(self.row.title)
         if task_id is not None and task_id not in self.task_ids:
@@ -401,42 +399,29 @@ class SessionRecord(NamedTuple):
                 f"what files held before session {self.row.session_id} was not kept (retention.keep_file_versions), so "
                 "there is no patch"
             )
-        places = workspaces(self.state)
         if task_id is not None and task_id not in self._task_ids:
             return []
-        clean, versions = self.cleaner(self.state), functools.cache(self.versions)
+        clean = self.cleaner(self.state)
+        found = self._changes(self.state, clean or bytes).preview(task_id, file_paths)
+        return found if clean is not None else [patch._replace(diff=f"# {_NOT_CLEAN}\n") for patch in found]
+
+    def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
+        """All changes of the session for another copy of its workspace; see `SessionChanges.whole_patch`. Raises
+        UsageError where there is no way to make it: what files held was not kept, or nobody knows what is a secret."""
+        clean = None if self.state is None else self.cleaner(self.state)
+        if self.state is None or clean is None:
+            raise UsageError(f"what files held before session {self.row.session_id} was not kept, so there is no patch")
+        return self._changes(self.state, clean).whole_patch(without)
+
+    def _changes(self, state: Checkpoint, clean: Callable[[bytes], bytes]) -> SessionChanges:
+        from agent_host.session.patches import SessionChanges  # comparing files is a large import
+
+        places, versions = workspaces(state), functools.cache(self.versions)
 
         def kept(name: str) -> bytes | None:
             return versions()(name)  # to find them is as much as to read the session, and most files are not asked for
 
-        found = preview(
-            first_versions(self.state),
-            kept=kept,
-            clean=clean or bytes,
-            workspace=places[-1],
-            former=places,
-            task_id=task_id,
-            file_paths=file_paths,
-        )
-        return found if clean is not None else [patch._replace(diff=f"# {_NOT_CLEAN}\n") for patch in found]
-
-    def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
-        """All changes of the session for another copy of its workspace; see `session.patches.whole_patch`. Raises
-        UsageError where there is no way to make it: what files held was not kept, or nobody knows what is a secret."""
-        from agent_host.session.patches import whole_patch
-
-        clean = None if self.state is None else self.cleaner(self.state)
-        if self.state is None or clean is None:
-            raise UsageError(f"what files held before session {self.row.session_id} was not kept, so there is no patch")
-        places = workspaces(self.state)
-        return whole_patch(
-            first_versions(self.state),
-            kept=self.versions(),
-            clean=clean,
-            workspace=places[-1],
-            former=places,
-            without=without,
-        )
+        return SessionChanges(first_versions(state), kept, places[-1], places, clean)
 
     def whole_task(self, task_id: str) -> dict[str, Any]:
         """`task` with {filesChanged[{filePath, status, additions, deletions}], patch, unseen?} or `patchMissing`."""

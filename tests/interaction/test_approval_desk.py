@@ -87,7 +87,7 @@ class Client:
 
         def ended(_: Result) -> None:
             if self.session is not None:
-                self.patch = self.session.patch()
+                self.patch = self.session.changes.render()
 
         async with asyncio.timeout(10):
             return await run_headless(

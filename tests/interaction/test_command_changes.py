@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.session.patches import preview, render_text
+from agent_host.session.patches import SessionChanges, render_text
 from agent_host.session.tasks import first_versions
 from state.blobs import OVERWRITTEN, UNAVAILABLE, sha256_hex
 from state.file_store import FileCheckpointStore
@@ -74,7 +74,7 @@ def on_record(host: Host) -> tuple[Checkpoint, list[FilePatch]]:
     session = FileCheckpointStore(os.fspath(host.state)).open("s")
     try:
         versions, workspace = first_versions(session.state), os.path.realpath(host.workspace)
-        return session.state, preview(versions, kept=session.kept, workspace=workspace)
+        return session.state, SessionChanges(versions, session.kept, workspace).preview()
     finally:
         session.close()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.ids import MACHINE
-from agent_host.session.patches import preview, render_text
+from agent_host.session.patches import SessionChanges, render_text
 from agent_host.session.tasks import first_versions
 from agent_host.thread.messages import Message, encode
 from state.file_store import FileCheckpointStore
@@ -47,7 +47,7 @@ def left_by_the_dead(host: Host) -> dict[str | None, list[FilePatch]]:
     try:
         versions = first_versions(session.state)
         return {
-            task_id: preview(versions, kept=session.kept, workspace=os.path.realpath(host.workspace), task_id=task_id)
+            task_id: SessionChanges(versions, session.kept, os.path.realpath(host.workspace)).preview(task_id)
             for task_id in (*(task_id for task_id, _ in versions.tasks), None)
         }
     finally:

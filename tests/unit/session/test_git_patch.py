@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_host.session import patches as limits
-from agent_host.session.patches import preview
+from agent_host.session.patches import SessionChanges
 from agent_host.session.tasks import FirstVersions
 from state.blobs import sha256_hex
 
@@ -45,7 +45,7 @@ def review(changes: Mapping[str, Change], folder: Path) -> list[FilePatch]:
         put(work / name, change.after, change.executable)
         first[str(work / name)] = None if change.before is None else sha256_hex(change.before)
         blobs[sha256_hex(change.before or b"")] = change.before or b""
-    found = preview(FirstVersions(first), kept=blobs.get, workspace=str(work))
+    found = SessionChanges(FirstVersions(first), blobs.get, str(work)).preview()
     applied = apply("".join(patch.diff for patch in found), copy)
     # A file that is renamed keeps its mode: what that of the old one was is not on record.
     was = {patch.file_path: patch.renamed_from for patch in found if patch.renamed_from is not None}
@@ -143,7 +143,7 @@ def test_a_folder_in_the_place_of_a_file_and_the_other_way(tmp_path: Path) -> No
         str(work / "was-folder"): None, str(work / "was-folder" / "inner"): "inner",
     }  # fmt: skip
     kept = {"file": b"file\n", "inner": b"inner\n"}
-    found = preview(FirstVersions(first), kept=kept.get, workspace=str(work))
+    found = SessionChanges(FirstVersions(first), kept.get, str(work)).preview()
     assert [patch.status for patch in found] == ["deleted", "added", "added", "deleted"]
     applied = apply("".join(patch.diff for patch in found), tmp_path / "copy")
     assert applied == {"was-file/inner": (b"inner\n", False), "was-folder": (b"file\n", False)}
@@ -182,7 +182,7 @@ def test_the_notes_are_passed_over(tmp_path: Path) -> None:
         first[os.fspath(work / name)] = None
     for name in ("a", "c", "e", "g\n", "i"):
         first[os.fspath(work / name)] = "lost"
-    found = preview(FirstVersions(first), kept=lambda _: None, workspace=str(work))
+    found = SessionChanges(FirstVersions(first), lambda _: None, str(work)).preview()
     assert [patch.diff.startswith("# ") for patch in found] == [True, False] * 4 + [True]
     applied = apply("".join(patch.diff for patch in found), copy)
     assert {name: content for name, (content, _) in applied.items()} == {

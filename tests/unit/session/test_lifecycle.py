@@ -123,11 +123,11 @@ async def test_what_the_session_changed(tmp_path: Path) -> None:
     opened = Opened(tmp_path, calls(write(tmp_path / "ws" / "a", "new\n")), says(), secrets=("s3cret-value",))
     opened.session.start_task("t", "Do it.")
     await over(opened)
-    assert "+new" in opened.session.patch()
+    assert "+new" in opened.session.changes.render()
     (patch,) = await opened.session.preview("t", [str(tmp_path / "ws" / "a")])
     assert (patch.status, patch.additions) == ("added", 1)
     (tmp_path / "ws" / "a").write_text("s3cret-value\n")
-    assert "+[redacted]" in opened.session.patch()
+    assert "+[redacted]" in opened.session.changes.render()
     assert await opened.session.preview(None, ["b"]) == []
     with pytest.raises(UsageError, match="no task 'other'"):
         await opened.session.preview("other")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.session.patches import preview, render_text
+from agent_host.session.patches import SessionChanges, render_text
 from agent_host.session.tasks import FirstVersions
 from agent_host.text_diff import find_renames
 from state.blobs import PLAIN_FILE, PROGRAM, UNAVAILABLE, add_mode, sha256_hex
@@ -42,7 +42,7 @@ class Project:
         self.kept[sha256_hex(content)] = content
 
     def patch(self) -> str:
-        return render_text(preview(FirstVersions(self.baselines), kept=self.kept.get, workspace=str(self.root)))
+        return render_text(SessionChanges(FirstVersions(self.baselines), self.kept.get, str(self.root)).preview())
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_git_applies_renames(project: Project, tmp_path: Path, case: str) -> Non
     (project.root / 'old "name".txt').unlink()
     (project.root / "sub").mkdir()
     (project.root / "sub" / "new.txt").write_bytes(present)
-    patches = preview(FirstVersions(project.baselines), kept=project.kept.get, workspace=str(project.root))
+    patches = SessionChanges(FirstVersions(project.baselines), project.kept.get, str(project.root)).preview()
     applied = subprocess.run(
         ["git", "apply", "-"], cwd=copy, input="".join(patch.diff for patch in patches).encode(), capture_output=True
     )
@@ -196,7 +196,7 @@ class Move:
         former = [str(self.old), *map(str, between)]
         project = self.project
         versions = FirstVersions(project.baselines)
-        return render_text(preview(versions, kept=project.kept.get, workspace=str(self.new), former=former))
+        return render_text(SessionChanges(versions, project.kept.get, str(self.new), former=former).preview())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links")

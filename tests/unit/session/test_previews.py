@@ -11,7 +11,7 @@ import pytest
 
 from agent_host.session import patches
 from agent_host.session import patches as git_patch
-from agent_host.session.patches import FilePatch, preview, render_text
+from agent_host.session.patches import FilePatch, SessionChanges, render_text
 from agent_host.session.tasks import FirstVersions, first_versions
 from state.blobs import UNAVAILABLE
 from state.records import record_of
@@ -63,14 +63,8 @@ class Work:
         self.session = self.store.open("s")
 
     def preview(self, task_id: str | None = None, *only: str, former: tuple[str, ...] = ()) -> list[FilePatch]:
-        return preview(
-            first_versions(self.session.state),
-            kept=self.session.kept,
-            workspace=os.fspath(self.root),
-            former=former,
-            task_id=task_id,
-            file_paths=only or None,
-        )
+        changes = SessionChanges(first_versions(self.session.state), self.session.kept, os.fspath(self.root), former)
+        return changes.preview(task_id, only or None)
 
     def told(self, task_id: str | None = None, *only: str) -> dict[str, str]:
         """Each file with its status and the lines of its diff that are marked."""
@@ -144,7 +138,7 @@ def test_only_what_is_asked_for(work: Work) -> None:
     assert list(work.told(None, "./x/../a", os.fspath(work.root / "c"))) == ["a", "c"]
     assert work.told("one", "unknown", "..", "", "\0", "\ud800", "a\0") == {}
     versions = first_versions(work.session.state)
-    assert preview(versions, kept=work.session.kept, workspace=os.fspath(work.root), file_paths=[]) == []
+    assert SessionChanges(versions, work.session.kept, os.fspath(work.root)).preview(file_paths=[]) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links")
@@ -164,7 +158,7 @@ def test_a_file_outside_of_the_workspace(work: Work, tmp_path: Path) -> None:
     work.root.mkdir()
     work.task("one", **{"../outside": "1\n"})
     versions = FirstVersions({os.fspath(tmp_path / "outside"): None})
-    (patch,) = preview(versions, kept=work.session.kept, workspace=os.fspath(work.root))
+    (patch,) = SessionChanges(versions, work.session.kept, os.fspath(work.root)).preview()
     assert patch.file_path == os.fspath(tmp_path / "outside")
     assert f"+++ b/{patch.file_path.lstrip('/')}\n" in patch.diff
 
@@ -174,8 +168,7 @@ def test_a_version_in_between_that_was_not_kept(work: Work) -> None:
     (work.root / "a").write_text("3\n")
     versions = FirstVersions({path: None}, (("one", {path: None}), ("two", {path: UNAVAILABLE})))
     found = {
-        task: preview(versions, kept=lambda _: None, workspace=os.fspath(work.root), task_id=task)
-        for task in ("one", "two")
+        task: SessionChanges(versions, lambda _: None, os.fspath(work.root)).preview(task) for task in ("one", "two")
     }
     (one,), (two,) = found["one"], found["two"]
     assert (one.status, one.diff) == ("added", "# a: changed; its last version was not kept\n")
@@ -223,7 +216,7 @@ def test_the_patch_of_the_session_is_the_preview_to_read(work: Work) -> None:
     work.task("one", a="1\n", b="\0")
     state = work.session.state
     versions = FirstVersions(state.baselines)
-    text = render_text(preview(versions, kept=work.session.kept, workspace=os.fspath(work.root)))
+    text = render_text(SessionChanges(versions, work.session.kept, os.fspath(work.root)).preview())
     assert text == render_text(work.preview())
     assert text.endswith("+1\ndiff --git a/b b/b\nnew file mode 100644\nBinary files /dev/null and b/b differ\n")
 

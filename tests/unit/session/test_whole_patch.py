@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent_host.session.patches import whole_patch
+from agent_host.session.patches import SessionChanges
 from agent_host.session.tasks import FirstVersions
 from state.blobs import LINK, OVERWRITTEN, PLAIN_FILE, PROGRAM, add_mode, sha256_hex
 
@@ -115,7 +115,7 @@ def patch_of(
         version = sha256_hex(node.content)
         blobs[version] = node.content
         first[path] = add_mode(node.mode, version) if modes or node.mode == LINK else version
-    return whole_patch(FirstVersions(first), kept=blobs.get, workspace=str(work), clean=clean, without=without)
+    return SessionChanges(FirstVersions(first), blobs.get, str(work), clean=clean).whole_patch(without=without)
 
 
 def check_applies(folder: Path, before: Tree, after: Tree, *, modes: bool = True) -> WholePatch:
@@ -407,7 +407,7 @@ def test_what_was_not_kept_and_what_is_no_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"now\n")
     os.mkfifo(tmp_path / "pipe")
     first = {str(tmp_path / "a"): OVERWRITTEN, str(tmp_path / "pipe"): None, "/elsewhere/b": None}
-    patch = whole_patch(FirstVersions(first), kept=lambda _: None, workspace=str(tmp_path))
+    patch = SessionChanges(FirstVersions(first), lambda _: None, str(tmp_path)).whole_patch()
     assert {row["path"]: row["why"] for row in patch.omitted} == {
         "a": "changed by a command; its earlier content was not kept",
         "pipe": "cannot be read: it is no regular file",
@@ -419,6 +419,6 @@ def test_what_lies_outside_of_the_workspace_is_named(tmp_path: Path) -> None:
     work, outside = tmp_path / "work", tmp_path / "outside"
     work.mkdir()
     outside.write_bytes(b"new\n")
-    patch = whole_patch(FirstVersions({str(outside): None}), kept=lambda _: None, workspace=str(work))
+    patch = SessionChanges(FirstVersions({str(outside): None}), lambda _: None, str(work)).whole_patch()
     assert patch.omitted == [{"path": str(outside), "why": "it is outside of the workspace"}]
     assert patch.to_bytes() == b""
