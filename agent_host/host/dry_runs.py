@@ -23,13 +23,13 @@ from agent_host.judging.dry_run import DryRunCase, case_from, judge_case
 from agent_host.judging.dry_run import InvalidCase as InvalidCase
 from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
 from agent_host.services import TOOLS_URL_VARIABLE
+from agent_host.session.external_bundles import read_file_bundle, suspicions_in
 from agent_host.session.handshake import (
     SESSION_TO_TRY,
-    bundle_in_file,
     files_to_guard,
     load_bundle,
     own_files,
-    suspicions_in_file,
+    places_of,
 )
 from agent_host.thread.messages import estimate
 from agent_host.thread.prompt import system_prompt
@@ -396,14 +396,14 @@ def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, st
     level = environment.level_to_try(
         settings_from(flags, workspace=workspace), state_dir, flags.get(environment.LEVEL)
     ).level
-    here = environment.this_environment(workspace)
+    places = places_of(environment.this_environment(workspace), state_dir)
     try:
-        bundle = bundle_in_file(raw, here, state_dir=state_dir, now=now, held=level != LEVELS[0])
+        bundle = read_file_bundle(raw, places, now, own_files(), held=level != LEVELS[0])
     except BundleProblems as error:
         return BundleReport(list(error.problems), "", [], level)
     found = check_usable(bundle, session_id=bundle.session_id, now=now)
     admits = [*summarize(bundle), *ends_commits(bundle)]
-    odd = suspicions_in_file(raw, here, state_dir=state_dir, now=now, hints=True)
+    odd = suspicions_in(raw, places, now, own_files(), hints=True)
     lasts = f"holds for {DEFAULT_LIFETIME_S // 3600} hours from each start on"
     if "expiresAt" in json.loads(raw):
         lasts = f"expires {bundle.expires_at.isoformat()}"

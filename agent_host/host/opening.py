@@ -41,9 +41,8 @@ from agent_host.session.handshake import (
     SessionHost,
     policy_name,
     policy_source,
-    unknown_approvals,
 )
-from agent_host.session.lifecycle import LiveSession
+from agent_host.session.lifecycle import LiveSession, unknown_approvals
 from agent_host.session.opening import (
     LOCAL,
     Beginning,

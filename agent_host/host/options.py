@@ -13,7 +13,7 @@ from agent_host.errors import UsageError
 from agent_host.host.environment import built_in, families_of, skill_index, this_environment
 from agent_host.ids import MACHINE, REPLAY_PREFIX
 from agent_host.llm.deferred import KnownModels
-from agent_host.session.handshake import suspicions_in_file
+from agent_host.session.handshake import own_files, places_of
 from agent_host.session.opening import ResolvedOptions as ResolvedOptions
 from agent_host.session.opening import read_options
 from config.lean_typing import NamedTuple
@@ -463,8 +463,10 @@ def _bundle(settings: Settings, workspace: str, state_dir: str) -> Iterator[str]
         raw = read_regular_file(name)
     except OSError:  # which is an error, when it is read in earnest
         return
-    here = this_environment(workspace)
-    for problem in suspicions_in_file(raw, here, state_dir=state_dir, now=MACHINE.now()):
+    from agent_host.session.external_bundles import suspicions_in  # most sessions are under a built-in
+
+    places = places_of(this_environment(workspace), state_dir)
+    for problem in suspicions_in(raw, places, MACHINE.now(), own_files()):
         if "blockedPaths" not in problem.path:  # what is to be protected need not be there
             yield f"{settings.name_of('host.policy')} {name}: {problem}"
 

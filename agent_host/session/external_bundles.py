@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from config.settings import Settings
     from policy.bundle import BundleProblem, CommandPolicy, PolicyBundle
     from policy.bundle.builtin import PlaceholderValues
 
@@ -35,23 +36,37 @@ def read_file_bundle(
     raw: bytes,
     places: PlaceholderValues,
     now: datetime,
-    *,
     steering: tuple[str, ...],
+    *,
     models: tuple[str, ...] = (),
     more_models: tuple[str, ...] = (),
     held: bool = False,
 ) -> PolicyBundle:
-    """The bundle of a file's content. `models` and `more_models` are those that the configuration names (see
-    `BuiltIns`), `steering` the files that steer this program for its user, which no tool may change; `held`: a sandbox
-    holds commands. Raises BundleProblems."""
+    """The bundle of a file's content, whosever session it is for and until when. `models` and `more_models` are those
+    that the configuration names (see `BuiltIns`), `steering` the files that steer this program for its user, which no
+    tool may change; `held`: a sandbox holds commands. Raises BundleProblems."""
     groups = place_groups()
     groups["steering"] = [*groups["steering"], *steering]
     built_ins = BuiltIns(BUILT_IN, template_as_written, models, more_models)
     return parse_file_bundle(raw, places=places._replace(groups=groups), built_ins=built_ins, now=now, held=held)
 
 
+def named(settings: Settings) -> str:
+    """The file that `host.policy` names, as problems with it are told."""
+    return f"{settings.name_of('host.policy')} {settings.host.policy}"
+
+
+def read_named(
+    settings: Settings, raw: bytes, places: PlaceholderValues, now: datetime, steering: tuple[str, ...], *, held: bool
+) -> PolicyBundle:
+    """The bundle of the file that `host.policy` names, with the content `raw`. Raises PolicyBundleInvalid."""
+    models, more = (settings.llm.model,) if settings.llm.model else (), settings.llm.fallback_models
+    with problems_of(named(settings)):
+        return read_file_bundle(raw, places, now, steering, models=models, more_models=more, held=held)
+
+
 def suspicions_in(
-    raw: bytes, places: PlaceholderValues, now: datetime, *, steering: tuple[str, ...], hints: bool
+    raw: bytes, places: PlaceholderValues, now: datetime, steering: tuple[str, ...], *, hints: bool = False
 ) -> list[BundleProblem]:
     """Entries of a good bundle that have no effect (`file_bundle.suspicions`); none of one that is not good. `hints`:
     look for the path that may have been meant, which takes a while."""
@@ -62,7 +77,7 @@ def suspicions_in(
         return hint_at_path(path).removeprefix("; ") if hints else ""
 
     try:
-        read_file_bundle(raw, places, now, steering=steering)
+        read_file_bundle(raw, places, now, steering)
     except BundleProblems:
         return []
     shape, _ = validate.read_shape(raw)

@@ -11,25 +11,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent_host.errors import OutOfOrder, SessionHeld, SessionNotFound, SessionNotReady, UsageError
 from agent_host.import_isolation import places_in
 from agent_host.judging import resolve_places
+from agent_host.session.opening import PolicySource
 from agent_host.session.reports import Owner
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, digest, is_built_in, names_file, template
 from config.shapes import hint_at_path, meant_name
-from policy import ANY_SESSION, SANDBOX_GRANT, CapabilityName
+from policy import ANY_SESSION, CapabilityName
 from policy.bundle import Narrowing, RedactionRule, narrow
 from policy.bundle.builtin import PlaceholderValues, instantiate, kept_step_files, step_files
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from datetime import datetime
     from typing import Unpack
 
     from agent_host.approval.gate import Decision, Delivery
     from agent_host.errors import AgentHostError
-    from agent_host.judging import Environment, Registry
+    from agent_host.judging import Environment
     from agent_host.services.session import NewSession
     from agent_host.session.lifecycle import LiveSession
     from agent_host.session.opening import ClientServer
@@ -38,10 +39,7 @@ if TYPE_CHECKING:
     from agent_host.session.stored import SessionRecord, StoredSessions
     from agent_host.session.transcript import Item, Transcript
     from config.settings import Settings
-    from policy.bundle import BundleProblem, CommandPolicy, PolicyBundle
-
-
-_POLICY = "host.policy"
+    from policy.bundle import CommandPolicy, PolicyBundle
 
 
 def load_bundle(
@@ -62,29 +60,20 @@ def load_bundle(
     one; `installed` are the names of the Python tools that the configuration names. `held`: a sandbox holds commands.
     `to_try`: whose session it is and whether it has expired is for the decisions to say. Raises PolicyBundleInvalid
     with every problem in one message, PolicyExpired, UsageError when there is no such file."""
-    places = _places(environment, state_dir, session_id, _tools_by_capability(settings, installed))
+    places = places_of(environment, state_dir, session_id, _tools_by_capability(settings, installed))
     places = places if temporary is None else places._replace(tmp=temporary)
-    if granted is not None:
-        from agent_host.session import external_bundles
-
-        bundle = external_bundles.read_grant(granted, now, session_id=session_id, held=held)
-    elif policy_name(settings) in BUILT_IN:
+    if granted is None and policy_name(settings) in BUILT_IN:
         bundle = _built_in(settings, places, ANY_SESSION if to_try else session_id, now, held=held)
     else:
-        bundle = _in_file(settings, places, now, held=held, session_id=None if to_try else session_id)
+        from agent_host.session import external_bundles  # with it comes all that reads and validates them
+
+        if granted is not None:
+            bundle = external_bundles.read_grant(granted, now, session_id=session_id, held=held)
+        else:
+            bundle = external_bundles.read_named(settings, _content(settings), places, now, own_files(), held=held)
+            if not to_try:
+                external_bundles.refuse_unusable(bundle, external_bundles.named(settings), session_id, now)
     return resolve_places(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
-
-
-class PolicySource(NamedTuple):
-    """The source of a session's policy: a built-in's name or a file, and the sha256, in hex, of its content; the name
-    is None for a bundle of the Session Service."""
-
-    name: str | None
-    digest: str
-
-    def is_same(self, other: PolicySource) -> bool:
-        """True if both mean one policy: a built-in by its name, in any version, anything else by its content."""
-        return self.digest == other.digest or (self.name == other.name and self.name in BUILT_IN)
 
 
 def policy_name(settings: Settings) -> str:
@@ -93,8 +82,8 @@ def policy_name(settings: Settings) -> str:
     if name not in BUILT_IN and not names_file(name):
         meant, file = meant_name(name, BUILT_IN), os.path.join(os.curdir, name)
         raise UsageError(
-            f"{settings.name_of(_POLICY)} {name!r} is no built-in: give a bundle file or one of {', '.join(BUILT_IN)}; "
-            f"a file's name has a slash in it or ends in .json, as {file!r}"
+            f"{settings.name_of('host.policy')} {name!r} is no built-in: give a bundle file or one of "
+            f"{', '.join(BUILT_IN)}; a file's name has a slash in it or ends in .json, as {file!r}"
             f"{'' if meant is None else f'; did you mean {meant}?'}"
         )
     return name
@@ -105,9 +94,7 @@ def policy_source(settings: Settings, granted: bytes | None = None) -> PolicySou
     if granted is not None:
         return PolicySource(None, sha256(granted).hexdigest())
     name = policy_name(settings)
-    if name in BUILT_IN:
-        return PolicySource(name, digest(name))
-    return PolicySource(name, sha256(_content(settings)).hexdigest())
+    return PolicySource(name, digest(name) if name in BUILT_IN else sha256(_content(settings)).hexdigest())
 
 
 def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[RedactionRule] | None:
@@ -129,34 +116,6 @@ def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[Redact
     return [RedactionRule(one["redactionRuleId"], one["pattern"], "", one.get("replacement")) for one in rules]
 
 
-def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str]) -> list[str]:
-    """Those of `names`, given to approve in advance, that are no rule, no tool and no capability: misspelt."""
-    rules = {rule.approval_rule_id for rule in bundle.approval_rules}
-    known = rules | tools.names | tools.capabilities | {SANDBOX_GRANT}
-    return sorted(set(names) - known)
-
-
-def bundle_in_file(
-    raw: bytes, environment: Environment, *, state_dir: str, now: datetime, held: bool = False
-) -> PolicyBundle:
-    """The bundle of a file's content, before any settings; `held`: a sandbox holds commands. Raises BundleProblems."""
-    from agent_host.session import external_bundles
-
-    places = _places(environment, state_dir, ANY_SESSION)
-    return external_bundles.read_file_bundle(raw, places, now, steering=own_files(), held=held)
-
-
-def suspicions_in_file(
-    raw: bytes, environment: Environment, *, state_dir: str, now: datetime, hints: bool = False
-) -> list[BundleProblem]:
-    """Entries of the good bundle of a file's content that have no effect; none of one that is not good. `hints`: look
-    for the path that may have been meant, which takes a while."""
-    from agent_host.session import external_bundles
-
-    places = _places(environment, state_dir, ANY_SESSION)
-    return external_bundles.suspicions_in(raw, places, now, steering=own_files(), hints=hints)
-
-
 SESSION_TO_TRY = "SESSION"
 """In place of an id in the name of a directory, where there is no session."""
 
@@ -167,9 +126,10 @@ def _tools_by_capability(settings: Settings, installed: tuple[str, ...]) -> Mapp
     return {CapabilityName.MCP_INVOKE: [f"{name}/*" for name in servers], CapabilityName.TOOL_INVOKE: installed}
 
 
-def _places(
-    environment: Environment, state_dir: str, session_id: str, tools: Mapping[str, Sequence[str]] = {}
+def places_of(
+    environment: Environment, state_dir: str, session_id: str = ANY_SESSION, tools: Mapping[str, Sequence[str]] = {}
 ) -> PlaceholderValues:
+    """The values of a bundle's placeholders."""
     name = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     files = step_files(os.environ, environment.os_family)
     return PlaceholderValues(
@@ -181,6 +141,17 @@ def _places(
         step_files=None if files is None else os.path.realpath(files),
         tools=tools,
     )
+
+
+def _content(settings: Settings) -> bytes:
+    path = settings.host.policy
+    try:
+        return read_regular_file(path)
+    except OSError as error:
+        raise UsageError(
+            f"{settings.name_of('host.policy')} {path!r}: {error.strerror}; give a bundle file or one of "
+            f"{', '.join(BUILT_IN)}{hint_at_path(path)}"
+        ) from error
 
 
 def own_files() -> tuple[str, ...]:
@@ -223,34 +194,6 @@ def _built_in(
         programs=programs,
         held=held,
     )
-
-
-def _in_file(
-    settings: Settings, places: PlaceholderValues, now: datetime, *, held: bool, session_id: str | None
-) -> PolicyBundle:
-    """The bundle of the file that `host.policy` names, whosever session it is for and until when; with a `session_id`
-    one for this session. Raises UsageError when there is no file, PolicyBundleInvalid, PolicyExpired."""
-    from agent_host.session import external_bundles
-
-    source, raw = f"{settings.name_of(_POLICY)} {settings.host.policy}", _content(settings)
-    models = (settings.llm.model,) if settings.llm.model else ()
-    with external_bundles.problems_of(source):
-        more = {"models": models, "more_models": settings.llm.fallback_models}
-        bundle = external_bundles.read_file_bundle(raw, places, now, steering=own_files(), held=held, **more)
-    if session_id is not None:
-        external_bundles.refuse_unusable(bundle, source, session_id, now)
-    return bundle
-
-
-def _content(settings: Settings) -> bytes:
-    path = settings.host.policy
-    try:
-        return read_regular_file(path)
-    except OSError as error:
-        raise UsageError(
-            f"{settings.name_of(_POLICY)} {path!r}: {error.strerror}; give a bundle file or one of "
-            f"{', '.join(BUILT_IN)}{hint_at_path(path)}"
-        ) from error
 
 
 def _narrowing(settings: Settings, workspace: str) -> Narrowing:

@@ -33,7 +33,6 @@ from agent_host.events import EventType
 from agent_host.loop.background import end_commands
 from agent_host.loop.conversation import cost_fields, refuse_unpriced
 from agent_host.services.session import say_goodbye
-from agent_host.session.handshake import unknown_approvals
 from agent_host.session.opening import temporary_of
 from agent_host.session.reports import replays_approved, session_state, verdict
 from agent_host.session.task_runner import TaskRunner
@@ -43,6 +42,7 @@ from agent_host.thread.prompt import writes_blocked_by
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.policies import is_built_in
+from policy import SANDBOX_GRANT
 from policy.rules import AS_THE_BUNDLE_SAYS
 from policy.rules.toolset import risk_of_guarded
 from state import WriteFailed, temporary
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import Decision, Delivery, PendingApprovals
     from agent_host.events.emitter import Losses
-    from agent_host.judging import Mode
+    from agent_host.judging import Mode, Registry
     from agent_host.judging.scoping import Scoping
     from agent_host.loop import LoopContext
     from agent_host.services.session import SessionService
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from agent_host.session.tasks import PromptPicture
     from agent_host.states import Machine
     from config.settings import Settings
+    from policy.bundle import PolicyBundle
     from policy.redaction import Redaction
     from policy.rules import TaskOptions
     from state import SessionPaths
@@ -77,6 +78,12 @@ _RECORD_PATIENCE_S = 1.0
 _UPLOADS_S = 1.0
 _CUT_OFF = "ended by force: what ran was cut off"
 _OBSERVERS_S = 1.0
+
+
+def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str]) -> list[str]:
+    """Those of `names`, given to approve in advance, that are no rule, no tool and no capability: misspelt."""
+    rules = {rule.approval_rule_id for rule in bundle.approval_rules}
+    return sorted(set(names) - (rules | tools.names | tools.capabilities | {SANDBOX_GRANT}))
 
 
 class SessionMode(NamedTuple):
@@ -172,7 +179,7 @@ class LiveSession:
         return None if judge.scoping is None else judge.scoping.notice(judge.bundle, judge.environment)
 
     def unknown_approvals(self, names: Iterable[str]) -> list[str]:
-        """See `handshake.unknown_approvals`."""
+        """See the function of this name."""
         return unknown_approvals(self.ctx.judge.bundle, self.ctx.judge.tools, names)
 
     @property

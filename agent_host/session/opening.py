@@ -21,11 +21,11 @@ from agent_host.errors import (
 )
 from agent_host.http import displayable_url
 from agent_host.safe_open import open_regular
-from agent_host.session.handshake import PolicySource
 from agent_host.session.reports import is_result
 from agent_host.thread.messages import Message, encode, message_tokens
 from agent_host.thread.prompt import system_prompt
 from config.lean_typing import NamedTuple
+from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
 from policy import CapabilityName
 from policy.paths import covering, normalize, roots
@@ -107,6 +107,18 @@ class ResolvedOptions(NamedTuple):
     max_steps: int | None = None
     sandbox_named: bool = False
     ended_too: bool = False
+
+
+class PolicySource(NamedTuple):
+    """The source of a session's policy: a built-in's name or a file, and the sha256, in hex, of its content; the name
+    is None for a bundle of the Session Service."""
+
+    name: str | None
+    digest: str
+
+    def is_same(self, other: PolicySource) -> bool:
+        """True if both mean one policy: a built-in by its name, in any version, anything else by its content."""
+        return self.digest == other.digest or (self.name == other.name and self.name in BUILT_IN)
 
 
 class OptionsSource(Protocol):
