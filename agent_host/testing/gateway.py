@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.testing.dialects import ANTHROPIC, BadRequest, MockDialect, PromptCache, tokens_of
+from agent_host.testing.dialects import ANTHROPIC, BadRequest, MockDialect, PromptCache, split, tokens_of
 from agent_host.testing.dialects.openai_chat import CHAT_COMPLETIONS
 from agent_host.testing.dialects.openai_responses import RESPONSES
 from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, MockServer, Reply
@@ -135,18 +135,17 @@ class MockGateway(MockServer):
             else:
                 await deliver(turn, dialect, view, reply)
         finally:
-            if record := self._records.get(number):
-                start, end = reply.started_ns, reply.ended_ns
-                record = replace(record, status=reply.status or None, answer_start_ns=start, answer_end_ns=end)
-                self._records[number] = record
+            start, end = reply.started_ns, reply.ended_ns
+            self._note(number, status=reply.status or None, answer_start_ns=start, answer_end_ns=end)
+
+    def _note(self, number: int, **known: Any) -> None:
+        if record := self._records.get(number):
+            self._records[number] = replace(record, **known)
 
     def _choose(self, number: int, dialect: MockDialect, request: HttpRequest) -> tuple[RequestView, Turn]:
         """The request as scripts see it, and the turn that answers it, expectations met and placeholders filled."""
         view = self._read(dialect, request)
-        record = replace(
-            self._records[number], session=view.session, model=view.model, message_count=view.message_count
-        )
-        self._records[number] = record
+        self._note(number, session=view.session, model=view.model, message_count=view.message_count)
         where = f"request {number} (session {view.session})"
         chosen = self._turns.choose(view)
         if chosen is None:
@@ -155,7 +154,7 @@ class MockGateway(MockServer):
                 f"{where}: the script has no answer left: it has {self._turns.count} by position, answer "
                 f"{view.position + 1} is asked for, and no 'when' matches",
             )
-        self._records[number] = replace(record, turn=chosen.number)
+        self._note(number, turn=chosen.number)
         turn = fill(chosen, {**self._script.variables, "turn": str(view.turn_index)})
         misses = [(condition.key, condition.miss(view)) for condition in turn.expect]
         if differences := [f"expect.{key}: {miss}" for key, miss in misses if miss]:
@@ -265,8 +264,7 @@ def _cut(turn: Turn, pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
     if turn.cut_after_bytes is not None:
         pieces = (b"".join(pieces)[: turn.cut_after_bytes],)
     if (size := turn.split_bytes) is not None:
-        joined = b"".join(pieces)
-        pieces = tuple(joined[start : start + size] for start in range(0, len(joined), size))
+        pieces = tuple(split(b"".join(pieces), size))
     return pieces
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
@@ -170,6 +170,16 @@ TurnKind = Literal["answer", "http_error", "garbage", "hang"]
 ALWAYS = "always"
 
 
+def _by(read: Reader) -> Mapping[str, Reader]:
+    """A mark of a field that a script gives, with its reader."""
+    return {"read": read}
+
+
+def keys_of(table_type: type) -> Mapping[str, Reader]:
+    """The keys of a table with their readers."""
+    return {one.name: one.metadata["read"] for one in fields(table_type) if one.metadata}
+
+
 class ScriptError(ValueError):
     """A script cannot be used. Each of `problems` is one line: file, turn number, key, problem."""
 
@@ -178,18 +188,38 @@ class ScriptError(ValueError):
         self.problems = problems
 
 
+def _arguments(raw: Any) -> Mapping[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise BadValue("must be a table; raw_arguments takes what is not")
+    try:
+        orjson.dumps(raw)
+    except TypeError as error:
+        raise BadValue(f"cannot be written as JSON: {error}") from None
+    return dict(raw)
+
+
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
     """A tool call in an answer. `raw_arguments` is sent as it stands and may be broken JSON."""
 
-    name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    raw_arguments: str | None = None
-    id: str | None = None
+    name: str = field(metadata=_by(string))
+    arguments: Mapping[str, Any] = field(default_factory=dict, metadata=_by(_arguments))
+    raw_arguments: str | None = field(default=None, metadata=_by(string))
+    id: str | None = field(default=None, metadata=_by(string))
 
     def encode_arguments(self) -> str:
         """The JSON text of the arguments, or the raw text that stands for it."""
         return self.raw_arguments if self.raw_arguments is not None else orjson.dumps(self.arguments).decode()
+
+
+TOOL_CALL_KEYS = keys_of(ScriptedCall)
+
+
+def _tool_call(raw: Any) -> ScriptedCall:
+    values = table(raw, TOOL_CALL_KEYS, required=("name",))
+    if "arguments" in values and "raw_arguments" in values:
+        raise BadValue("and arguments exclude each other", "raw_arguments")
+    return ScriptedCall(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +233,21 @@ class Usage:
     cache_creation_input_tokens: int = 0
     cache_creation_1h_input_tokens: int = 0
 
+    @property
+    def prompt_tokens(self) -> int:
+        """All input, as the wires of OpenAI count it."""
+        return self.input_tokens + self.cache_read_input_tokens + self.cache_creation_input_tokens
+
+
+USAGE_KEYS: Mapping[str, Reader] = dict.fromkeys(Usage.__dataclass_fields__, natural)
+
+
+def _usage(raw: Any) -> Usage:
+    usage = Usage(**table(raw, USAGE_KEYS))
+    if usage.cache_creation_1h_input_tokens > usage.cache_creation_input_tokens:
+        raise BadValue("is a part of cache_creation_input_tokens, and is more", "cache_creation_1h_input_tokens")
+    return usage
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
@@ -214,34 +259,62 @@ class ErrorBody:
     failed: bool = False
 
 
+ERROR_KEYS: Mapping[str, Reader] = {"type": string, "message": string}
+
+
+def _error_of(keys: Mapping[str, Reader]) -> Reader:
+    return lambda raw: ErrorBody(**table(raw, keys, required=("message",)))
+
+
+def _conditions(raw: Any) -> tuple[Condition, ...]:
+    values = table(raw, {key: kind.read for key, kind in CONDITIONS.items()})
+    return tuple(Condition(key, value) for key, value in values.items())
+
+
+def _garbage(raw: Any) -> bytes:
+    if isinstance(raw, bytes):
+        return raw
+    if isinstance(raw, str):
+        return string(raw).encode()
+    return bytes(array_of(whole_number(0, 255))(raw))
+
+
+def _times(raw: Any) -> int | str:
+    if raw == ALWAYS:
+        return ALWAYS
+    if isinstance(raw, str):
+        raise BadValue(f"must be a whole number or {ALWAYS!r}, not {raw!r}")
+    return whole_number(1)(raw)
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One turn of a script; `number` counts from 1 in file order. The other fields are the script's keys."""
 
     number: int
-    when: tuple[Condition, ...] | None = None
-    expect: tuple[Condition, ...] = ()
-    text: str = ""
-    thinking: str = ""
-    redacted_thinking: str = ""
-    tool_calls: tuple[ScriptedCall, ...] = ()
-    usage: Usage = field(default_factory=Usage)
-    stop_reason: str = ""
-    delay_ms: int = 0
-    chunk_delay_ms: int = 0
-    chunk_chars: int = 40
-    split_bytes: int | None = None
-    cut_after_events: int | None = None
-    cut_after_bytes: int | None = None
-    pings: int = 0
-    status: int = 200
-    error: ErrorBody = field(default_factory=lambda: ErrorBody("scripted error"))
-    headers: Mapping[str, str] = field(default_factory=dict)
-    stream_error: ErrorBody | None = None
-    garbage: bytes | None = None
-    hang: bool = False
-    times: int | Literal["always"] | None = None
-    repeat: int = 1
+    when: tuple[Condition, ...] | None = field(default=None, metadata=_by(_conditions))
+    expect: tuple[Condition, ...] = field(default=(), metadata=_by(_conditions))
+    text: str = field(default="", metadata=_by(string))
+    thinking: str = field(default="", metadata=_by(string))
+    redacted_thinking: str = field(default="", metadata=_by(string))
+    tool_calls: tuple[ScriptedCall, ...] = field(default=(), metadata=_by(array_of(_tool_call)))
+    usage: Usage = field(default_factory=Usage, metadata=_by(_usage))
+    stop_reason: str = field(default="", metadata=_by(string))
+    delay_ms: int = field(default=0, metadata=_by(natural))
+    chunk_delay_ms: int = field(default=0, metadata=_by(natural))
+    chunk_chars: int = field(default=40, metadata=_by(whole_number(1)))
+    split_bytes: int | None = field(default=None, metadata=_by(whole_number(1)))
+    cut_after_events: int | None = field(default=None, metadata=_by(natural))
+    cut_after_bytes: int | None = field(default=None, metadata=_by(natural))
+    pings: int = field(default=0, metadata=_by(natural))
+    status: int = field(default=200, metadata=_by(whole_number(400, 599)))
+    error: ErrorBody = field(default_factory=lambda: ErrorBody("scripted error"), metadata=_by(_error_of(ERROR_KEYS)))
+    headers: Mapping[str, str] = field(default_factory=dict, metadata=_by(table_of(TEXT)))
+    stream_error: ErrorBody | None = field(default=None, metadata=_by(_error_of({**ERROR_KEYS, "failed": boolean})))
+    garbage: bytes | None = field(default=None, metadata=_by(_garbage))
+    hang: bool = field(default=False, metadata=_by(boolean))
+    times: int | Literal["always"] | None = field(default=None, metadata=_by(_times))
+    repeat: int = field(default=1, metadata=_by(whole_number(1)))
 
     @property
     def kind(self) -> TurnKind:
@@ -268,6 +341,9 @@ class Turn:
         if self.times is None:
             return 1 if self.fails and self.when is None else None
         return self.times if isinstance(self.times, int) else None
+
+
+TURN_KEYS = keys_of(Turn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,86 +409,7 @@ class Script:
         return f"{name}: turn {number}: {f'key {key!r} ' if key else ''}{text}"
 
 
-# The keys of a turn as tables: which there are, how each is read, and which go together.
-
-
-def _conditions(raw: Any) -> tuple[Condition, ...]:
-    values = table(raw, {key: kind.read for key, kind in CONDITIONS.items()})
-    return tuple(Condition(key, value) for key, value in values.items())
-
-
-def _arguments(raw: Any) -> Mapping[str, Any]:
-    if not isinstance(raw, Mapping):
-        raise BadValue("must be a table; raw_arguments takes what is not")
-    try:
-        orjson.dumps(raw)
-    except TypeError as error:
-        raise BadValue(f"cannot be written as JSON: {error}") from None
-    return dict(raw)
-
-
-def _tool_call(raw: Any) -> ScriptedCall:
-    values = table(raw, TOOL_CALL_KEYS, required=("name",))
-    if "arguments" in values and "raw_arguments" in values:
-        raise BadValue("and arguments exclude each other", "raw_arguments")
-    return ScriptedCall(**values)
-
-
-def _error_of(keys: Mapping[str, Reader]) -> Reader:
-    return lambda raw: ErrorBody(**table(raw, keys, required=("message",)))
-
-
-def _usage(raw: Any) -> Usage:
-    usage = Usage(**table(raw, USAGE_KEYS))
-    if usage.cache_creation_1h_input_tokens > usage.cache_creation_input_tokens:
-        raise BadValue("is a part of cache_creation_input_tokens, and is more", "cache_creation_1h_input_tokens")
-    return usage
-
-
-def _garbage(raw: Any) -> bytes:
-    if isinstance(raw, bytes):
-        return raw
-    if isinstance(raw, str):
-        return string(raw).encode()
-    return bytes(array_of(whole_number(0, 255))(raw))
-
-
-def _times(raw: Any) -> int | str:
-    if raw == ALWAYS:
-        return ALWAYS
-    if isinstance(raw, str):
-        raise BadValue(f"must be a whole number or {ALWAYS!r}, not {raw!r}")
-    return whole_number(1)(raw)
-
-
-TOOL_CALL_KEYS: Mapping[str, Reader] = {"name": string, "arguments": _arguments, "raw_arguments": string, "id": string}
-USAGE_KEYS: Mapping[str, Reader] = dict.fromkeys(Usage.__dataclass_fields__, natural)
-ERROR_KEYS: Mapping[str, Reader] = {"type": string, "message": string}
-TURN_KEYS: Mapping[str, Reader] = {
-    "when": _conditions,
-    "expect": _conditions,
-    "text": string,
-    "thinking": string,
-    "redacted_thinking": string,
-    "tool_calls": array_of(_tool_call),
-    "usage": _usage,
-    "stop_reason": string,
-    "delay_ms": natural,
-    "chunk_delay_ms": natural,
-    "chunk_chars": whole_number(1),
-    "split_bytes": whole_number(1),
-    "cut_after_events": natural,
-    "cut_after_bytes": natural,
-    "pings": natural,
-    "status": whole_number(400, 599),
-    "error": _error_of(ERROR_KEYS),
-    "headers": table_of(TEXT),
-    "stream_error": _error_of({**ERROR_KEYS, "failed": boolean}),
-    "garbage": _garbage,
-    "hang": boolean,
-    "times": _times,
-    "repeat": whole_number(1),
-}
+# Which keys of a turn go together.
 
 _ANSWER = ("text", "thinking", "redacted_thinking", "tool_calls")
 _WAYS_TO_ANSWER = (*_ANSWER, "stream_error", "status", "garbage", "hang")

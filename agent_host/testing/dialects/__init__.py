@@ -8,7 +8,7 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -27,6 +27,7 @@ _MINIMUM_TOKENS = 1024
 """A beginning of fewer tokens is not kept: the usual minimum."""
 _BYTES_PER_TOKEN = 4
 _BLOCK_BYTES = 128 * _BYTES_PER_TOKEN
+_Whole = TypeVar("_Whole", str, bytes)
 
 
 class BadRequest(ValueError):
@@ -80,9 +81,14 @@ def session_of(headers: Mapping[str, str], first_text: str) -> str:
     return headers.get("x-session-id") or sha256(first_text.encode()).hexdigest()[:16]
 
 
-def is_object(value: Any) -> bool:
-    """True if `value` is a JSON object."""
-    return isinstance(value, dict)
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """The JSON objects in `value`, where it is an array."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def split(whole: _Whole, size: int) -> list[_Whole]:
+    """Pieces of so many characters or bytes, of which the last may be shorter."""
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
 
 
 # Ids of the tool calls that the gateway makes up. They carry all that it would have to remember of a conversation:
@@ -91,13 +97,14 @@ def is_object(value: Any) -> bool:
 _OWN = re.compile(r"[a-z]+_(\d+)_\d+(?:_(\d+))?(?:_t([0-9a-f]{4})([0-9a-f]{12}))?")
 
 
-def tool_id(view: RequestView, call: int, *, takes_position: bool, mark: str = "", prefix: str = "toolu") -> str:
-    """An id for the tool call with index `call` in the answer to `view`, unique in its conversation. It carries how far
-    the conversation has come, for `progress` to read: `toolu_{turn_index}_{call}`, and after that the position of the
-    next answer where turns with `when` have made it lag behind. `mark` is what it ends with (`mark_of`)."""
-    next_position = view.position + takes_position
-    plain = f"{prefix}_{view.turn_index}_{call}"
-    return (plain if next_position == view.turn_index + 1 else f"{plain}_{next_position}") + mark
+def ids_of_calls(turn: Turn, view: RequestView, thinking: object, *, prefix: str = "toolu") -> Iterator[str]:
+    """The ids of the calls of an answer, each unique in its conversation, where the script does not give it. They carry
+    how far the conversation has come, for `progress` to read: `toolu_{turn_index}_{call}`, and after that the position
+    of the next answer where turns with `when` have made it lag behind. Behind `thinking` they end with its mark."""
+    next_position = view.position + (turn.when is None)
+    lag = "" if next_position == view.turn_index + 1 else f"_{next_position}"
+    for number, call in enumerate(turn.tool_calls):
+        yield call.id or f"{prefix}_{view.turn_index}_{number}{lag}{mark_of(view.model, thinking)}"
 
 
 def progress(answers: Iterable[Sequence[object]]) -> tuple[int, int]:
@@ -130,6 +137,12 @@ def has_mark_of(call_id: object, model: str) -> bool:
     return own is not None and own[3] == _digest(model)[:4]
 
 
+def find_bereft(call_ids: Iterable[object], model: str, thinking: object) -> str | None:
+    """The first of the calls that has a mark of `model`, where `thinking` is not what it stood behind."""
+    marked = next((str(call_id) for call_id in call_ids if has_mark_of(call_id, model)), None)
+    return None if marked is None or marked.endswith(mark_of(model, thinking) or "_") else marked
+
+
 def _digest(value: object) -> str:
     return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
@@ -146,12 +159,7 @@ class CachePiece(NamedTuple):
 def blocks_of(*parts: Any) -> list[CachePiece]:
     """Parts of a request as a provider without marks keeps them: by blocks, so that a beginning of one is found
     again."""
-    encoded = map(orjson.dumps, parts)
-    return [
-        CachePiece(data[start : start + _BLOCK_BYTES])
-        for data in encoded
-        for start in range(0, len(data), _BLOCK_BYTES)
-    ]
+    return [CachePiece(piece) for part in parts for piece in split(orjson.dumps(part), _BLOCK_BYTES)]
 
 
 class Counts(NamedTuple):
@@ -291,14 +299,8 @@ def _blocks(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
     yield from thinking
     if turn.text:
         yield {"type": "text", "text": turn.text}
-    for number, call in enumerate(turn.tool_calls):
-        yield {
-            "type": "tool_use",
-            "id": call.id
-            or tool_id(view, number, takes_position=turn.when is None, mark=mark_of(view.model, thinking)),
-            "name": call.name,
-            "input": call.encode_arguments(),
-        }
+    for call, call_id in zip(turn.tool_calls, ids_of_calls(turn, view, thinking), strict=True):
+        yield {"type": "tool_use", "id": call_id, "name": call.name, "input": call.encode_arguments()}
 
 
 def _thinking(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
@@ -338,9 +340,8 @@ def _block_events(index: int, block: dict[str, Any], chunk_chars: int) -> Iterat
     yield named_event("content_block_start", {"index": index, "content_block": {**block, **_EMPTY_START.get(kind, {})}})
     for source, delta_type, target, chunked in _DELTAS.get(kind, ()):
         text: str = block[source]
-        step = chunk_chars if chunked else max(len(text), 1)
-        for start in range(0, len(text), step):
-            delta = {"type": delta_type, target: text[start : start + step]}
+        for piece in split(text, chunk_chars if chunked else max(len(text), 1)):
+            delta = {"type": delta_type, target: piece}
             yield named_event("content_block_delta", {"index": index, "delta": delta})
     yield named_event("content_block_stop", {"index": index})
 
@@ -497,15 +498,10 @@ def _blocks_of(message: Mapping[str, Any], kind: str) -> Sequence[dict[str, Any]
 
 def _text(content: Any) -> str:
     """The text of a string, of blocks, or of tool results in blocks, one part a line."""
-    return content if isinstance(content, str) else "\n".join(_texts(content))
-
-
-def _texts(blocks: Any) -> Iterator[str]:
-    for block in filter(is_object, blocks if isinstance(blocks, list) else ()):
-        if block.get("type") == "text":
-            yield str(block.get("text", ""))
-        elif block.get("type") == "tool_result":
-            yield _text(block.get("content", ""))
+    if isinstance(content, str):
+        return content
+    texts = {"text": lambda block: str(block.get("text", "")), "tool_result": lambda block: _text(block.get("content"))}
+    return "\n".join(texts[block["type"]](block) for block in objects_in(content) if block.get("type") in texts)
 
 
 # Thinking comes back as it was sent, which the real endpoint asks for beside tool calls. The gateway remembers nothing:
@@ -572,7 +568,7 @@ def check_image(block: Mapping[str, Any], where: str) -> None:
 
 def images_in(content: Any) -> Iterator[str]:
     """The media types of the images in a message's content, those in tool results included."""
-    for block in filter(is_object, content if isinstance(content, list) else ()):
+    for block in objects_in(content):
         if block.get("type") == "image":
             yield str(block["source"]["media_type"])
         elif block.get("type") == "tool_result":

@@ -12,12 +12,12 @@ from agent_host.testing.dialects import (
     MockDialect,
     blocks_of,
     check_image,
-    has_mark_of,
-    mark_of,
+    find_bereft,
+    ids_of_calls,
     progress,
     put_between,
     session_of,
-    tool_id,
+    split,
 )
 from agent_host.testing.script import RequestView
 
@@ -104,11 +104,10 @@ def _text_field(turn: Turn) -> str:
 def _usage(turn: Turn) -> dict[str, Any]:
     """The script's counts in this wire's form, where the prompt is all input."""
     counts = turn.usage
-    prompt = counts.input_tokens + counts.cache_read_input_tokens + counts.cache_creation_input_tokens
     return {
-        "prompt_tokens": prompt,
+        "prompt_tokens": counts.prompt_tokens,
         "completion_tokens": counts.output_tokens,
-        "total_tokens": prompt + counts.output_tokens,
+        "total_tokens": counts.prompt_tokens + counts.output_tokens,
         "prompt_tokens_details": {
             "cached_tokens": counts.cache_read_input_tokens,
             "cache_write_tokens": counts.cache_creation_input_tokens,
@@ -129,27 +128,20 @@ def _reasoning(turn: Turn) -> dict[str, Any]:
 
 
 def _calls(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
-    mark = mark_of(view.model, _reasoning(turn))
-    for number, call in enumerate(turn.tool_calls):
-        made = tool_id(view, number, takes_position=turn.when is None, mark=mark, prefix="call")
+    for call, call_id in zip(turn.tool_calls, ids_of_calls(turn, view, _reasoning(turn), prefix="call"), strict=True):
         function = {"name": call.name, "arguments": call.encode_arguments()}
-        yield {"id": call.id or made, "type": "function", "function": function}
+        yield {"id": call_id, "type": "function", "function": function}
 
 
 def _deltas(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
-    yield from ({"reasoning_content": piece} for piece in _pieces(turn.thinking, turn))
+    yield from ({"reasoning_content": piece} for piece in split(turn.thinking, turn.chunk_chars))
     yield from ({name: details} for name, details in _reasoning(turn).items() if name == "reasoning_details")
-    yield from ({_text_field(turn): piece} for piece in _pieces(turn.text, turn))
+    yield from ({_text_field(turn): piece} for piece in split(turn.text, turn.chunk_chars))
     for index, call in enumerate(_calls(turn, view)):
         start = {**call, "function": {**call["function"], "arguments": ""}}
         yield {"tool_calls": [{"index": index, **start}]}
-        for piece in _pieces(call["function"]["arguments"], turn):
+        for piece in split(call["function"]["arguments"], turn.chunk_chars):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
-
-
-def _pieces(text: str, turn: Turn) -> Iterator[str]:
-    for start in range(0, len(text), turn.chunk_chars):
-        yield text[start : start + turn.chunk_chars]
 
 
 # Reading requests in the Chat Completions dialect, as strictly as the real endpoints where clients go wrong.
@@ -361,10 +353,8 @@ def check_picture(picture: Any, where: str) -> None:
 def _check_reasoning(messages: Sequence[Mapping[str, Any]], model: str) -> None:
     """Each call whose id has a mark of `model` must come with the reasoning that the gateway sent with it."""
     for index, message in enumerate(messages):
-        calls = message.get("tool_calls") or ()
-        marked = next((call["id"] for call in calls if has_mark_of(call["id"], model)), None)
         sent = {name: message[name] for name in REASONING if name in message}
-        if marked is not None and not marked.endswith(mark_of(model, sent) or "_"):
+        if find_bereft((call["id"] for call in message.get("tool_calls") or ()), model, sent):
             raise BadRequest(
                 f"messages[{index}]: the reasoning that came with these tool calls ({' and '.join(REASONING)}) must be "
                 "passed back to the API as it was"

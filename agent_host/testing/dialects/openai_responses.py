@@ -11,14 +11,14 @@ from agent_host.testing.dialects import (
     BadRequest,
     MockDialect,
     blocks_of,
-    has_mark_of,
-    is_object,
-    mark_of,
+    find_bereft,
+    ids_of_calls,
     named_event,
+    objects_in,
     progress,
     put_between,
     session_of,
-    tool_id,
+    split,
 )
 from agent_host.testing.dialects.openai_chat import (
     COMMENT,
@@ -109,16 +109,15 @@ def _end(turn: Turn, view: RequestView) -> dict[str, Any]:
 def _usage(turn: Turn) -> dict[str, Any]:
     """The script's counts in this wire's form, where the input is all of it."""
     counts = turn.usage
-    given = counts.input_tokens + counts.cache_read_input_tokens + counts.cache_creation_input_tokens
     return {
-        "input_tokens": given,
+        "input_tokens": counts.prompt_tokens,
         "input_tokens_details": {
             "cached_tokens": counts.cache_read_input_tokens,
             "cache_write_tokens": counts.cache_creation_input_tokens,
         },
         "output_tokens": counts.output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": given + counts.output_tokens,
+        "total_tokens": counts.prompt_tokens + counts.output_tokens,
     }
 
 
@@ -132,15 +131,14 @@ def _items(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
         phase = "commentary" if turn.tool_calls else "final_answer"
         message = {"id": f"msg_{view.turn_index}", "type": "message", "status": "completed", "role": "assistant"}
         yield {**message, "content": [part], "phase": phase}
-    mark = mark_of(view.model, reasoning)
-    for number, call in enumerate(turn.tool_calls):
-        made = tool_id(view, number, takes_position=turn.when is None, mark=mark, prefix="call")
+    for number, call_id in enumerate(ids_of_calls(turn, view, reasoning, prefix="call")):
+        call = turn.tool_calls[number]
         yield {
             "id": f"fc_{view.turn_index}_{number}",
             "type": "function_call",
             "status": "completed",
             "arguments": call.encode_arguments(),
-            "call_id": call.id or made,
+            "call_id": call_id,
             "name": call.name,
         }
 
@@ -165,9 +163,8 @@ def _item_events(index: int, item: dict[str, Any], turn: Turn) -> Iterator[tuple
         beside = {**of, **part.beside}
         if part.kind:
             yield f"response.{part.kind}.added", {**beside, "part": {**part.whole, part.field: ""}}
-        for start in range(0, len(part.text), turn.chunk_chars):
-            piece = {"delta": part.text[start : start + turn.chunk_chars], **part.of_delta}
-            yield f"response.{part.told}.delta", {**beside, **piece}
+        for piece in split(part.text, turn.chunk_chars):
+            yield f"response.{part.told}.delta", {**beside, "delta": piece, **part.of_delta}
         yield f"response.{part.told}.done", {**beside, part.field: part.text, **part.of_done}
         if part.kind:
             yield f"response.{part.kind}.done", {**beside, "part": part.whole}
@@ -394,11 +391,11 @@ def _group(items: Sequence[dict[str, Any]], kinds: Sequence[str]) -> list[list[d
 def _check_reasoning(groups: Sequence[Sequence[Mapping[str, Any]]], model: str) -> None:
     """Each call whose id has a mark of `model` must come with the reasoning that the gateway sent with it."""
     for group in groups:
-        marked = next((str(item["call_id"]) for item in group if has_mark_of(item.get("call_id"), model)), None)
         sent = [item for item in group if item.get("type") == "reasoning"]
-        if marked is not None and _is_of_assistant(group[0]) and not marked.endswith(mark_of(model, sent) or "_"):
+        call_id = find_bereft((item.get("call_id") for item in group), model, sent)
+        if call_id is not None and _is_of_assistant(group[0]):
             raise BadRequest(
-                f"Function call {marked!r} was provided without its required reasoning item, as it was sent."
+                f"Function call {call_id!r} was provided without its required reasoning item, as it was sent."
             )
 
 
@@ -410,7 +407,7 @@ def _last_text(group: Sequence[Mapping[str, Any]]) -> str:
 def _images(item: Mapping[str, Any]) -> Iterator[str]:
     """The media types of the pictures in an item."""
     for parts in (item.get("content"), item.get("output")):
-        for part in filter(is_object, parts if isinstance(parts, list) else ()):
+        for part in objects_in(parts):
             if part.get("type") == "input_image" and (found := DATA_URL.fullmatch(part["image_url"])):
                 yield found[1]
 
