@@ -16,6 +16,7 @@ import orjson
 
 from agent_host.llm import MAX_DETAIL, AnswerTooLarge, ModelTurn, StreamProtocolError
 from agent_host.llm.raw_json import RawParts, loads_with_halves, may_hold_halves, name_in, repair, repair_json
+from agent_host.thread import Renderer
 from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, arguments_block, shortest
 from config import json_text
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm import Meaning
-    from agent_host.thread import Renderer
+    from agent_host.thread import UnitMark
     from agent_host.thread.messages import Message
     from state.checkpoint import TokenUsage
 
@@ -63,6 +64,7 @@ class Dialect:
     key_header: ClassVar[str] = "authorization"
     own_headers: ClassVar[Mapping[str, str]] = MappingProxyType({})
     messages_field: ClassVar[str] = "messages"
+    renderer_type: ClassVar[type[MessageRenderer]]
     assembler_type: ClassVar[type[Assembler]]
 
     def __init__(
@@ -88,7 +90,7 @@ class Dialect:
 
     def renderer(self, model: str) -> Renderer:
         """Messages to wire form. Of their blocks those go out that this dialect and `model` made."""
-        raise NotImplementedError
+        return self.renderer_type(model, self._cache_ttl)
 
     def headers(self, token: str | None) -> dict[str, str]:
         """JSON out, events in; the token goes where the vendor's own clients put it and, unless it is a key of the
@@ -148,6 +150,15 @@ class Dialect:
 
 Event = tuple[str, str]
 """Name and data."""
+
+
+class MessageRenderer(Renderer):
+    """See Renderer. Without a `cache_mark` the wire has none: the provider keeps what it can."""
+
+    cache_mark: UnitMark | None = None
+
+    def __init__(self, model: str = "", cache_ttl: CacheTtl = "5m") -> None:  # noqa: ARG002  most wires cannot say it
+        self._model = model
 
 
 class Assembler:

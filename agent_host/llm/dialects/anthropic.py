@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +14,7 @@ from agent_host.llm.dialects import (
     UNNAMED,
     Assembler,
     Dialect,
+    MessageRenderer,
     TurnParts,
     refuse_open,
     required_text,
@@ -49,14 +49,13 @@ _ENDS = b"}]}"
 _CACHE_MARK: dict[CacheTtl, dict[str, str]] = {"5m": {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"}}
 
 
-class AnthropicRenderer:
-    """Messages as the Messages API takes them: results of one turn's calls stand together in one user message. Blocks
-    go out that `model` made."""
+class AnthropicRenderer(MessageRenderer):
+    """Messages as the Messages API takes them: results of one turn's calls stand together in one user message. A cache
+    mark is a field of the last block."""
 
     def __init__(self, model: str = "", cache_ttl: CacheTtl = "5m") -> None:
-        self._model = model
+        super().__init__(model)
         self.cache_mark = UnitMark(b',"cache_control":' + orjson.dumps(_CACHE_MARK[cache_ttl]), len(_ENDS))
-        """See `Renderer`: a field of the last block."""
 
     def user(self, messages: Sequence[Message]) -> bytes:
         """One user message, a text block for each of `messages`."""
@@ -145,20 +144,91 @@ _OURS = frozenset({"text", "tool_use"})
 _WRITTEN_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
 
 
-@dataclass(slots=True)
+# Deltas whose text is appended to a field of an opaque block, and those whose value replaces one.
+_APPENDED = {"thinking_delta": "thinking"}
+_REPLACED = {"signature_delta": ("signature",), "compaction_delta": ("content", "encrypted_content")}
+
+
 class _Block:
-    index: int
-    kind: str
-    call_id: str
-    name: str
-    start: dict[str, Any]
-    opaque: OpaqueBlock | None = None  # None for text and for calls of our tools
-    closed: bool = False
-    citations: list[Any] = field(default_factory=list)
-    parts: list[str] = field(default_factory=list)
-    argument_bytes: int = 0
-    input: str = ""  # JSON text of arguments that came with the start
-    open_end: str = ""  # the first half of a character that the next text may complete
+    """One content block. Those that are neither text nor calls of our tools are opaque, and go back as they came:
+    thinking with its signature, redacted thinking, what tools of the provider did, and kinds that are not known here.
+    `parts` are pieces of a text or of arguments."""
+
+    def __init__(self, index: int, start: dict[str, Any]) -> None:
+        self.index = index
+        self.start = start
+        self.raw = ""  # JSON text of the start, where it is opaque
+        self.input = ""  # JSON text of arguments that came with the start
+        self.kind = required_text(start["type"])
+        self.call_id, self.name = _string(start.get("id")), _string(start.get("name"))
+        self.is_opaque = self.kind not in _OURS
+        self.closed = False
+        self.parts: list[str] = []
+        self.argument_bytes = 0
+        self.open_end = ""  # the first half of a character that the next text may complete
+        self.citations: list[Any] = []
+        self._appended: dict[str, list[str]] = {}
+        self._replaced: dict[str, Any] = {}
+        self._known = True
+        self._open_thought = ""
+
+    def add(self, delta: dict[str, Any]) -> None:
+        """Take one delta of an opaque block. Raises KeyError, TypeError for one that is malformed."""
+        kind = delta["type"]
+        if kind in _APPENDED:
+            field = _APPENDED[kind]
+            self._appended.setdefault(field, []).append(delta[field])
+        elif kind in _REPLACED:
+            self._replaced |= {field: delta[field] for field in _REPLACED[kind] if field in delta}
+        elif kind == "input_json_delta":
+            self.parts.append(delta["partial_json"])
+        elif any(value for name, value in delta.items() if name != "type"):
+            self._known = False
+
+    def shown(self, part: dict[str, Any]) -> str:
+        """The thinking in `part`, the start of this block or a delta, for a person to read; "" for none. The first half
+        of a character waits for the second, and is not shown without it."""
+        text = part.get("thinking") if part["type"] in ("thinking", "thinking_delta") else None
+        if not isinstance(text, str):
+            return ""
+        text, self._open_thought = split_open_end(self._open_thought + text)
+        return repair(text)[0]
+
+    def whole(self) -> str | None:
+        """The opaque block as JSON text; None where it cannot be sent back unchanged: it is malformed, or half of a
+        character was in it, or a delta of an unknown kind."""
+        if not self._known:
+            return None
+        try:
+            block: dict[str, Any] = json_text.loads(self.raw)
+            if not (self._appended or self._replaced or self.parts):
+                return self.raw
+            for field, pieces in self._appended.items():
+                block[field], replaced = repair(block.get(field, "") + "".join(pieces))
+                if replaced:
+                    return None
+            block |= self._replaced
+            arguments = "".join(self.parts)
+            if arguments:
+                json_text.loads(arguments)
+                block["input"] = orjson.Fragment(arguments)
+            return orjson.dumps(block).decode()
+        except (TypeError, ValueError):  # orjson's own errors are of these kinds
+            return None
+
+    def text_with_fields(self, text: str) -> str | None:
+        """The block of a text as JSON text; None where it has no other fields, or they cannot be encoded."""
+        beside = {name: value for name, value in self.start.items() if value is not None}
+        beside |= {"type": "text", "text": text}
+        if self.citations:
+            first = beside.get("citations")
+            beside["citations"] = [*first, *self.citations] if isinstance(first, list) else self.citations
+        if len(beside) == len(("type", "text")) or beside.get("citations") == []:
+            return None
+        try:
+            return orjson.dumps(beside).decode()
+        except orjson.JSONEncodeError:
+            return None
 
 
 class AnthropicAssembler(Assembler):
@@ -194,14 +264,13 @@ class AnthropicAssembler(Assembler):
             if block.kind == "tool_use":
                 parts.add_call(self._tool_call(block))
                 continue
-            opaque = block.opaque
-            text = "".join(block.parts) if opaque is None else ""
-            raw = text_with(block.start, text, block.citations) if opaque is None else opaque.whole()
+            text = "" if block.is_opaque else "".join(block.parts)
+            raw = block.whole() if block.is_opaque else block.text_with_fields(text)
             if self._is_cut() and raw and block.kind == "thinking" and not orjson.loads(raw).get("signature"):
                 continue
-            self._dropped += block.closed and opaque is not None and raw is None
-            if raw is not None and block.closed and (text or opaque is not None):
-                parts.add_block(raw, holds_text=opaque is None)
+            self._dropped += block.closed and block.is_opaque and raw is None
+            if raw is not None and block.closed and (text or block.is_opaque):
+                parts.add_block(raw, holds_text=not block.is_opaque)
             parts.add_text(text)
         detail = self._detail if self._stop_reason != "max_tokens" else self._stop_reason
         return self._turn(parts, self._stop_reason, self._token_usage(), detail)
@@ -220,17 +289,16 @@ class AnthropicAssembler(Assembler):
 
     def _block_start(self, data: dict[str, Any]) -> str | None:
         raw = data["content_block"]
-        kind, index = required_text(raw["type"]), int(data["index"])
-        block = _Block(index, kind, _string(raw.get("id")), _string(raw.get("name")), raw)
+        block = _Block(int(data["index"]), raw)
         left = self._close_ends() if self._halves else ""
-        self.content += index not in self._by_index
+        self.content += block.index not in self._by_index
         self._blocks.append(block)  # proxies may give several blocks one index
-        self._by_index[index] = block
-        if kind == "tool_use" and isinstance(raw.get("input"), dict) and raw["input"] and not self._halves:
+        self._by_index[block.index] = block
+        if block.kind == "tool_use" and isinstance(raw.get("input"), dict) and raw["input"] and not self._halves:
             block.input = self._raw.members("content_block").get("input", "")
-        if block.kind not in _OURS:
-            block.opaque = OpaqueBlock(self._raw.text("content_block"))
-            self.thinking = block.opaque.shown(raw)
+        if block.is_opaque:
+            block.raw = self._raw.text("content_block")
+            self.thinking = block.shown(raw)
         if block.kind != "text":
             return left
         text = _string(raw.get("text"))
@@ -242,9 +310,9 @@ class AnthropicAssembler(Assembler):
         if block is None:  # of a block that never began
             return None
         kind = delta["type"]
-        if block.opaque is not None:
-            block.opaque.add(delta)
-            self.thinking = block.opaque.shown(delta)
+        if block.is_opaque:
+            block.add(delta)
+            self.thinking = block.shown(delta)
         if kind == "text_delta" and block.kind == "text":
             text = required_text(delta["text"])
             self.content += len(text)
@@ -354,97 +422,16 @@ def _string(value: object) -> str:
     return "" if value is None else required_text(value)
 
 
-# Content blocks of the Anthropic Messages dialect that go back as they came: thinking with its signature, redacted
-# thinking, what tools of the provider did, and kinds that are not known here.
-
-# Deltas whose text is appended to a field of the block, and those whose value replaces one.
-_APPENDED = {"thinking_delta": "thinking"}
-_REPLACED = {"signature_delta": ("signature",), "compaction_delta": ("content", "encrypted_content")}
-
-
-class OpaqueBlock:
-    """One block. `start` is its JSON text in content_block_start."""
-
-    def __init__(self, start: str) -> None:
-        self._start = start
-        self._appended: dict[str, list[str]] = {}
-        self._replaced: dict[str, Any] = {}
-        self._input: list[str] = []
-        self._known = True
-        self._open_end = ""
-
-    def add(self, delta: dict[str, Any]) -> None:
-        """Take one delta. Raises KeyError, TypeError for one that is malformed."""
-        kind = delta["type"]
-        if kind in _APPENDED:
-            field = _APPENDED[kind]
-            self._appended.setdefault(field, []).append(delta[field])
-        elif kind in _REPLACED:
-            self._replaced |= {field: delta[field] for field in _REPLACED[kind] if field in delta}
-        elif kind == "input_json_delta":
-            self._input.append(delta["partial_json"])
-        elif any(value for name, value in delta.items() if name != "type"):
-            self._known = False
-
-    def shown(self, part: dict[str, Any]) -> str:
-        """The thinking in `part`, the start of this block or a delta, for a person to read; "" for none. The first half
-        of a character waits for the second, and is not shown without it."""
-        text = part.get("thinking") if part["type"] in ("thinking", "thinking_delta") else None
-        if not isinstance(text, str):
-            return ""
-        text, self._open_end = split_open_end(self._open_end + text)
-        return repair(text)[0]
-
-    def whole(self) -> str | None:
-        """The block as JSON text; None where it cannot be sent back unchanged: it is malformed, or half of a character
-        was in it, or a delta of an unknown kind."""
-        if not self._known:
-            return None
-        try:
-            block: dict[str, Any] = json_text.loads(self._start)
-            if not (self._appended or self._replaced or self._input):
-                return self._start
-            for field, pieces in self._appended.items():
-                block[field], replaced = repair(block.get(field, "") + "".join(pieces))
-                if replaced:
-                    return None
-            block |= self._replaced
-            arguments = "".join(self._input)
-            if arguments:
-                json_text.loads(arguments)
-                block["input"] = orjson.Fragment(arguments)
-            return orjson.dumps(block).decode()
-        except (TypeError, ValueError):  # orjson's own errors are of these kinds
-            return None
-
-
-def text_with(start: dict[str, Any], text: str, citations: list[Any]) -> str | None:
-    """A text block with its other fields, None where it has none or they cannot be encoded."""
-    beside = {name: value for name, value in start.items() if value is not None} | {"type": "text", "text": text}
-    if citations:
-        first = beside.get("citations")
-        beside["citations"] = [*first, *citations] if isinstance(first, list) else citations
-    if len(beside) == len(("type", "text")) or beside.get("citations") == []:
-        return None
-    try:
-        return orjson.dumps(beside).decode()
-    except orjson.JSONEncodeError:
-        return None
-
-
 class AnthropicDialect(Dialect):
     """See Dialect. This provider finds its cache by the request's beginning and takes no name for it."""
 
     name: ClassVar[str] = NAME
+    renderer_type: ClassVar[type[MessageRenderer]] = AnthropicRenderer
     assembler_type: ClassVar[type[Assembler]] = AnthropicAssembler
     path: ClassVar[str] = "/v1/messages"
     caches_by_name: ClassVar[bool] = False
     key_header: ClassVar[str] = "x-api-key"
     own_headers: ClassVar[Mapping[str, str]] = MappingProxyType({"anthropic-version": "2023-06-01"})
-
-    def renderer(self, model: str) -> AnthropicRenderer:
-        """See Dialect."""
-        return AnthropicRenderer(model, self._cache_ttl)
 
     def _settings(self, max_output_tokens: int) -> dict[str, Any]:
         return {"max_tokens": max_output_tokens, "stream": True}

@@ -12,6 +12,7 @@ from agent_host.llm import Meaning, ModelTurn, StreamProtocolError
 from agent_host.llm.dialects import (
     Assembler,
     Dialect,
+    MessageRenderer,
     TurnParts,
     content_of,
     count_in,
@@ -52,15 +53,9 @@ _OF_CALL = frozenset({"index", "id", "type", "function"})
 _OF_FUNCTION = frozenset({"name", "arguments"})
 
 
-class ChatRenderer:
+class ChatRenderer(MessageRenderer):
     """Messages as Chat Completions takes them: a tool message for each result, and behind them a user message with
-    their pictures, which tool messages cannot hold. Blocks go out that `model` made."""
-
-    cache_mark: ClassVar[None] = None
-    """See `Renderer`. This wire has no marks: a provider keeps what it can."""
-
-    def __init__(self, model: str = "") -> None:
-        self._model = model
+    their pictures, which tool messages cannot hold."""
 
     def user(self, messages: Sequence[Message]) -> bytes:
         """One user message; several texts have an empty line between them."""
@@ -385,12 +380,9 @@ class ChatDialect(Dialect):
     """See Dialect."""
 
     name: ClassVar[str] = NAME
+    renderer_type: ClassVar[type[MessageRenderer]] = ChatRenderer
     assembler_type: ClassVar[type[Assembler]] = ChatAssembler
     path: ClassVar[str] = "/v1/chat/completions"
-
-    def renderer(self, model: str) -> ChatRenderer:
-        """See Dialect."""
-        return ChatRenderer(model)
 
     def _settings(self, max_output_tokens: int) -> dict[str, Any]:
         return {self._max_tokens_field: max_output_tokens, "stream": True, "stream_options": {"include_usage": True}}

@@ -14,6 +14,7 @@ from agent_host.llm.dialects import (
     UNNAMED,
     Assembler,
     Dialect,
+    MessageRenderer,
     TurnParts,
     content_of,
     count_in,
@@ -45,15 +46,8 @@ OF_CALL: Final = "beside"
 are whole items, which have a `type`."""
 
 
-class ResponsesRenderer:
-    """Messages as items of Responses: texts, calls with what came beside them, and outputs by the id of their call.
-    Blocks go out that `model` made."""
-
-    cache_mark: ClassVar[None] = None
-    """See `Renderer`. This wire has no marks: a provider keeps what it can."""
-
-    def __init__(self, model: str = "") -> None:
-        self._model = model
+class ResponsesRenderer(MessageRenderer):
+    """Messages as items of Responses: texts, calls with what came beside them, and outputs by the id of their call."""
 
     def user(self, messages: Sequence[Message]) -> bytes:
         """One message of the user, a part for each of `messages`."""
@@ -544,13 +538,10 @@ class ResponsesDialect(Dialect):
     """See Dialect."""
 
     name: ClassVar[str] = NAME
+    renderer_type: ClassVar[type[MessageRenderer]] = ResponsesRenderer
     assembler_type: ClassVar[type[Assembler]] = ResponsesAssembler
     path: ClassVar[str] = "/v1/responses"
     messages_field: ClassVar[str] = "input"
-
-    def renderer(self, model: str) -> ResponsesRenderer:
-        """See Dialect."""
-        return ResponsesRenderer(model)
 
     def _settings(self, max_output_tokens: int) -> dict[str, Any]:
         include = ["reasoning.encrypted_content"]

@@ -157,9 +157,8 @@ def _reasoning(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
 def _item_events(index: int, item: dict[str, Any], turn: Turn) -> Iterator[tuple[str, dict[str, Any]]]:
     """An item as it is added, told in pieces, and done."""
     of = {"item_id": item["id"], "output_index": index}
-    begun, parts = _BEGUN[item["type"]](item)
-    yield "response.output_item.added", {"output_index": index, "item": begun}
-    for part in parts:
+    yield "response.output_item.added", {"output_index": index, "item": {**item, **_EMPTY_START[item["type"]]}}
+    for part in _parts(item):
         beside = {**of, **part.beside}
         if part.kind:
             yield f"response.{part.kind}.added", {**beside, "part": {**part.whole, part.field: ""}}
@@ -169,6 +168,13 @@ def _item_events(index: int, item: dict[str, Any], turn: Turn) -> Iterator[tuple
         if part.kind:
             yield f"response.{part.kind}.done", {**beside, "part": part.whole}
     yield "response.output_item.done", {"output_index": index, "item": item}
+
+
+_EMPTY_START: Mapping[str, Mapping[str, Any]] = {
+    "message": {"status": "in_progress", "content": []},
+    "function_call": {"status": "in_progress", "arguments": ""},
+    "reasoning": {"summary": []},
+}
 
 
 class _Part(NamedTuple):
@@ -185,36 +191,16 @@ class _Part(NamedTuple):
     of_done: Mapping[str, Any] = MappingProxyType({})
 
 
-_Begun = tuple[dict[str, Any], list[_Part]]
-
-
-def _begin_message(item: dict[str, Any]) -> _Begun:
-    (part,) = item["content"]
-    place = {"content_index": 0}
-    if part["type"] == "refusal":
-        told = _Part("refusal", part["refusal"], "refusal", "content_part", part, place)
-    else:
-        logprobs: dict[str, Any] = {"logprobs": []}
-        told = _Part("output_text", part["text"], "text", "content_part", part, place, logprobs, logprobs)
-    return {**item, "status": "in_progress", "content": []}, [told]
-
-
-def _begin_call(item: dict[str, Any]) -> _Begun:
-    named = {"name": item["name"]}
-    told = _Part("function_call_arguments", item["arguments"], "arguments", of_done=named)
-    return {**item, "status": "in_progress", "arguments": ""}, [told]
-
-
-def _begin_reasoning(item: dict[str, Any]) -> _Begun:
-    around = "reasoning_summary_part"
-    told = [
-        _Part("reasoning_summary_text", part["text"], "text", around, part, {"summary_index": number})
-        for number, part in enumerate(item["summary"])
-    ]
-    return {**item, "summary": []}, told
-
-
-_BEGUN = {"message": _begin_message, "function_call": _begin_call, "reasoning": _begin_reasoning}
+def _parts(item: Mapping[str, Any]) -> Iterator[_Part]:
+    if item["type"] == "function_call":
+        yield _Part("function_call_arguments", item["arguments"], "arguments", of_done={"name": item["name"]})
+    for place, part in enumerate(item.get("summary", ())):
+        around = "reasoning_summary_part"
+        yield _Part("reasoning_summary_text", part["text"], "text", around, part, {"summary_index": place})
+    for place, part in enumerate(item.get("content", ())):
+        field = "refusal" if part["type"] == "refusal" else "text"
+        more: dict[str, Any] = {} if field == "refusal" else {"logprobs": []}
+        yield _Part(part["type"], part[field], field, "content_part", part, {"content_index": place}, more, more)
 
 
 # Reading requests in the Responses dialect, as strictly as the real endpoint where clients go wrong.
