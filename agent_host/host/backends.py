@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from agent_host.loop.conversation import Conversation
     from agent_host.services.http import ServiceClient
     from agent_host.services.session import SessionService
-    from agent_host.services.workspace import ArtifactHome
     from agent_host.session.opening import ResolvedOptions
     from config.settings import LlmProvider, Settings
     from policy.bundle import PolicyBundle
@@ -433,7 +432,7 @@ class Stores(NamedTuple):
     """The places of a session's artifacts on this disk, and the way to the Workspace Service if that is another place
     (`uploads_elsewhere`)."""
 
-    artifacts: ArtifactHome
+    artifacts: EmbeddedWorkspaceService
     uploads: UploadQueue
     uploads_elsewhere: bool
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from agent_host.loop.conversation import Conversation
     from agent_host.loop.progress import Cancellation, Progress
     from agent_host.redaction import Scrubber
-    from agent_host.services.workspace import ArtifactHome, UploadQueue
+    from agent_host.services.workspace import EmbeddedWorkspaceService, UploadQueue
     from agent_host.states import Machine, TaskPhase
     from agent_host.thread.messages import Block, Message
     from agent_host.workspace_changes.watch import Watch, WatchWindow
@@ -84,7 +84,7 @@ class ArtifactPlaces(NamedTuple):
     """Destinations of artifacts: `home` stores them on this disk, and `queue` uploads them if the Workspace Service is
     remote (`elsewhere`). The lock `one_large` admits one large artifact at a time."""
 
-    home: ArtifactHome
+    home: EmbeddedWorkspaceService
     queue: UploadQueue
     elsewhere: bool
     one_large: asyncio.Lock

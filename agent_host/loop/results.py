@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from agent_host.judging import PreparedCall, Refusal
     from agent_host.loop import LoopContext
     from agent_host.redaction import Scrubber
-    from agent_host.services.workspace import ArtifactHome
+    from agent_host.services.workspace import EmbeddedWorkspaceService
     from state.checkpoint import Checkpoint, OpenCall, ReplayRow, UsedSkill
     from state.file_session import FileSession
 
@@ -319,7 +319,7 @@ def arguments_in_note(text: str) -> dict[str, Any] | None:
 class RecordedResults:
     """References of one session: `home` has its artifacts, the record of `store` the results in the conversation."""
 
-    def __init__(self, store: FileSession, home: ArtifactHome) -> None:
+    def __init__(self, store: FileSession, home: EmbeddedWorkspaceService) -> None:
         self._store = store
         self._home = home
 

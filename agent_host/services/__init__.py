@@ -164,7 +164,9 @@ def check_object(value: object, name: str) -> dict[str, Any]:
 
 def check_line(value: object) -> str | None:
     """Words for a person, in one short line; None for what is no text."""
-    if not isinstance(value, str):
-        return None
-    line = " ".join(value.split())[:_MAX_LINE]
-    return "".join(char if char.isprintable() else "\ufffd" for char in line) or None
+    return printable(" ".join(value.split())[:_MAX_LINE]) or None if isinstance(value, str) else None
+
+
+def printable(text: str) -> str:
+    """`text` with another character in place of each that could do something to a terminal."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)

@@ -32,7 +32,7 @@ from agent_host.http import (
     usable_in_header,
 )
 from agent_host.redaction import Scrubber
-from agent_host.services import check_service_url
+from agent_host.services import check_line, check_service_url
 from config import json_text
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
-_MAX_SHOWN = 300
 _PIECE_BYTES = 256 * 1024
 # A body may be 67 MB, and not every line is fast: it gets a second more for each of these.
 _SLOWEST_BYTES_PER_S = 256 * 1024
@@ -117,8 +116,7 @@ class ServiceClient:
 
     def clean(self, text: str) -> str:
         """One short line of what a service said, which cannot do anything to a terminal, and holds no token."""
-        line = " ".join(strip_html(self._scrubber.text(text[:_MAX_ERROR_BYTES])).split())[:_MAX_SHOWN]
-        return "".join(char if char.isprintable() else "\ufffd" for char in line)
+        return check_line(strip_html(self._scrubber.text(text[:_MAX_ERROR_BYTES]))) or ""
 
     async def aclose(self) -> None:
         """Close the connections; what is asked afterwards is ServiceUnavailable. May be called again."""

@@ -23,6 +23,7 @@ from agent_host.services import BackgroundQueue, check_id, check_line, check_obj
 from config import json_text
 from config.json_text import encodable
 from config.lean_typing import NamedTuple
+from state.checkpoint import name_in_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -214,21 +215,8 @@ class ApprovalDecision(NamedTuple):
 
     def to_wire(self) -> dict[str, Any]:
         """The body of POST /approvals; absent fields are left out."""
-        wire = {
-            "approvalId": self.approval_id,
-            "sessionId": self.session_id,
-            "taskId": self.task_id,
-            "stepId": self.step_id,
-            "userId": self.user_id,
-            "tenantId": self.tenant_id,
-            "workspaceId": self.workspace_id,
-            "decision": self.decision,
-            "reason": self.reason,
-            "actionSummary": self.action_summary,
-            "riskLevel": self.risk_level,
-            "clientTimestamp": self.client_timestamp,
-        }
-        return {name: encodable(value) for name, value in wire.items() if value is not None}
+        fields = {name_in_files(name): value for name, value in self._asdict().items() if name != "told_again"}
+        return {name: encodable(value) for name, value in fields.items() if value is not None}
 
 
 class ApprovalService(Protocol):

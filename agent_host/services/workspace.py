@@ -22,7 +22,7 @@ import orjson
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Maker
 from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUnavailable
 from agent_host.safe_open import open_regular
-from agent_host.services import BackgroundQueue, check_id, check_object, check_uri
+from agent_host.services import BackgroundQueue, check_id, check_object, check_uri, printable
 from config import json_text
 from config.json_text import encodable
 from config.lean_typing import NamedTuple
@@ -69,31 +69,6 @@ class ArtifactOnDisk(NamedTuple):
     size: int
 
 
-class ArtifactHome(Protocol):
-    """The home of a session's artifacts on this machine."""
-
-    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
-        """Keep one artifact of any size, a piece at a time. It survives the death of this process. Raises
-        UploadFailed."""
-
-    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> ArtifactOnDisk:
-        """Keep the session's history, of any size, in place of the one before. Raises UploadFailed."""
-
-    def read_kept(self, row: Mapping[str, Any]) -> bytes | Spooled:
-        """Return what was kept under `ref` with this `sha256`; a file is the caller's to close. Raises UploadFailed
-        where it is gone or damaged."""
-
-    def uri_of(self, ref: str) -> str:
-        """The address of what was kept under `ref`, where no other service is asked."""
-
-    def maker_of(self, ref: str) -> Maker | None:
-        """The call that left what is kept under `ref`; None for what no call of this session left."""
-
-    def open(self, ref: str) -> BinaryIO | None:
-        """Open what is kept under `ref`, to be closed by the caller; None if no call of this session left it. Raises
-        OSError, also where it is not what was kept."""
-
-
 class WorkspaceService(Protocol):
     """The destination of artifacts."""
 
@@ -104,7 +79,8 @@ class WorkspaceService(Protocol):
 
 
 class EmbeddedWorkspaceService:
-    """Artifacts as files of the session's own folder: `{artifactId}` holds the bytes, `index.jsonl` names them.
+    """The home of a session's artifacts on this machine, as files of the session's own folder: `{artifactId}` holds the
+    bytes, `index.jsonl` names them.
 
     Equal contents are one file in `blobs`, which limits what a session keeps; only the history counts for itself.
     """
@@ -123,37 +99,39 @@ class EmbeddedWorkspaceService:
         return (await self.keep(artifact, task_id=task_id, step_id=step_id)).uri
 
     async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
-        """See ArtifactHome."""
+        """Keep one artifact of any size, a piece at a time. It survives the death of this process. Raises
+        UploadFailed."""
         if artifact.size <= INLINE_BYTES:
             return self._store(artifact, task_id, step_id)
         return await asyncio.to_thread(self._store, artifact, task_id, step_id)
 
     def keep_history(self, artifact: Artifact, *, task_id: str | None) -> ArtifactOnDisk:
-        """See ArtifactHome."""
+        """Keep the session's history, of any size, in place of the one before. Raises UploadFailed."""
         return self._store(artifact, task_id, None)
 
     def read_kept(self, row: Mapping[str, Any]) -> Spooled:
-        """See ArtifactHome."""
+        """Return what was kept under `ref` with this `sha256`; a file is the caller's to close. Raises UploadFailed
+        where it is gone or damaged."""
         try:
             return StoredFile(self._open(row["ref"], row["sha256"]))
         except OSError as error:
             raise UploadFailed(f"{row['ref']} cannot be read: {error.strerror}") from error
 
     def uri_of(self, ref: str) -> str:
-        """See ArtifactHome."""
+        """The address of what was kept under `ref`, where no other service is asked."""
         return f"workspaces/{self._workspace_id}/{ref}"
 
     def maker_of(self, ref: str) -> Maker | None:
-        """See ArtifactHome. An entry of an older version does not say what its call needed."""
+        """The call that left what is kept under `ref`; None for what no call of this session left. An entry of an older
+        version does not say what its call needed."""
         entry = self._entry(ref)
         return None if entry is None else Maker(entry["toolName"], tuple(entry.get("capabilities", ())))
 
     def open(self, ref: str) -> BinaryIO | None:
-        """See ArtifactHome."""
+        """Open what is kept under `ref`, to be closed by the caller; None if no call of this session left it. Raises
+        OSError, also where it is not what was kept."""
         entry = self._entry(ref)
-        if entry is None:
-            return None
-        return self._open(ref, entry.get("sha256"))
+        return None if entry is None else self._open(ref, entry.get("sha256"))
 
     def _entry(self, ref: str) -> Mapping[str, Any] | None:
         wanted = ref.removeprefix(_REFERENCES)
@@ -220,7 +198,7 @@ class EmbeddedWorkspaceService:
                 handle.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
         except (OSError, StorageLimit) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise UploadFailed(f"storing artifact {displayable_name(artifact.name)} failed: {reason}") from error
+            raise UploadFailed(f"storing artifact {printable(artifact.name)} failed: {reason}") from error
         return ArtifactOnDisk(artifact_id, ref, uri, sha256, size)
 
 
@@ -254,11 +232,11 @@ class HttpWorkspaceService:
             return check_uri(answer.get("artifactUri"), "artifactUri")
         except ServiceError as error:
             passing = isinstance(error, ServiceUnavailable)
-            message = f"storing artifact {displayable_name(artifact.name)} failed: {error}"
+            message = f"storing artifact {printable(artifact.name)} failed: {error}"
             raise UploadFailed(message, passing=passing) from error
         except OSError as error:
             said = error.strerror or error
-            raise UploadFailed(f"storing artifact {displayable_name(artifact.name)} failed: {said}") from error
+            raise UploadFailed(f"storing artifact {printable(artifact.name)} failed: {said}") from error
 
     def _key(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> str:
         """The same for the same artifact of the same step. A history is known by its session and its content: it is
@@ -276,14 +254,9 @@ def _refuse_large(artifact: Artifact) -> None:
     size = artifact.size
     if size > MAX_ARTIFACT_BYTES:
         raise UploadFailed(
-            f"artifact {displayable_name(artifact.name)} has {size} bytes, and the limit is {MAX_ARTIFACT_BYTES}; "
+            f"artifact {printable(artifact.name)} has {size} bytes, and the limit is {MAX_ARTIFACT_BYTES}; "
             "it was not sent"
         )
-
-
-def displayable_name(name: str) -> str:
-    """The name of an artifact as one line may hold it."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in name)
 
 
 # Artifacts that do not fit into memory: read from this disk, and sent, a piece at a time (AH 7.5).
@@ -459,4 +432,4 @@ class UploadQueue(BackgroundQueue[tuple[Upload, float]]):
 
 
 def _describe(upload: Upload, what: str) -> str:
-    return f"artifact {displayable_name(upload.name)} {what}"
+    return f"artifact {printable(upload.name)} {what}"

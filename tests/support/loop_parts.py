@@ -17,7 +17,7 @@ from agent_host.contracts import Leftovers, ToolResult, ToolSpec
 from agent_host.llm import ModelTurn
 from agent_host.llm.deferred import Model
 from agent_host.llm.dialects.anthropic import AnthropicAssembler, AnthropicDialect
-from agent_host.services.workspace import ArtifactOnDisk, UploadFailed
+from agent_host.services.workspace import ArtifactOnDisk, EmbeddedWorkspaceService, UploadFailed
 from agent_host.testing.dialects import read_request
 from agent_host.thread.messages import ToolCall
 from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
@@ -224,8 +224,8 @@ class Artifacts:
         return f"workspaces/w/artifacts/{artifact.name}"
 
 
-class Home:
-    """An `ArtifactHome` in memory; `held` has what was kept, by reference. It takes nothing while it is `full`."""
+class Home(EmbeddedWorkspaceService):
+    """The home of artifacts in memory; `held` has what was kept, by reference. It takes nothing while it is `full`."""
 
     def __init__(self) -> None:
         self.held: dict[str, bytes] = {}
@@ -233,27 +233,27 @@ class Home:
         self.full = False
 
     async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
-        """See ArtifactHome."""
+        """See EmbeddedWorkspaceService."""
         return self._keep(f"art_{len(self.held)}", artifact)
 
     def keep_history(self, artifact: Artifact, *, task_id: str | None) -> ArtifactOnDisk:
-        """See ArtifactHome."""
+        """See EmbeddedWorkspaceService."""
         return self._keep("session_history", artifact)
 
-    def read_kept(self, row: Mapping[str, Any]) -> bytes:
-        """See ArtifactHome."""
+    def read_kept(self, row: Mapping[str, Any]) -> bytes:  # type: ignore[override]  an upload takes either
+        """See EmbeddedWorkspaceService."""
         return self.held[row["ref"]]
 
     def uri_of(self, ref: str) -> str:
-        """See ArtifactHome."""
+        """See EmbeddedWorkspaceService."""
         return f"workspaces/w/{ref}"
 
     def maker_of(self, ref: str) -> Maker | None:
-        """See ArtifactHome."""
+        """See EmbeddedWorkspaceService."""
         return self.makers.get(ref)
 
     def open(self, ref: str) -> BinaryIO | None:
-        """See ArtifactHome."""
+        """See EmbeddedWorkspaceService."""
         return io.BytesIO(self.held[ref]) if ref in self.makers else None
 
     def _keep(self, artifact_id: str, artifact: Artifact) -> ArtifactOnDisk:
