@@ -31,7 +31,7 @@ TaskStatus = Literal["running", "completed", "failed", "cancelled"]
 CommandReason = Literal["exited", "timed_out", "stopped", "session_ended", "interrupted"]
 ContextStrategy = Literal["drop_oldest", "clear_tool_results", "summarize"]
 ExitCode = Annotated[int, "any whole number"]
-CallStatus = Annotated[str, "call status"]
+CallStatus = Literal["succeeded", "failed", "denied"]
 
 FirstVersions = Mapping[str, str | None]
 """Blobs of what files held before they were first written, by path; None for a file that did not exist."""

@@ -56,7 +56,7 @@ from state.checkpoint import (
     TokenUsage,
     name_in_files,
 )
-from state.records import ApprovalGranted, FileEffect, names_of, types_of
+from state.records import OF_THE_CALL, ApprovalAnswered, ApprovalGranted, FileEffect, Meaning, names_of, types_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -183,13 +183,6 @@ SESSION_STATUSES = (
     "SESSION_FAILED",
     "SESSION_CANCELLED",
 )
-TASK_STATUSES = ("running", "completed", "failed", "cancelled")
-MEANINGS = (
-    "complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated", "bad_answer",
-)  # fmt: skip
-CALL_STATUSES = ("succeeded", "failed", "denied")
-SCOPES = ("once", "task", "session")
-ANSWERERS = ("client", "command", "chat", "acp", "view")
 APPROVAL_MODES = ("always", "on_risky_actions", "never")
 
 ARTIFACT_TYPES = ("tool_output", "file_diff", "session_history")
@@ -220,19 +213,6 @@ _TASK_OPTIONS = Record(
         "max_cost": number(0),
     },
     closed=True,
-)
-_GRANT_OPTIONAL: dict[str, Shape] = dict.fromkeys(
-    ("toolName", "capability", "action", "actionHash", "policyBundleVersion", "taskId", "grantedAt"), TEXT
-)
-# An approval for a task names its task.
-_GRANT = Either(
-    lambda value: value.get("scope") == "task",
-    Record({"scope": one_of("task"), "approvalId": TEXT, "taskId": TEXT}, _GRANT_OPTIONAL),
-    Record({"scope": one_of("task", "session"), "approvalId": TEXT}, _GRANT_OPTIONAL),
-)
-_DECISION = Record(
-    {"approved": FLAG, "scope": one_of(*SCOPES), "reason": TEXT},
-    {"unattended": FLAG, "timedOut": FLAG, "boundTo": TEXT, "answeredBy": one_of(*ANSWERERS)},
 )
 
 # What a call left besides its result: here under `ref`, stored elsewhere as `uri`, or not stored, and `why`.
@@ -309,10 +289,6 @@ _MARKED: dict[str, Shape] = {
     "upload": _artifact(callId=TEXT, taskId=TEXT, stepId=_TEXT_OR_NULL),
     "arguments": _OBJECT,
     "session status": _SESSION_STATUS,
-    "call status": one_of(*CALL_STATUSES),
-    "meaning": one_of(*MEANINGS),
-    "scope": one_of(*SCOPES),
-    "answerer": one_of(*ANSWERERS),
 }
 _TYPES: dict[Any, Shape] = {
     str: TEXT,
@@ -320,7 +296,6 @@ _TYPES: dict[Any, Shape] = {
     bool: FLAG,
     TokenUsage: _USAGE,
     ReplayRow: _REPLAY,
-    ApprovalGranted: _GRANT,
     bytes: RESULT,  # the one message in a field
 }
 
@@ -334,7 +309,7 @@ def shape_of(hint: Any) -> Shape:
         marker = hint.__metadata__[0]
         return Nullable(shape_of(_without_none(arguments[0]))) if marker == "or null" else _MARKED[marker]
     if hasattr(hint, "_fields"):
-        return _fields_shape(hint)
+        return Record(*_shapes_of_fields(hint))
     if origin is Literal:
         return one_of(*arguments)
     if type(None) in arguments:
@@ -354,8 +329,9 @@ def _without_none(hint: Any) -> Any:
     return others[0] if len(others) < len(get_args(hint)) else hint
 
 
-def _fields_shape(of: Any) -> Record:
-    """Return the shape of a record's fields; those with a default may be missing, and None as a default always is."""
+def _shapes_of_fields(of: Any) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """Return the shapes of a record's fields: those that are always there, and those that have a default. None as a
+    default is never in a file."""
     required: dict[str, Shape] = {}
     optional: dict[str, Shape] = {}
     for owner in (of, FileEffect) if "effect" in of._fields else (of,):
@@ -366,7 +342,20 @@ def _fields_shape(of: Any) -> Record:
             else:
                 hint = hints[attribute]
                 optional[name] = shape_of(_without_none(hint) if defaults[attribute] is None else hint)
-    return Record(required, optional)
+    return required, optional
+
+
+_, _GRANT_OPTIONAL = _shapes_of_fields(ApprovalGranted)
+# An approval for a task names its task.
+_TYPES[ApprovalGranted] = Either(
+    lambda value: value.get("scope") == "task",
+    Record({"scope": one_of("task"), "approvalId": TEXT, "taskId": TEXT}, _GRANT_OPTIONAL),
+    Record({"scope": one_of("task", "session"), "approvalId": TEXT}, _GRANT_OPTIONAL),
+)
+_DECISION = Record(
+    *({name: shape for name, shape in shapes.items() if name not in OF_THE_CALL}
+      for shapes in _shapes_of_fields(ApprovalAnswered))
+)  # fmt: skip
 
 
 _CALL_HINTS = get_type_hints(OpenCall, localns=vars(records), include_extras=True)
@@ -382,7 +371,7 @@ _CALL = Record(
 )
 _TYPES[OpenStep] = Record(
     {"stepId": TEXT, "stopReason": TEXT, "boot": _TEXT_OR_NULL, "position": COUNT, "calls": ListOf(_CALL)},
-    {"meaning": one_of(*MEANINGS)},
+    {"meaning": shape_of(Meaning)},
 )
 
 
@@ -442,9 +431,7 @@ def _record_shape(kind: str) -> Shape | None:
     """Return the shape of a record's fields, None for a kind that is not known here."""
     if kind == "opened":
         return _OPENED
-    if kind == "grant":
-        return _GRANT
-    shapes = list(map(_fields_shape, types_of(kind)))
+    shapes = list(map(shape_of, types_of(kind)))
     if len(shapes) == 2:  # an approval: without an answer it says only under which id it is asked for
         return Either(lambda value: value.keys() <= {"callId", "approvalId"}, *shapes)
     return shapes[0] if shapes else None

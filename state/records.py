@@ -32,7 +32,7 @@ of `state.checkpoint`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
 from config.lean_typing import NamedTuple
 from state import Damaged, UnknownVersion
@@ -71,9 +71,11 @@ OptionalText = Annotated[str | None, "or null"]
 ArtifactRow = Annotated[Mapping[str, Any], "artifact"]
 EditedArguments = Annotated[dict[str, Any], "arguments"]
 SessionStatus = Annotated[str, "session status"]
-Meaning = Annotated[str, "meaning"]
-Scope = Annotated[str, "scope"]
-Answerer = Annotated[str, "answerer"]
+Meaning = Literal[
+    "complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated", "bad_answer",
+]  # fmt: skip
+Scope = Literal["once", "task", "session"]
+Answerer = Literal["client", "command", "chat", "acp", "view"]
 SystemMessage = Annotated[bytes, "system"]
 UserMessage = Annotated[bytes, "user"]
 AssistantMessage = Annotated[bytes, "assistant"]
@@ -283,6 +285,10 @@ class ApprovalAnswered(NamedTuple):
     def _fold(self, state: Checkpoint) -> None:
         call = state.open_call(self.call_id)
         call.gated, call.approval_id, call.answer = True, self.approval_id, self
+
+
+OF_THE_CALL: Final = frozenset(("callId", "approvalId", "arguments"))
+"""The fields of an answer that a snapshot has in the row of its call."""
 
 
 @_record("grant")

@@ -25,7 +25,7 @@ from state.checkpoint import (
     name_in_files,
     open_step_from,
 )
-from state.records import ApprovalAnswered, fields_of, record_of
+from state.records import OF_THE_CALL, ApprovalAnswered, fields_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,6 @@ RESUME_VERSION = 3
 _READABLE_VERSIONS = (1, 2, RESUME_VERSION)
 
 _BLANK: Final = {Checkpoint: Checkpoint(SessionIdentity("", "", "", "", {})), Task: Task("", "", 0)}
-_OF_THE_CALL = frozenset(("callId", "approvalId", "arguments"))
 T = TypeVar("T")
 _THREAD_KEY = b',"thread":['
 _THREAD_END = b"\n]"
@@ -278,7 +277,7 @@ def call_to_json(call: OpenCall) -> dict[str, Any]:
         **{attribute: getattr(call, attribute) for attribute in CALL_FIELDS},
         "result": None if call.result is None else orjson.Fragment(call.result),
         "approval_id": call.approval_id,
-        "decision": {name: one for name, one in answer.items() if name not in _OF_THE_CALL} or None,
+        "decision": {name: one for name, one in answer.items() if name not in OF_THE_CALL} or None,
         "edited_arguments": call.edited_arguments,
     }
     given = {name_in_files(one): value for one, value in optional.items() if value is not None and value is not False}

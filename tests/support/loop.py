@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from agent_host.states import TaskEnd
     from policy.bundle import PolicyBundle
     from policy.rules import Limits, TaskOptions
+    from state.checkpoint import CallStatus
     from tests.support.loop_parts import Turn
     from tests.support.memory_store import CheckpointStore
 
@@ -215,7 +216,7 @@ class Loop:
         """The results as the model reads them."""
         return [answer.text for answer in self.answers()]
 
-    def finished(self) -> list[tuple[str, str, str | None]]:
+    def finished(self) -> list[tuple[str, CallStatus, str | None]]:
         """Name, status and code of each call of the task."""
         return self.ctx.task.finished_calls
 

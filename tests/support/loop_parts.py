@@ -240,7 +240,7 @@ class Home(EmbeddedWorkspaceService):
         """See EmbeddedWorkspaceService."""
         return self._keep("session_history", artifact)
 
-    def read_kept(self, row: Mapping[str, Any]) -> bytes:  # type: ignore[override]  an upload takes either
+    def read_kept(self, row: Mapping[str, Any]) -> bytes:  # type: ignore[override]  # an upload takes either
         """See EmbeddedWorkspaceService."""
         return self.held[row["ref"]]
 

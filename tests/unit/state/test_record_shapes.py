@@ -15,7 +15,7 @@ from agent_host.thread.messages import Role
 from policy.rules import ApprovalMode, TaskOptions
 from state import Damaged, record_shapes, records
 from state import record_shapes as message_shapes
-from state.checkpoint import CommandReason, TaskStatus
+from state.checkpoint import CallStatus, CommandReason, TaskStatus
 from state.journal import frame, parse
 from state.loading import change_of, fields_of_line
 from state.record_shapes import record_problems
@@ -29,12 +29,12 @@ from tests.unit.state.helpers import USAGE, message
     [
         (message_shapes.ROLES, get_args(Role)),
         (record_shapes.SESSION_STATUSES, tuple(SessionStatus)),
-        (record_shapes.TASK_STATUSES, get_args(TaskStatus)),
-        (record_shapes.CALL_STATUSES, get_args(ToolStatus)),
-        (record_shapes.MEANINGS, get_args(Meaning)),
+        (("running", "completed", "failed", "cancelled"), get_args(TaskStatus)),
+        (get_args(CallStatus), get_args(ToolStatus)),
+        (get_args(records.Meaning), get_args(Meaning)),
         (record_shapes.ARTIFACT_TYPES, get_args(ArtifactType)),
-        (record_shapes.SCOPES, get_args(Scope)),
-        (record_shapes.ANSWERERS, get_args(AnsweredBy)),
+        (get_args(records.Scope), get_args(Scope)),
+        (get_args(records.Answerer), get_args(AnsweredBy)),
         (record_shapes.APPROVAL_MODES, get_args(ApprovalMode)),
         (get_args(CommandReason), get_args(contracts.CommandReason)),
     ],

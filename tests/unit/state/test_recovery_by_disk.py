@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from state.checkpoint import CallOutcome, OpenCall, ResumeVerdict, compare, judg
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:
-    from state.checkpoint import Intent
+    from state.checkpoint import CallStatus, Intent
 
 PATH = "/f"
 RUNS, DENIED, FAILS, FAILS_LATE = "runs", "denied", "fails", "fails after its effect"
@@ -186,7 +186,8 @@ def test_some_cases(changes: tuple[tuple[str | None, str | None], ...], found: s
     assert [outcome.name for outcome in outcomes.values()] == said.split()
 
 
-SUCCEEDED, FAILED = "succeeded", "failed"
+SUCCEEDED: Final = "succeeded"
+FAILED: Final = "failed"
 
 
 @each_row(
@@ -205,7 +206,7 @@ SUCCEEDED, FAILED = "succeeded", "failed"
     ],
 )
 def test_a_result_on_record_pins_the_file(
-    status: str, changes: tuple[tuple[str | None, str | None], ...], found: str | None, said: str
+    status: CallStatus, changes: tuple[tuple[str | None, str | None], ...], found: str | None, said: str
 ) -> None:
     first, *others = calls(*changes)
     first.result, first.status = b"{}", status
