@@ -76,6 +76,8 @@ class FileSession:
 
     def __init__(self, storage: SessionStorage, lock: SessionLock, state: Checkpoint) -> None:
         self._storage = storage
+        self._disk = storage.disk
+        self._paths = storage.paths
         self._lock = lock
         self._journal: JournalFile | None = None
         self._snapshot_bytes = 0
@@ -233,7 +235,7 @@ class FileSession:
 
     def boot_id(self) -> str | None:
         """An id of the boot of the machine that the session is kept on, None where none is known; see `Disk`."""
-        return self._storage.disk.boot_id()
+        return self._disk.boot_id()
 
     def has_room(self) -> bool:
         """True if a snapshot of the session has room for another step; otherwise it is to go no further, since nobody
@@ -265,7 +267,6 @@ class FileSession:
         The snapshot goes first: alone it would be an older state that a resume could take for the present one. The
         journal that a crash leaves behind says that the session is over; where it cannot be made to, both stay.
         """
-        disk, paths = self._storage.disk, self._storage.paths
         gone = False
         try:
             self._end_compaction()
@@ -279,10 +280,10 @@ class FileSession:
             with translate_errors("removing the checkpoint"):
                 if not archives:
                     self._archive.clear()
-                disk.remove(paths.snapshot)
-                disk.sync_directory(paths.checkpoints)
+                self._disk.remove(self._paths.snapshot)
+                self._disk.sync_directory(self._paths.checkpoints)
                 self._remove_previous()
-                disk.remove(paths.journal)
+                self._disk.remove(self._paths.journal)
                 gone = True
                 self._remove_leftovers(self.blobs.names if archives else frozenset())
         finally:
@@ -290,10 +291,9 @@ class FileSession:
             self._lock.release(remove=gone)
 
     def _archive_journal(self) -> None:
-        """Keep the journal that is about to go, where records are archived."""
         if self._storage.archives and self._first_seq is not None:
-            paths = self._storage.paths
-            self._archive.add(self._first_seq, paths.previous_snapshot if self._is_base_previous else paths.snapshot)
+            base = self._paths.previous_snapshot if self._is_base_previous else self._paths.snapshot
+            self._archive.add(self._first_seq, base)
 
     def _record_end(self) -> None:
         try:
@@ -330,12 +330,11 @@ class FileSession:
         aside = None
         with translate_errors("taking the session over"):
             if found.damage is not None or found.suspect or found.restored:
-                aside = copy_aside(self._storage.disk, self._storage.paths)
+                aside = copy_aside(self._disk, self._paths)
             if found.journal.records:
                 self._first_seq = found.journal.records[0].seq
-            if self._storage.disk.status(self._storage.paths.records) is None:
-                paths = self._storage.paths
-                make_durable_dir(self._storage.disk, paths.records, within=paths.state_dir, is_there=True)
+            if self._disk.status(self._paths.records) is None:
+                make_durable_dir(self._disk, self._paths.records, within=self._paths.state_dir, is_there=True)
             self._renew()
             if found.damage is None:
                 # An archive keeps versions of files that only journals name.
@@ -353,10 +352,9 @@ class FileSession:
 
     def _remove_leftovers(self, named: frozenset[str]) -> None:
         """Take away what a crash left half written, and blobs that no record names; what was put aside may name any."""
-        disk, paths = self._storage.disk, self._storage.paths
-        for path in paths.checkpoint_files:
-            disk.remove(path + TEMPORARY)
-        if not is_quarantined(disk, paths):
+        for path in self._paths.checkpoint_files:
+            self._disk.remove(path + TEMPORARY)
+        if not is_quarantined(self._disk, self._paths):
             self._storage.blobs.sweep(named)
 
     def _is_due(self, journal: JournalFile) -> bool:
@@ -395,7 +393,6 @@ class FileSession:
         journal = self._journal
         if journal is None or journal.broken:
             return False
-        disk, paths = self._storage.disk, self._storage.paths
         try:
             compaction.job.wait()
             self._is_base_previous = True
@@ -403,7 +400,7 @@ class FileSession:
             self._snapshot_bytes = compaction.size
             journal.write_next(compaction.seq, compaction.opening)
             self._archive_journal()
-            second_name(disk, paths.journal, paths.previous_journal)
+            second_name(self._disk, self._paths.journal, self._paths.previous_journal)
         except (OSError, WriteFailed):
             journal.forget_mark()
             # One that was too large is tried again when its step is over; where there was none, it is full.
@@ -438,11 +435,10 @@ class FileSession:
             held = self._lock.still_held()
         if held:
             return
-        paths = self._storage.paths
-        if self._storage.disk.status(paths.checkpoints) is None:
+        if self._disk.status(self._paths.checkpoints) is None:
             raise WriteFailed(
-                f"the state directory {paths.state_dir} was removed or moved: put back as it was, the session can be "
-                "resumed; without it the task has to be started again, and what it did to the workspace is there"
+                f"the state directory {self._paths.state_dir} was removed or moved: put back as it was, the session "
+                "can be resumed; without it the task has to be started again, and what it did to the workspace is there"
             )
         raise WriteFailed("the session's lock was removed or replaced: another process may have the session")
 
@@ -467,21 +463,19 @@ class FileSession:
         """Put a snapshot in place of the one that is there; whether there is a second copy. Raises OSError. The journal
         can do without a small snapshot. A copy of a large one takes the place of the one before, which may be what the
         state was read from: so it comes first."""
-        disk, paths = self._storage.disk, self._storage.paths
         is_copied = False
         if not part_in_opening(snapshot):
             with contextlib.suppress(OSError):  # the session can go on without
-                write_new(disk, paths.previous_snapshot + TEMPORARY, snapshot.chunks())
-                disk.replace(paths.previous_snapshot + TEMPORARY, paths.previous_snapshot)
+                write_new(self._disk, self._paths.previous_snapshot + TEMPORARY, snapshot.chunks())
+                self._disk.replace(self._paths.previous_snapshot + TEMPORARY, self._paths.previous_snapshot)
                 is_copied = True
-        self._snapshot_bytes = replace_atomically(disk, paths.snapshot, snapshot.chunks())
+        self._snapshot_bytes = replace_atomically(self._disk, self._paths.snapshot, snapshot.chunks())
         return is_copied
 
     def _remove_previous(self, *, but_snapshot: bool = False) -> None:
-        disk, paths = self._storage.disk, self._storage.paths
-        disk.remove(paths.previous_journal)
+        self._disk.remove(self._paths.previous_journal)
         if not but_snapshot:
-            disk.remove(paths.previous_snapshot)
+            self._disk.remove(self._paths.previous_snapshot)
 
     def _encode(self) -> EncodedSnapshot:
         """The snapshot of the state, what is large in it put into blobs first. Raises OSError."""
@@ -499,16 +493,15 @@ class FileSession:
         opening = self._opening() | part_in_opening(snapshot) | ({REOPENED: True} if again else {})
         self.state.seq += 1
         self._retry_bytes = 0
-        paths = self._storage.paths
-        self._journal = JournalFile.create(self._storage.disk, paths.journal, self.state.seq, orjson.dumps(opening))
+        self._journal = JournalFile.create(self._disk, self._paths.journal, self.state.seq, orjson.dumps(opening))
         self._first_seq, self._is_base_previous = self.state.seq, False
 
     def _opening(self) -> dict[str, Any]:
         return {
             KIND: OPENED,
-            "sessionId": self._storage.paths.session_id,
+            "sessionId": self._paths.session_id,
             "status": self.state.session_status,
-            "boot": self._storage.disk.boot_id(),
+            "boot": self._disk.boot_id(),
         }
 
     def _close_journal(self) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from config.shapes import FLAG, TEXT, ListOf, Record
 from state import Damaged, SessionPaths, check_session_id, is_session_id, translate_errors
 from state.disk import LOCAL_DISK, boot_id, make_durable_dir, replace_atomically, write_new
 
@@ -171,15 +172,24 @@ _DIALECT_GOOD_FOR_S = 7 * 86_400  # a gateway may be replaced by another one beh
 LOCAL_SERVERS_FILE = "local-servers.json"
 _SERVER_GOOD_FOR_S = 3600  # a server may be started anew with another model or another window
 SANDBOX_LEVELS_FILE = "sandbox-levels.json"
+_LEVEL = Record({"works": FLAG, "problem": TEXT, "unheld": ListOf(TEXT)})
 _TELLING = ("Uid:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:", "Seccomp_filters:")
+
+
+def read_bytes(path: str, most: int) -> bytes | None:
+    """The first `most` bytes of a file; None if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(most)
+    except OSError:
+        return None
 
 
 def read_json(path: str, most: int) -> Any:
     """The JSON of a file of `most` bytes at most; None if it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return orjson.loads(file.read(most))
-    except (OSError, orjson.JSONDecodeError):
+        return orjson.loads(read_bytes(path, most) or b"")
+    except orjson.JSONDecodeError:
         return None
 
 
@@ -282,23 +292,13 @@ class SandboxLevels:
     def findings(self) -> dict[str, dict[str, Any]]:
         """The findings for this machine, by level; empty if nothing was tried under the same circumstances."""
         found = {} if self._key is None else self._kept.rows().get(self._key, {})
-        return {level: row for level, row in found.items() if _is_row(row)}
+        return {level: row for level, row in found.items() if _LEVEL.fits(row)}
 
     def keep(self, found: Mapping[str, Mapping[str, Any]]) -> None:
         """Remember it; durable on return. Nothing is kept where no boot can be told from another. Raises
         WriteFailed."""
         if self._key is not None:
             self._kept.keep(self._key, found)
-
-
-def _is_row(row: Any) -> bool:
-    return (
-        isinstance(row, dict)
-        and isinstance(row.get("works"), bool)
-        and isinstance(row.get("problem"), str)
-        and isinstance(row.get("unheld"), list)
-        and all(isinstance(one, str) for one in row["unheld"])
-    )
 
 
 def _machine_key(version: str) -> str | None:

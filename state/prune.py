@@ -145,7 +145,6 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
         return True
 
     def _read_options(self, session_id: str) -> dict[str, Any] | None:
-        """The options that the checkpoint holds, where one can be read."""
         try:
             return self._store.load(session_id).identity.options
         except (NoSuchSession, Damaged, *_NOT_OURS):

@@ -18,7 +18,7 @@ import orjson
 
 from config.shapes import ANYTHING, TEXT, ListOf, MapOf, Nullable, Record
 from state import WriteFailed
-from state.keys import keep_json, read_json
+from state.keys import keep_json, read_bytes, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ class ToolLists:
 
     def read(self, sha256: str) -> Sequence[Mapping[str, Any]] | None:
         """The list of this SHA-256; None where it is not kept, or is not what its name says."""
-        raw = _content(self._list(sha256))
+        raw = read_bytes(self._list(sha256), _MAX_BYTES + 1)
         if raw is None or hashlib.sha256(raw).hexdigest() != sha256:
             return None
         kept = orjson.loads(raw)
@@ -153,14 +153,6 @@ def _about_in(path: str) -> dict[str, Any]:
     """The record of a source, empty if it cannot be read."""
     about = read_json(path, _MAX_BYTES + 1)
     return about if _SHAPE.fits(about) else {}
-
-
-def _content(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read(_MAX_BYTES + 1)
-    except OSError:
-        return None
 
 
 # Which tools of a project a person has approved, each by what it consisted of then: kept in the state directory,

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -338,7 +337,8 @@ def idle_helpers(pid: int) -> list[int]:
 def _leftovers_of(folder: Path, temporary: Path) -> list[str]:
     """The leftovers of a run in `folder`, one line each; processes may take a moment to end."""
     problems = [f"left in the temporary directory: {name}" for name in sorted(os.listdir(temporary))]
-    problems += [f"left a socket: {path}" for path in _sockets(folder)]
+    entries = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
+    problems += [f"left a socket: {path}" for path in entries if path.is_socket()]
     until = time.monotonic() + _PATIENCE_S
     while (processes := _processes_of(folder)) and time.monotonic() < until:
         time.sleep(0.02)
@@ -365,12 +365,3 @@ def _read(pid: int, name: str) -> bytes:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:  # it has ended
         return b""
-
-
-def _sockets(folder: Path) -> Iterator[str]:
-    for at, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(at, name)
-            with contextlib.suppress(OSError):
-                if stat.S_ISSOCK(os.lstat(path).st_mode):
-                    yield path

@@ -81,7 +81,11 @@ class Scenario:
 
     def check(self, outcome: RunOutcome) -> list[str]:
         """Problems of the end, one line each; a run checks thread, totals and answer itself."""
-        return effect_problems(outcome.workspace, self.effects)
+        made = collections.Counter((outcome.workspace / "effects.log").read_text().split())
+        names = sorted({*made, *self.effects})
+        return [
+            f"effect {name!r} was made {made[name]} times" for name in names if made[name] != (name in self.effects)
+        ]
 
 
 def command(line: str) -> dict[str, Any]:
@@ -127,13 +131,6 @@ def _interrupted(position: int) -> dict[str, Any]:
 
 def _usage(number: int) -> dict[str, int]:
     return {"input_tokens": 1000 + number, "output_tokens": number, "cache_read_input_tokens": number // 2}
-
-
-def effect_problems(workspace: Path, words: Sequence[str]) -> list[str]:
-    """Problems of effects.log, in which each of `words` must stand once."""
-    made = collections.Counter((workspace / "effects.log").read_text().split())
-    names = sorted({*made, *words})
-    return [f"effect {name!r} was made {made[name]} times" for name in names if made[name] != (name in words)]
 
 
 _LOG = {"effects.log": ""}
