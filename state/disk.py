@@ -292,8 +292,8 @@ def put_in_place(disk: Disk, temporary: str, path: str) -> None:
 
 
 def second_name(disk: Disk, path: str, second: str) -> None:
-    """Have `second` lead to the file at `path`, atomically in place of what was there; a copy where the file system
-    knows no second names. Not durable. Raises OSError."""
+    """Have `second` lead to the file at `path` (`link_or_copy`), atomically in place of what was there. Not durable.
+    Raises OSError."""
     temporary = second_temporary(disk, path, second)
     put_in_place(disk, temporary, second)
     disk.remove(temporary)  # it stays where both lead to one file already: POSIX then renames nothing
@@ -301,13 +301,18 @@ def second_name(disk: Disk, path: str, second: str) -> None:
 
 def second_temporary(disk: Disk, path: str, second: str) -> str:
     """The file at `path` under a temporary name that is to be put in place of `second`. Raises OSError."""
-    temporary = second + TEMPORARY
-    disk.remove(temporary)
+    link_or_copy(disk, path, second + TEMPORARY)
+    return second + TEMPORARY
+
+
+def link_or_copy(disk: Disk, path: str, second: str) -> None:
+    """Have `second` lead to the file at `path`, in place of what was there; a copy where the file system knows no
+    second names. Neither atomic nor durable. Raises OSError."""
+    disk.remove(second)
     try:
-        disk.link(path, temporary)
+        disk.link(path, second)
     except OSError:
-        write_new(disk, temporary, [disk.read(path)], durable=False)
-    return temporary
+        write_new(disk, second, [disk.read(path)], durable=False)
 
 
 def _gather(chunks: Iterable[bytes]) -> Iterable[bytes]:

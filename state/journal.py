@@ -23,7 +23,7 @@ import orjson
 
 from config.lean_typing import NamedTuple
 from state import UnknownVersion, WriteFailed
-from state.disk import TEMPORARY, make_durable_dir, write_new
+from state.disk import TEMPORARY, link_or_copy, make_durable_dir, write_new
 from state.records import fields_of, kind_of
 
 if TYPE_CHECKING:
@@ -310,7 +310,8 @@ class Archive:
                 write_new(self._disk, self._path(FULL), [], durable=False)
                 return
             for (path, target), size in zip(wanted, sizes, strict=True):
-                self._put(path, target)
+                if self._disk.status(path) is not None:
+                    link_or_copy(self._disk, path, target)
                 self._blobs.aside_bytes += size
             self._is_begun = True
 
@@ -339,15 +340,6 @@ class Archive:
     def _size(self, path: str) -> int:
         status = self._disk.status(path)
         return 0 if status is None else status.size
-
-    def _put(self, path: str, target: str) -> None:
-        if self._disk.status(path) is None:
-            return
-        self._disk.remove(target)
-        try:
-            self._disk.link(path, target)
-        except OSError:  # a file system that knows no second names
-            write_new(self._disk, target, [self._disk.read(path)], durable=False)
 
 
 def archived_names(disk: Disk, paths: SessionPaths) -> list[str]:

@@ -222,10 +222,10 @@ def _fold(state: Checkpoint, record: JournalLine, inline: dict[str, bytes]) -> N
         return
     if record.seq != state.seq + 1:
         raise Damaged(f"records {state.seq + 1} to {record.seq - 1} are missing between checkpoint and journal")
-    change = change_of(record)
-    if change.record is not None:
-        inline |= change.blobs
-        fold(state, change.record)
+    change, blobs = change_of(record)
+    if change is not None:
+        inline |= blobs
+        fold(state, change)
     state.seq = record.seq
 
 
@@ -306,14 +306,6 @@ def _read(disk: Disk, path: str) -> tuple[bytes | None, str | None]:
 # A line of the journal, taken apart and checked: what a fold over the state may rely on.
 
 
-class StateChange(NamedTuple):
-    """One change of a session: its record, None for one that changes nothing, and the blobs that it brings along, by
-    name."""
-
-    record: JournalRecord | None
-    blobs: dict[str, bytes]
-
-
 def fields_of_line(line: JournalLine) -> dict[str, Any]:
     """The line's fields; none where they are no JSON object."""
     try:
@@ -330,9 +322,10 @@ def durable_of(opening: JournalLine) -> int:
     return durable if type(durable) is int else 0
 
 
-def change_of(line: JournalLine) -> StateChange:
-    """Decode `line`. Raises Damaged with every problem of one that is whole and of another shape, UnknownVersion for a
-    kind that this program does not have."""
+def change_of(line: JournalLine) -> tuple[JournalRecord | None, dict[str, bytes]]:
+    """Decode `line`: its record, None for one that changes nothing, and the blobs that it brings along, by name. Raises
+    Damaged with every problem of one that is whole and of another shape, UnknownVersion for a kind that this program
+    does not have."""
     fields = fields_of_line(line)
     kind, encoded = fields.pop(KIND, None), fields.pop(BLOBS, {})
     message = orjson.dumps(fields.pop(MESSAGE)) if MESSAGE in fields else line.message  # format J1 has it in there
@@ -344,7 +337,7 @@ def change_of(line: JournalLine) -> StateChange:
         problems.append(f"{BLOBS}: must be base64 by name")
     if problems or blobs is None:
         raise Damaged(f"record {line.seq} ({kind}) is whole and of another shape: {list_problems(problems)}")
-    return StateChange(None if kind == OPENED else record_of(kind, fields, message), blobs)
+    return None if kind == OPENED else record_of(kind, fields, message), blobs
 
 
 def _decode_line(encoded: object) -> dict[str, bytes] | None:

@@ -245,7 +245,6 @@ class CrashRun:
         return found
 
     def _report_problems(self, reported: Ended, kept: Mapping[str, Any]) -> list[str]:
-        """Problems of a report that is not what is kept."""
         keys = ("status", "reason", "text", "stepCount", "usage", "toolCalls")
         if self._output == "json":
             said = json.loads(reported.out)

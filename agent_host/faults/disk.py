@@ -270,11 +270,9 @@ class PowerLossOutcome(Protocol):
 
     def name(self, versions: int) -> int:
         """The version that a name has: 0 is the durable one, `versions - 1` the newest."""
-        ...
 
     def write(self, size: int, *, first: bool, last: bool) -> TornWrite:
         """The rest of a write; `first` and `last` of those on the whole disk that were not synced."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +480,6 @@ class Names:
         return list({id(entry): entry for entry in entries if isinstance(entry, Inode)}.values())
 
     def _entries_left(self, outcome: PowerLossOutcome) -> dict[str, Entry]:
-        """The entry of each path at the next boot."""
         chosen = {}
         for path, name in self.by_path.items():
             possible = len(name.versions) - name.durable

@@ -119,7 +119,6 @@ class BackgroundQueue(Generic[Item]):
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def _work(self) -> None:
-        """Work until the line is empty."""
         raise NotImplementedError
 
     async def _pause(self, wait_s: float) -> None:
