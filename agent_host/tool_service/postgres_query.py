@@ -260,16 +260,28 @@ def _fault(error: psycopg.Error) -> ToolFault:
 
 _MAX_NAME_BYTES: Final = 63
 """PostgreSQL truncates names to this length."""
-_SPACE: Final = re.compile(r"[ \t\n\r\f\v]+")
-_LINE_COMMENT: Final = re.compile(r"--[^\n\r]*")
-_WORD: Final = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")
-_QUOTED_NAME: Final = re.compile(r'"((?:[^"]|"")+)"')
-_PLAIN_TEXT: Final = re.compile(r"'(?:[^']|'')*'")
-_ESCAPED_TEXT: Final = re.compile(r"'(?:[^'\\]|''|\\.)*'", re.DOTALL)
-_DOLLAR: Final = re.compile(r"\$(?:[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_\u0080-\U0010ffff]*)?\$")
-_NUMBER: Final = re.compile(r"0[xXoObB][0-9A-Fa-f_]+|(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?")
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>[ \t\n\r\f\v]+|--[^\n\r]*)
+    | (?P<parameter>\$[0-9]+)
+    | (?P<text>(?P<tag>\$(?:[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_\u0080-\U0010ffff]*)?\$)(?s:.*?)(?P=tag)
+        | [eE]'(?:[^'\\]|''|\\(?s:.))*' | [bBxXnN]?'(?:[^']|'')*')
+    | (?P<quoted>"(?:[^"]|"")+")
+    | (?P<dollars>\$(?:[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_\u0080-\U0010ffff]*)?\$)
+    | (?P<quote>[eEbBxXnN]?'|")
+    | (?P<escapes>[uU]&['"])
+    | (?P<word>[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*)
+    | (?P<number>0[xXoObB][0-9A-Fa-f_]+|(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?)
+    | (?P<sign>(?s:.))
+    """,
+    re.VERBOSE,
+)
+_UNREADABLE: Final = {
+    "dollars": "a text in dollar quotes does not end",
+    "quote": "a quote does not end",
+    "escapes": "texts and names with U& escapes are not taken",
+}
 _GLUED: Final = re.compile(r"[A-Za-z0-9_$'\"\u0080-\U0010ffff]")
-_PARAMETER: Final = re.compile(r"\$[0-9]+")
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 
 
@@ -342,65 +354,20 @@ def _fold_name(token: _Token) -> str:
 def _tokens(sql: str) -> Iterator[_Token]:
     place = 0
     while place < len(sql):
-        token = _next(sql, place)
-        if token.kind != "space":
-            yield token
-        place = token.end
-
-
-def _next(sql: str, place: int) -> _Token:
-    two = sql[place : place + 2]
-    if two == "/*":
-        return _Token("space", "", _end_of_comment(sql, place))
-    for kind, pattern in (("space", _SPACE), ("space", _LINE_COMMENT), ("parameter", _PARAMETER)):
-        found = pattern.match(sql, place)
-        if found:
-            return _Token(kind, found.group(), found.end())
-    char = sql[place]
-    if char == "$":
-        return _dollar_text(sql, place)
-    if char == '"':
-        return _match(_QUOTED_NAME, "quoted", sql, place)
-    if char == "'":
-        return _match(_PLAIN_TEXT, "text", sql, place)
-    word = _WORD.match(sql, place)
-    if word:
-        return _word(sql, word)
-    number = _NUMBER.match(sql, place)
-    if number is None:
-        return _Token("sign", char, place + 1)
-    # Servers before version 15 take `1e'…'` for a number and a text with escapes.
-    if _GLUED.match(sql, number.end()):
-        raise UnreadableSql("a number and what follows it need a space between them")
-    return _Token("number", number.group(), number.end())
-
-
-def _word(sql: str, word: re.Match[str]) -> _Token:
-    """A word, or a text whose kind stands before its quote."""
-    prefix, following = word.group().lower(), sql[word.end() : word.end() + 1]
-    if following == "'" and prefix in ("e", "b", "x", "n"):
-        pattern = _ESCAPED_TEXT if prefix == "e" else _PLAIN_TEXT
-        return _match(pattern, "text", sql, word.end())
-    if prefix == "u" and sql[word.end() : word.end() + 2] in ("&'", '&"'):
-        raise UnreadableSql("texts and names with U& escapes are not taken")
-    return _Token("word", word.group(), word.end())
-
-
-def _dollar_text(sql: str, place: int) -> _Token:
-    opening = _DOLLAR.match(sql, place)
-    if opening is None:
-        return _Token("sign", "$", place + 1)
-    end = sql.find(opening.group(), opening.end())
-    if end < 0:
-        raise UnreadableSql("a text in dollar quotes does not end")
-    return _Token("text", "", end + len(opening.group()))
-
-
-def _match(pattern: re.Pattern[str], kind: str, sql: str, place: int) -> _Token:
-    found = pattern.match(sql, place)
-    if found is None:
-        raise UnreadableSql("a quote does not end")
-    return _Token(kind, found.group(), found.end())
+        if sql.startswith("/*", place):
+            place = _end_of_comment(sql, place)
+            continue
+        found = _TOKEN.match(sql, place)
+        if found is None or found.lastgroup is None:  # the last pattern takes any character
+            raise UnreadableSql("the statement cannot be split")
+        kind, place = found.lastgroup, found.end()
+        if kind in _UNREADABLE:
+            raise UnreadableSql(_UNREADABLE[kind])
+        # Servers before version 15 take `1e'…'` for a number and a text with escapes.
+        if kind == "number" and _GLUED.match(sql, place):
+            raise UnreadableSql("a number and what follows it need a space between them")
+        if kind != "space":
+            yield _Token(kind, found.group(), place)
 
 
 def _end_of_comment(sql: str, place: int) -> int:
