@@ -36,7 +36,7 @@ from agent_host.tool_service.invocation import METRICS_DIRECTORY, Invoker, Metri
 from agent_host.tool_service.storage import LocalStorage, ServiceStorage
 from agent_host.tool_service.tenants import ServedTenant, Tenants, read_configuration
 from agent_host.tool_service.tool import ENTRY_POINTS
-from agent_host.tool_service.tools import CloudDbQueryTool, ObjectReadTool, VaultReadTool
+from agent_host.tool_service.tools import CloudDbQuery, ObjectRead, VaultRead
 from state.temporary import scratch
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ _NEEDED: Final = ("name", "description", "input_schema", "shape", "high_risk", "
 
 def all_tools() -> dict[str, BackendTool]:
     """Every kind of tool, by name. Raises UsageError for an entry point that cannot be used."""
-    shipped: tuple[BackendTool, ...] = (CloudDbQueryTool(), VaultReadTool(), ObjectReadTool())
+    shipped: tuple[BackendTool, ...] = (CloudDbQuery, VaultRead, ObjectRead)
     found = {tool.name: tool for tool in shipped}
     for entry in entry_points(group=ENTRY_POINTS):
         named = f"the backend tool {entry.name} ({entry.value})"

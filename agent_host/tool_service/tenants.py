@@ -25,7 +25,7 @@ from agent_host.tool_service.tool import (
     ToolFault,
     as_fields,
 )
-from agent_host.tool_service.tools import VaultRead, VaultReadTool
+from agent_host.tool_service.tools import VaultRead
 from config import json_text
 from config.shapes import OBJECT, TEXT, MapOf, Record, Text, list_problems, number, whole
 from tool_runtime.foreign_schema import foreign_judge
@@ -93,7 +93,7 @@ class ServedTenant:
             await self._bucket.aclose()
 
     def _vault(self) -> VaultRead:
-        tool = self.tools.get(VaultReadTool.name)
+        tool = self.tools.get(VaultRead.name)
         if tool is None or not isinstance(tool.running, VaultRead):
             raise ToolFault(ErrorCode.PERMISSION_DENIED, "no vault is configured")
         return tool.running

@@ -14,7 +14,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import orjson
@@ -32,6 +32,7 @@ from config.shapes import TEXT, AnyOf, ListOf, MapOf, Record, Text, number, whol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Self
 
     from agent_host.tool_service.postgres_query import PostgresDatabase
     from agent_host.tool_service.tool import Call, TenantServices
@@ -81,30 +82,35 @@ class _Database(NamedTuple):
     secrets: frozenset[str]
 
 
-class CloudDbQueryTool:
-    """See `agent_host.tool_service.tool.BackendTool`."""
+class ShippedTool:
+    """A tool of this package: the class is the `BackendTool`, and an instance the tool of one tenant."""
 
-    name = "CloudDbQuery"
-    description = (
+    high_risk: ClassVar = True
+    repeatable: ClassVar = True
+
+    def __init__(self, configuration: Mapping[str, Any], services: TenantServices) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def build(cls, configuration: Mapping[str, Any], services: TenantServices) -> Self:
+        """See BackendTool."""
+        return cls(configuration, services)
+
+
+class CloudDbQuery(ShippedTool):
+    """The databases of one tenant."""
+
+    name: ClassVar = "CloudDbQuery"
+    description: ClassVar = (
         "Run one read-only SQL query on a configured database. The answer is JSON: columns, rows, rowCount, and "
         "truncated where there were more rows or bytes than are given."
     )
-    input_schema: Mapping[str, Any] = _QUERY_SCHEMA
-    shape = Record({"connections": MapOf(_CONNECTION)}, closed=True)
-    high_risk = True
-    repeatable = True
+    input_schema: ClassVar = _QUERY_SCHEMA
+    shape: ClassVar = Record({"connections": MapOf(_CONNECTION)}, closed=True)
 
-    def build(self, configuration: Mapping[str, Any], services: TenantServices) -> CloudDbQuery:
-        """See BackendTool."""
+    def __init__(self, configuration: Mapping[str, Any], services: TenantServices) -> None:
         connections = configuration["connections"]
-        return CloudDbQuery({name: _connection(name, value, services) for name, value in connections.items()}, services)
-
-
-class CloudDbQuery:
-    """The databases of one tenant."""
-
-    def __init__(self, connections: Mapping[str, _Database], services: TenantServices) -> None:
-        self._connections = connections
+        self._connections = {name: _connection(name, value, services) for name, value in connections.items()}
         self._services = services
 
     async def run(self, call: Call) -> Output:
@@ -264,31 +270,21 @@ _OBJECTS_SCHEMA: Final = _object(
 )
 
 
-class ObjectReadTool:
-    """See `agent_host.tool_service.tool.BackendTool`."""
+class ObjectRead(ShippedTool):
+    """The stores of one tenant. Keys are below each store's `prefix`, and cannot leave it: S3 knows no `..`."""
 
-    name = "ObjectRead"
-    description = (
+    name: ClassVar = "ObjectRead"
+    description: ClassVar = (
         "Read an object of a configured S3 store, or list its keys. Text up to 64 KiB comes with the answer; larger "
         "objects and other content are stored as artifacts."
     )
-    input_schema: Mapping[str, Any] = _OBJECTS_SCHEMA
-    shape = Record({"stores": MapOf(BUCKET_SHAPE)}, {"maxObjectBytes": whole(1)}, closed=True)
-    high_risk = False
-    repeatable = True
+    input_schema: ClassVar = _OBJECTS_SCHEMA
+    shape: ClassVar = Record({"stores": MapOf(BUCKET_SHAPE)}, {"maxObjectBytes": whole(1)}, closed=True)
+    high_risk: ClassVar = False
 
-    def build(self, configuration: Mapping[str, Any], services: TenantServices) -> ObjectRead:  # noqa: ARG002  BackendTool's
-        """See BackendTool."""
-        stores = {name: Bucket(BucketSettings.read(value)) for name, value in configuration["stores"].items()}
-        return ObjectRead(stores, configuration.get("maxObjectBytes", _MAX_OBJECT_BYTES))
-
-
-class ObjectRead:
-    """The stores of one tenant. Keys are below each store's `prefix`, and cannot leave it: S3 knows no `..`."""
-
-    def __init__(self, stores: Mapping[str, Bucket], max_object_bytes: int) -> None:
-        self._stores = stores
-        self._max_object_bytes = max_object_bytes
+    def __init__(self, configuration: Mapping[str, Any], services: TenantServices) -> None:  # noqa: ARG002  ShippedTool's
+        self._stores = {name: Bucket(BucketSettings.read(value)) for name, value in configuration["stores"].items()}
+        self._max_object_bytes = configuration.get("maxObjectBytes", _MAX_OBJECT_BYTES)
 
     async def run(self, call: Call) -> Output:
         """See RunningTool."""
@@ -376,39 +372,28 @@ _SECRETS_SCHEMA: Final = _object(
 )
 
 
-class VaultReadTool:
-    """See `agent_host.tool_service.tool.BackendTool`."""
+class VaultRead(ShippedTool):
+    """The vault of one tenant. Only what `names` lists is ever asked for: exact names, `path` or `path#field`."""
 
-    name = "VaultRead"
-    description = (
+    name: ClassVar = "VaultRead"
+    description: ClassVar = (
         "Read a secret of the vault. The answer is a handle {name, version, handle} and never the value: pass the "
         "handle where a tool takes one, such as in the parameters of CloudDbQuery."
     )
-    input_schema: Mapping[str, Any] = _SECRETS_SCHEMA
-    shape = Record(
+    input_schema: ClassVar = _SECRETS_SCHEMA
+    shape: ClassVar = Record(
         {"address": Text(1, 2048), "token": Text(1, 4096), "names": ListOf(Text(1, 512))},
         {"mount": Text(1, 256), "namespace": TEXT},
         closed=True,
     )
-    high_risk = True
-    repeatable = True
 
-    def build(self, configuration: Mapping[str, Any], services: TenantServices) -> VaultRead:
-        """See BackendTool."""
+    def __init__(self, configuration: Mapping[str, Any], services: TenantServices) -> None:
         try:
-            address = check_service_url(configuration["address"], "address")
+            self._address = check_service_url(configuration["address"], "address")
         except UsageError:
             raise ValueError("address is no http or https URL") from None
         if not usable_in_header(configuration["token"]):
             raise ValueError("token contains characters that no header can carry")
-        return VaultRead(address, configuration, services)
-
-
-class VaultRead:
-    """The vault of one tenant. Only what `names` lists is ever asked for: exact names, `path` or `path#field`."""
-
-    def __init__(self, address: str, configuration: Mapping[str, Any], services: TenantServices) -> None:
-        self._address = address
         self._mount = configuration.get("mount", "secret")
         self._names = frozenset(configuration["names"])
         self._headers = {"x-vault-token": configuration["token"], "accept-encoding": "identity"}
