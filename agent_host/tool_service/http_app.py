@@ -244,11 +244,25 @@ _EPOCH: Final = {
 }
 _RETRY_AFTER: Final = {"Retry-After": {"description": "seconds to wait", "schema": {"type": "integer"}}}
 _TOOL: Final = {"name": "toolName", "in": "path", "required": True, "schema": _TEXT}
+_KEY: Final = {"name": "key", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 _GRANT: Final = {
     "name": "X-Capability-Grant",
     "in": "header",
     "required": True,
     "description": "v1.PAYLOAD.MAC: tenant, session, tool names and expiry, signed by the host",
+    "schema": _TEXT,
+}
+_KEY_TO_SEND: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "the id of the call; it holds within tenant, session and tool, for the same arguments. "
+    "Without it the call runs each time that it is sent",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS},
+}
+_EPOCH_TO_SEND: Final = {
+    "name": "X-Tool-Service-Epoch",
+    "in": "header",
+    "description": "with a repetition: the epoch that the first try saw; another one is refused",
     "schema": _TEXT,
 }
 _REFUSALS: Final = {
@@ -267,18 +281,35 @@ _REFUSALS: Final = {
 
 def document() -> dict[str, Any]:
     """The document, OpenAPI 3.1."""
+    result = {"$ref": "#/components/schemas/ToolResult"}
+    invoke = _operation(
+        "invokeTool",
+        "Run a tool; with an Idempotency-Key once, however often it is sent",
+        {200: result},
+        (400, 401, 403, 404, 409, 412, 413, 429, 503),
+        parameters=[_TOOL, _GRANT, _KEY_TO_SEND, _EPOCH_TO_SEND],
+        requestBody={"required": True, "content": _json_content({"$ref": "#/components/schemas/Invocation"})},
+    )
+    find = _operation(
+        "findInvocation",
+        "The answer of a key of the grant's session",
+        {200: result, 202: _STATUS},
+        (401, 403, 404, 410, 503),
+        parameters=[_TOOL, _KEY, _GRANT],
+    )
+    metrics = {"200": {"description": "metrics", "content": {"text/plain": {"schema": _TEXT}}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Backend Tool Service", "version": __version__},
         "security": [{"tenant": []}],
         "paths": {
             "/tools": {"get": _operation("listTools", "The tenant's tools", {200: _TOOLS}, (401,))},
-            "/tools/{toolName}/invoke": {"post": _invoke()},
-            "/tools/{toolName}/invocations/{key}": {"get": _invocation()},
-            "/healthz": {"get": _open("health", "Whether the process answers", {200: _STATUS})},
-            "/readyz": {"get": _open("readiness", "Whether it takes calls", {200: _STATUS, 503: _STATUS})},
-            "/metrics": {"get": _metrics()},
-            "/openapi.json": {"get": _open("openapi", "This document", {200: {"type": "object"}})},
+            "/tools/{toolName}/invoke": {"post": invoke},
+            "/tools/{toolName}/invocations/{key}": {"get": find},
+            "/healthz": {"get": _operation("health", "Whether the process answers", {200: _STATUS})},
+            "/readyz": {"get": _operation("readiness", "Whether it takes calls", {200: _STATUS, 503: _STATUS})},
+            "/metrics": {"get": _operation("metrics", "Prometheus' text format", {}, responses=metrics)},
+            "/openapi.json": {"get": _operation("openapi", "This document", {200: {"type": "object"}})},
         },
         "components": {
             "securitySchemes": {"tenant": {"type": "http", "scheme": "bearer"}},
@@ -287,66 +318,20 @@ def document() -> dict[str, Any]:
     }
 
 
-def _invoke() -> dict[str, Any]:
-    operation = _operation(
-        "invokeTool",
-        "Run a tool; with an Idempotency-Key once, however often it is sent",
-        {200: {"$ref": "#/components/schemas/ToolResult"}},
-        (400, 401, 403, 404, 409, 412, 413, 429, 503),
-    )
-    operation["parameters"] = [
-        _TOOL,
-        _GRANT,
-        {
-            "name": "Idempotency-Key",
-            "in": "header",
-            "description": "the id of the call; it holds within tenant, session and tool, for the same arguments. "
-            "Without it the call runs each time that it is sent",
-            "schema": {"type": "string", "minLength": 1, "maxLength": 256},
-        },
-        {
-            "name": "X-Tool-Service-Epoch",
-            "in": "header",
-            "description": "with a repetition: the epoch that the first try saw; another one is refused",
-            "schema": _TEXT,
-        },
-    ]
-    schema = {"$ref": "#/components/schemas/Invocation"}
-    operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    return operation
-
-
-def _invocation() -> dict[str, Any]:
-    operation = _operation(
-        "findInvocation",
-        "The answer of a key of the grant's session",
-        {200: {"$ref": "#/components/schemas/ToolResult"}, 202: _STATUS},
-        (401, 403, 404, 410, 503),
-    )
-    key = {"name": "key", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-    operation["parameters"] = [_TOOL, key, _GRANT]
-    return operation
-
-
-def _metrics() -> dict[str, Any]:
-    text = {"description": "metrics", "content": {"text/plain": {"schema": _TEXT}}}
-    return {**_open("metrics", "Prometheus' text format", {}), "responses": {"200": text}}
-
-
-def _open(name: str, summary: str, answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    return {**_operation(name, summary, answers, ()), "security": []}
-
-
 def _operation(
-    name: str, summary: str, answers: dict[int, dict[str, Any]], refusals: tuple[int, ...]
+    name: str, summary: str, answers: Mapping[int, Any], refusals: tuple[int, ...] = (), **more: Any
 ) -> dict[str, Any]:
-    error = {"$ref": "#/components/schemas/Error"}
-    responses = {str(status): _response(summary, schema, _EPOCH) for status, schema in answers.items()}
+    """An operation; one without `refusals` needs no token."""
+    error = _json_content({"$ref": "#/components/schemas/Error"})
+    responses: dict[str, Any] = {}
+    for status, schema in answers.items():
+        responses[str(status)] = {"description": summary, "headers": _EPOCH, "content": _json_content(schema)}
     for status in refusals:
         headers = {**_EPOCH, **_RETRY_AFTER} if status in (429, 503) else _EPOCH
-        responses[str(status)] = _response(_REFUSALS[status], error, headers)
-    return {"operationId": name, "summary": summary, "responses": responses}
+        responses[str(status)] = {"description": _REFUSALS[status], "headers": headers, "content": error}
+    access = {} if refusals else {"security": []}
+    return {"operationId": name, "summary": summary, "responses": responses, **access, **more}
 
 
-def _response(description: str, schema: dict[str, Any], headers: dict[str, Any]) -> dict[str, Any]:
-    return {"description": description, "headers": headers, "content": {"application/json": {"schema": schema}}}
+def _json_content(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
