@@ -44,35 +44,6 @@ class Known(NamedTuple):
     body: bytes | None = None
 
 
-class Answers(Protocol):
-    """Keeps answers."""
-
-    epoch: str
-    """Changes when answers may have been forgotten: a host that saw another one must not send a call again. Empty as
-    long as it is not known; no call is taken then."""
-
-    async def claim(self, place: IdempotencyScope, fingerprint: str, *, repeatable: bool) -> Known:
-        """Claim the key for a call; the first to ask has it as `new`, and so has a `repeatable` one that is lost."""
-
-    async def release(self, place: IdempotencyScope) -> None:
-        """Forget a key that was claimed and whose call has not begun."""
-
-    async def answer(self, place: IdempotencyScope, body: bytes) -> None:
-        """Keep the answer of a key that was claimed."""
-
-    async def find(self, place: IdempotencyScope) -> Known | None:
-        """The state of a key; None for an unknown one."""
-
-    async def wait(self, place: IdempotencyScope, timeout_s: float) -> Known | None:
-        """As `find`, once the call is not running any more, or the time is over."""
-
-    async def ready(self) -> bool:
-        """True if keys can be claimed now."""
-
-    async def aclose(self) -> None:
-        """Release what is held."""
-
-
 class _Entry:
     def __init__(self, fingerprint: str) -> None:
         self.fingerprint = fingerprint
@@ -88,7 +59,9 @@ class _Entry:
 
 class MemoryAnswers:
     """Answers of one process. `clock` gives seconds that only grow. When answers fill `max_bytes` the oldest lose their
-    text and keep their key, so that a call still does not run twice."""
+    text and keep their key, so that a call still does not run twice. `epoch` changes when answers may have been
+    forgotten: a host that saw another one must not send a call again. Empty as long as it is not known; no call is
+    taken then."""
 
     def __init__(
         self,
@@ -107,7 +80,7 @@ class MemoryAnswers:
         self._bytes = 0
 
     async def claim(self, place: IdempotencyScope, fingerprint: str, *, repeatable: bool) -> Known:
-        """See Answers."""
+        """Claim the key for a call; the first to ask has it as `new`, and so has a `repeatable` one that is lost."""
         entry = self._entry(place)
         if entry is not None and entry.fingerprint != fingerprint:
             return Known("other_arguments")
@@ -119,11 +92,11 @@ class MemoryAnswers:
         return Known("new")
 
     async def release(self, place: IdempotencyScope) -> None:
-        """See Answers."""
+        """Forget a key that was claimed and whose call has not begun."""
         self._running.pop(place).done.set()
 
     async def answer(self, place: IdempotencyScope, body: bytes) -> None:
-        """See Answers."""
+        """Keep the answer of a key that was claimed."""
         entry = self._running.pop(place)
         entry.body, entry.kept_until = body, self._clock() + self._kept_s
         self._answered[place] = self._with_text[place] = entry
@@ -137,12 +110,12 @@ class MemoryAnswers:
             self._forget(next(iter(self._answered)))
 
     async def find(self, place: IdempotencyScope) -> Known | None:
-        """See Answers."""
+        """The state of a key; None for an unknown one."""
         entry = self._entry(place)
         return None if entry is None else entry.state()
 
     async def wait(self, place: IdempotencyScope, timeout_s: float) -> Known | None:
-        """See Answers."""
+        """As `find`, once the call is not running any more, or the time is over."""
         entry = self._entry(place)
         if entry is None:
             return None
@@ -154,11 +127,11 @@ class MemoryAnswers:
         return await self.find(place)
 
     async def ready(self) -> bool:
-        """See Answers."""
+        """True if keys can be claimed now."""
         return True
 
     async def aclose(self) -> None:
-        """See Answers."""
+        """Release what is held."""
 
     def _entry(self, place: IdempotencyScope) -> _Entry | None:
         now = self._clock()

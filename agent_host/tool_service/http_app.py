@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request as HttpRequest
 
-    from agent_host.tool_service.answers import Answers
-    from agent_host.tool_service.invocation import Invoker, Metrics
+    from agent_host.tool_service.invocation import Answers, Invoker, Metrics
     from agent_host.tool_service.tenants import ServedTenant, Tenants
 
     Handler = Callable[[HttpRequest], Awaitable[Response]]
@@ -38,6 +37,11 @@ HAS_TOKEN: Final = "agent_host.has_token"  # noqa: S105  a name
 """Set in the scope of a request whose token is a tenant's."""
 KEY_HEADER: Final = "idempotency-key"
 EPOCH_HEADER: Final = "x-tool-service-epoch"
+_PROBLEMS: Final = {
+    404: (ErrorCode.INVALID_REQUEST, "there is nothing at this path"),
+    405: (ErrorCode.INVALID_REQUEST, "this path takes another method"),
+    500: (ErrorCode.INTERNAL_ERROR, "the service failed"),
+}
 
 
 class HttpApp:
@@ -63,7 +67,7 @@ class HttpApp:
             Route("/metrics", self._metrics_text, methods=["GET"]),
             Route("/openapi.json", self._openapi, methods=["GET"]),
         ]
-        handlers: Mapping[Any, Any] = {404: self._not_found, 405: self._not_allowed, 500: self._on_error}
+        handlers: Mapping[Any, Any] = dict.fromkeys(_PROBLEMS, self._on_error)
         return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
 
     @contextlib.asynccontextmanager
@@ -148,18 +152,12 @@ class HttpApp:
     async def _openapi(self, request: HttpRequest) -> Response:  # noqa: ARG002  as above
         return self._json(orjson.dumps(document()))
 
-    async def _not_found(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
-        return self._on_refusal(HttpRefusal(404, ErrorCode.INVALID_REQUEST, "there is nothing at this path"))
-
-    async def _not_allowed(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
-        response = self._on_refusal(HttpRefusal(405, ErrorCode.INVALID_REQUEST, "this path takes another method"))
-        if isinstance(error, HTTPException):
-            response.headers.update(error.headers or {})
-        return response
-
     async def _on_error(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
-        """Nothing of the error is told: it may hold configuration. uvicorn logs it."""
-        return self._on_refusal(HttpRefusal(500, ErrorCode.INTERNAL_ERROR, "the service failed"))
+        """Nothing of an unexpected error is told: it may hold configuration. uvicorn logs it."""
+        status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
+        response = self._on_refusal(HttpRefusal(status, *_PROBLEMS[status]))
+        response.headers.update(headers or {})
+        return response
 
     def _on_refusal(self, refusal: HttpRefusal) -> Response:
         self._metrics.refused.labels(str(refusal.status)).inc()
@@ -329,7 +327,7 @@ def _operation(
     for status in refusals:
         headers = {**_EPOCH, **_RETRY_AFTER} if status in (429, 503) else _EPOCH
         responses[str(status)] = {"description": _REFUSALS[status], "headers": headers, "content": error}
-    access = {} if refusals else {"security": []}
+    access: dict[str, Any] = {} if refusals else {"security": []}
     return {"operationId": name, "summary": summary, "responses": responses, **access, **more}
 
 

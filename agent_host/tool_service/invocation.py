@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 
     from agent_host.capability_grants import CapabilityGrant
     from agent_host.services.http import ServiceClient
-    from agent_host.tool_service.answers import Answers, Slot
+    from agent_host.tool_service.answers import MemoryAnswers, Slot
+    from agent_host.tool_service.postgres import PostgresAnswers
     from agent_host.tool_service.tenants import ServedTenant, TenantTool
+
+    Answers = MemoryAnswers | PostgresAnswers
 
 _ID: Final = Leaf(
     "1 to 128 of A-Z a-z 0-9 _ -",
@@ -304,9 +307,8 @@ class Metrics:
         else:
             own = self._registry
         names = ("tenant", "tool")
-        self.calls = Counter(
-            "agent_host_tool_calls", "Calls that ran", (*names, "status", "code"), registry=own
-        )  # `_total` is added
+        # `_total` is added to the names of counters.
+        self.calls = Counter("agent_host_tool_calls", "Calls that ran", (*names, "status", "code"), registry=own)
         self.seconds = Histogram(
             "agent_host_tool_call_seconds", "How long calls took", names, buckets=_BUCKETS, registry=own
         )

@@ -85,7 +85,7 @@ async def _connect(url: str) -> AsyncConnection[Any]:
 
 
 class PostgresAnswers:
-    """See Answers. `open` makes one that is connected, `opening` one that tries until it is."""
+    """See MemoryAnswers. `open` makes one that is connected, `opening` one that tries until it is."""
 
     def __init__(self, url: str, *, kept_s: float = KEPT_S, max_connections: int = 8) -> None:
         self.epoch = ""
@@ -148,7 +148,7 @@ class PostgresAnswers:
         self.epoch = str(row[0]) if row else ""
 
     async def claim(self, place: IdempotencyScope, fingerprint: str, *, repeatable: bool) -> Known:
-        """See Answers. Raises Refusal where the database does not answer: nothing may run then."""
+        """See MemoryAnswers. Raises Refusal where the database does not answer: nothing may run then."""
         while True:
             if await self._insert({**self._values(place), "fingerprint": fingerprint}):
                 return Known("new")
@@ -179,13 +179,13 @@ class PostgresAnswers:
         raise database_is_away()
 
     async def release(self, place: IdempotencyScope) -> None:
-        """See Answers."""
+        """See MemoryAnswers."""
         async with self._connection() as connection:
             await connection.execute(_RELEASE, self._values(place))
 
     async def answer(self, place: IdempotencyScope, body: bytes) -> None:
-        """See Answers. An answer that a crash of the database loses makes the call lost; it is not waited for. If the
-        database takes none, all calls of this worker become lost: none stays under way."""
+        """See MemoryAnswers. An answer that a crash of the database loses makes the call lost; it is not waited for.
+        If the database takes none, all calls of this worker become lost: none stays under way."""
         try:
             async with self._connection() as connection:
                 await connection.execute(_ANSWER, {**self._values(place), "body": body})
@@ -195,13 +195,13 @@ class PostgresAnswers:
                 await self._held.close()
 
     async def find(self, place: IdempotencyScope) -> Known | None:
-        """See Answers."""
+        """See MemoryAnswers."""
         async with self._connection() as connection:
             row = await (await connection.execute(_FIND, self._values(place))).fetchone()
         return None if row is None else _state_of(row)
 
     async def wait(self, place: IdempotencyScope, timeout_s: float) -> Known | None:
-        """See Answers. Another worker may have the call, so the table is looked at again and again, ever less often."""
+        """See MemoryAnswers. Another worker may have the call: the table is looked at again, ever less often."""
         look_s, until = 0.02, time.monotonic() + timeout_s
         while True:
             known = await self.find(place)
@@ -212,7 +212,7 @@ class PostgresAnswers:
             look_s = min(look_s * 2, 0.5)
 
     async def ready(self) -> bool:
-        """See Answers."""
+        """See MemoryAnswers."""
         if not self.epoch:
             return False
         try:
@@ -223,7 +223,7 @@ class PostgresAnswers:
         return True
 
     async def aclose(self) -> None:
-        """See Answers."""
+        """See MemoryAnswers."""
         if self._trying is not None:
             self._trying.cancel()
             await asyncio.wait([self._trying])

@@ -513,7 +513,6 @@ class _Gate:
                 self._rest = self._rest[self._ours.send(self._rest) :]
 
     def close(self) -> None:
-        """Let go of the sockets."""
         if self.server.fileno() >= 0:
             self._take_requests()  # the end of the session, as libpq announces it
         for one in (self.server, self._libpq, self._ours):

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
-    from agent_host.tool_service.answers import Answers, Slots
+    from agent_host.tool_service.answers import Slots
+    from agent_host.tool_service.invocation import Answers
     from agent_host.tool_service.storage import Bucket, Storage
     from agent_host.tool_service.tenants import Configuration
     from agent_host.tool_service.tool import BackendTool
@@ -128,7 +129,6 @@ class _Workers(Multiprocess):
         self._lives: WeakKeyDictionary[Process, _WorkerLife] = WeakKeyDictionary()
 
     def keep_subprocess_alive(self) -> None:
-        """See Multiprocess."""
         patience_s = self.config.timeout_worker_healthcheck
         for place, process in enumerate(self.processes):
             if self.should_exit.is_set():
@@ -192,7 +192,6 @@ class _BoundedLog(logging.StreamHandler[Any]):
         self._counted: dict[tuple[str, int], tuple[float, int]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See Handler."""
         place, now = (record.pathname, record.lineno), time.monotonic()
         since, count = self._counted.get(place, (now, 0))
         if now - since > 60.0:
@@ -412,18 +411,15 @@ class _BoundedConnection(HttpToolsProtocol):
         self._unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """See asyncio.Protocol."""
         super().connection_made(transport)
         self._all.enter(self)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         super().connection_lost(exc)
         self._forget()
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
         super().data_received(data)
         if self._in_head:
             self._head_bytes += len(data)
@@ -436,35 +432,29 @@ class _BoundedConnection(HttpToolsProtocol):
                 self._due += len(data) / _LEAST_BYTES_A_SECOND
 
     def on_message_begin(self) -> None:
-        """See httptools."""
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
-        """See httptools."""
         self._in_head = False
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """See uvicorn's protocols."""
         super().on_response_complete()
         self.has_token = self.has_token or HAS_TOKEN in self.scope
         if not self._is_busy():
             self._wait()
 
     def pause_writing(self) -> None:
-        """See asyncio.Protocol. Who does not read what was asked for is as one that does not ask."""
-        super().pause_writing()
+        super().pause_writing()  # who does not read what was asked for is as one that does not ask
         self._wait()
 
     def resume_writing(self) -> None:
-        """See asyncio.Protocol."""
         super().resume_writing()
         if self._is_busy():
             self._stop_waiting()
 
     def abort(self) -> None:
-        """End the connection at once."""
         self._forget()
         self.transport.abort()
 
