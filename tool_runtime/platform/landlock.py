@@ -22,23 +22,11 @@ if TYPE_CHECKING:
     DirectoryStamp = tuple[int, int, int, int]
     """Device, inode, and the times of its last changes in nanoseconds: the second one nobody can set."""
 
-EXECUTE: Final = 1 << 0
-WRITE_FILE: Final = 1 << 1
-READ_FILE: Final = 1 << 2
-READ_DIR: Final = 1 << 3
-REMOVE_DIR: Final = 1 << 4
-REMOVE_FILE: Final = 1 << 5
-MAKE_CHAR: Final = 1 << 6
-MAKE_DIR: Final = 1 << 7
-MAKE_REG: Final = 1 << 8
-MAKE_SOCK: Final = 1 << 9
-MAKE_FIFO: Final = 1 << 10
-MAKE_BLOCK: Final = 1 << 11
-MAKE_SYM: Final = 1 << 12
-REFER: Final = 1 << 13
-TRUNCATE: Final = 1 << 14
-IOCTL_DEV: Final = 1 << 15
-
+# The kernel's rights to files, in the order of their bits.
+(
+    EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK,
+    MAKE_FIFO, MAKE_BLOCK, MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV,
+) = (1 << bit for bit in range(16))  # fmt: skip
 READ: Final = EXECUTE | READ_FILE | READ_DIR
 WRITE: Final = (
     WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM | REFER | TRUNCATE
@@ -78,25 +66,19 @@ class Rules(NamedTuple):
     listed: Mapping[str, DirectoryStamp] = {}
 
 
-def rules_for(scope: CommandScope) -> Rules:
+def rules_for(scope: CommandScope, *, in_view: bool = False) -> Rules:
     """Make the rules for Landlock from a scope. Looks at the disk for what is hidden, and for its neighbours; what is
     not there needs no hiding. Of what lies in /dev only devices are granted that harm nobody, and places that the scope
-    names."""
+    names. `in_view`: for a program whose view hides the rest, and has its own shared memory and terminals."""
     granting = _Granting()
-    if has_terminals():  # a rule for their folder would give what their users type as well
+    if not in_view and has_terminals():  # a rule for their folder would give what their users type as well
         granting.notes.append(NO_TERMINALS)
     else:
         granting.name(_TERMINALS, _DEVICE)
-    granting.grant_all(scope, [place for place in scope.hidden if os.path.lexists(place)])
-    return granting.done()
-
-
-def rules_in_view(scope: CommandScope) -> Rules:
-    """Make the rules for a program whose view hides the rest, and has its own shared memory and terminals."""
-    granting = _Granting()
-    granting.name(_TERMINALS, _DEVICE)
-    granting.grant_all(scope, ())
-    return granting.done()
+    granting.grant_all(scope, () if in_view else [place for place in scope.hidden if os.path.lexists(place)])
+    granted = {rule.path for rule in granting.rules}
+    named = tuple(place for place in granting.named if place in granted)
+    return Rules(tuple(granting.rules), tuple(granting.notes), tuple(granting.closed), named, granting.listed)
 
 
 def _is_within(path: str, place: str) -> bool:
@@ -121,23 +103,15 @@ class _Granting:
     def __init__(self) -> None:
         self.rules: list[PathRule] = []
         self.notes: list[str] = []
-        self._closed: list[str] = []
-        self._named: list[str] = []
-        self._listed: dict[str, DirectoryStamp] = {}
-
-    def done(self) -> Rules:
-        """The rules so far."""
-        granted = {rule.path for rule in self.rules}
-        named = tuple(place for place in self._named if place in granted)
-        return Rules(tuple(self.rules), tuple(self.notes), tuple(self._closed), named, self._listed)
+        self.closed: list[str] = []
+        self.named: list[str] = []
+        self.listed: dict[str, DirectoryStamp] = {}
 
     def name(self, place: str, rights: int) -> None:
-        """Grant a place that is not found by a listing."""
-        self._named.append(place)
+        self.named.append(place)
         self.rules.append(PathRule(place, rights))
 
     def grant_all(self, scope: CommandScope, hidden: Sequence[str]) -> None:
-        """Grant what a scope gives, without what is hidden."""
         for path in _DEVICES:
             self.name(path, _DEVICE)
         self.name(SHARED_MEMORY, READ | WRITE)
@@ -145,7 +119,7 @@ class _Granting:
             (place, READ, hidden) for place in (("/",) if scope.reads is None else scope.reads)
         )
         waiting += ((place, READ | WRITE, hidden) for place in scope.writes)
-        self._named += (place for place, _, _ in waiting)
+        self.named += (place for place, _, _ in waiting)
         beside: list[list[Place]] = []
         while waiting:
             beside.append([])
@@ -178,11 +152,11 @@ class _Granting:
         # Names are listed, those of what is hidden as well: without the right nobody could list a home directory.
         self._add(place, READ_DIR)
         if rights & WRITE:
-            self._closed.append(place)
+            self.closed.append(place)
             named = ", ".join(os.path.relpath(one, place) for one in (below or apart)[:3])
             self.notes.append(f"nothing new can be made directly in {place}, since not all of it is granted: {named}")
         try:
-            self._listed[place] = stamp_of(place)
+            self.listed[place] = stamp_of(place)
             entries = sorted(os.scandir(place), key=lambda entry: entry.name)
         except OSError:
             return []
@@ -190,7 +164,7 @@ class _Granting:
 
     def _grant_accelerators(self) -> None:
         try:
-            self._listed[_DEVICE_FOLDER] = stamp_of(_DEVICE_FOLDER)
+            self.listed[_DEVICE_FOLDER] = stamp_of(_DEVICE_FOLDER)
             names = sorted(os.listdir(_DEVICE_FOLDER))
         except OSError:
             return

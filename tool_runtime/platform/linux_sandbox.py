@@ -236,17 +236,10 @@ class Kept(NamedTuple):
 
 
 class KeptRules:
-    """The rules of the scopes of one session, as `make` makes them, with what `restrict` makes of these and, unless
-    programs have a view of their own (`in_view`), the kernel's form of them. Not for several threads at once."""
+    """The rules of the scopes of one session, with what `restrict` makes of these and, unless programs have a view of
+    their own (`in_view`), the kernel's form of them. Not for several threads at once."""
 
-    def __init__(
-        self,
-        make: Callable[[CommandScope], Rules],
-        restrict: Callable[[CommandScope, Rules], Restriction],
-        *,
-        in_view: bool,
-    ) -> None:
-        self._make = make
+    def __init__(self, restrict: Callable[[CommandScope, Rules], Restriction], *, in_view: bool) -> None:
         self._restrict = restrict
         self._in_view = in_view
         self._kept: dict[CommandScope, Kept] = {}
@@ -269,7 +262,7 @@ class KeptRules:
     def rules(self, scope: CommandScope) -> Rules:
         """The rules of the last command under `scope`."""
         kept = self._kept.get(scope)
-        return self._make(scope) if kept is None else kept.rules
+        return landlock.rules_for(scope, in_view=self._in_view) if kept is None else kept.rules
 
     def forget(self) -> None:
         """Keep none: as long as a ruleset is there, so are the files that it was made of."""
@@ -287,7 +280,7 @@ class KeptRules:
         began = time.time_ns()
         terminals = landlock.has_terminals()
         is_there = _which_are_there(scope)
-        rules = self._make(scope)
+        rules = landlock.rules_for(scope, in_view=self._in_view)
         restriction = self._restrict(scope, rules)
         if not self._in_view:
             restriction = restriction._replace(ruleset=ruleset_of(restriction))

@@ -116,11 +116,12 @@ def make(view: DiskView, known: linux_calls.Numbers) -> dict[str, tuple[int, int
     trees = {place: _key(tree) for place, tree in writes}
     _attributes(b"/", set_=_NO_SET_USER_ID if is_open else _READ_ONLY)
     if view.has_processes:
-        _mount(known, b"proc", b"/proc", b"proc", _REMOUNTED_FLAGS | _READ_ONLY, b"")
+        linux_calls.call(known.mount, b"proc", b"/proc", b"proc", _REMOUNTED_FLAGS | _READ_ONLY, b"")
     if os.path.isdir(_SHARED_MEMORY):
-        _mount(known, b"tmpfs", _SHARED_MEMORY.encode(), b"tmpfs", _REMOUNTED_FLAGS, b"mode=1777")
+        linux_calls.call(known.mount, b"tmpfs", _SHARED_MEMORY.encode(), b"tmpfs", _REMOUNTED_FLAGS, b"mode=1777")
     if os.path.isdir(_TERMINALS):
-        _mount(known, b"devpts", _TERMINALS.encode(), b"devpts", 0x0A, b"newinstance,ptmxmode=0666,mode=620")
+        own = b"newinstance,ptmxmode=0666,mode=620"
+        linux_calls.call(known.mount, b"devpts", _TERMINALS.encode(), b"devpts", 0x0A, own)
     for place, tree in writes:
         _attributes(b"", tree, set_=_NO_SET_USER_ID)
         _move(tree, place)
@@ -168,7 +169,7 @@ def _cover(known: linux_calls.Numbers, hidden: Sequence[str], uncovered: Sequenc
         return
     blank = b"/dev/shm"
     # Made where it is covered by the program's own shared memory at the end.
-    _mount(known, b"tmpfs", blank, b"tmpfs", _REMOUNTED_FLAGS, b"mode=755")
+    linux_calls.call(known.mount, b"tmpfs", blank, b"tmpfs", _REMOUNTED_FLAGS, b"mode=755")
     file, folder = (os.path.join(blank, name) for name in (b"file", b"folder"))
     # A device of a mount that has none: root's right to read any file does not open it.
     os.mknod(file, stat.S_IFCHR, os.makedev(0, 0))
@@ -189,7 +190,7 @@ def _cover(known: linux_calls.Numbers, hidden: Sequence[str], uncovered: Sequenc
 def _cover_around(known: linux_calls.Numbers, place: str, within: Sequence[tuple[str, int]]) -> None:
     """A cover with nothing in it but the way to the trees `within`."""
     is_directory = {inner: os.path.isdir(inner) for inner, _ in within}
-    _mount(known, b"tmpfs", os.fsencode(place), b"tmpfs", _REMOUNTED_FLAGS, b"mode=711")
+    linux_calls.call(known.mount, b"tmpfs", os.fsencode(place), b"tmpfs", _REMOUNTED_FLAGS, b"mode=711")
     for inner, _ in within:
         os.makedirs(inner if is_directory[inner] else os.path.dirname(inner), mode=0o711, exist_ok=True)
         if not is_directory[inner]:
@@ -226,10 +227,6 @@ def _attributes(path: bytes, descriptor: int = _AT_FDCWD, *, set_: int = 0, prop
     flags = _AT_RECURSIVE | (_AT_EMPTY_PATH if not path else 0)
     wanted = struct.pack("=4Q", set_, 0, propagation, 0)
     linux_calls.call(_MOUNT_SETATTR, descriptor, path, flags, wanted, len(wanted))
-
-
-def _mount(known: linux_calls.Numbers, source: bytes, target: bytes, kind: bytes, flags: int, data: bytes) -> None:
-    linux_calls.call(known.mount, source, target, kind, flags, data)
 
 
 class LevelFinding(NamedTuple):

@@ -15,7 +15,7 @@ import os
 import stat
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -54,20 +54,24 @@ _FOLDER: Final = "/"
 """The content of a folder that is no guarded place itself."""
 
 
+class Watched(NamedTuple):
+    """The guarded places of one command, what was there before it, and the scope that its git directories are judged
+    by; None if nothing is found in the workspace, and nothing judged."""
+
+    places: Sequence[str]
+    before: Look
+    scope: CommandScope | None = None
+
+
 class _Check:
     """Findings of successive looks while things are put back."""
 
-    def __init__(self, places: Sequence[str], before: Look, scope: CommandScope | None, *, alone: bool) -> None:
-        self.places, self.before, self.scope, self.alone = places, before, scope, alone
+    def __init__(self, watched: Watched, *, alone: bool) -> None:
+        self.watched, self.alone = watched, alone
         self.told: dict[str, Denial] = {}
         self.seen: dict[str, Entry | None] = {}
         self.refused: set[str] = set()
         self.is_changing = False
-
-    def denials(self) -> list[Denial]:
-        """The denials to report: what nobody could see for a while may be as it was."""
-        told = self.told.items()
-        return [one for path, one in told if path in self.refused or not one.done.startswith(_AS_LEFT)]
 
 
 class Guarded:
@@ -86,7 +90,7 @@ class Guarded:
         self._between: Look = {}
         self._trusted: set[tuple[str, int, str | None]] = set()
         self._as_repositories: set[str] = set()
-        self._recorded: tuple[Sequence[str], Look, CommandScope | None] | None = None
+        self._recorded: Watched | None = None
         self._saved = self._saved_bytes = 0
         self._room = 0
         self._in_part: set[str] = set()
@@ -105,7 +109,7 @@ class Guarded:
         *,
         folders: Iterable[str] = (),
         quiet: bool = True,
-    ) -> Look:
+    ) -> Watched:
         """A look before a command, on record under its `mark` until `end`. `folders` are those around places that it
         may exchange. `quiet`: nobody else can have written since the last look. Raises OSError."""
         with self._lock:
@@ -118,34 +122,31 @@ class Guarded:
             if quiet:
                 self._trust()
             before = {path: entry for place in looks for path, entry in self._base[place].items()}
-            self._record(mark, places, before, scope)
-            return before
+            watched = Watched(places, before, scope)
+            self._record(mark, watched)
+            return watched
 
     def places_at_top(self, scope: CommandScope) -> tuple[str, ...]:
         """Return the places directly in the workspace that are guarded by a name with a star."""
         return tuple(self._found.at_top) if scope.nested else ()
 
-    def end(
-        self, mark: str, places: Sequence[str], before: Look, scope: CommandScope | None = None, *, alone: bool
-    ) -> list[Denial]:
+    def end(self, mark: str, watched: Watched, *, alone: bool) -> list[Denial]:
         """Undo what the command with this mark may not leave, if it ran `alone`: nothing but commands was at work."""
-        denials = self.check(places, before, scope, alone=alone)
+        denials = self.check(watched, alone=alone)
         if self._folder is not None:
             with suppress(OSError), open_directory(self._folder) as folder:
                 folder.remove(f"{mark}.json")
         return denials
 
-    def check(
-        self, places: Sequence[str], before: Look, scope: CommandScope | None = None, *, alone: bool = True
-    ) -> list[Denial]:
+    def check(self, watched: Watched, *, alone: bool = True) -> list[Denial]:
         """The same while the command, or what it left running, is not over."""
         with self._lock:
-            check = _Check(places, before, scope, alone=alone)
+            check = _Check(watched, alone=alone)
             last: dict[str, Look] | None = None
             for _ in range(_MAX_LOOKS):
                 for folder, now in self._find_exchanged().items():  # put folders back that were exchanged
                     self._report_change(folder, self._between[folder], now, "", check, can_undo=alone)
-                looks = self._looks(places, scope, closed := list(self._find_exchanged()))
+                looks = self._looks(watched.places, watched.scope, closed := list(self._find_exchanged()))
                 if looks == last:  # nothing more can be put back
                     break
                 last, check.refused, check.is_changing = looks, set(closed), False
@@ -154,7 +155,9 @@ class Guarded:
                     break
             if len(self._known) > 4 * MAX_ENTRIES + 2 * sum(map(len, looks.values())):
                 self._known.clear()
-            return check.denials()
+            # What nobody could see for a while may be as it was.
+            told = check.told.items()
+            return [one for path, one in told if path in check.refused or not one.done.startswith(_AS_LEFT)]
 
     def close(self) -> None:
         """Let go of what tells of new names."""
@@ -256,8 +259,8 @@ class Guarded:
                 continue
             if base is None:
                 # The part of the earlier look, without places that are guarded by themselves in it.
-                apart = [one for one in check.places if one != place and _lies_in(one, place)]
-                mine = {path: entry for path, entry in check.before.items() if _lies_in(path, place)}
+                apart = [one for one in check.watched.places if one != place and _lies_in(one, place)]
+                mine = {path: entry for path, entry in check.watched.before.items() if _lies_in(path, place)}
                 base = {path: one for path, one in mine.items() if not any(_lies_in(path, each) for each in apart)}
                 if not base and after and place in self._found.nested:
                     check.told[place] = Denial("path", place, "guarded", "change", _NEW)
@@ -282,9 +285,8 @@ class Guarded:
         if is_judged and place in self._in_part:  # what nobody can see now is judged when it shows
             left = {**{path: entry for path, entry in base.items() if path not in after}, **after}
         is_gone = place in self._found.nested and not after and not os.path.lexists(os.path.dirname(place))
-        found = {
-            path: self._problem(path, place, base, left, check.scope) for path in changes(base, left) if not is_gone
-        }
+        scope = check.watched.scope
+        found = {path: self._problem(path, place, base, left, scope) for path in changes(base, left) if not is_gone}
         refused = {path: why for path, why in found.items() if why is not None}
         if refused and not base and is_repository and os.path.basename(place) != ".git":
             refused = self._unmake(place, after, refused)
@@ -346,26 +348,25 @@ class Guarded:
 
     # On record
 
-    def _record(self, mark: str, places: Sequence[str], before: Look, scope: CommandScope | None) -> None:
-        if self._folder is None or not (places or before):
+    def _record(self, mark: str, watched: Watched) -> None:
+        if self._folder is None or not (watched.places or watched.before):
             return
         with open_directory(self._folder, create=PRIVATE_DIRECTORY) as folder:
-            if self._recorded != (places, before, scope):
-                self._keep(self._folder, before)
-                self._write_record(folder, _LAST, places, before, scope)
-                self._recorded = places, before, scope
+            if self._recorded != watched:
+                self._keep(self._folder, watched.before)
+                self._write_record(folder, _LAST, watched)
+                self._recorded = watched
             try:
                 folder.link(_LAST, f"{mark}.json")  # most commands find what the one before has left
             except OSError:  # the file system has no hard links, or an earlier try of the same command has left one
-                self._write_record(folder, f"{mark}.json", places, before, scope)
+                self._write_record(folder, f"{mark}.json", watched)
 
-    def _write_record(
-        self, folder: OpenDirectory, name: str, places: Sequence[str], before: Look, scope: CommandScope | None
-    ) -> None:
+    def _write_record(self, folder: OpenDirectory, name: str, watched: Watched) -> None:
+        scope = watched.scope
         record: dict[str, Any] = {
-            "places": list(places),
+            "places": list(watched.places),
             "folders": {path: list(entry) for path, entry in self._between.items()},
-            "look": {path: list(entry) for path, entry in before.items()},
+            "look": {path: list(entry) for path, entry in watched.before.items()},
         }
         if self._workspace is not None and scope is not None:
             record["repositories"] = [[one.path, one.is_strict] for one in self._found.directories_to_judge(scope)]
@@ -403,7 +404,7 @@ class Guarded:
                 scope = CommandScope(writes=tuple(record["scope"][0]), given=tuple(record["scope"][1]))
         except (OSError, ValueError, KeyError, TypeError):  # cut off, or there was none
             return []
-        return self.end(mark, record["places"], before, scope, alone=False)
+        return self.end(mark, Watched(record["places"], before, scope), alone=False)
 
     # Putting back
 

@@ -43,7 +43,7 @@ from tool_runtime.platform.mounts import DiskView, folders_between
 from tool_runtime.sandbox import directory_of, find
 from tool_runtime.sandbox.denials import Disk, denials_in, filter_denials
 from tool_runtime.sandbox.launching import LaunchedPopen, Launcher
-from tool_runtime.sandbox.protected_paths import Guarded
+from tool_runtime.sandbox.protected_paths import Guarded, Watched
 from tool_runtime.sandbox.sockets import SocketRules
 from tool_runtime.sandbox.supervisor import OwnSockets, SocketSupervisor
 from tool_runtime.sandbox.workspace_places import writable_roots
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from tool_runtime.platform.landlock import Rules
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
-    from tool_runtime.sandbox.workspace_places import Look
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import RuntimeSettings, SandboxSettings
     from tool_runtime.web.proxy import DomainProxy
@@ -100,7 +99,7 @@ class HeldCommand:
         self._on_denial = on_denial
         self._cwd = cwd
         self._mark = os.urandom(8).hex() if mark is None else mark
-        self._before: Look | None = None
+        self._before: Watched | None = None
         self._is_over = False
         self._listener: int | None = None
         self.scope = scope
@@ -138,7 +137,7 @@ class HeldCommand:
         folders = folders_between(self.scope.writes, self.scope.guarded)
         self._before = guarded.begin(self._mark, self.scope.unchangeable, self.scope, folders=folders, quiet=quiet)
         if not quiet:
-            self._sandbox.late += guarded.check(self.scope.unchangeable, self._before, self.scope)
+            self._sandbox.late += guarded.check(self._before)
 
     def report(self, denial: Denial) -> None:
         """Remember a refusal. Safe from any thread."""
@@ -155,7 +154,7 @@ class HeldCommand:
                 self._sandbox.leave(self._sandbox.with_programs, self)
             if before is not None:
                 self._is_over = True
-                found = self._sandbox.guarded.end(self._mark, self.scope.unchangeable, before, self.scope, alone=True)
+                found = self._sandbox.guarded.end(self._mark, before, alone=True)
                 late, self._sandbox.late = self._sandbox.late, []
                 for denial in (*late, *found):
                     self.report(denial)
@@ -188,7 +187,7 @@ class HeldCommand:
         """None of its programs is left. Safe from any thread."""
         if self._is_over and self in self._sandbox.with_programs:  # what has outlived it may have written since
             with suppress(OSError):  # the next command's look sees what is left
-                self._sandbox.late += self._sandbox.guarded.check(self.scope.unchangeable, {}, self.scope)
+                self._sandbox.late += self._sandbox.guarded.check(Watched(self.scope.unchangeable, {}, self.scope))
         self._sandbox.leave(self._sandbox.with_programs, self)
         if self.proxy is not None:
             self._sandbox.end_proxy(self.proxy)
@@ -215,9 +214,7 @@ class Sandbox:
         self._proxies: set[DomainProxy] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        in_view = self.found.level == "namespace"
-        make = landlock.rules_in_view if in_view else landlock.rules_for
-        self.kept = KeptRules(make, self._restriction, in_view=in_view)
+        self.kept = KeptRules(self._restriction, in_view=self.found.level == "namespace")
         self._forgetting: asyncio.TimerHandle | None = None
         self._reaping: asyncio.TimerHandle | None = None
 

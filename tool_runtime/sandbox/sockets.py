@@ -15,18 +15,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from agent_host.contracts import Denial
 from policy.rules.sandbox import refusal
 from tool_runtime.platform import linux_calls, linux_sandbox
-from tool_runtime.sandbox.supervisor import (
-    Connect,
-    Done,
-    OwnSockets,
-    SocketAddress,
-    is_waiting,
-    loopback_for,
-    place_of,
-    read_memory,
-    socket_call,
-    write_memory,
-)
+from tool_runtime.sandbox import supervisor
+from tool_runtime.sandbox.denials import LOOK_UP
+from tool_runtime.sandbox.supervisor import Connect, Done, SocketAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +25,7 @@ if TYPE_CHECKING:
 
     from policy import CommandScope
     from tool_runtime.platform.linux_sandbox import Restriction
-    from tool_runtime.sandbox.supervisor import WaitingSyscall
+    from tool_runtime.sandbox.supervisor import OwnSockets, WaitingSyscall
 
 _MAX_ADDRESS: Final = 128
 _FAMILIES: Final = {1: "unix", 2: "IPv4", 10: "IPv6", 16: "netlink", 17: "packet", 38: "crypto", 40: "vsock"}
@@ -93,11 +84,11 @@ class SocketRules(NamedTuple):
             finally:
                 os.close(copy)
         size = 0 if notice.call == "listen" else min(notice.arguments[2] & 0xFFFFFFFF, _MAX_ADDRESS)
-        raw = read_memory(notice.thread, notice.arguments[1], size) if size else b""
+        raw = supervisor.read_memory(notice.thread, notice.arguments[1], size) if size else b""
         copy = linux_calls.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
         answer: int | Connect = errno.EACCES
         try:
-            if not is_waiting(listener, notice.notice_id):
+            if not supervisor.is_waiting(listener, notice.notice_id):
                 return errno.ESRCH
             if notice.call == "connect":
                 answer = self._connect(notice, copy, raw)
@@ -110,19 +101,14 @@ class SocketRules(NamedTuple):
             if isinstance(answer, int):
                 os.close(copy)
 
-    def _refuse(self, denial: Denial, code: int = errno.EACCES) -> int:
+    def _refuse(self, denial: Denial) -> int:
         self.report(denial)
-        return code
+        return errno.EACCES
 
     def _socket(self, notice: WaitingSyscall) -> int:
         family, kind = notice.arguments[0] & 0xFFFFFFFF, notice.arguments[1] & 0xF
-        if (
-            kind == socket.SOCK_DGRAM
-            and family in (socket.AF_INET, socket.AF_INET6)
-            and notice.arguments[1] & _NONBLOCK
-        ):
-            rule = "network" if self.proxy_port is None else "proxy"
-            return self._refuse(Denial("socket", "UDP", rule, "look up names by"))
+        if kind == socket.SOCK_DGRAM and family in _INTERNET and notice.arguments[1] & _NONBLOCK:
+            return self._refuse(Denial("socket", "UDP", "network" if self.proxy_port is None else "proxy", LOOK_UP))
         named = f"{_FAMILIES.get(family, f'family {family}')} {_TYPES.get(kind, f'type {kind}')} socket"
         return self._refuse(Denial("socket", named, "network", "use"))
 
@@ -134,7 +120,7 @@ class SocketRules(NamedTuple):
             return self._connect_unix(notice, copy, raw)
         if family == socket.AF_UNSPEC:  # undoes a connection
             return Connect(copy, raw)
-        place = place_of(raw)
+        place = supervisor.place_of(raw)
         if place is None:
             return errno.EAFNOSUPPORT
         if self.is_open and is_datagram(copy):
@@ -183,14 +169,14 @@ class SocketRules(NamedTuple):
         if family == socket.AF_UNIX:
             return self._bind_unix(notice, copy, raw)
         if family == socket.AF_NETLINK and is_of_routes(copy):
-            return socket_call("bind", copy, raw, len(raw))
-        place = place_of(raw)
+            return supervisor.socket_call("bind", copy, raw, len(raw))
+        place = supervisor.place_of(raw)
         if place is None:
             return errno.EAFNOSUPPORT
         if self.is_open and is_datagram(copy) and place.is_any and not place.port:
             return self._bind_at(copy, place)  # to send from, to any place
         if place.is_any:
-            place = loopback_for(place, only_6=_is_6_only(copy, place.family))
+            place = supervisor.loopback_for(place, only_6=_is_6_only(copy, place.family))
         if not place.is_loopback:
             return self._refuse(Denial("port", place.label, "network", "listen"))
         return self._bind_at(copy, place)
@@ -198,25 +184,25 @@ class SocketRules(NamedTuple):
     def _bind_at(self, copy: int, place: SocketAddress) -> int:
         if 0 < place.port < _first_free_port():
             return self._refuse(Denial("port", place.label, "ports", "listen"))
-        code = socket_call("bind", copy, place.raw, len(place.raw))
+        code = supervisor.socket_call("bind", copy, place.raw, len(place.raw))
         if code == 0:
             self.own.add_internet(os.fstat(copy).st_ino)
         return code
 
     def _listen(self, copy: int, backlog: int) -> int:
         with socket.socket(fileno=os.dup(copy)) as one:
-            name = one.getsockname() if one.family in (socket.AF_INET, socket.AF_INET6) else ("", 1)
+            name = one.getsockname() if one.family in _INTERNET else ("", 1)
         if not name[1]:  # it would listen at all addresses
             empty = SocketAddress(one.family, b"", 0, b"")
-            code = self._bind_at(copy, loopback_for(empty, only_6=_is_6_only(copy, one.family)))
+            code = self._bind_at(copy, supervisor.loopback_for(empty, only_6=_is_6_only(copy, one.family)))
             if code:
                 return code
-        return socket_call("listen", copy, backlog & 0x7FFFFFFF)
+        return supervisor.socket_call("listen", copy, backlog & 0x7FFFFFFF)
 
     def _bind_unix(self, notice: WaitingSyscall, copy: int, raw: bytes) -> int:
         name = raw[2:]
         if not name or name.startswith(b"\0"):
-            code = socket_call("bind", copy, raw, len(raw))
+            code = supervisor.socket_call("bind", copy, raw, len(raw))
             if code == 0 and name:
                 self.own.add_unix(name)
             return code
@@ -234,7 +220,7 @@ class SocketRules(NamedTuple):
             rule = "private"  # the host would make it in its own
         if rule is not None:
             return self._refuse(Denial("socket", _text(path), rule, "listen"))
-        code = _run_in_sandboxed_thread(self.restriction, there, lambda: socket_call("bind", copy, raw, len(raw)))
+        code = _bind_in_sandboxed_thread(self.restriction, there, copy, raw)
         if code == 0:
             found = os.stat(path, dir_fd=there, follow_symlinks=False)
             # What lies there by now may be another's, by a link in its path: then it is not among the writable places.
@@ -261,8 +247,7 @@ class SocketRules(NamedTuple):
         else:
             rule = "addresses"
         # Programs look by a connection which address they would have, and send nothing.
-        self.report(Denial("socket", f"UDP to {place.label}", rule, "use"))
-        return errno.EACCES
+        return self._refuse(Denial("socket", f"UDP to {place.label}", rule, "use"))
 
     def _send(self, listener: int, notice: WaitingSyscall, copy: int) -> int | Done:
         """The answer to `sendto` with an address, `sendmsg` and `sendmmsg`. Nobody waits for a socket whose buffer is
@@ -283,7 +268,7 @@ class SocketRules(NamedTuple):
             count = min(arguments[2] & 0xFFFFFFFF, _MAX_MESSAGES)
             messages = [_message(thread, arguments[1] + _EACH * number) for number in range(count)]
             flags = arguments[3]
-        if not is_waiting(listener, notice.notice_id):
+        if not supervisor.is_waiting(listener, notice.notice_id):
             return errno.ESRCH
         sent, code = self._send_all(copy, messages, flags & _FLAGS)
         if notice.call != "sendmmsg":
@@ -291,7 +276,7 @@ class SocketRules(NamedTuple):
         with suppress(OSError):  # they have been sent, whatever the program has given for their sizes
             for number, size in enumerate(sent):
                 at = arguments[1] + _EACH * number + _LENGTH_AT
-                write_memory(listener, notice, at, struct.pack("=I", size))
+                supervisor.write_memory(listener, notice, at, struct.pack("=I", size))
         return Done(len(sent)) if sent or not code else code
 
     def _send_all(self, copy: int, messages: list[_Message], flags: int) -> tuple[list[int], int]:
@@ -312,7 +297,7 @@ class SocketRules(NamedTuple):
         flags |= socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
         if not message.name:
             return one.sendmsg([message.data], message.along, flags)
-        place = place_of(message.name)
+        place = supervisor.place_of(message.name)
         if place is None:
             raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
         code = self.place_error(copy, place)
@@ -321,8 +306,8 @@ class SocketRules(NamedTuple):
         return one.sendmsg([message.data], message.along, flags, _address(place, one.family))
 
 
-def _run_in_sandboxed_thread(restriction: Restriction, there: int, work: Callable[[], int]) -> int:
-    """`work` by a fresh thread that the kernel holds as it holds the program, in the program's directory: so a path is
+def _bind_in_sandboxed_thread(restriction: Restriction, there: int, copy: int, raw: bytes) -> int:
+    """Bind by a fresh thread that the kernel holds as it holds the program, in the program's directory: so a path is
     taken as the program means it, and no link in it leads further than the program gets."""
     result = [errno.EACCES]
 
@@ -332,7 +317,7 @@ def _run_in_sandboxed_thread(restriction: Restriction, there: int, work: Callabl
             os.fchdir(there)
             if restriction.abi:
                 linux_sandbox.hold_files(restriction)
-            result[0] = work()
+            result[0] = supervisor.socket_call("bind", copy, raw, len(raw))
 
     thread = threading.Thread(target=run, name="sandbox-bind")
     thread.start()
@@ -393,7 +378,7 @@ def _ask_routes(listener: int, notice: WaitingSyscall, copy: int) -> int | Done:
     """`sendto` to the kernel, the only one that is spoken to by netlink here."""
     size = min(notice.arguments[2], _MAX_BYTES)
     data = _read(notice.thread, notice.arguments[1], size)
-    if not is_waiting(listener, notice.notice_id):
+    if not supervisor.is_waiting(listener, notice.notice_id):
         return errno.ESRCH
     with socket.socket(fileno=os.dup(copy)) as one:
         try:
@@ -444,7 +429,7 @@ def _along(control: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 def _read(thread: int, address: int, size: int) -> bytes:
     """Exactly so many bytes of a thread's memory. Raises OSError."""
-    found = read_memory(thread, address, size) if size else b""
+    found = supervisor.read_memory(thread, address, size) if size else b""
     if len(found) != size:
         raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
     return found

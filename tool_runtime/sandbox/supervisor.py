@@ -62,7 +62,6 @@ class _PendingConnection(NamedTuple):
     since: float
 
     def close(self) -> None:
-        """Let go of its descriptors."""
         os.close(self.wanted.copy)
         if self.wanted.place >= 0:
             os.close(self.wanted.place)
@@ -131,7 +130,9 @@ class SocketSupervisor:
             waiting = self._connecting.pop(descriptor)
             with suppress(OSError):
                 self._poll.unregister(waiting.wanted.copy)
-            self._answer(waiting, socket_error(waiting.wanted.copy))
+            with socket.socket(fileno=os.dup(waiting.wanted.copy)) as one:
+                code = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            self._answer(waiting, code)
 
     def _let_go(self, listener: int) -> None:
         with self._closing_one:
@@ -157,7 +158,6 @@ class SocketSupervisor:
             self._connect(_PendingConnection(listener, notice.notice_id, decided, time.monotonic()))
 
     def _connect(self, waiting: _PendingConnection) -> None:
-        """Begin a connection without waiting for it."""
         copy, address = waiting.wanted.copy, waiting.wanted.address
         flags = fcntl.fcntl(copy, fcntl.F_GETFL)
         blocking = not flags & os.O_NONBLOCK
@@ -285,12 +285,6 @@ def socket_call(name: str, descriptor: int, *arguments: int | bytes) -> int:
     except OSError as error:
         return error.errno or errno.EACCES
     return 0
-
-
-def socket_error(descriptor: int) -> int:
-    """The number of the error by which a connection failed, 0 for one that was made."""
-    with socket.socket(fileno=os.dup(descriptor)) as one:
-        return one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 # The sockets that a session's commands have bound: what they may connect to without any network.

@@ -158,7 +158,7 @@ def test_a_folder_that_was_closed_already_is_closed_again(plain_place: Path, mod
     guarded = Guarded(str(plain_place / "session"))
     before = guarded.begin("m", [str(place)])
     by_this_user(f"chmod 700 . && echo evil > hook && echo x > new && chmod {mode:o} .", place)
-    told = guarded.end("m", [str(place)], before, alone=True)
+    told = guarded.end("m", before, alone=True)
     assert place.stat().st_mode & 0o777 == mode | 0o500
     assert (place / "hook").read_text() == "mine"
     assert os.listdir(place) == ["hook"], told
@@ -190,7 +190,7 @@ def test_a_folder_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(tmp_path:
         for _ in range(300):
             with suppress(OSError):
                 (tmp_path / "ws" / "e" / "hook").write_text("evil")
-            guarded.end("m", [str(place / "hook")], before, alone=True)
+            guarded.end("m", before, alone=True)
     finally:
         going.set()
         thread.join()
@@ -288,7 +288,7 @@ def test_what_somebody_writes_after_the_command_stays(tmp_path: Path) -> None:
     guarded = Late(str(session))
     before = guarded.begin("m", [str(place)])
     place.write_text("the command's")
-    (told,) = guarded.end("m", [str(place)], before, alone=True)
+    (told,) = guarded.end("m", before, alone=True)
     assert told.done.startswith("it is as the command left it")
     assert place.read_text() == "somebody's own"
 
@@ -300,7 +300,7 @@ def test_what_is_too_large_to_be_kept_is_told_and_left(tmp_path: Path, monkeypat
     guarded = Guarded(str(tmp_path / "session"))
     before = guarded.begin("m", [str(place)])
     place.write_text("changed")
-    (told,) = guarded.end("m", [str(place)], before, alone=True)
+    (told,) = guarded.end("m", before, alone=True)
     assert told.done.startswith("it is as the command left it")
     assert place.read_text() == "changed"
 
@@ -341,10 +341,10 @@ def test_a_git_directory_that_nobody_can_look_into_is_judged_when_it_shows(plain
     scope = scope._replace(guarded=())
     before = guarded.begin("m", (), scope)
     by_this_user("echo '[core] fsmonitor = evil' >> .git/config; chmod 0 .git", workspace)
-    guarded.end("m", (), before, scope, alone=True)
+    guarded.end("m", before, alone=True)
     before = guarded.begin("n", (), scope, quiet=False)
     by_this_user("chmod 700 .git", workspace)
-    told = guarded.end("n", (), before, scope, alone=True)
+    told = guarded.end("n", before, alone=True)
     guarded.close()
     assert config.read_text() == mine
     assert [one.what for one in told] == [str(config)]
@@ -358,7 +358,7 @@ def test_what_is_set_aside_of_a_git_directory_is_kept_beside_it(tmp_path: Path) 
     for number in range(2500):
         (workspace / ".git/hooks" / f"{number}").touch()
     os.chmod(workspace / ".git/hooks", 0o500)
-    told = guarded.end("m", scope.unchangeable, before, scope, alone=True)
+    told = guarded.end("m", before, alone=True)
     guarded.close()
     assert "post-commit" in os.listdir(workspace / ".git/hooks")
     assert len(os.listdir(workspace / ".git/hooks")) < 50
@@ -393,7 +393,7 @@ def test_a_folder_is_put_back_before_what_is_in_it_is_judged(tmp_path: Path) -> 
         "mv .git e; ln -s e .git; git config core.fsmonitor evil; echo evil > .git/hooks/pre-push; echo x > e/commondir"
     )
     by_this_user(line, workspace)
-    guarded.end("m", scope.unchangeable, before, scope, alone=True)
+    guarded.end("m", before, alone=True)
     guarded.close()
     assert sorted(os.listdir(workspace)) == [".git"]
     assert (workspace / ".git/HEAD").exists()
@@ -433,6 +433,6 @@ def test_a_git_directory_that_goes_while_it_is_looked_at_is_no_fault(
         return unmake(self, place, *rest)
 
     monkeypatch.setattr(Guarded, "_unmake", gone)
-    guarded.end("mark", (), before, scope, alone=True)
+    guarded.end("mark", before, alone=True)
     assert not (workspace / "laid-out").exists()
     guarded.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Lin
 if TYPE_CHECKING:
     from tool_runtime.platform.landlock import Rules
 
+rules_in_view = functools.partial(landlock.rules_for, in_view=True)
+
 
 def rights(rules: Rules, path: str) -> int:
     """What is granted right at a path."""
@@ -26,7 +29,7 @@ def rights(rules: Rules, path: str) -> int:
     return found
 
 
-@pytest.mark.parametrize("build", [landlock.rules_for, landlock.rules_in_view])
+@pytest.mark.parametrize("build", [landlock.rules_for, rules_in_view])
 def test_of_devices_and_of_the_kernel_no_scope_gives_more_than_is_harmless(
     build: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +66,7 @@ def test_terminals_are_granted_where_nobody_has_one(tmp_path: Path, monkeypatch:
     taken = landlock.rules_for(scope)
     assert rights(taken, str(tmp_path)) == 0
     assert taken.notes == (landlock.NO_TERMINALS,)
-    assert rights(landlock.rules_in_view(scope), str(tmp_path)) & landlock.WRITE_FILE
+    assert rights(rules_in_view(scope), str(tmp_path)) & landlock.WRITE_FILE
 
 
 def test_what_rules_cannot_say_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
