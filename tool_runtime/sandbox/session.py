@@ -88,17 +88,12 @@ class HeldCommand:
     somebody was asked; `on_denial` is called with each, from any thread."""
 
     def __init__(
-        self,
-        sandbox: Sandbox,
-        scope: CommandScope,
-        cwd: str,
-        on_denial: Callable[[Denial], None],
-        mark: str | None = None,
+        self, sandbox: Sandbox, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str
     ) -> None:
         self._sandbox = sandbox
         self._on_denial = on_denial
         self._cwd = cwd
-        self._mark = os.urandom(8).hex() if mark is None else mark
+        self._mark = mark
         self._before: Watched | None = None
         self._is_over = False
         self._listener: int | None = None
@@ -167,21 +162,15 @@ class HeldCommand:
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
         text = printed.decode("utf-8", "replace")
-        proxy = self.proxy
-        seen = filter_denials(
-            self.denials, text, lambda host: proxy is not None and proxy.allows(host), was_ended=was_ended
-        )
-        told = {denial.what for denial in seen}
+        allows: Callable[[str], bool] = (lambda _: False) if self.proxy is None else self.proxy.allows
+        seen = filter_denials(self.denials, text, allows, was_ended=was_ended)
 
         def closed() -> Sequence[str]:
             return self._sandbox.kept.rules(self.scope).closed
 
-        found = [
-            denial
-            for denial in denials_in(text, exit_code, self.scope, self._cwd, Disk(), closed)
-            if denial.what not in told  # a socket's place, which nobody meant to write
-        ]
-        return tuple(dict.fromkeys([*seen, *found]))
+        found = denials_in(text, exit_code, self.scope, self._cwd, Disk(), closed)
+        told = {denial.what for denial in seen}  # a socket's place, which nobody meant to write
+        return tuple(dict.fromkeys([*seen, *(denial for denial in found if denial.what not in told)]))
 
     def gone(self) -> None:
         """None of its programs is left. Safe from any thread."""
@@ -224,9 +213,7 @@ class Sandbox:
             await self._pool.run(lambda: self.guarded.find(scope))
             self._has_looked = True
 
-    def hold(
-        self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str | None = None
-    ) -> HeldCommand:
+    def hold(self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str) -> HeldCommand:
         """Prepare the start of a command in `cwd` under `scope`. `on_denial` is told of each refusal, from any thread.
         `mark` is the same for a process that asks after a crash what the command has changed."""
         return HeldCommand(self, scope, cwd, on_denial, mark)
@@ -291,9 +278,7 @@ class Sandbox:
         if self.found.level != "namespace":
             held = functools.partial(launch, subprocess.Popen)
             return run_in_fresh_thread(lambda: linux_sandbox.launch_by_this_thread(restriction, held))
-        if self._launcher is None:
-            self._launcher = Launcher(self.found.namespaces)
-        launcher = self._launcher
+        launcher = self._launcher = self._launcher or Launcher(self.found.namespaces)
         guarded = (*scope.unchangeable, *self.guarded.places_at_top(scope))
         view = DiskView(scope.writes, guarded, scope.hidden, self.found.namespaces.processes)
         listeners: list[int | None] = []
@@ -307,9 +292,8 @@ class Sandbox:
 
     def watch(self, listener: int, command: HeldCommand, restriction: Restriction) -> None:
         """Have the supervisor answer for a command that was started."""
-        if self._supervisor is None:
-            self._supervisor = SocketSupervisor()
-        own = self._own.setdefault(command.scope, OwnSockets(self._supervisor.listeners))
+        supervisor = self._supervisor = self._supervisor or SocketSupervisor()
+        own = self._own.setdefault(command.scope, OwnSockets(supervisor.listeners))
         held = SocketRules(
             command.scope,
             restriction._replace(ruleset=None),
@@ -323,7 +307,7 @@ class Sandbox:
             opens_here=(lambda *_: False) if command.proxy is None else command.proxy.opens_here,
             report=command.report,
         )
-        self._supervisor.watch(listener, held.decide, command.gone)
+        supervisor.watch(listener, held.decide, command.gone)
 
     def proxy_for(self, scope: CommandScope, report: Callable[[Denial], None]) -> DomainProxy | None:
         """A proxy for one command under `scope`; None if it needs none, or nothing could reach it."""

@@ -17,31 +17,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policy.paths import covering, is_under, key, roots
-from policy.rules.protected_paths import (
-    ALTERNATES,
-    CONFIGS,
-    CONTAINERS,
-    FREE_FOLDERS,
-    SHAPE,
-    STATE_FOLDERS,
-    STEERING,
-    GitDirectory,
-    LeftEntry,
-    find_left_problem,
-    git_file_problem,
-    gives_whole,
-    is_free,
-    is_laid_out,
-    target_of,
-    tree_of,
-)
+from policy.rules import protected_paths as rules
+from policy.rules.protected_paths import GitDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from policy import CommandScope
     from policy.paths import Roots
-    from policy.rules.protected_paths import Role
+    from policy.rules.protected_paths import LeftEntry, Role
 
 
 _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
@@ -151,7 +135,7 @@ class WorkspacePlaces:
         outside = [
             one for one in scope.writes if not is_under(one, self._workspace, "posix") and one not in self._trees
         ]
-        self._elsewhere = [one for one in outside if is_laid_out(_list(one))]
+        self._elsewhere = [one for one in outside if rules.is_laid_out(_list(one))]
 
     def count_watched_unwatched(self) -> dict[str, int]:
         """Return how many directories below a root are not watched, for those roots of which nobody was told yet."""
@@ -170,7 +154,7 @@ class WorkspacePlaces:
     def directories_to_judge(self, scope: CommandScope) -> list[GitDirectory]:
         """Return the git directories that `scope` lets a command write, without the user's that are given whole."""
         for path in list(self.repositories):
-            if not (os.path.lexists(path) if _is_named_git(path) else is_laid_out(_list(path))):
+            if not (os.path.lexists(path) if _is_named_git(path) else rules.is_laid_out(_list(path))):
                 del self.repositories[path]
                 for tree in self._trees.values():
                     if tree is not None:
@@ -179,7 +163,7 @@ class WorkspacePlaces:
             one
             for path, one in self.repositories.items()
             if any(is_under(path, place, "posix") for place in scope.writes)
-            and not (path in self._users and gives_whole(path, scope.given, "posix"))
+            and not (path in self._users and rules.gives_whole(path, scope.given, "posix"))
         ]
 
     def repository_of(self, path: str) -> str | None:
@@ -200,7 +184,7 @@ class WorkspacePlaces:
         """True for a folder that `entries` looks into: no command leaves what is not judged in another one, since a
         directory becomes a git directory, or is none any more, by one file."""
         parent, name = os.path.split(path)
-        return name.lower() == _GIT or (parent in self.repositories and name.lower() in CONTAINERS)
+        return name.lower() == _GIT or (parent in self.repositories and name.lower() in rules.CONTAINERS)
 
     def _see(self, directory: str, names: Sequence[str]) -> None:
         in_packages = None
@@ -209,7 +193,7 @@ class WorkspacePlaces:
             folded = name.lower() if name.isascii() else key(name, "posix", "wide")
             if folded == _GIT:
                 self._see_git(f"{directory}/{name}")
-            elif folded in SHAPE:
+            elif folded in rules.SHAPE:
                 may_be_repository = True
             if folded in self._names or folded.endswith(self._endings or ("\0",)):
                 if in_packages is None:
@@ -229,7 +213,7 @@ class WorkspacePlaces:
 
     def _see_repository(self, directory: str) -> None:
         names = _list(directory) if directory not in self.repositories else ()
-        if is_laid_out(names) and not os.path.isdir(head_of(directory, names)):
+        if rules.is_laid_out(names) and not os.path.isdir(head_of(directory, names)):
             is_strict = directory.lower().endswith(_GIT) or f"/{_GIT}/" in directory
             self.repositories[directory] = GitDirectory(directory, is_strict=is_strict)
 
@@ -260,8 +244,8 @@ class WorkspacePlaces:
                 continue
             name = entry.name.lower()
             is_folder = entry.is_dir(follow_symlinks=False)
-            if name in FREE_FOLDERS and is_folder:
-                alternates = os.path.join(of.path, *ALTERNATES)
+            if name in rules.FREE_FOLDERS and is_folder:
+                alternates = os.path.join(of.path, *rules.ALTERNATES)
                 if name == _SHALLOW and alternates not in apart and os.path.lexists(alternates):
                     yield self._note(of, alternates), False
                 yield from ((self._note(of, path), False) for path in self._irregular(entry.path, name == _SHALLOW))
@@ -271,9 +255,10 @@ class WorkspacePlaces:
             elif name == "modules" and is_folder:
                 yield self._note(of, entry.path), False
                 yield from self._modules_of(of, entry.path, apart)
-            elif is_free(name) and entry.is_file(follow_symlinks=False):
-                continue
-            elif of.is_strict or name in STEERING or name in STATE_FOLDERS or (is_free(name) and not is_folder):
+            elif rules.is_free(name) and not is_folder:
+                if not entry.is_file(follow_symlinks=False):
+                    yield self._note(of, entry.path), True
+            elif of.is_strict or name in rules.STEERING or name in rules.STATE_FOLDERS:
                 yield self._note(of, entry.path), True
 
     def _note(self, of: GitDirectory, path: str) -> str:
@@ -293,7 +278,7 @@ class WorkspacePlaces:
             path = self._note(of, f"{folder}/{name}")
             yield path, False
             if os.path.isdir(path) and not os.path.islink(path):
-                if {one.lower() for one in _list(path)} & (STEERING | SHAPE):
+                if {one.lower() for one in _list(path)} & (rules.STEERING | rules.SHAPE):
                     yield from self._entries_of(self._inside(path, "module"), apart)
                 else:
                     yield from self._modules_of(of, path, apart)
@@ -331,8 +316,10 @@ class WorkspacePlaces:
         """Say why a command may not leave this of an entry of a git directory, or of a file `.git`; None where it may.
         `known` is what was looked at before: a git directory that is not in it is the command's own."""
         if path in self.git_files:
+            if left is None:
+                return None
             paths = [*self.repositories, *(one.path for one in self._inner.values())]
-            return None if left is None else git_file_problem(_leading(left, os.path.dirname(path), target_of), paths)
+            return rules.git_file_problem(_leading(left, os.path.dirname(path), rules.target_of), paths)
         of = self._home(path)
         if of is None or (left is None and not os.path.lexists(of.path)):
             return None
@@ -340,11 +327,11 @@ class WorkspacePlaces:
             self.made.add(of.path)
         inside = path[len(of.path) + 1 :].split("/")
         if left is not None:
-            left = _leading(left, of.path, tree_of if inside[0].lower() in CONFIGS else target_of)
+            left = _leading(left, of.path, rules.tree_of if inside[0].lower() in rules.CONFIGS else rules.target_of)
         is_new = any(is_under(of.path, one, "posix") for one in self.made)
         # Working trees may be made in the temporary directory too; git only ever writes one name there.
         trees = scope.writes if inside[0] == "gitdir" else writable_roots(scope, self._workspace)
-        return find_left_problem(of._replace(is_new=is_new), inside, left, before, trees)
+        return rules.find_left_problem(of._replace(is_new=is_new), inside, left, before, trees)
 
     def _home(self, path: str) -> GitDirectory | None:
         while path not in self._of:
