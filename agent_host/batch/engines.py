@@ -152,7 +152,7 @@ class RayEngine:
         )
         try:
             chunks = await asyncio.to_thread(self._put, parcel)
-            self._depot.costs.go_out(parcel.key, parcel.risk)
+            self._depot.costs.set_risk(parcel.key, parcel.risk)
             answers = self._run_away.options(name=name).remote(away, chunks)
             del chunks
             receiving = asyncio.ensure_future(self._receive(answers, sent, parcel))
@@ -167,7 +167,7 @@ class RayEngine:
                 with contextlib.suppress(self._failed, KeyboardInterrupt, *_UNPACKED_BADLY):
                     await receiving
                 if not sent.node:
-                    self._depot.costs.come_back(parcel.key)
+                    self._depot.costs.set_risk(parcel.key, 0.0)
                 raise
             if sent.end is None:
                 raise EngineFailed(f"{name}: its worker or node was lost")
@@ -207,7 +207,7 @@ class RayEngine:
             with contextlib.suppress(OSError):
                 os.unlink(came)
         if sent.end is not None:
-            self._depot.costs.come_back(parcel.key)
+            self._depot.costs.set_risk(parcel.key, 0.0)
 
     def _at(self, node: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -445,8 +445,7 @@ class Attempts:
             if end.denied:
                 return {**_failure(end.denied, end.why), "endedBy": "policy", "retryable": False}
             if end.exit_code != 0:
-                why = end.why or f"setup ended with exit code {end.exit_code}"
-                return _failure("SETUP_FAILED", why)
+                return _failure("SETUP_FAILED", end.why or f"setup ended with exit code {end.exit_code}")
         _write_json(marker, fields)
         return None
 
@@ -494,7 +493,8 @@ class Attempts:
         script, order = ledger.at("work", f"{task.key}.{which}.toml"), ledger.at("work", f"{task.key}.{which}.order")
         call = f'[{{name = "RunCommand", arguments = {{command = "${{line}}", timeout = {launch.command_s}}}}}]'
         turns = f'[[turn]]\ntool_calls = {call}\n[[turn]]\ntext = "Done."\n'
-        _write(script, b"[vars]\nline = %b\n%b" % (orjson.dumps(line), turns.encode()))  # JSON's string is TOML's
+        # JSON's string is TOML's.
+        replace_atomically(LOCAL_DISK, script, [b"[vars]\nline = ", orjson.dumps(line), b"\n", turns.encode()])
         _write_json(order, {"prompt": f"The {which} of {task.id}", "policy": task.policy})
         held = await asyncio.to_thread(self._forget_line, task, which)
         if held is not None:
@@ -521,7 +521,7 @@ class Attempts:
         except SessionHeld as error:
             return str(error)
         except AgentHostError:  # there is none, or its new run says what is wrong
-            return None
+            pass
         return None
 
 
@@ -593,8 +593,4 @@ def _take_known(marker: str, workspace: str) -> dict[str, Any] | None:
 
 
 def _write_json(path: str, value: Row) -> None:
-    _write(path, orjson.dumps(value))
-
-
-def _write(path: str, data: bytes) -> None:
-    replace_atomically(LOCAL_DISK, path, [data])
+    replace_atomically(LOCAL_DISK, path, [orjson.dumps(value)])

@@ -299,6 +299,13 @@ def unpack(path: str, target: str, *, is_own: bool = False) -> None:
                 raise tarfile.TarError(f"more than {_MOST_BYTES // 1024**3} GiB after its last file")
 
 
+def _unpack_own(path: str, target: str) -> str:
+    _remove(target)
+    make_private_dir(target)
+    unpack(path, target, is_own=True)
+    return target
+
+
 def _own_member(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo:
     """A member as it was packed, but for its owner, which is who unpacks it."""
     no_owner: dict[str, Any] = dict.fromkeys(("uid", "gid", "uname", "gname"))
@@ -380,10 +387,7 @@ class Depot:
             make_private_dir(os.path.dirname(lock))
             SessionLock.acquire(lock, session_id).release(remove=True)
         self.clear(parcel)
-        unfinished = self.work(parcel.key, "new")
-        _remove(unfinished)
-        make_private_dir(unfinished)
-        unpack(archive, unfinished, is_own=True)
+        unfinished = _unpack_own(archive, self.work(parcel.key, "new"))
         for name, place in self._sent_places(parcel).items():
             if _is_in(unfinished, name):
                 make_private_dir(os.path.dirname(place))
@@ -400,10 +404,7 @@ class Depot:
     def take_back(self, parcel: Parcel, archive: str) -> None:
         """On the batch's machine: replace the session by what came back. Raises OSError, TarError."""
         came = self.work(parcel.key, "came")
-        unfinished = f"{came}.new"
-        _remove(unfinished)
-        make_private_dir(unfinished)
-        unpack(archive, unfinished, is_own=True)
+        unfinished = _unpack_own(archive, f"{came}.new")
         there = [name for name in self._came_places(unfinished, parcel) if _is_in(unfinished, name)]
         _check(unfinished, there)
         with open(os.path.join(unfinished, _NAMES), "w", encoding="ascii") as names:
@@ -485,30 +486,25 @@ class LostCosts:
         """Before an attempt: whatever is still out is lost. Raises OSError."""
         self._write(key, self.total(key), 0.0)
 
-    def go_out(self, key: str, risk: float) -> None:
-        """Before a process starts that may cost so much. Raises OSError."""
+    def set_risk(self, key: str, risk: float) -> None:
+        """Note what a process that is about to start may cost; 0 once its session has the costs on record, or it never
+        started. Raises OSError."""
         self._write(key, self._read(key)[0], risk)
-
-    def come_back(self, key: str) -> None:
-        """The process has ended, and its session has the costs on record; or it never started. Raises OSError."""
-        self._write(key, self._read(key)[0], 0.0)
 
     def total(self, key: str) -> float:
         """The cost of the task's lost processes, with what is out: after a crash of the batch that is lost as well."""
         return sum(self._read(key))
 
     def _read(self, key: str) -> tuple[float, float]:
-        with contextlib.suppress(FileNotFoundError), open(self._path(key), "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(self._directory, f"{key}.cost"), "rb") as file:
             lost, out = json_text.loads(file.read())
             return lost, out
         return 0.0, 0.0
 
     def _write(self, key: str, lost: float, out: float) -> None:
         if (lost, out) != self._read(key):
-            replace_atomically(LOCAL_DISK, self._path(key), [orjson.dumps([lost, out])])
-
-    def _path(self, key: str) -> str:
-        return os.path.join(self._directory, f"{key}.cost")
+            path = os.path.join(self._directory, f"{key}.cost")
+            replace_atomically(LOCAL_DISK, path, [orjson.dumps([lost, out])])
 
 
 def open_private(path: str) -> IO[bytes]:

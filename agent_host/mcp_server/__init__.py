@@ -22,7 +22,7 @@ from agent_host.ids import MACHINE
 from agent_host.states import SessionStatus, TaskPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from mcp.server import ServerRequestContext
 
@@ -152,9 +152,7 @@ class HostedSession:
         """Report the state of the task, and once it is over all that is known of it. Raises HostRefused."""
         named = {"sessionId": self.session_id, "taskId": self.task_id}
         if self._ending is None:
-            waiting = [question.wire for question in self.questions.values()]
-            status = APPROVAL_REQUIRED if waiting else RUNNING
-            return {**named, "status": status, "doing": self.doing, **({"approvals": waiting} if waiting else {})}
+            return _unfinished(named, self.doing, self.questions.values())
         payload = self._ending["payload"]
         known = {name: payload[name] for name in _OF_END if name in payload}
         known["status"] = STATUSES[self._ending["eventType"]]
@@ -247,9 +245,8 @@ class Records:
         task = record.task(task_id or ids[-1])
         found: dict[str, Any] = {"sessionId": session_id, "taskId": task["taskId"], "status": task["status"]}
         if task["status"] == TaskPhase.RUNNING and record.is_live:
-            waiting = [question_in(asked).wire for asked in record.pending if asked["taskId"] == task["taskId"]]
-            status = APPROVAL_REQUIRED if waiting else RUNNING
-            return {**found, "status": status, "doing": _ELSEWHERE, **({"approvals": waiting} if waiting else {})}
+            asked = (question_in(one) for one in record.pending if one["taskId"] == task["taskId"])
+            return _unfinished(found, _ELSEWHERE, asked)
         if task["status"] == TaskPhase.RUNNING:
             found["status"] = SessionStatus.PAUSED
         task = record.whole_task(task["taskId"])
@@ -259,6 +256,12 @@ class Records:
             for file in task["filesChanged"]
         ]
         return {**found, "usage": record.session_state()["tokenUsage"]}
+
+
+def _unfinished(named: Mapping[str, Any], doing: str, questions: Iterable[WaitingCall]) -> dict[str, Any]:
+    waiting = [question.wire for question in questions]
+    status = APPROVAL_REQUIRED if waiting else RUNNING
+    return {**named, "status": status, "doing": doing, **({"approvals": waiting} if waiting else {})}
 
 
 # Approvals of calls in a task that another program has handed in: by the person behind that program, by elicitation.
@@ -305,9 +308,8 @@ def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:
 async def elicit(context: ServerRequestContext[Any, Any], question: WaitingCall) -> PersonsAnswer:
     """Ask within a request, of a client that takes requests. No answer is a denial."""
     try:
-        result = await context.session.elicit_form(
-            message_of(question), _form_of(question), related_request_id=context.request_id
-        )
+        message, form = message_of(question), _form_of(question)
+        result = await context.session.elicit_form(message, form, related_request_id=context.request_id)
     except (MCPError, ValidationError):
         return PersonsAnswer(False, reason=_NO_ANSWER)
     return answer_in(question, result)
@@ -315,9 +317,8 @@ async def elicit(context: ServerRequestContext[Any, Any], question: WaitingCall)
 
 def form_request(question: WaitingCall) -> types.ElicitRequest:
     """The question for a client that is asked by the answer to its own request (MCP 2026-07-28)."""
-    return types.ElicitRequest(
-        params=types.ElicitRequestFormParams(message=message_of(question), requested_schema=_form_of(question))
-    )
+    shown = types.ElicitRequestFormParams(message=message_of(question), requested_schema=_form_of(question))
+    return types.ElicitRequest(params=shown)
 
 
 def _form_of(question: WaitingCall) -> dict[str, Any]:
@@ -327,8 +328,9 @@ def _form_of(question: WaitingCall) -> dict[str, Any]:
 
 def message_of(question: WaitingCall) -> str:
     """The text for the person."""
-    why = "" if question.description in ("", question.summary) else f"\n{question.description}"
-    return f"{question.title}: {question.summary}{why}\n\nrisk: {question.risk}\n{question.details}"
+    wire = question.wire
+    why = "" if wire["description"] in ("", wire["actionSummary"]) else f"\n{wire['description']}"
+    return f"{wire['title']}: {wire['actionSummary']}{why}\n\nrisk: {wire['riskLevel']}\n{wire['details']}"
 
 
 def answer_in(question: WaitingCall, result: types.ElicitResult) -> PersonsAnswer:
@@ -352,29 +354,12 @@ _NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 class WaitingCall(NamedTuple):
-    """A call that waits for a person. The texts are those of `approval_requested`, with nothing in them that does not
-    print. `form` is the JSON Schema of what an MCP server of the task asks in the middle of a call."""
+    """A call that waits for a person. `wire` is what a client reads: the texts of `approval_requested`, with nothing in
+    them that does not print. `form` is the JSON Schema of what an MCP server of the task asks during a call."""
 
     approval_id: str
-    title: str
-    summary: str
-    description: str
-    risk: str
-    details: str
+    wire: Mapping[str, Any]
     form: Mapping[str, Any] | None = None
-
-    @property
-    def wire(self) -> dict[str, Any]:
-        """As a client reads it."""
-        return {
-            "approvalId": self.approval_id,
-            "title": self.title,
-            "actionSummary": self.summary,
-            "description": self.description,
-            "riskLevel": self.risk,
-            "details": self.details,
-            **({} if self.form is None else {"form": self.form}),
-        }
 
 
 def question_in(payload: Mapping[str, Any]) -> WaitingCall:
@@ -384,12 +369,12 @@ def question_in(payload: Mapping[str, Any]) -> WaitingCall:
     if form is not None:
         del details["question"]  # it is the description
     lines = [*payload["risks"], *(f"{name}: {value}" for name, value in details.items())]
-    return WaitingCall(
-        payload["approvalId"],
-        one_line(payload["title"]),
-        one_line(payload["actionSummary"]),
-        clip(payload["description"], _DETAILS_BYTES),
-        payload["riskLevel"],
-        clip("\n".join(lines), _DETAILS_BYTES),
-        form,
-    )
+    wire = {
+        "approvalId": payload["approvalId"],
+        "title": one_line(payload["title"]),
+        "actionSummary": one_line(payload["actionSummary"]),
+        "description": clip(payload["description"], _DETAILS_BYTES),
+        "riskLevel": payload["riskLevel"],
+        "details": clip("\n".join(lines), _DETAILS_BYTES),
+    }
+    return WaitingCall(payload["approvalId"], wire if form is None else {**wire, "form": form}, form)

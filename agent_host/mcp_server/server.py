@@ -151,13 +151,13 @@ class TaskServer:
                 raise HostRefused("INVALID_REQUEST", "$.taskId: give the session of the task as well")
             return {"sessions": await asyncio.to_thread(self._sessions.records.list_sessions)}
         else:
-            session = self._sessions.get(given.session_id)
+            session = self._sessions.hosted.get(given.session_id)
         if session is None or given.task_id not in (None, session.task_id) or not session.task_id:
             return await asyncio.to_thread(self._sessions.records.report, str(given.session_id), given.task_id)
         return await self._await_report(context, session, given.wait_s)
 
     async def _approve(self, context: Context, _: types.CallToolRequestParams, given: Approve) -> Reply:
-        session = self._sessions.get(given.session_id)
+        session = self._sessions.hosted.get(given.session_id)
         if session is None or given.approval_id not in session.questions:
             raise HostRefused("INVALID_REQUEST", f"nothing waits for the approval {given.approval_id}")
         said = PersonsAnswer(given.decision == "approved", given.scope, given.reason, given.answers)
@@ -187,7 +187,8 @@ class TaskServer:
                         continue
                 elif ends is None or now() < ends:
                     if not context.session.can_send_request:
-                        return _input_required(session)
+                        asked: types.InputRequests = {key: form_request(one) for key, one in session.questions.items()}
+                        return types.InputRequiredResult(input_requests=asked, request_state=session.session_id)
                     await self._elicit(context, session, question, None if ends is None else ends - now())
                     continue
             return await session.report()
@@ -227,7 +228,7 @@ class TaskServer:
         """The session that the client answers, where the request repeats one (MCP 2026-07-28)."""
         if params.request_state is None:
             return None
-        session = self._sessions.get(params.request_state)
+        session = self._sessions.hosted.get(params.request_state)
         if session is None:
             raise HostRefused("SESSION_NOT_FOUND", "the session of this request is over")
         return session
@@ -340,11 +341,6 @@ def _task(task_id: str, since: str, status: str, message: str) -> dict[str, Any]
     }
 
 
-def _input_required(session: HostedSession) -> types.InputRequiredResult:
-    asked: types.InputRequests = {one.approval_id: form_request(one) for one in session.questions.values()}
-    return types.InputRequiredResult(input_requests=asked, request_state=session.session_id)
-
-
 def _result(found: dict[str, Any]) -> types.CallToolResult:
     text = orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
     failed = found.get("status") in ("TASK_FAILED", "SESSION_PAUSED") and "taskId" in found
@@ -451,7 +447,8 @@ class Sessions:
         self._starter = starter
         self._arguments = ("serve", *arguments)
         self.records = records
-        self._open: dict[str, HostedSession] = {}
+        self.hosted: dict[str, HostedSession] = {}
+        """Those that have a process here by their ids, the last used last."""
         self._beside: set[asyncio.Task[None]] = set()
         self._starting = 0
         """Those that get a process just now."""
@@ -461,16 +458,7 @@ class Sessions:
 
     def find_by_task(self, task_id: str) -> HostedSession | None:
         """The session whose present task it is."""
-        return next((one for one in self._open.values() if one.task_id == task_id), None)
-
-    def get(self, session_id: str) -> HostedSession | None:
-        """The session of that id, where it has a process here."""
-        return self._open.get(session_id)
-
-    @property
-    def ids(self) -> list[str]:
-        """Those that have a process here, the last used last."""
-        return list(self._open)
+        return next((one for one in self.hosted.values() if one.task_id == task_id), None)
 
     async def run(self, prompt: str | None, session_id: str | None, options: Mapping[str, Any]) -> HostedSession:
         """Hand a task to a session: to a new one, or to the one named; without a prompt the open task of that one goes
@@ -484,7 +472,7 @@ class Sessions:
         return self._turns.setdefault(session_id, asyncio.Lock())
 
     async def _hand_over(self, prompt: str | None, session_id: str | None, options: Mapping[str, Any]) -> HostedSession:
-        session = self._open.get(session_id or "")
+        session = self.hosted.get(session_id or "")
         if session is None and session_id is not None:
             await asyncio.to_thread(self.records.refuse_others, session_id)
         if session is not None and session.is_paused and prompt is None:
@@ -494,14 +482,19 @@ class Sessions:
             session = await self._open_session(session_id, goes_on=prompt is None)
         elif prompt is None and not session.is_running:
             raise HostRefused("INVALID_REQUEST", _NO_TASK)
-        self._open[session.session_id] = self._open.pop(session.session_id, session)
+        self.hosted[session.session_id] = self.hosted.pop(session.session_id, session)
         if prompt is not None:
             await session.start(prompt, options)
         return session
 
     def cancel_later(self, session: HostedSession) -> None:
         """Cancel its task for a client that does not wait for it any more."""
-        task = asyncio.create_task(self._cancel(session))
+
+        async def cancel() -> None:
+            if not self.closing:  # a client that has gone has not cancelled anything
+                await session.cancel()
+
+        task = asyncio.create_task(cancel())
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
 
@@ -510,13 +503,9 @@ class Sessions:
         self.closing = True
         for task in list(self._beside):
             task.cancel()
-        await asyncio.gather(*(session.leave() for session in self._open.values()))
-        self._open.clear()
+        await asyncio.gather(*(session.leave() for session in self.hosted.values()))
+        self.hosted.clear()
         await self._starter.aclose()
-
-    async def _cancel(self, session: HostedSession) -> None:
-        if not self.closing:  # a client that has gone has not cancelled anything
-            await session.cancel()
 
     async def _open_session(self, session_id: str | None, *, goes_on: bool) -> HostedSession:
         await self._make_room()
@@ -536,13 +525,13 @@ class Sessions:
             raise
         finally:
             self._starting -= 1
-        self._open[session.session_id] = session
+        self.hosted[session.session_id] = session
         return session
 
     async def _make_room(self) -> None:
         """Have room for one more process, with no pause between the last look and the return."""
-        while len(self._open) + self._starting >= MAX_SESSIONS:
-            free = (one for key, one in self._open.items() if not one.is_running and not self._turn(key).locked())
+        while len(self.hosted) + self._starting >= MAX_SESSIONS:
+            free = (one for key, one in self.hosted.items() if not one.is_running and not self._turn(key).locked())
             idle = next(free, None)
             if idle is None:
                 raise HostRefused("RATE_LIMITED", f"{MAX_SESSIONS} tasks are running; wait for one of them")
@@ -550,7 +539,7 @@ class Sessions:
                 await self._end(idle)
 
     async def _end(self, session: HostedSession) -> None:
-        self._open.pop(session.session_id, None)  # the end of the server may have come before
+        self.hosted.pop(session.session_id, None)  # the end of the server may have come before
         await session.leave()
 
 

@@ -243,19 +243,19 @@ def test_what_a_lost_process_may_have_cost_counts(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     costs = LostCosts(str(tmp_path))
     assert costs.total(KEY) == 0
-    costs.go_out(KEY, 2.0)
+    costs.set_risk(KEY, 2.0)
     assert costs.total(KEY) == 2.0, "as long as it is out"
-    costs.come_back(KEY)
+    costs.set_risk(KEY, 0.0)
     assert LostCosts(str(tmp_path)).total(KEY) == 0
-    costs.go_out(KEY, 1.5)
+    costs.set_risk(KEY, 1.5)
     costs.settle(KEY)
-    costs.go_out(KEY, 0.5)
+    costs.set_risk(KEY, 0.5)
     assert LostCosts(str(tmp_path)).total(KEY) == 2.0, "the first never came back"
-    costs.come_back(KEY)
+    costs.set_risk(KEY, 0.0)
     assert costs.total(KEY) == 1.5
     costs.settle(KEY)
-    costs.go_out(KEY, 0.0)
-    costs.come_back(KEY)
+    costs.set_risk(KEY, 0.0)
+    costs.set_risk(KEY, 0.0)
     assert costs.total(KEY) == 1.5, "a run without a limit forgets nothing"
 
 
@@ -268,8 +268,8 @@ class Node:
 
     async def run(self, name: str, arguments: Sequence[str], *, directory: str, parcel: Parcel) -> ProcessEnd:
         self.seen.append(([*arguments], os.listdir(os.path.join(self._depot.directory, "workspaces", parcel.key))))
-        self._depot.costs.go_out(parcel.key, parcel.risk)
-        self._depot.costs.come_back(parcel.key)
+        self._depot.costs.set_risk(parcel.key, parcel.risk)
+        self._depot.costs.set_risk(parcel.key, 0.0)
         row = {"endedBy": "model", "status": "TASK_COMPLETED", "retryable": False, "cost": 1.0, "reason": None}
         return ProcessEnd(0, json.dumps(row).encode(), "")
 
@@ -298,7 +298,7 @@ def test_an_attempt_counts_what_was_out_and_begins_with_what_came_back(
         patched.setattr("agent_host.batch.workspaces._bring", lambda *_: os.stat(tmp_path / "nothing"))
         with pytest.raises(OSError, match="nothing"):
             depot.take_back(parcel, far.pack(parcel, with_files=False))
-    depot.costs.go_out(task.key, 2.0)
+    depot.costs.set_risk(task.key, 2.0)
     ended = asyncio.run(attempts.run(task, number=2, max_cost=5.0))
     ledger.close()
     (first, empty), (second, names) = node.seen

@@ -116,7 +116,7 @@ async def test_two_calls_go_on_with_one_paused_task(sessions: Sessions) -> None:
     first, second = [one.result() for one in both]
     assert first is second
     assert first is not paused
-    assert (first.task_id, sessions.ids) == ("resumed", [paused.session_id])
+    assert (first.task_id, list(sessions.hosted)) == ("resumed", [paused.session_id])
 
 
 async def test_one_of_two_tasks_gets_the_room_of_a_session_without_one(
@@ -129,7 +129,7 @@ async def test_one_of_two_tasks_gets_the_room_of_a_session_without_one(
     (refused,) = [one.exception() for one in both if one.exception() is not None]
     assert isinstance(refused, HostRefused)
     assert refused.name == "RATE_LIMITED"
-    assert len(sessions.ids) == 1
+    assert len(sessions.hosted) == 1
 
 
 async def test_the_first_event_says_whose_sessions_are_shown(sessions: Sessions) -> None:
