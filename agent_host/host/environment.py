@@ -570,9 +570,9 @@ def domains_to_open(settings: Settings) -> tuple[str, ...]:
 
 def withheld(scope: CommandScope, level: SandboxLevel) -> tuple[str, ...]:
     """Describe what the level denies on this machine although the scope allows it, for people."""
-    from tool_runtime.platform.landlock import rules_for, rules_in_view  # only where commands are held
+    from tool_runtime.platform.landlock import rules_for  # only where commands are held
 
-    return (rules_in_view if level == "namespace" else rules_for)(scope).notes
+    return rules_for(scope, in_view=level == "namespace").notes
 
 
 def refuse_weaker(resolved: ResolvedOptions, level: Level, state: Checkpoint) -> None:

@@ -84,7 +84,7 @@ DIRECT: dict[str, tuple[str, str]] = {
     "tool_runtime.sandbox.launching": ("chance clock process sleep socket thread", _SANDBOX),
     "tool_runtime.sandbox.protected_paths": ("chance", _NAMES),
     "tool_runtime.web.proxy": ("socket", _SANDBOX),
-    "tool_runtime.sandbox.session": ("chance process", _SANDBOX),
+    "tool_runtime.sandbox.session": ("process", _SANDBOX),
     "tool_runtime.sandbox.sockets": ("socket thread", _SANDBOX),
     "tool_runtime.sandbox.supervisor": ("clock socket thread", _SANDBOX),
 }  # fmt: skip
