@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.client.session import IncomingMessage
 
-    from tool_runtime.remote.mcp.wire import Id
-
     Start = Callable[[ServerParams], ServerProcess]
 
     Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
@@ -438,77 +436,74 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
         content_type = response.headers.get("content-type", "").lower()
         is_answer = own and 200 <= response.status_code < 300
         if not content_type.startswith(_EVENTS):
-            response.stream = _Counted(stream)
+            pieces = _count(stream)
             if is_answer and to is not None and response.headers.get("content-length") != "0":
-                response.stream = _MendedBody(response.stream, lambda raw: self._incoming.body(raw, to, content_type))
+                pieces = _mend_body(pieces, lambda raw: self._incoming.body(raw, to, content_type))
                 response.headers["content-type"] = "application/json"
                 response.status_code = 200
+            response.stream = _Body(stream, pieces)
         elif is_answer:  # each event has its own bound
-            response.stream = _MendedEvents(stream, self._incoming, to)
+            response.stream = _Body(stream, _mend_events(stream, lambda raw: self._incoming.messages(raw, to)))
         return response
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-class _Wrapped(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+class _Body(httpx2.AsyncByteStream):
+    """The body `inner` of an answer, given as `pieces`, which are made of it."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, pieces: AsyncIterator[bytes]) -> None:
         self._inner = inner
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-class _Counted(_Wrapped):
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MAX_ANSWER_BYTES
-        async for piece in self._inner:
-            left -= len(piece)
-            if left < 0:
-                raise ServerAnswerTooLarge(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
-            yield piece
+async def _count(body: httpx2.AsyncByteStream) -> AsyncIterator[bytes]:
+    left = MAX_ANSWER_BYTES
+    async for piece in body:
+        left -= len(piece)
+        if left < 0:
+            raise ServerAnswerTooLarge(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+        yield piece
 
 
-class _MendedBody(_Wrapped):
-    def __init__(self, inner: httpx2.AsyncByteStream, mend: Callable[[bytes], dict[str, Any]]) -> None:
-        super().__init__(inner)
-        self._mend = mend
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield orjson.dumps(self._mend(b"".join([piece async for piece in self._inner])))
+async def _mend_body(pieces: AsyncIterator[bytes], mend: Callable[[bytes], dict[str, Any]]) -> AsyncIterator[bytes]:
+    yield orjson.dumps(mend(b"".join([piece async for piece in pieces])))
 
 
-class _MendedEvents(_Wrapped):
+async def _mend_events(
+    body: httpx2.AsyncByteStream, mend: Callable[[bytes], list[dict[str, Any]]]
+) -> AsyncIterator[bytes]:
     """Server-sent events with the messages in them mended, one an event."""
+    left = b""
+    async for piece in body:
+        begun = max(0, len(left) - 3)
+        left += piece
+        place = 0
+        while (end := _EVENT_END.search(left, max(begun, place))) is not None:
+            yield _mend_event(left[place : end.start()], mend)
+            place = end.end()
+        left = left[place:]
+        if len(left) > MAX_ANSWER_BYTES:
+            raise httpx2.SSEError(f"an event has more than {MAX_ANSWER_BYTES} bytes")
+    if left.strip():
+        yield _mend_event(left, mend)
 
-    def __init__(self, inner: httpx2.AsyncByteStream, incoming: Incoming, to: Id | None) -> None:
-        super().__init__(inner)
-        self._incoming = incoming
-        self._to = to
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = b""
-        async for piece in self._inner:
-            begun = max(0, len(left) - 3)
-            left += piece
-            place = 0
-            while (end := _EVENT_END.search(left, max(begun, place))) is not None:
-                yield self._event(left[place : end.start()])
-                place = end.end()
-            left = left[place:]
-            if len(left) > MAX_ANSWER_BYTES:
-                raise httpx2.SSEError(f"an event has more than {MAX_ANSWER_BYTES} bytes")
-        if left.strip():
-            yield self._event(left)
-
-    def _event(self, raw: bytes) -> bytes:
-        lines = [line.partition(b":") for line in raw.splitlines()]
-        data = b"\n".join(value.removeprefix(b" ") for name, _, value in lines if name == b"data")
-        others = b"".join(b"".join(line) + b"\n" for line in lines if line[0] in (b"id", b"retry"))
-        messages = self._incoming.messages(data, self._to) if data.strip() else []
-        if not messages:  # what it says of the stream itself still counts
-            return others + b"data:\n\n"
-        return b"".join(others + b"data: " + orjson.dumps(message) + b"\n\n" for message in messages)
+def _mend_event(raw: bytes, mend: Callable[[bytes], list[dict[str, Any]]]) -> bytes:
+    lines = [line.partition(b":") for line in raw.splitlines()]
+    data = b"\n".join(value.removeprefix(b" ") for name, _, value in lines if name == b"data")
+    others = b"".join(b"".join(line) + b"\n" for line in lines if line[0] in (b"id", b"retry"))
+    messages = mend(data) if data.strip() else []
+    if not messages:  # what it says of the stream itself still counts
+        return others + b"data:\n\n"
+    return b"".join(others + b"data: " + orjson.dumps(message) + b"\n\n" for message in messages)
 
 
 @asynccontextmanager
