@@ -101,6 +101,11 @@ class CallContext(NamedTuple):
     at_once: bool = False
     """The call runs on the event loop, see `Work`."""
 
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments of the request."""
+        return self.request.arguments
+
     def need_thread(self) -> None:
         """Raises NeedsThread on the event loop: what follows may take longer than a thread takes to begin."""
         if self.at_once:

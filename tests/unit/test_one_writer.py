@@ -47,7 +47,6 @@ ELSEWHERE = {
     "tool_runtime/sandbox/launching.py": "the null device",
     "tool_runtime/files/grep.py": "a nameless file",
     "tool_runtime/processes/orphan_reaper.py": "control groups",
-    "tool_runtime/remote/mcp/oauth.py": "the state directory",
     "tool_runtime/output/artifacts.py": "a nameless file",
     "tool_runtime/processes/guard.py": "control groups",
     "tool_runtime/platform/mounts.py": "file systems in memory of a mount namespace that no program is in yet",

@@ -124,5 +124,4 @@ class Family:
 def given(call: CallContext, *names: str, **fields: str) -> dict[str, Any]:
     """The arguments `names` of a call, as far as it has them, and `fields`, by the names that they get."""
     wanted = {**dict(zip(names, names, strict=True)), **fields}
-    arguments = call.request.arguments
-    return {field: arguments[name] for field, name in wanted.items() if name in arguments}
+    return {field: call.arguments[name] for field, name in wanted.items() if name in call.arguments}

@@ -117,14 +117,14 @@ class Commands:
     async def run_command(self, call: CallContext, directory: Callable[[CallContext, str | None], str]) -> ToolOutput:
         """Run a line of the shell, or have it run on; `directory` is as in Operations. Raises ToolFault."""
         params = self._command(call, directory)
-        if call.request.arguments.get("background"):
+        if call.arguments.get("background"):
             return self._start(call, params)
         outcome = await self.run_program(params)
         output = command_output(call, outcome)
         return _in_time(outcome, output, f"Command timed out after {params.timeout_s:g} seconds")
 
     def _command(self, call: CallContext, directory: Callable[[CallContext, str | None], str]) -> CommandParams:
-        settings, arguments = self._settings, call.request.arguments
+        settings, arguments = self._settings, call.arguments
         command: str = arguments["command"]
         if not command.strip() or "\0" in command:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.command: must not be empty or hold a NUL character")
@@ -172,17 +172,16 @@ class Commands:
 
     async def read_output(self, call: CallContext) -> ToolOutput:
         """Read what a command in the background printed. Raises ToolFault."""
-        arguments = call.request.arguments
-        found = self._background.get(arguments["id"])
-        limit = min(arguments.get("limit", call.max_output_bytes), call.max_output_bytes)
-        piece = found.read(arguments.get("offset", found.seen), limit)
+        found = self._background.get(call.arguments["id"])
+        limit = min(call.arguments.get("limit", call.max_output_bytes), call.max_output_bytes)
+        piece = found.read(call.arguments.get("offset", found.seen), limit)
         found.seen = max(found.seen, piece.end)
         text = f"{self._state(found)}\n{_render(piece)}"
         return ToolOutput(text, capped=True, coloured=_coloured("output", piece.data))
 
     async def stop(self, call: CallContext) -> ToolOutput:
         """End a command in the background. Raises ToolFault."""
-        found = self._background.get(call.request.arguments["id"])
+        found = self._background.get(call.arguments["id"])
         found.ask_to_end("stopped")
         await found.await_end()
         unread = found.total - found.seen

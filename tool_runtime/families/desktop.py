@@ -95,9 +95,8 @@ WRITE_FILE: Final = ToolSpec(
 
 
 def _write(operations: Operations, call: CallContext) -> ToolOutput:
-    arguments = call.request.arguments
-    path = arguments["path"]
-    outcome, output = operations.write(call, create_directories=arguments.get("createDirectories", True))
+    path = call.arguments["path"]
+    outcome, output = operations.write(call, create_directories=call.arguments.get("createDirectories", True))
     said = f"Wrote {len(outcome.after)} bytes to {path}"
     if outcome.before_bytes:  # a small model takes "wrote" for "appended"
         said += f", in place of the {outcome.before_bytes} bytes that it had"
@@ -158,7 +157,7 @@ EDIT_FILE: Final = ToolSpec(
 def _edit(operations: Operations, call: CallContext) -> ToolOutput:
     outcome, output = operations.edit(call)
     places = count_noun(outcome.places, "place")
-    return _written(f"Replaced {places} in {call.request.arguments['path']}", outcome, output)
+    return _written(f"Replaced {places} in {call.arguments['path']}", outcome, output)
 
 
 DELETE_FILE: Final = ToolSpec("DeleteFile", "Delete a file", parameters(["path"], path=_FILE), **DELETES)
@@ -173,7 +172,7 @@ MOVE_FILE: Final = ToolSpec(
 
 def _move(operations: Operations, call: CallContext) -> ToolOutput:
     operations.move(call)
-    return ToolOutput(f"Moved {call.request.arguments['path']} to {call.request.arguments['newPath']}")
+    return ToolOutput(f"Moved {call.arguments['path']} to {call.arguments['newPath']}")
 
 
 # What the model uploads is an artifact like any other (AH 7.2): it is kept on this disk, the result names its local
@@ -207,16 +206,15 @@ UPLOAD_ARTIFACT = ToolSpec(
 
 def _upload(operations: Operations, call: CallContext) -> ToolOutput:
     """The code that keeps the artifacts of results takes secrets out of them."""
-    arguments = call.request.arguments
-    if "path" in arguments:
-        data = operations.read_whole(call, arguments["path"], MAX_ARTIFACT_BYTES).data
+    if "path" in call.arguments:
+        data = operations.read_whole(call, call.arguments["path"], MAX_ARTIFACT_BYTES).data
     else:
-        data = encode(arguments["content"], "content")
+        data = encode(call.arguments["content"], "content")
         limit = smallest(call.request.constraints.max_file_size_bytes, MAX_ARTIFACT_BYTES) or 0
         if len(data) > limit:
             raise ToolFault(FaultKind.TOO_LARGE, f"{len(data)} bytes exceed the limit of {limit} bytes")
-    name = _name_of(arguments)
-    kind = arguments.get("contentType") or (_TEXT if _is_text(data) else _BYTES)
+    name = _name_of(call.arguments)
+    kind = call.arguments.get("contentType") or (_TEXT if _is_text(data) else _BYTES)
     said = f"Stored {name} ({len(data)} bytes, {kind})"
     return ToolOutput(said, artifacts=(Artifact("tool_output", name, kind, data),))
 
@@ -313,7 +311,7 @@ HTTP_REQUEST: Final = ToolSpec(
 
 
 async def _request(operations: Operations, call: CallContext) -> ToolOutput:
-    arguments, save_to = call.request.arguments, call.request.arguments.get("saveTo")
+    arguments, save_to = call.arguments, call.arguments.get("saveTo")
     client = await operations.http_client()
     timeout_s = arguments.get("timeout", operations.settings.default_request_s)
     most = None if save_to is None else operations.most_sent(call, CapabilityName.FILE_WRITE)
@@ -334,11 +332,10 @@ def _remove_download(operations: Operations, request: ToolRequest) -> bool:
 
 
 async def _body(operations: Operations, call: CallContext) -> bytes:
-    arguments = call.request.arguments
-    path = arguments.get("bodyFile")
+    path = call.arguments.get("bodyFile")
     if path is None:
-        return encode(arguments.get("body", ""), "body")
-    if "body" in arguments:
+        return encode(call.arguments.get("body", ""), "body")
+    if "body" in call.arguments:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.bodyFile: give body or bodyFile, not both")
     return await operations.read_to_send(call, path)
 
@@ -490,7 +487,7 @@ def _entry(listed: ListedEntry) -> str:
 
 
 def _notes(listing: Listing, call: CallContext) -> Iterator[str]:
-    offset = call.request.arguments.get("offset", 0)
+    offset = call.arguments.get("offset", 0)
     end = offset + len(listing.page)
     if listing.total > end:
         yield f"[{offset + 1} to {end} of {listing.total} shown; offset: {end} goes on]"

@@ -103,7 +103,7 @@ READ_FILE: Final = ToolSpec(
 
 
 def _read(operations: Operations, call: CallContext) -> ToolOutput:
-    path = call.request.arguments["path"]
+    path = call.arguments["path"]
     found = operations.read_whole(call, path, MAX_FILE_BYTES)
     status, content = found.status, decode_body(found.data)
     if content is None:
@@ -139,7 +139,7 @@ WRITE_FILE: Final = ToolSpec(
 
 
 def _write(operations: Operations, call: CallContext) -> ToolOutput:
-    mode = call.request.arguments.get("mode")
+    mode = call.arguments.get("mode")
     bits = None if mode is None else int(mode, 8)
     _, output = operations.write(call, MAX_FILE_BYTES, mode=bits, through_links=False, **given(call, "append"))
     return answer({"success": True}, **output)
@@ -159,7 +159,7 @@ DELETE_FILE: Final = ToolSpec(
 
 
 def _delete(operations: Operations, call: CallContext) -> ToolOutput:
-    operations.delete(call, tree=call.request.arguments.get("recursive", False), through_links=False)
+    operations.delete(call, tree=call.arguments.get("recursive", False), through_links=False)
     return answer({"success": True})
 
 
@@ -189,7 +189,7 @@ LIST_FILES: Final = ToolSpec(
 
 def _list_files(operations: Operations, call: CallContext) -> ToolOutput:
     wanted = given(call, "exclude", "recursive")
-    found, stopped = operations.trees.list_files(call, call.request.arguments["dir"], **wanted)
+    found, stopped = operations.trees.list_files(call, call.arguments["dir"], **wanted)
     fields: dict[str, Any] = {} if stopped is None else {"stopped": stopped}
     paths = list(map(name_for_json, found))
     count = fitting(call, fields, paths)
@@ -231,7 +231,7 @@ LIST_DIR: Final = ToolSpec(
 
 def _list_dir(operations: Operations, call: CallContext) -> ToolOutput:
     renamed = {"token": "page_token", "files": "include_files", "folders": "include_dirs"}
-    size = call.request.arguments.get("page_size", PAGE_SIZE)
+    size = call.arguments.get("page_size", PAGE_SIZE)
     page = operations.trees.page(call, size=size, **given(call, "pattern", "recursive", **renamed))
     rows = [{"path": name_for_json(path), "type": kind} for path, kind in page.entries]
     fields: dict[str, Any] = {} if page.stopped is None else {"stopped": page.stopped}
@@ -280,12 +280,11 @@ GREP: Final = ToolSpec(
 
 
 def _grep(operations: Operations, call: CallContext) -> ToolOutput:
-    arguments = call.request.arguments
     wanted = {"limit": MAX_RESULTS, "max_files": MAX_FILES_VISITED, "ignored_too": True, "printable_only": True}
     wanted |= given(call, "pattern", "ignore_case", limit="max_results", max_files="max_files_visited")
-    if not arguments.get("recursive", False):
+    if not call.arguments.get("recursive", False):
         wanted["depth"] = 1
-    outcome = operations.trees.grep(call, arguments.get("max_file_bytes", MAX_FILE_BYTES), **wanted)
+    outcome = operations.trees.grep(call, call.arguments.get("max_file_bytes", MAX_FILE_BYTES), **wanted)
     rows = []
     for path, line in ((name_for_json(hit.path), line) for hit in outcome.hits for line in hit.lines):
         column = len(line.text[: line.start].decode("utf-8", "replace")) + 1
@@ -336,9 +335,8 @@ EXEC: Final = ToolSpec(
 
 async def _exec(operations: Operations, call: CallContext) -> ToolOutput:
     """Run a program with its arguments, never a shell. Policy has judged both."""
-    arguments = call.request.arguments
-    argv = [arguments["command"], *arguments.get("args", ())]
-    variables: Mapping[str, str] = arguments.get("env", {})
+    argv = [call.arguments["command"], *call.arguments.get("args", ())]
+    variables: Mapping[str, str] = call.arguments.get("env", {})
     if any(
         "\0" in word or word != word.encode("utf-8", "replace").decode()
         for word in (*argv, *variables, *variables.values())
@@ -347,8 +345,8 @@ async def _exec(operations: Operations, call: CallContext) -> ToolOutput:
     if any("=" in name or not name for name in variables):
         raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.env: a name is empty or contains =")
     commands = operations.commands
-    cwd = operations.directory(call, arguments.get("working_dir"))
-    timeout_s = min(arguments.get("timeout_ms", EXEC_TIMEOUT_MS), EXEC_TIMEOUT_MS) / 1000
+    cwd = operations.directory(call, call.arguments.get("working_dir"))
+    timeout_s = min(call.arguments.get("timeout_ms", EXEC_TIMEOUT_MS), EXEC_TIMEOUT_MS) / 1000
     environment = {**commands.environment, **variables, "PWD": cwd}
     done = await commands.run(call, argv, cwd, environment, timeout_s=timeout_s, most_bytes=STDOUT_BYTES)
     stdout, stdout_cut = done.text("stdout", STDOUT_BYTES)
@@ -389,9 +387,8 @@ FETCH: Final = ToolSpec(
 
 async def _fetch(operations: Operations, call: CallContext) -> ToolOutput:
     """An HTTP error status is no failure of the call."""
-    arguments = call.request.arguments
-    sent, headers = _encode_body(arguments.get("body", ""), arguments.get("headers", {}))
-    timeout_s = min(arguments.get("timeout_ms", FETCH_TIMEOUT_MS), FETCH_TIMEOUT_MS) / 1000
+    sent, headers = _encode_body(call.arguments.get("body", ""), call.arguments.get("headers", {}))
+    timeout_s = min(call.arguments.get("timeout_ms", FETCH_TIMEOUT_MS), FETCH_TIMEOUT_MS) / 1000
     client = await operations.http_client()  # made before the clock runs
     began, most = operations.settings.outside.monotonic(), operations.settings.http_max_body_bytes
     outcome = await client.fetch(call.request, sent, headers, timeout_s=timeout_s, cut_body_bytes=most)

@@ -14,6 +14,7 @@ from agent_host.safe_open import nearest
 from policy import CapabilityName
 from policy.paths import is_under, normalize
 from policy.patterns import compile_pattern, problem_of
+from tool_runtime.families import given
 from tool_runtime.files import Scope, documents, home_directory, is_in_scope, narrow_scope, resolve
 from tool_runtime.files import write as writing
 from tool_runtime.files.edits import edits_from
@@ -111,16 +112,18 @@ class Operations:
     def read(self, call: CallContext) -> ToolOutput:
         """A window of a file's lines; a picture; the cells of a notebook or the text of a PDF; what the session has
         stored. Raises ToolFault, and NeedsThread."""
-        arguments = call.request.arguments
-        path: str = arguments["path"]
-        offset, limit, encoding = arguments.get("offset", 1), arguments.get("limit"), arguments.get("encoding")
-        scope, most = self.scope(call.request), call.max_file_size_bytes
-        params = ReadParams(path, scope, call.max_output_bytes, most, offset, limit, encoding)
+        path: str = call.arguments["path"]
+        scope, most, wanted = (
+            self.scope(call.request),
+            call.max_file_size_bytes,
+            given(call, "offset", "limit", "encoding"),
+        )
+        params = ReadParams(path, scope, call.max_output_bytes, most, **wanted)
         # Paths of files come absolute from the host.
         if self.settings.open_output is not None and not os.path.isabs(path):
             call.need_thread()
             return self._read_stored(call, path, params.offset, params.limit or _STORED_LINES)
-        if path.lower().endswith(".ipynb") and not arguments.get("raw") and params.encoding is None:
+        if path.lower().endswith(".ipynb") and not call.arguments.get("raw") and params.encoding is None:
             call.need_thread()
             found = _notebook(call, params)
             if isinstance(found, ToolOutput):
@@ -140,13 +143,12 @@ class Operations:
 
     def read_output(self, call: CallContext) -> ToolOutput:
         """Lines of what the session has stored, or those that match a pattern. Raises ToolFault."""
-        arguments = call.request.arguments
-        pattern: str | None = arguments.get("pattern")
+        pattern: str | None = call.arguments.get("pattern")
         wanted = None if pattern is None else compile_pattern(pattern)
         if pattern is not None and wanted is None:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(pattern)} (RE2's syntax)")
-        offset, limit = arguments.get("offset", 1), arguments.get("limit", _FOUND_LINES)
-        return self._read_stored(call, arguments["ref"], offset, limit, wanted)
+        offset, limit = call.arguments.get("offset", 1), call.arguments.get("limit", _FOUND_LINES)
+        return self._read_stored(call, call.arguments["ref"], offset, limit, wanted)
 
     def _read_stored(
         self, call: CallContext, ref: str, offset: int, limit: int, pattern: Pattern | None = None
@@ -167,12 +169,12 @@ class Operations:
 
     def write(self, call: CallContext, max_bytes: int | None = None, **how: Any) -> Written:
         """Write the `content` of a call to its `path`; `how` are more of WriteParams. Raises ToolFault."""
-        params = self._write_params(call, encode(call.request.arguments["content"], "content"), max_bytes, **how)
+        params = self._write_params(call, encode(call.arguments["content"], "content"), max_bytes, **how)
         return _add_diff(call, writing.write_file(params, call.abandoned))
 
     def edit(self, call: CallContext) -> Written:
         """Make the `edits` of a call in the file at its `path`, as in `write`. Raises ToolFault."""
-        request, edits = call.request, edits_from(call.request.arguments["edits"])
+        request, edits = call.request, edits_from(call.arguments["edits"])
         read_scope = self.scope(request, CapabilityName.FILE_READ)
         most = constraints_of(request, CapabilityName.FILE_READ).max_file_size_bytes
         params = self._write_params(call, b"", None)
@@ -189,7 +191,7 @@ class Operations:
 
     def delete(self, call: CallContext, *, tree: bool = False, through_links: bool = True) -> str:
         """Delete the file at the call's `path`, or with `tree` a directory; the path. Raises ToolFault."""
-        path, scope = call.request.arguments["path"], self.scope(call.request)
+        path, scope = call.arguments["path"], self.scope(call.request)
         if tree and os.path.isdir(path) and not os.path.islink(path):
             with os_faults(path):
                 real = normalize(os.path.realpath(path), OS_FAMILY)
@@ -298,7 +300,7 @@ def constraints_of(request: ToolRequest, capability: str | None = None) -> ToolC
 
 
 def _add_diff(call: CallContext, outcome: writing.WriteOutcome) -> Written:
-    path = call.request.arguments["path"]
+    path = call.arguments["path"]
     if outcome.existed and outcome.before is None:
         diff = size_note(outcome.before_bytes, len(outcome.after), path)
     else:

@@ -87,7 +87,7 @@ class ProjectTools:
             timeout_s = min(tool.timeout_s, settings.command_timeout_max_s)
         argv, environment = _command_line(workspace, tool.argv), {**self._environment, "PWD": workspace}
         how: dict[str, Any] = {"timeout_s": timeout_s, "max_output_bytes": _MAX_ANSWER_BYTES}
-        stdin = orjson.dumps(dict(call.request.arguments))
+        stdin = orjson.dumps(dict(call.arguments))
         params = command_params(call.request, settings, argv, workspace, environment, stdin=stdin, **how)
         outcome = await self._run_program(params._replace(on_output=None))
         try:

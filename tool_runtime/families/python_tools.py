@@ -88,8 +88,7 @@ class Signature(NamedTuple):
     @classmethod
     def read(cls, function: Callable[..., Any], tool: str) -> Signature:
         """Raises TypeError for annotations that pydantic has no schema for."""
-        from pydantic import ConfigDict, Field, TypeAdapter, create_model
-        from pydantic.errors import PydanticUserError
+        from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, create_model
 
         parameters = inspect.signature(function).parameters
         names = {name: f"p{number}" for number, name in enumerate(parameters)}
@@ -128,11 +127,9 @@ class Signature(NamedTuple):
             return result
         if result is None:
             return "Done"
-        from pydantic_core import PydanticSerializationError
-
         try:
             return self.result.dump_json(result, warnings=False).decode()
-        except (PydanticSerializationError, ValueError) as error:
+        except ValueError as error:  # a PydanticSerializationError is one
             raise ToolFault(FaultKind.SYSTEM, f"the tool gave a result that is no JSON: {error}") from error
 
 
@@ -164,7 +161,7 @@ class PythonTools(Provider):
         self._pool.close()
 
     async def _run(self, tool: PythonTool, call: CallContext) -> ToolOutput:
-        values = tool.signature.values(call.request.arguments)
+        values = tool.signature.values(call.arguments)
         text = tool.signature.text(await self._call(tool, values))
         content = text.encode("utf-8", "replace")
         if len(content) <= self._settings.artifact_threshold_bytes:

@@ -120,14 +120,14 @@ READ_FILE: Final = ToolSpec(
 
 def _read(operations: Operations, call: CallContext) -> ToolOutput:
     """The excerpt that the call asks for. What is more than one excerpt is stored with the first."""
-    found = operations.read_whole(call, call.request.arguments["path"], FILE_BYTES)
+    found = operations.read_whole(call, call.arguments["path"], FILE_BYTES)
     content, seen = decode_body(found.data), str(found.stamp)
     size, digest = len(found.data), hashlib.sha256(found.data).hexdigest()
     fields: dict[str, Any] = {"content_excerpt": f"[{size} bytes that are no text]", "size": size, "sha256": digest}
     fields["truncated"] = False
     if content is None:
         return answer(fields, seen=seen)
-    start = call.request.arguments.get("offset", 0)
+    start = call.arguments.get("offset", 0)
     end = excerpt(call, fields, "content_excerpt", content, start, EXCERPT_CHARS)
     if end >= len(content):
         return answer(fields, seen=seen)
@@ -222,8 +222,7 @@ GREP: Final = ToolSpec(
 
 
 def _grep(operations: Operations, call: CallContext) -> ToolOutput:
-    arguments = call.request.arguments
-    limit = arguments.get("max_results", RESULTS)
+    limit = call.arguments.get("max_results", RESULTS)
     wanted = given(call, "pattern", "glob", "mode", "ignore_case")
     outcome = operations.trees.grep(call, FILE_BYTES, limit=limit, hidden=operations.trees.hidden, **wanted)
     passed_over = outcome.large + outcome.unreadable
@@ -232,7 +231,7 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
     if outcome.stopped is not None:
         fields["stopped"] = outcome.stopped
     name, rows = "matches", list[Any]()
-    if arguments.get("mode") == "files":
+    if call.arguments.get("mode") == "files":
         name, rows = "files", [name_for_json(hit.path) for hit in outcome.hits]
     else:
         rows = [
@@ -269,7 +268,7 @@ WRITE_FILE: Final = ToolSpec(
 
 def _write(operations: Operations, call: CallContext) -> ToolOutput:
     outcome, output = operations.write(call, FILE_BYTES)
-    path, digest = name_for_json(call.request.arguments["path"]), hashlib.sha256(outcome.after).hexdigest()
+    path, digest = name_for_json(call.arguments["path"]), hashlib.sha256(outcome.after).hexdigest()
     fields = {"path": path, "bytes_written": len(outcome.after), "sha256": digest}
     diffs = tuple(one._replace(ref_field="diff_ref") for one in output["artifacts"])
     return answer(fields, **{**output, "artifacts": diffs})
@@ -316,7 +315,7 @@ NETWORK_REQUEST: Final = ToolSpec(
 
 async def _request(operations: Operations, call: CallContext) -> ToolOutput:
     """An HTTP error status is no failure of the call."""
-    arguments, settings = call.request.arguments, operations.settings
+    arguments, settings = call.arguments, operations.settings
     body, headers = encode(arguments.get("body", ""), "body"), arguments.get("headers", {})
     timeout_s = min(arguments.get("timeout_s", settings.default_request_s), settings.http_timeout_max_s)
     most = settings.http_max_body_bytes
@@ -383,7 +382,7 @@ _MAX_LISTED: Final = 50
 
 async def _run_script(operations: Operations, call: CallContext) -> ToolOutput:
     """A skill's script by its interpreter, never a shell. Policy has judged both as a command."""
-    settings, commands, arguments = operations.settings, operations.commands, call.request.arguments
+    settings, commands, arguments = operations.settings, operations.commands, call.arguments
     if operations.scripts is None:
         raise ToolFault(FaultKind.NOT_FOUND, f"there is no skill {arguments['skill']}")
     scripts, args = operations.scripts, arguments.get("args", ())
@@ -425,13 +424,12 @@ def _environment(operations: Operations) -> Mapping[str, str]:
 
 def _prepare(scripts: SkillScripts, call: CallContext, random_bytes: Callable[[int], bytes]) -> tuple[ScriptFacts, str]:
     """The script, which is the one that policy has judged, and a directory for it. Raises ToolFault."""
-    arguments = call.request.arguments
-    script = scripts.find(arguments["skill"], arguments["relative_path"])
+    script = scripts.find(call.arguments["skill"], call.arguments["relative_path"])
     if not script.argv:
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"it is no script of the skill {script.skill}: {script.path}")
     if call.request.judged not in (None, script.identity):
         raise ToolFault(FaultKind.PATH_CHANGED, f"the script has changed since it was judged: {script.path}")
-    if arguments.get("cwd") == "skill":
+    if call.arguments.get("cwd") == "skill":
         return script, script.folder
     name = f"run-{random_bytes(8).hex()}"
     with os_faults(scripts.sandbox), open_directory(scripts.sandbox, create=PRIVATE_DIRECTORY) as directory:
@@ -518,7 +516,7 @@ class SkillLoading(Provider):
         self._pool.close()
 
     def _load(self, call: CallContext) -> ToolOutput:
-        arguments, limits = call.request.arguments, call.request.constraints
+        arguments, limits = call.arguments, call.request.constraints
         skill = self._index.find(arguments["name"])
         scope = Scope(limits.allowed_paths, limits.blocked_paths)
         if "file" in arguments:

@@ -91,7 +91,7 @@ class Trees:
         return grep(params._replace(rg=self._rg), call.abandoned)
 
     def _path(self, call: CallContext) -> str:
-        return str(call.request.arguments.get("path", self._settings.workspace))
+        return str(call.arguments.get("path", self._settings.workspace))
 
 
 def _refuse_far(path: str, is_kind: Callable[[int], bool]) -> None:

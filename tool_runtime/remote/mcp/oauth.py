@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import tempfile
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
@@ -24,6 +22,7 @@ from mcp.shared.auth import (
 )
 from pydantic import BaseModel, ValidationError
 
+from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.remote.mcp import token_file
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ class TokenFile:
         self._time = time
         self._redirect_uri = redirect_uri
         self._on_secrets = on_secrets
-        self._folder = folder
         self._path = token_file(folder, url)
         self._context: OAuthContext | None = None
 
@@ -125,18 +123,9 @@ class TokenFile:
     def _update(self, found: dict[str, Any]) -> None:
         """Keep what is `found` as well; it is on the disk then, as the tokens before may be good for nothing."""
         kept = self._read().model_copy(update=found)
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        fd, path = tempfile.mkstemp(dir=self._folder)  # for its owner alone
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(kept.model_dump_json())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(path, self._path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(path)
-            raise
+        folder, name = os.path.split(self._path)
+        with open_directory(os.path.realpath(folder), create=PRIVATE_DIRECTORY) as directory:
+            directory.put(name, kept.model_dump_json().encode(), 0o600)
 
 
 class _Context(OAuthContext):

@@ -113,7 +113,7 @@ class McpSource(Source):
             try:
                 await self._refuse_changed(connection, tool)
                 progress = functools.partial(self._progress, call.request)
-                result = await connection.call(name, call.request.arguments, progress, self._asking(call))
+                result = await connection.call(name, call.arguments, progress, self._asking(call))
             except NotSent:
                 if again:
                     continue
