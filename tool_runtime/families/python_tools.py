@@ -140,7 +140,6 @@ class PythonTools(Provider):
         self._settings = settings
         self._pool = DaemonPool()
         self._tools = {tool.name: tool for tool in tools}
-        self._ready: dict[str, Tool] = {}
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See Provider."""
@@ -151,10 +150,7 @@ class PythonTools(Provider):
         tool = self._tools.get(name)
         if tool is None:
             return None
-        if name not in self._ready:
-            run = add_timeout(functools.partial(self._run, tool), tool.timeout_s)
-            self._ready[name] = Tool(tool.spec, cap(run), DESKTOP)
-        return self._ready[name]
+        return Tool(tool.spec, cap(add_timeout(functools.partial(self._run, tool), tool.timeout_s)), DESKTOP)
 
     async def aclose(self) -> None:
         """See Provider. A function that still runs in a thread is left to its end."""

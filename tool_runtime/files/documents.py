@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from agent_host.display_text import count_noun
 from config import json_text
 from tool_runtime.files import open_file
 from tool_runtime.files.images import check_image
@@ -64,7 +65,7 @@ def render(data: bytes) -> Notebook:
     writer = _CellWriter()
     for number, cell in enumerate(cells, 1):
         writer.cell(number, cell if isinstance(cell, dict) else {})
-    count = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
+    count = count_noun(len(cells), "cell")
     head = f"[Notebook, {_language(value)}{count}; raw: true shows the file's own text]\n"
     return Notebook(head + "".join(writer.parts), tuple(writer.pictures))
 

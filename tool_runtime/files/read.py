@@ -331,7 +331,6 @@ def _skip_lines(text: str, start: int, lines: int) -> int | None:
     return start
 
 
-_STORED_CHUNK_BYTES: Final = 256 * 1024
 _MAX_LINE_BYTES: Final = 1024 * 1024  # a longer line is read in parts, which count as lines
 
 
@@ -362,7 +361,7 @@ def read_stored(
 
 def _lines(file: BinaryIO, abandoned: Abandoned) -> Iterator[bytes]:
     reducer, begun = Reducer(), b""
-    while chunk := file.read(_STORED_CHUNK_BYTES):
+    while chunk := file.read(_CHUNK_BYTES):
         abandoned.refuse()
         *lines, begun = (begun + reducer.feed(chunk)).split(b"\n")
         yield from map(_plain, lines)

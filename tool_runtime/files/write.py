@@ -106,7 +106,7 @@ def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
             if found.content is None:
                 raise ToolFault(FaultKind.TOO_LARGE, f"nothing is appended above {EDIT_MAX_BYTES} bytes: {params.path}")
             data = found.content + data
-        return _replace(directory, real, params, data, found, abandoned)
+        return _replace(directory, real, params._replace(data=data), found, abandoned)
 
 
 def edit_file(
@@ -128,7 +128,7 @@ def edit_file(
         except EditProblem as problem:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, problem.explain(path, edits)) from problem
         refuse_size(len(after), params.max_file_size_bytes, path)
-        return _replace(directory, real, params, after, found, abandoned)._replace(places=replaced)
+        return _replace(directory, real, params._replace(data=after), found, abandoned)._replace(places=replaced)
 
 
 def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
@@ -179,10 +179,10 @@ def _refuse_change(expected: Expected, now: FileStamp, digest: str, path: str) -
 
 
 def _replace(
-    directory: OpenDirectory, real: str, params: WriteParams, data: bytes, found: _Found, abandoned: Abandoned
+    directory: OpenDirectory, real: str, params: WriteParams, found: _Found, abandoned: Abandoned
 ) -> WriteOutcome:
-    """Put `data` in the file's place, durably. A file that changed while it was made is not replaced."""
-    name, temporary, status = os.path.basename(real), _temporary(real, params.mark), found.status
+    """Put the data in the file's place, durably. A file that changed while it was made is not replaced."""
+    name, temporary, status, data = os.path.basename(real), _temporary(real, params.mark), found.status, params.data
     done = WriteOutcome(status is not None, found.content, 0 if status is None else status.st_size, data)
     if status is not None and status.st_nlink > 1:
         return _replace_in_place(directory, real, params, status, done, abandoned)
@@ -211,9 +211,8 @@ def _replace_in_place(
     abandoned: Abandoned,
 ) -> WriteOutcome:
     also = other_names(real, status, params.scope) if status.st_nlink > 1 else ()
-    new = NewContent(real, done.after, params.mode, params.kept)
     settling = None if params.kept is None else functools.partial(settle, params.kept)
-    written = write_in_place(directory, os.path.basename(real), status, new, abandoned)
+    written = write_in_place(directory, os.path.basename(real), status, params._replace(path=real), abandoned)
     return done._replace(seen=FileStamp.make(written, done.after), also=tuple(also), settle=settling)
 
 
@@ -360,16 +359,6 @@ _WRITES: Final = threading.Lock()  # two names of one file are written one after
 State = Literal["done", "not_done", "put_back", "changed"]
 
 
-class NewContent(NamedTuple):
-    """`data` replaces what is in the file at the real path `real`; it gets the permissions `mode`, if they are given.
-    `kept` is the path of the private file; without one what was there is only in memory."""
-
-    real: str
-    data: bytes
-    mode: int | None = None
-    kept: str | None = None
-
-
 def other_names(real: str, status: os.stat_result, scope: Scope) -> list[str]:
     """The other names of the file at `real`. Raises ToolFault(OUT_OF_SCOPE) for one that the scope does not cover, and
     where one is not found in what it allows."""
@@ -402,13 +391,14 @@ def other_names(real: str, status: os.stat_result, scope: Scope) -> list[str]:
 
 
 def write_in_place(
-    directory: OpenDirectory, name: str, found: os.stat_result, new: NewContent, abandoned: Abandoned
+    directory: OpenDirectory, name: str, found: os.stat_result, new: WriteParams, abandoned: Abandoned
 ) -> os.stat_result:
-    """Write the file `name`, which was `found`, in place and durably; its status then. Raises ToolFault and OSError: it
-    holds what it held then, or the message says where that is kept."""
+    """Write the file `name`, which was `found`, in place and durably; its status then. Its path in `new` is real; where
+    `new` has no `kept`, what the file holds is only in memory. Raises ToolFault and OSError: it holds what it held
+    then, or the message says where that is kept."""
     if max(found.st_size, len(new.data)) > MAX_IN_PLACE_BYTES:
         why = f"files above {MAX_IN_PLACE_BYTES} bytes are not written in place, and no new file can take its place"
-        raise ToolFault(FaultKind.TOO_LARGE, f"{why}: {new.real}")
+        raise ToolFault(FaultKind.TOO_LARGE, f"{why}: {new.path}")
     with _WRITES, directory.open_existing(name) as file:
         now = os.fstat(file.fileno())
         if not os.path.samestat(now, found) or (now.st_size, now.st_mtime_ns) != (found.st_size, found.st_mtime_ns):
@@ -461,17 +451,17 @@ def take_back(kept: str, scope: Scope) -> State | None:
     return "put_back"
 
 
-def _keep(kept: str, new: NewContent, before: bytes, mode: int) -> None:
-    header = {"path": os.fsencode(new.real).hex(), "before": len(before), "after": len(new.data), "mode": mode}
+def _keep(kept: str, new: WriteParams, before: bytes, mode: int) -> None:
+    header = {"path": os.fsencode(new.path).hex(), "before": len(before), "after": len(new.data), "mode": mode}
     try:
         with open_parent(kept, create=PRIVATE_DIRECTORY) as (directory, name):
             directory.put(name, orjson.dumps(header) + b"\n" + before + new.data, 0o600)
     except OSError as error:
         why = f"its content could not be kept first ({error.strerror}), so that it is not written in place"
-        raise ToolFault(FaultKind.SYSTEM, f"{why}: {new.real}") from error
+        raise ToolFault(FaultKind.SYSTEM, f"{why}: {new.path}") from error
 
 
-def _put_back(file: FileIO, before: bytes, mode: int, new: NewContent, error: BaseException) -> None:
+def _put_back(file: FileIO, before: bytes, mode: int, new: WriteParams, error: BaseException) -> None:
     """Undo a write that failed. Raises ToolFault where that fails, too."""
     try:
         overwrite(file, before, mode)
@@ -481,7 +471,7 @@ def _put_back(file: FileIO, before: bytes, mode: int, new: NewContent, error: Ba
             with suppress(OSError), open_parent(new.kept) as (directory, name):
                 directory.replace(name, f"{name}.lost")
         raise ToolFault(
-            FaultKind.SYSTEM, f"the write failed in the middle ({error}); what the file held {where}: {new.real}"
+            FaultKind.SYSTEM, f"the write failed in the middle ({error}); what the file held {where}: {new.path}"
         ) from error
     settle(new.kept)
 

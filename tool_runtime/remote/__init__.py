@@ -258,15 +258,12 @@ class RemoteTools(Provider):
         known = await asyncio.to_thread(self._kept.newest)
         if known is not None or self._asking is None:
             return known
-        if self._asking.done():
-            known = await asyncio.to_thread(self._kept.newest)  # the list may have come during the first look
-            if known is None:  # it may be there for the task after this one
-                self.begin()
-            return known
-        limit_s = self._terms.connect_timeout_s
+        limit_s, is_over = self._terms.connect_timeout_s, self._asking.done()
         _, unanswered = await asyncio.wait([self._asking], timeout=limit_s)
-        known = await asyncio.to_thread(self._kept.newest)
-        if known is None and unanswered:  # the session may end before the source is given up
+        known = await asyncio.to_thread(self._kept.newest)  # the list may have come during the first look, too
+        if known is None and is_over:  # it may be there for the task after this one
+            self.begin()
+        elif known is None and unanswered:  # the session may end before the source is given up
             self._report_away(f"it did not answer within {limit_s:g} s")
         return known
 

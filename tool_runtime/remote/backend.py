@@ -154,9 +154,6 @@ class BackendSource(Source):
         found = await self._within_time(call.request, lambda request, key: self._ask(request, key, why))
         return None if found is None else cap_output(self._output(call, found), call)
 
-    async def aclose(self) -> None:
-        """See Source."""
-
     def _output(self, call: CallContext, body: bytes) -> ToolOutput:
         """Decode the ToolResult in `body`; a long text is an artifact as well. Raises ToolFault for a result that is
         failed or denied, and for none of this call: whether the tool did its work is then not known."""

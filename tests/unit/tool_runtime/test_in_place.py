@@ -163,7 +163,9 @@ def test_a_call_that_was_given_up_touches_nothing(pair: tuple[Path, Path], works
     before = pair[0].stat()
     kept = tmp_path / "kept" / "mark"
     with open_parent(str(pair[0])) as (directory, name), pytest.raises(ToolFault):
-        write.write_in_place(directory, name, before, write.NewContent(str(pair[0]), NEW, kept=str(kept)), given_up)
+        write.write_in_place(
+            directory, name, before, write.WriteParams(str(pair[0]), Scope(), NEW, "mark", kept=str(kept)), given_up
+        )
     assert pair[0].stat() == before
     assert not kept.exists()
 
@@ -182,7 +184,13 @@ def test_a_write_that_fails_puts_the_mode_back(
     monkeypatch.setattr(write, "overwrite", overwrite)
     pair[0].chmod(0o600)
     with open_parent(str(pair[0])) as (directory, name), pytest.raises(OSError, match="no space"):
-        write.write_in_place(directory, name, pair[0].stat(), write.NewContent(str(pair[0]), NEW, 0o755), Abandoned())
+        write.write_in_place(
+            directory,
+            name,
+            pair[0].stat(),
+            write.WriteParams(str(pair[0]), Scope(), NEW, "mark", mode=0o755),
+            Abandoned(),
+        )
     assert stat.S_IMODE(pair[0].stat().st_mode) == 0o600
     assert pair[0].read_text() == "one\n"
 

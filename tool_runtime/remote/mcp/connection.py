@@ -259,28 +259,21 @@ class ServerConnection:
         self._under_way += 1
         try:
             result = await send()
-            return result, self._result_in(result.meta, is_call=is_call)
-        except ValidationError as error:
-            raise ToolFault(FaultKind.SYSTEM, f"the answer is not what MCP says: {_line(error)}") from error
-        except MCPError as error:
-            raise await self._fault(error, is_call=is_call) from error
-        except RuntimeError as error:  # the SDK's word for an answer that it does not take
-            raise ToolFault(FaultKind.SYSTEM, _line(error)) from error
+            answer = answer_in(result.meta) or {"result": None}
+            error = answer.get("error")
+            if error is None:
+                return result, answer["result"]
+            if error["code"] == types.HEADER_MISMATCH and is_call:
+                raise _HeadersDiffer
+            raise ToolFault(FaultKind.SYSTEM, f"{error['message'][:_MAX_SAID]} (code {error['code']})")
+        except ValidationError as invalid:
+            raise ToolFault(FaultKind.SYSTEM, f"the answer is not what MCP says: {_line(invalid)}") from invalid
+        except MCPError as refusal:
+            raise await self._fault(refusal, is_call=is_call) from refusal
+        except RuntimeError as failure:  # the SDK's word for an answer that it does not take
+            raise ToolFault(FaultKind.SYSTEM, _line(failure)) from failure
         finally:
             self._under_way -= 1
-
-    @staticmethod
-    def _result_in(meta: Any, *, is_call: bool) -> Any:
-        """The server's own result. Raises ToolFault for an error of the server."""
-        answer = answer_in(meta)
-        if answer is None:
-            return None
-        error = answer.get("error")
-        if error is None:
-            return answer["result"]
-        if error["code"] == types.HEADER_MISMATCH and is_call:
-            raise _HeadersDiffer
-        raise ToolFault(FaultKind.SYSTEM, f"{error['message'][:_MAX_SAID]} (code {error['code']})")
 
     async def _fault(self, error: MCPError, *, is_call: bool) -> Exception:
         if error.code == types.HEADER_MISMATCH and is_call:

@@ -107,13 +107,14 @@ class McpSource(Source):
 
     async def call(self, tool: Definition, call: CallContext) -> ToolOutput:
         """See Source. A call is sent once, and once more only where the server cannot have got it."""
-        name = tool.name.partition("/")[2]
+        name, put = tool.name.partition("/")[2], self._ask_person
+        asking = None if put is None else Asking(functools.partial(put, call.request), call.clock.paused)
         for again in (True, False):
             connection = await self._connect()
             try:
                 await self._refuse_changed(connection, tool)
                 progress = functools.partial(self._progress, call.request)
-                result = await connection.call(name, call.arguments, progress, self._asking(call))
+                result = await connection.call(name, call.arguments, progress, asking)
             except NotSent:
                 if again:
                     continue
@@ -124,10 +125,6 @@ class McpSource(Source):
             except ToolFault as fault:
                 raise connection.explain(fault) from fault
         raise AssertionError("one of the two ways out was taken")
-
-    def _asking(self, call: CallContext) -> Asking | None:
-        put = self._ask_person
-        return None if put is None else Asking(lambda asked: put(call.request, asked), call.clock.paused)
 
     async def aclose(self) -> None:
         """See Source."""
