@@ -292,7 +292,6 @@ def _problem(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) ->
 
 
 def _more(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) -> str:
-    """Details that the library leaves out: the name nearest to one that is not known, else what the value is."""
     kind = error.kind
     if isinstance(kind, _Kind.AdditionalProperties | _Kind.UnevaluatedProperties):
         known = _properties_at(schema, error.schema_path[:-1])
@@ -307,7 +306,6 @@ def _more(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) -> st
 
 
 def _properties_at(schema: Mapping[str, Any], steps: Sequence[str | int]) -> list[str]:
-    """The names that a part of the schema has properties for; none where the steps lead through a reference."""
     place: Any = schema
     for step in steps:
         if isinstance(place, list) and isinstance(step, int) and step < len(place):

@@ -285,7 +285,6 @@ class LocalToolRouter:
         return None, None
 
     def _is_sent(self, provider: Provider, spec: ToolSpec) -> bool:
-        """True if the tool would run here and may run elsewhere only."""
         sent = self._settings.elsewhere
         return bool(sent) and provider not in self._remote and not sent.isdisjoint(spec.capabilities)
 

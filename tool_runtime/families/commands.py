@@ -92,7 +92,6 @@ class Commands:
         return f"{one.command_id}: running, for {took_s:.0f} seconds so far"
 
     def _sandbox_for(self, params: CommandParams | ServerParams) -> Sandbox | None:
-        """The sandbox of a command at its level. Raises ToolFault for a required level that does not work."""
         own = self._settings.sandbox
         if own is None or params.scope is None:
             return None
@@ -269,7 +268,6 @@ def environment_under(settings: RuntimeSettings) -> dict[str, str]:
 
 
 def _show(ends: HeadTail, limit_bytes: int) -> str:
-    """A stream as a terminal would show it, its middle left out if it has more than `limit_bytes`."""
     return decode_output(strip_controls(ends.render(limit_bytes)), crlf=current.CRLF)
 
 

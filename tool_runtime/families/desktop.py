@@ -394,7 +394,6 @@ LIST_DIRECTORY: Final = ToolSpec(
 
 
 def _list(operations: Operations, call: CallContext) -> ToolOutput:
-    """A line for each entry: kind, path, size or target."""
     listing = operations.trees.list_entries(call, **given(call, "depth", "offset", "limit"))
     where = escape(_prefix_of(listing.walk.root, operations).rstrip("/") or ".", "")
     head = f"{where}: {_count_entries(listing.total)}"
@@ -525,7 +524,6 @@ def _text_lines(*lines: str) -> ToolOutput:
 
 
 def _prefix_of(root: str, operations: Operations) -> str:
-    """The prefix of a path from the root: empty for the workspace, else the way to the root from there."""
     workspace = operations.settings.workspace
     if root == workspace:
         return ""

@@ -359,7 +359,6 @@ def _notebook(call: CallContext, params: ReadParams) -> ToolOutput | str:
 
 
 def _pdf(call: CallContext, params: ReadParams, outcome: ReadOutcome) -> ToolOutput:
-    """The text of a PDF's pages, or how to have it. Raises ToolFault."""
     place = documents.find_extra()
     if place is None:
         text = f"PDF file, {outcome.size_bytes} bytes; {documents.HOW_TO_INSTALL}"

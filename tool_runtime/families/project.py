@@ -206,7 +206,6 @@ def _tools_in(workspace: str) -> tuple[dict[str, _ProjectTool], dict[str, tuple[
 
 
 def _project_tool(workspace: str, name: str) -> _ProjectTool:
-    """The tool of a manifest, as it is now. Raises ToolFault with what is wrong."""
     scope, nobody = Scope((workspace,)), Abandoned()
     raw = whole_file(os.path.join(workspace, FOLDER, name + _SUFFIX), scope, _MAX_MANIFEST_BYTES, nobody).data
     tool = _read_manifest(name, raw)
@@ -221,7 +220,6 @@ def _project_tool(workspace: str, name: str) -> _ProjectTool:
 
 
 def _command_line(workspace: str, argv: Sequence[str]) -> list[str]:
-    """The arguments of a call's program: one that is a path of the workspace is made absolute."""
     program, *others = argv
     at = os.path.normpath(os.path.join(workspace, program))
     return [at if os.sep in program and _is_file_of(workspace, at) else program, *others]

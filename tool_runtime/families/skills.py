@@ -423,7 +423,6 @@ def _environment(operations: Operations) -> Mapping[str, str]:
 
 
 def _prepare(scripts: SkillScripts, call: CallContext, random_bytes: Callable[[int], bytes]) -> tuple[ScriptFacts, str]:
-    """The script, which is the one that policy has judged, and a directory for it. Raises ToolFault."""
     script = scripts.find(call.arguments["skill"], call.arguments["relative_path"])
     if not script.argv:
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"it is no script of the skill {script.skill}: {script.path}")

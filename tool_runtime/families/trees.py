@@ -95,7 +95,6 @@ class Trees:
 
 
 def _refuse_far(path: str, is_kind: Callable[[int], bool]) -> None:
-    """Raises NeedsThread unless what is at the path is of the kind, small, and on a disk of this machine."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # the call itself says what is wrong

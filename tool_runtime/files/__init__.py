@@ -169,7 +169,6 @@ def _out_of_scope(spelled: str, real: str, scope: Scope) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _table(entries: tuple[str, ...], width: Width) -> Roots:
-    """The look-up table of a list that stands in every call of a session."""
     return roots(entries, OS_FAMILY, width)
 
 

@@ -219,8 +219,6 @@ def read_pdf(params: ReadParams, place: str, abandoned: Abandoned, limits: PdfLi
 
 
 class _PdfReading:
-    """One run of the program, which `close` ends."""
-
     def __init__(self, file: IO[bytes], place: str, limits: PdfLimits) -> None:
         self.problem: str | None = None
         self._limits = limits

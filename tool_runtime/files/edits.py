@@ -94,7 +94,6 @@ def _decode(data: bytes, marked: str | None) -> tuple[str, str]:
 
 
 def _replace(text: str, edit: Edit, number: int) -> tuple[str, int]:
-    """The text after one edit, and how many places it changed."""
     crlf = text.count("\r\n") if "\r" in text else 0
     old, new = edit.old, edit.new
     found = text.count(old)
@@ -220,7 +219,6 @@ def _encode_source(text: str, source: _CellSource, changed: str) -> str:
 
 
 def _sources(text: str) -> Iterator[_CellSource]:
-    """The sources of all cells, in order. Raises ValueError for what is no notebook."""
     check_depth(text)
     cells = next((begin for name, begin, _ in _members(text, 0) if name == "cells"), None)
     if cells is None or text[cells] != "[":
@@ -239,7 +237,6 @@ def _sources(text: str) -> Iterator[_CellSource]:
 
 
 def _members(text: str, begin: int) -> Iterator[tuple[str, int, int]]:
-    """The names of an object's members, and where their values begin and end."""
     for _, name, end in _parts(text, begin, "{}"):
         colon = _skip(text, end)
         if text[colon : colon + 1] != ":" or not isinstance(name, str):
@@ -307,7 +304,6 @@ def _places(text: str, old: str) -> str:
 
 
 def _alike(lines: list[str], wanted: str) -> list[int]:
-    """Numbers of the lines that are most like `wanted`, the most alike first."""
     matcher = difflib.SequenceMatcher(autojunk=False)
     matcher.set_seq2(wanted[:_MAX_LINE_CHARS])
     pieces = _pieces(wanted)

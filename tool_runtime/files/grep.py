@@ -264,7 +264,6 @@ class _Search:
         return self._lines(path, content)
 
     def _takes(self) -> bool:
-        """True if one more match is to be shown: behind the offset, within the limit."""
         if self._passed < self._params.offset:
             self._passed += 1
             return False

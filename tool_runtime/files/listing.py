@@ -290,7 +290,6 @@ def _part(names: Names, after: str, count: int) -> list[tuple[str, Kind]]:
 
 
 def _entries_after(walk: Walk, after: str) -> Iterator[tuple[str, Kind]]:
-    """The entries of the tree behind `after`, those of a directory before those below it."""
     above, _, name = after.rpartition("/")
     parent = above.split("/") if above else []
     for folder in walk.folders(behind=after):
@@ -375,7 +374,6 @@ def _parts(pattern: str) -> list[str]:
 
 
 def _either(part: str) -> str:
-    """The expression that matches the part as a pattern, or as the name that it is."""
     written = _write(part)
     return f"(?:{written}|{re.escape(part)})" if any(mark in part for mark in "[{\\") else written
 

@@ -185,7 +185,6 @@ def refuse_size(size: int, limit: int | None, path: str) -> None:
 def _chunks(
     file: FileIO, status: os.stat_result, head: bytes, skip: int, params: ReadParams, abandoned: Abandoned
 ) -> Iterator[bytes]:
-    """The content of an open file that begins with `head`, without the first `skip` bytes."""
     yield head[skip:]
     size = len(head)
     if size < _head_bytes(status):
@@ -290,8 +289,6 @@ class LineWindow:
 
 
 class _Shortened:
-    """Cuts long lines, and says behind each how much is missing and how it is read."""
-
     def __init__(self, number: int) -> None:
         self._number = number
         self._chars = 0  # of the line that is under way

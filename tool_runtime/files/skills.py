@@ -216,7 +216,6 @@ def _skill(name: str, folder: str, document: Document, *, of_workspace: bool) ->
 
 
 def _tools(value: Value | None) -> tuple[str, ...] | None:
-    """The tools of a list, or of a text with commas or spaces between them."""
     if value is None:
         return None
     return tuple(tool for text in ((value,) if isinstance(value, str) else value) for tool in re.findall(_TOOL, text))

@@ -251,7 +251,6 @@ class Walk:
 
 @functools.lru_cache(maxsize=16)
 def _tree_rule(allowed: tuple[str, ...] | None, blocked: tuple[str, ...] | None) -> TreeRule:
-    """The rule of a scope, which is the same in every call of a session."""
     return TreeRule(allowed, blocked, OS_FAMILY)
 
 
@@ -417,7 +416,6 @@ def _lines_of(path: str) -> list[str]:
 
 
 def _may_ignore(file: _File, directory: str, files: Sequence[str], folders: Sequence[str]) -> bool:
-    """False only where the file ignores none of the names."""
     if file.any_of is None:
         return True
     between = f"\n{directory}"

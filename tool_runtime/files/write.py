@@ -143,7 +143,6 @@ def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
 
 
 def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, path: str) -> _Found:
-    """The file to be written over. Raises ToolFault for one that is read-only, or not as expected."""
     try:
         fd, status = open_regular(directory.fd, directory.path_of(name))
     except FileNotFoundError:
@@ -462,7 +461,6 @@ def _keep(kept: str, new: WriteParams, before: bytes, mode: int) -> None:
 
 
 def _put_back(file: FileIO, before: bytes, mode: int, new: WriteParams, error: BaseException) -> None:
-    """Undo a write that failed. Raises ToolFault where that fails, too."""
     try:
         overwrite(file, before, mode)
     except OSError:

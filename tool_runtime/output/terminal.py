@@ -350,7 +350,6 @@ class _Colours:
 
 
 def _is_plain(data: bytes) -> bool:
-    """True if there is nothing to act on but line feeds, with or without a return before them."""
     if b"\x1b" in data or b"\b" in data:
         return False
     return b"\r" not in data or data.count(b"\r") == data.count(b"\r\n")

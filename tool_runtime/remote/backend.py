@@ -230,7 +230,6 @@ class BackendSource(Source):
         raise refused
 
     async def _found(self, request: ToolRequest, key: str, why: str) -> bytes:
-        """The outcome of a call that was sent. Raises ToolFault, which says `why` nothing else is known."""
         found = await self._ask(request, key, why)
         if found is None:
             raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {_LOST}")
@@ -322,7 +321,6 @@ class BackendSource(Source):
         )
 
     def _refusal(self, answer: HttpAnswer) -> ToolFault:
-        """The fault for an answer by which no tool has run."""
         code, message, _ = error_of(answer.body)
         said = self._service.clean(message) or f"HTTP {answer.status}"
         if answer.status == 401:

@@ -139,7 +139,6 @@ class ServerConnection:
         return tools, rejected
 
     async def _page(self, cursor: str | None, tools: list[Any], rejected: dict[str, str]) -> str | None:
-        """Read one page; the cursor of the next."""
         params = types.PaginatedRequestParams(cursor=cursor)
         result, page = await self._ask(lambda: self._session.list_tools(params=params))
         listed = page.get("tools") if isinstance(page, dict) else page
@@ -473,7 +472,6 @@ async def _mend_body(pieces: AsyncIterator[bytes], mend: Callable[[bytes], dict[
 async def _mend_events(
     body: httpx2.AsyncByteStream, mend: Callable[[bytes], list[dict[str, Any]]]
 ) -> AsyncIterator[bytes]:
-    """Server-sent events with the messages in them mended, one an event."""
     left = b""
     async for piece in body:
         begun = max(0, len(left) - 3)

@@ -181,7 +181,6 @@ class McpSource(Source):
 
 
 def _definitions(server: str, tools: Sequence[Any], rejected: dict[str, str]) -> Iterator[Definition]:
-    """The tools that a server describes; what is no description of a tool goes to `rejected`."""
     for number, tool in enumerate(tools, 1):
         name = tool.get("name") if isinstance(tool, dict) else None
         if isinstance(name, str) and name:

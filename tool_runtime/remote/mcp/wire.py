@@ -134,7 +134,6 @@ class Incoming:
         return key if key in self._waiting else None
 
     def _answer(self, key: Id, answer: dict[str, Any]) -> dict[str, Any]:
-        """The answer to the request `key`, which waits no longer."""
         method = self._waiting.pop(key, "")
         result = answer.get("result")
         if method in (_LIST, _CALL) and not (method == _CALL and _asks_for_input(result)):
@@ -294,7 +293,6 @@ def _is_unfinished(raw: bytes) -> bool:
 
 
 def _drop_depths(raw: bytes) -> bytes:
-    """The text with what lies deepest left out."""
     kept: list[bytes] = []
     level = behind = 0
     for found in _TOKEN.finditer(raw):
