@@ -76,11 +76,6 @@ def put_between(events: list[bytes], ping: bytes, count: int) -> list[bytes]:
     return [*head, *events[spread:-1], *[ping] * (count - spread), events[-1]]
 
 
-def session_of(headers: Mapping[str, str], first_text: str) -> str:
-    """The session that a request names, else a key of its first message, which stays the same as long as that does."""
-    return headers.get("x-session-id") or sha256(first_text.encode()).hexdigest()[:16]
-
-
 def objects_in(value: Any) -> list[dict[str, Any]]:
     """The JSON objects in `value`, where it is an array."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
@@ -364,6 +359,22 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         raise BadRequest("messages: at least one message is required")
     _check_messages(messages)
     _check_thinking(messages, model)
+    tools = objects_in(payload.get("tools"))
+    return view_of(
+        messages,
+        headers,
+        model=model,
+        system=text_in(payload.get("system", "")),
+        max_tokens=max_tokens,
+        stream=payload.get("stream") is True,
+        tools=tuple(str(tool.get("name", "")) for tool in tools),
+    )
+
+
+def view_of(messages: Sequence[Mapping[str, Any]], headers: Mapping[str, str], **known: Any) -> RequestView:
+    """A request as scripts see it, which are the same on every wire: `messages` are those of the Messages dialect. The
+    session is that which the request names, else a key of the first message, which stays the same as long as that
+    does."""
     last = messages[-1]
     turn_index, position = progress(
         [block.get("id") for block in _blocks_of(message, "tool_use")]
@@ -371,21 +382,17 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         if message["role"] == "assistant"
     )
     return RequestView(
-        session=session_of(headers, _text(messages[0]["content"])),
-        model=model,
-        system=_text(payload.get("system", "")),
-        max_tokens=max_tokens,
-        stream=payload.get("stream") is True,
-        tools=tuple(str(tool.get("name", "")) for tool in payload.get("tools") or () if isinstance(tool, dict)),
+        session=headers.get("x-session-id") or sha256(text_in(messages[0]["content"]).encode()).hexdigest()[:16],
         message_count=len(messages),
         turn_index=turn_index,
         position=position,
         last_role=last["role"],
-        last_text=_text(last["content"]),
+        last_text=text_in(last["content"]),
         last_tool_error=any(block.get("is_error") is True for block in _blocks_of(last, "tool_result")),
+        headers=headers,
         last_images=tuple(images_in(last["content"])),
         image_count=sum(1 for message in messages for _ in images_in(message["content"])),
-        headers=headers,
+        **known,
     )
 
 
@@ -496,11 +503,14 @@ def _blocks_of(message: Mapping[str, Any], kind: str) -> Sequence[dict[str, Any]
     return () if isinstance(content, str) else [block for block in content if block.get("type") == kind]
 
 
-def _text(content: Any) -> str:
+def text_in(content: Any) -> str:
     """The text of a string, of blocks, or of tool results in blocks, one part a line."""
     if isinstance(content, str):
         return content
-    texts = {"text": lambda block: str(block.get("text", "")), "tool_result": lambda block: _text(block.get("content"))}
+    texts = {
+        "text": lambda block: str(block.get("text", "")),
+        "tool_result": lambda block: text_in(block.get("content")),
+    }
     return "\n".join(texts[block["type"]](block) for block in objects_in(content) if block.get("type") in texts)
 
 

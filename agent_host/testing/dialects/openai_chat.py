@@ -14,17 +14,17 @@ from agent_host.testing.dialects import (
     check_image,
     find_bereft,
     ids_of_calls,
-    progress,
+    objects_in,
     put_between,
-    session_of,
     split,
+    text_in,
+    view_of,
 )
-from agent_host.testing.script import RequestView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent_host.testing.script import ErrorBody, Turn
+    from agent_host.testing.script import ErrorBody, RequestView, Turn
 
 ERROR_TYPES: Mapping[int, tuple[str, str | None]] = {
     # type and code
@@ -146,8 +146,8 @@ def _deltas(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
 
 # Reading requests in the Chat Completions dialect, as strictly as the real endpoints where clients go wrong.
 #
-# Scripts are the same on every wire. So the results of one turn's calls, with the pictures behind them, count as one
-# message of the user, as they do in the Messages dialect, and the system message as none.
+# Scripts see messages of the Messages dialect. So the results of one turn's calls, with the pictures behind them, count
+# as one message of the user, and the system message as none.
 
 ERROR_MARK = "[error] "
 """Prefix of a tool message for a failed call: the wire has no field for it."""
@@ -168,34 +168,19 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         raise BadRequest("messages: must be an array, and not empty")
     _check_messages(messages)
     _check_reasoning(messages, model)
-    groups = _group(messages)
-    if not groups:
+    seen = _as_messages(messages)
+    if not seen:
         raise BadRequest("messages: at least one message of the user is required")
     stream = payload.get("stream") is True
-    newest = groups[-1]
-    results = [_text_of(message) for message in newest if message["role"] == "tool"]
-    turn_index, position = progress(
-        [call["id"] for call in message.get("tool_calls") or ()]
-        for message in reversed(messages)
-        if message["role"] == "assistant"
-    )
     system = (message for message in messages if message["role"] in ("system", "developer"))
-    return RequestView(
-        session=session_of(headers, _text_of(groups[0][0])),
+    return view_of(
+        seen,
+        headers,
         model=model,
-        system="\n".join(map(_text_of, system)),
+        system="\n".join(text_in(message.get("content")) for message in system),
         max_tokens=_max_tokens(payload),
         stream=stream,
         tools=tuple(_tool_name(number, tool) for number, tool in enumerate(array_in(payload, "tools"))),
-        message_count=len(groups),
-        turn_index=turn_index,
-        position=position,
-        last_role="assistant" if newest[0]["role"] == "assistant" else "user",
-        last_text="\n".join([text.removeprefix(ERROR_MARK) for text in results] or map(_text_of, newest)),
-        last_tool_error=any(text.startswith(ERROR_MARK) for text in results),
-        headers=headers,
-        last_images=tuple(kind for message in newest for kind in _images(message.get("content"))),
-        image_count=sum(1 for message in messages for _ in _images(message.get("content"))),
         wants_usage=_wants_usage(payload.get("stream_options"), stream=stream),
     )
 
@@ -361,33 +346,38 @@ def _check_reasoning(messages: Sequence[Mapping[str, Any]], model: str) -> None:
             )
 
 
-def _group(messages: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The messages as scripts count them: tool messages that follow one another are one, with the pictures behind."""
-    groups: list[list[dict[str, Any]]] = []
+def _as_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages in the Messages dialect: tool messages that follow one another are one, with the pictures behind."""
+    seen: list[dict[str, Any]] = []
+    is_of_tool = False
     for message in messages:
-        if message["role"] in ("system", "developer"):
+        role, text = message["role"], text_in(message.get("content"))
+        if role in ("system", "developer"):
             continue
-        before = groups[-1] if groups else []
-        of_results = bool(before) and before[-1]["role"] == "tool"
-        if of_results and (message["role"] == "tool" or any(_images(message.get("content")))):
-            before.append(message)
+        images = [
+            image_block(part["image_url"]["url"])
+            for part in objects_in(message.get("content"))
+            if part["type"] == "image_url"
+        ]
+        calls = [{"type": "tool_use", "id": call["id"]} for call in message.get("tool_calls") or ()]
+        blocks = result_blocks(text) if role == "tool" else [{"type": "text", "text": text}, *images, *calls]
+        if is_of_tool and (role == "tool" or images):
+            seen[-1]["content"] += blocks if role == "tool" else images
         else:
-            groups.append([message])
-    return groups
+            seen.append({"role": "assistant" if role == "assistant" else "user", "content": blocks})
+        is_of_tool = role == "tool"
+    return seen
 
 
-def _images(content: Any) -> Iterator[str]:
-    """The media types of the pictures in a message's content."""
-    for part in content if isinstance(content, list) else ():
-        if part["type"] == "image_url" and (found := DATA_URL.fullmatch(part["image_url"]["url"])):
-            yield found[1]
+def result_blocks(text: str, images: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    """The output of a call as the Messages dialect has it."""
+    content = [{"type": "text", "text": text.removeprefix(ERROR_MARK)}, *images]
+    return [{"type": "tool_result", "content": content, "is_error": text.startswith(ERROR_MARK)}]
 
 
-def _text_of(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return "\n".join(part["text"] for part in content if part["type"] == "text")
-    return content or ""
+def image_block(url: str) -> dict[str, Any]:
+    """A picture that `check_picture` has passed, as the Messages dialect has it; its kind is all that scripts see."""
+    return {"type": "image", "source": {"media_type": url.removeprefix("data:").partition(";")[0]}}
 
 
 CHAT_COMPLETIONS = MockDialect(

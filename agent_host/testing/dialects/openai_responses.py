@@ -15,15 +15,12 @@ from agent_host.testing.dialects import (
     ids_of_calls,
     named_event,
     objects_in,
-    progress,
     put_between,
-    session_of,
     split,
+    view_of,
 )
 from agent_host.testing.dialects.openai_chat import (
     COMMENT,
-    DATA_URL,
-    ERROR_MARK,
     ERROR_TYPES,
     array_in,
     check_arguments,
@@ -31,14 +28,15 @@ from agent_host.testing.dialects.openai_chat import (
     check_name,
     check_picture,
     encode_error,
+    image_block,
     model_of,
+    result_blocks,
 )
-from agent_host.testing.script import RequestView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent_host.testing.script import ErrorBody, Turn
+    from agent_host.testing.script import ErrorBody, RequestView, Turn
 
 # Words that scripts have of the Messages dialect, and what a response is incomplete for; None: it is complete.
 _INCOMPLETE: Mapping[str, str | None] = {
@@ -205,8 +203,8 @@ def _parts(item: Mapping[str, Any]) -> Iterator[_Part]:
 
 # Reading requests in the Responses dialect, as strictly as the real endpoint where clients go wrong.
 #
-# Scripts are the same on every wire. So items of the assistant that follow one another count as one message, and so
-# do the outputs of its calls; the system message counts as none.
+# Scripts see messages of the Messages dialect. So items of the assistant that follow one another count as one message,
+# and so do the outputs of its calls; the system message counts as none.
 
 _ROLES = ("system", "developer", "user", "assistant")
 _MAX_ID_CHARS = 64
@@ -225,33 +223,19 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         raise BadRequest("Missing required parameter: 'input'.")
     kinds = [_check_item(number, item) for number, item in enumerate(items)]
     _check_order(items, kinds)
-    groups = _group(items, kinds)
-    if not groups:
+    messages = _as_messages(items, kinds)
+    if not messages:
         raise BadRequest("input: at least one message of the user is required")
-    _check_reasoning(groups, model)
-    newest = groups[-1]
-    turn_index, position = progress(
-        [item["call_id"] for item in group if item.get("type") == "function_call"]
-        for group in reversed(groups)
-        if _is_of_assistant(group[0])
-    )
+    _check_reasoning(messages, model)
     system = [_text(item.get("content")) for item in items if item.get("role") in ("system", "developer")]
-    return RequestView(
-        session=session_of(headers, _text(groups[0][0].get("content"))),
+    return view_of(
+        messages,
+        headers,
         model=model,
         system="\n".join([*filter(None, [payload.get("instructions")]), *system]),
         max_tokens=_max_tokens(payload),
         stream=payload.get("stream") is True,
         tools=tuple(_tool_name(number, tool) for number, tool in enumerate(array_in(payload, "tools"))),
-        message_count=len(groups),
-        turn_index=turn_index,
-        position=position,
-        last_role="assistant" if _is_of_assistant(newest[0]) else "user",
-        last_text=_last_text(newest),
-        last_tool_error=any(_text(item.get("output")).startswith(ERROR_MARK) for item in newest),
-        headers=headers,
-        last_images=tuple(kind for item in newest for kind in _images(item)),
-        image_count=sum(1 for item in items for _ in _images(item)),
     )
 
 
@@ -358,44 +342,43 @@ def _is_of_assistant(item: Mapping[str, Any]) -> bool:
     return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
 
 
-def _group(items: Sequence[dict[str, Any]], kinds: Sequence[str]) -> list[list[dict[str, Any]]]:
-    """The items as scripts count them: those of one turn are one message, and so are the outputs of its calls."""
-    groups: list[list[dict[str, Any]]] = []
+def _as_messages(items: Sequence[dict[str, Any]], kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """The items in the Messages dialect: those of one turn are one message, and so are the outputs of its calls."""
+    messages: list[dict[str, Any]] = []
     before = _OF_USER
     for item, kind in zip(items, kinds, strict=True):
         if item.get("role") in ("system", "developer"):
             continue
         rank = _RANKS[kind] if kind != "message" or _is_of_assistant(item) else _OF_USER
-        if groups and (before < rank < _OUTPUT or rank == before in (_CALL, _OUTPUT)):
-            groups[-1].append(item)
-        else:
-            groups.append([item])
+        if not messages or not (before < rank < _OUTPUT or rank == before in (_CALL, _OUTPUT)):
+            messages.append({"role": "assistant" if _is_of_assistant(item) else "user", "content": []})
+        messages[-1]["content"] += _blocks(item, kind)
         before = rank
-    return groups
+    return messages
 
 
-def _check_reasoning(groups: Sequence[Sequence[Mapping[str, Any]]], model: str) -> None:
+def _blocks(item: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    if kind == "reasoning":
+        return [{"type": "thinking", "item": item}]
+    if kind == "function_call":
+        return [{"type": "tool_use", "id": item["call_id"]}]
+    content = item.get("output" if kind == "function_call_output" else "content")
+    images = [image_block(part["image_url"]) for part in objects_in(content) if part["type"] == "input_image"]
+    if kind == "function_call_output":
+        return result_blocks(_text(content), images)
+    return [{"type": "text", "text": _text(content)}, *images]
+
+
+def _check_reasoning(messages: Sequence[Mapping[str, Any]], model: str) -> None:
     """Each call whose id has a mark of `model` must come with the reasoning that the gateway sent with it."""
-    for group in groups:
-        sent = [item for item in group if item.get("type") == "reasoning"]
-        call_id = find_bereft((item.get("call_id") for item in group), model, sent)
-        if call_id is not None and _is_of_assistant(group[0]):
+    for message in messages:
+        blocks = message["content"]
+        sent = [block["item"] for block in blocks if block["type"] == "thinking"]
+        call_id = find_bereft((block["id"] for block in blocks if block["type"] == "tool_use"), model, sent)
+        if call_id is not None:
             raise BadRequest(
                 f"Function call {call_id!r} was provided without its required reasoning item, as it was sent."
             )
-
-
-def _last_text(group: Sequence[Mapping[str, Any]]) -> str:
-    outputs = [_text(item["output"]).removeprefix(ERROR_MARK) for item in group if "output" in item]
-    return "\n".join(outputs or [_text(item.get("content")) for item in group if "content" in item])
-
-
-def _images(item: Mapping[str, Any]) -> Iterator[str]:
-    """The media types of the pictures in an item."""
-    for parts in (item.get("content"), item.get("output")):
-        for part in objects_in(parts):
-            if part.get("type") == "input_image" and (found := DATA_URL.fullmatch(part["image_url"])):
-                yield found[1]
 
 
 def _text(content: Any) -> str:
