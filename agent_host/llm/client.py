@@ -58,7 +58,6 @@ from agent_host.llm.network import (
 )
 from agent_host.redaction import Scrubber
 from agent_host.version import __version__
-from config.lean_typing import NamedTuple
 from config.settings import KEY_HEADERS
 from state.checkpoint import NO_TOKENS
 
@@ -76,23 +75,6 @@ if TYPE_CHECKING:
     from agent_host.llm.network import AnswerLimits, GatewayTimeouts
 
 _AGAIN = {"true": True, "false": False}
-
-
-class RetryHints(NamedTuple):
-    """Hints on retries in the headers of an answer, as the official SDKs read them. `again`: whether the request is to
-    be repeated (x-should-retry), None where that is not said; `after_s`: after which wait."""
-
-    again: bool | None = None
-    after_s: float | None = None
-
-    @classmethod
-    def read(cls, headers: Mapping[str, Any], time: Callable[[], float]) -> RetryHints:
-        """The hints of an answer with these headers."""
-        said = str(headers.get("x-should-retry", "")).strip().lower()
-        return cls(_AGAIN.get(said), retry_after_s(headers, time))
-
-
-NO_HINTS = RetryHints()
 _FOR_WANT_OF_A_TOKEN = frozenset({401, 403, 404})
 _NOT_THERE = frozenset({404, 405})
 
@@ -229,8 +211,7 @@ class LlmClient:
     async def _http_error(self, answer: GatewayAnswer) -> GatewayError | GuardrailBlocked:
         said = errors.read(await _read_bounded(answer))
         kind = kind_of_answer(answer.status, said)
-        hints = RetryHints.read(answer.headers, self._time)
-        return self._refusal(kind, f"HTTP {answer.status}", said, hints, status=answer.status)
+        return self._refusal(kind, f"HTTP {answer.status}", said._replace(status=answer.status), answer.headers)
 
     async def _whole(self, answer: GatewayAnswer, kind: str) -> list[tuple[str, str]]:
         """The events that say the same as a successful answer that is no event stream, where it is a whole answer in
@@ -243,9 +224,7 @@ class LlmClient:
             if errors.is_error(value):
                 said = errors.read_value(value)
                 where = f"HTTP {answer.status} with an error in its body"
-                raise self._refusal(
-                    kind_of_event(said, passing=True), where, said, RetryHints.read(answer.headers, self._time)
-                )
+                raise self._refusal(kind_of_event(said, passing=True), where, said, answer.headers)
             if errors.is_whole_answer(value):
                 instead = f"{kind[:_MAX_SHOWN]} that is no answer of this dialect"
                 with contextlib.suppress(LookupError, ValueError):
@@ -253,30 +232,30 @@ class LlmClient:
         raise GatewayRejected(f"the gateway at {self._shown} answered with {instead}: check the URL and --dialect")
 
     def _fault(self, fault: StreamFault) -> GatewayError | GuardrailBlocked:
-        """The error for one that the gateway reported inside its answer."""
         said = errors.read_value(fault.body)
         said = said._replace(message=str(fault), names=said.names | errors.names_in(str(fault)))
         return self._refusal(kind_of_event(said, passing=fault.retryable), "in the middle of its answer", said)
 
     def _refusal(
-        self, kind: Kind, where: str, said: Said, hints: RetryHints = NO_HINTS, *, status: int | None = None
+        self, kind: Kind, where: str, said: Said, headers: Mapping[str, str] = MappingProxyType({})
     ) -> GatewayError | GuardrailBlocked:
-        """The error for a refusal of this kind. `where` it was said ("HTTP 400"), `status` is that of the answer, None
-        for an error inside of one. What would repeat counts as passing where the gateway asks for a retry, but for a
+        """The error for a refusal of this kind. `where` it was said ("HTTP 400"); `headers` have hints on retries, as
+        the official SDKs read them. What would repeat counts as passing where the gateway asks for a retry, but for a
         request that is too long: a shorter one is sent in any case."""
         meant = KINDS[kind]
-        status = said.status if status is None else status
-        advice = self._advise(kind, status)
+        asks_again = _AGAIN.get(str(headers.get("x-should-retry", "")).strip().lower())
+        after_s = retry_after_s(headers, self._time)
+        advice = self._advise(kind, said.status)
         message = f"{meant.says} ({where}): {self._short(said.message) or 'no details'}" + (advice and f"; {advice}")
         details: dict[str, Any] = {} if meant.code is None else {"code": meant.code}
         if issubclass(meant.error, GatewayUnavailable):
-            again = hints.again is not False
-            gets_ready = kind == "loading" or status in GETTING_READY
-            return meant.error(message, retry_after_s=hints.after_s, again=again, gets_ready=gets_ready, **details)
+            gets_ready = kind == "loading" or said.status in GETTING_READY
+            again = asks_again is not False
+            return meant.error(message, retry_after_s=after_s, again=again, gets_ready=gets_ready, **details)
         if kind == "too_long":
             return ContextTooLong(message, limit=limit_of(said))
-        if hints.again:
-            return GatewayUnavailable(message, retry_after_s=hints.after_s)
+        if asks_again:
+            return GatewayUnavailable(message, retry_after_s=after_s)
         return meant.error(message, **details)
 
     def _advise(self, kind: Kind, status: int | None) -> str:
@@ -289,7 +268,6 @@ class LlmClient:
         return advice
 
     def _short(self, text: str) -> str:
-        """Shorten a gateway's text to one line that can be shown."""
         return " ".join(strip_html(self._scrubber.text(text)).split())[:_MAX_SHOWN]
 
 

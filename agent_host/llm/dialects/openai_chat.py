@@ -334,7 +334,6 @@ class ChatAssembler(Assembler):
         return self._close_text() if self._halves and reason else ""
 
     def _close_text(self) -> str:
-        """The text for a first half whose second never came."""
         end, self._open_text = self._repair(self._open_text), ""
         self._texts.append(end)
         return end

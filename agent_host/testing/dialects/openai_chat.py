@@ -285,7 +285,6 @@ def _refuse_open(index: int, open_calls: Sequence[str]) -> None:
 
 
 def _ids_of_calls(index: int, message: Mapping[str, Any]) -> list[str]:
-    """The ids of a message's calls."""
     calls = message.get("tool_calls")
     if calls is None:
         return []
@@ -296,7 +295,6 @@ def _ids_of_calls(index: int, message: Mapping[str, Any]) -> list[str]:
 
 
 def _function_of(named: Any, where: str) -> dict[str, Any]:
-    """The function of a tool or a call."""
     function = named.get("function") if isinstance(named, dict) and named.get("type") == "function" else None
     if not isinstance(function, dict):
         raise BadRequest(f"{where}: must be of type function")

@@ -120,7 +120,6 @@ def _usage(turn: Turn) -> dict[str, Any]:
 
 
 def _items(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
-    """The items of the answer, whole."""
     reasoning = list(_reasoning(turn, view))
     yield from reasoning
     if turn.text:
@@ -255,7 +254,6 @@ def _tool_name(number: int, tool: Any) -> str:
 
 
 def _check_item(number: int, item: Any) -> str:
-    """The kind of an item of the input."""
     where = f"input[{number}]"
     kind = item.get("type", "message") if isinstance(item, dict) else None
     check = _CHECKS.get(kind) if isinstance(kind, str) else None
