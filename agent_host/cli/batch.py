@@ -231,7 +231,7 @@ def _check_prices(
     if not usual:
         bundle = policy_to_try(settings_of_options(namespace), workspace=os.getcwd(), state_dir=state_dir).bundle
         usual = bundle.llm_policy.allowed_models[0]
-    facts = model_facts()
+    facts = model_facts().table
     for name in dict.fromkeys(task.model or usual for task in limited):
         if facts.of(name).prices is None:
             raise UsageError(

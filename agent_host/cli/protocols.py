@@ -77,7 +77,7 @@ def _launch(namespace: argparse.Namespace, settings: Settings) -> AgentLaunch:
         os.getcwd(),
         provider_problem,
         choices_of,
-        lambda model: facts.of(model).limits.context_tokens,
+        lambda model: facts.table.of(model).limits.context_tokens,
         settings.acp.client_servers,
         settings.llm.images and not _READ_PICTURES.isdisjoint(settings.host.toolset),
     )

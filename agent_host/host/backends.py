@@ -331,7 +331,7 @@ def _complete(settings: Settings, facts: ServerFacts, model: str, *, may_choose:
         words.append(f"it serves the model {model}")
     if not facts.takes_forms:
         settings = settings.over({"llm.structured_answers": "never"})
-    is_configured = KnownModels(settings.models).is_configured(model, "context_tokens")
+    is_configured = KnownModels(settings.models).table.is_configured(model, "context_tokens")
     if facts.context_tokens is not None and not is_configured:
         entry = {"context_tokens": facts.context_tokens}
         settings = settings.over({MODELS: {**settings.models, model: {**settings.models.get(model, {}), **entry}}})
@@ -396,7 +396,7 @@ def fit_toolset(settings: Settings, bundle: PolicyBundle) -> Settings:
     model = settings.llm.model or bundle.llm_policy.allowed_models[0]
     if not settings.models and not model.lower().endswith(SHIPPED_SMALL):
         return settings
-    window = KnownModels(settings.models).of(model).limits.context_tokens
+    window = KnownModels(settings.models).table.of(model).limits.context_tokens
     is_small = window is not None and window < SMALL_WINDOW_TOKENS
     return settings.over({_TOOLSET: [SLIM]}) if is_small else settings
 

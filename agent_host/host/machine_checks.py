@@ -144,7 +144,7 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
     except (UsageError, PolicyError):  # other checks say what is wrong with it
         return settings, []
     settings, model = fit_toolset(found.settings, tried.bundle_in_use), model_of(found.settings)
-    window = KnownModels(settings.models).of(model).limits.context_tokens
+    window = KnownModels(settings.models).table.of(model).limits.context_tokens
     served = () if found.facts is None else found.facts.models
     said = found.said.removeprefix(GATEWAY_SAYS)
     if served and model not in served:
@@ -247,7 +247,7 @@ def _state_dir(path: str) -> Check:
 
 def _tokenizer(settings: Settings) -> Check:
     name, model = settings.llm.tokenizer, model_of(settings)
-    encoding = model_facts().of(model).limits.tokenizer
+    encoding = model_facts().table.of(model).limits.tokenizer
     if name == ESTIMATE:
         hint = "" if encoding is None else f'; {one_line(model)} counts with {encoding}: llm.tokenizer = "auto" uses it'
         return Check("tokenizer", True, name + hint)

@@ -182,7 +182,7 @@ class Parts(NamedTuple):
         if llm.max_cost:
             refuse_unpriced(models, model)
         try:
-            count = counter(llm.tokenizer, models.of(model).limits.tokenizer if llm.tokenizer == AUTO else None)
+            count = counter(llm.tokenizer, models.table.of(model).limits.tokenizer if llm.tokenizer == AUTO else None)
         except TokenizerUnavailable as error:
             raise UsageError(f"llm.tokenizer: {error}") from error
         made = cls(terms.machine, bundle, model, count, dialect, models, dialect.takes_images and llm.images, tools)
@@ -254,14 +254,14 @@ class Parts(NamedTuple):
         out from now on, None for as many as on record."""
         takes_images = self.takes_images
         if takes_images and len(state.thread) > 1:  # a new session has no pictures yet, and does not ask
-            takes_images = self.models.of(self.model).limits.images is not False
+            takes_images = self.models.table.of(self.model).limits.images is not False
         thread = Thread(self.dialect.renderer(self.model), takes_images=takes_images, marks_from=self._marks_from)
         messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
         if scrubber.redaction is not None and scrubber.redaction.has_rules:
             messages = (clean_message(scrubber, message) for message in messages)
         thinking_from = 0
         # The provider of some models refuses a request in which anything in front of its thinking was changed.
-        if (state.flattened_messages or dropped) and self.models.of(self.model).limits.thinking_bound:
+        if (state.flattened_messages or dropped) and self.models.table.of(self.model).limits.thinking_bound:
             thinking_from = state.flattened_messages if dropped is None else len(state.thread) - 1
         thread.restore(
             messages,
@@ -276,7 +276,7 @@ class Parts(NamedTuple):
     def _marks_from(self) -> int:
         """Estimated tokens that a beginning of a request has to have for a cache mark. A provider keeps nothing that is
         shorter than its minimum; a mark that is missing costs more than one too many, and estimates may be low."""
-        minimum = self.models.of(self.model).limits.cache_minimum_tokens
+        minimum = self.models.table.of(self.model).limits.cache_minimum_tokens
         return 0 if minimum is None else int(minimum / _LOW_ESTIMATE)
 
     def _view_of_models(self, state: Checkpoint, scrubber: Scrubber) -> Callable[[str, int | None], ForModel]:

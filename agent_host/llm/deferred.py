@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from agent_host.llm import ModelTurn
     from agent_host.llm.client import LlmClient
-    from agent_host.llm.models import Cost, ModelFacts, Models
-    from state.checkpoint import TokenUsage
+    from agent_host.llm.models import Models
 
 
 class Model:
@@ -49,30 +48,14 @@ class Model:
 
 
 class KnownModels:
-    """Facts about models, with `configured`, the section `[models]`, over the shipped table; see
-    `agent_host.llm.models.Models`."""
+    """Facts about models, with `configured`, the section `[models]`, over the shipped table."""
 
     def __init__(self, configured: Mapping[str, Mapping[str, Any]]) -> None:
         self._configured = configured
 
-    def of(self, model: str) -> ModelFacts:
-        """The limits and the prices of `model`."""
-        return self._table.of(model)
-
-    def is_configured(self, model: str, field: str) -> bool:
-        """True if an entry of the user for `model` has this field."""
-        return self._table.is_configured(model, field)
-
-    def cost(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> Cost | None:
-        """The cost of `usage`, which is `by_model`; None if it is not known."""
-        return self._table.cost(usage, by_model) if self._configured else None
-
-    def unpriced(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> str | None:
-        """Why the cost of `usage` is not known, None where it is."""
-        return self._table.unpriced(usage, by_model)
-
     @cached_property
-    def _table(self) -> Models:
+    def table(self) -> Models:
+        """The facts, made when they are first asked for."""
         from agent_host.llm.models import Models
 
         return Models(self._configured)

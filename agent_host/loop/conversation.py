@@ -114,7 +114,7 @@ class Conversation:
     @property
     def facts(self) -> ModelFacts:
         """The limits and the prices of the model."""
-        return self.models.of(self.model)
+        return self.models.table.of(self.model)
 
     def output_limit(self, judge: Judge) -> int:
         """The maximum tokens of an answer: the bundle's limit, the model's limit, and a share of its window, because
@@ -189,13 +189,13 @@ class Conversation:
 
 def cost_fields(models: KnownModels, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> dict[str, Any]:
     """{cost, costCurrency} of `usage`, which is split `by_model`; empty if a price is unknown."""
-    cost = models.cost(usage, by_model)
+    cost = models.table.cost(usage, by_model)
     return {} if cost is None else cost.to_wire()
 
 
 def refuse_unpriced(models: KnownModels, model: str) -> None:
     """Raises UsageError for a model without a price, whose cost cannot be limited."""
-    if models.of(model).prices is None:
+    if models.table.of(model).prices is None:
         raise UsageError(
             f"--max-cost (llm.max_cost): {model} has no price: give price_input and price_output for a million tokens "
             f'in [models."{model}"] of your configuration'
@@ -204,6 +204,6 @@ def refuse_unpriced(models: KnownModels, model: str) -> None:
 
 def refuse_uncounted(models: KnownModels, owner: Checkpoint | Task) -> None:
     """Raises UsageError if the past cost of the session or task is unknown."""
-    why = models.unpriced(owner.usage, owner.usage_by_model)
+    why = models.table.unpriced(owner.usage, owner.usage_by_model)
     if why is not None:
         raise UsageError(f"--max-cost (llm.max_cost): what was spent so far is not known: {why}")

@@ -201,7 +201,7 @@ def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int
     if not limits:
         return None
     refuse_unpriced(ctx.conversation.models, model)
-    facts = ctx.conversation.models.of(model)
+    facts = ctx.conversation.models.table.of(model)
     prices = facts.prices
     if prices is None:
         raise LookupError(model)
@@ -235,7 +235,7 @@ def _limits(ctx: LoopContext) -> Iterator[_Limit]:
 
 def _spent(ctx: LoopContext, owner: Checkpoint | Task) -> int:
     by_model = {model: usage.for_limits for model, usage in owner.usage_by_model.items()}
-    cost = ctx.conversation.models.cost(owner.usage.for_limits, by_model)
+    cost = ctx.conversation.models.table.cost(owner.usage.for_limits, by_model)
     return 0 if cost is None else cost.picos
 
 

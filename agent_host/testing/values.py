@@ -6,7 +6,8 @@ What a value may be is a shape (`config.shapes`); here stands what the shape doe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -93,15 +94,16 @@ def array_of(read_item: Reader) -> Callable[[Any], tuple[Any, ...]]:
     def read(raw: Any) -> tuple[Any, ...]:
         if not isinstance(raw, (list, tuple)):
             raise BadValue(f"must be an array, not {display(raw)}")
-        items = []
-        for index, item in enumerate(raw):
-            try:
-                items.append(read_item(item))
-            except BadValue as problem:
-                raise problem.nest(f"[{index}]") from None
-        return tuple(items)
+        return tuple(_read_at(f"[{index}]", read_item, item) for index, item in enumerate(raw))
 
     return read
+
+
+def _read_at(place: str, read: Reader, value: Any) -> Any:
+    try:
+        return read(value)
+    except BadValue as problem:
+        raise problem.nest(place) from None
 
 
 def table(raw: Any, readers: Mapping[str, Reader], required: Sequence[str] = ()) -> dict[str, Any]:
@@ -111,10 +113,7 @@ def table(raw: Any, readers: Mapping[str, Reader], required: Sequence[str] = ())
     for key, value in _table(raw).items():
         if key not in readers:
             raise BadValue(unknown_key(key, readers), key)
-        try:
-            values[key] = readers[key](value)
-        except BadValue as problem:
-            raise problem.nest(key) from None
+        values[key] = _read_at(key, readers[key], value)
     for key in required:
         if key not in values:
             raise BadValue("is missing", key)
@@ -142,13 +141,11 @@ BUILT_IN = frozenset({"turn"})
 _PLACEHOLDER = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def names_in(value: object) -> Iterator[str]:
+def names_in(value: object) -> list[str]:
     """Every placeholder name in the strings of `value`, however deep."""
-    if isinstance(value, str):
-        yield from (match[1] for match in _PLACEHOLDER.finditer(value) if match[1])
-    else:
-        for part in _parts(value):
-            yield from names_in(part)
+    found = defaultdict[str, str](str)
+    fill(value, found)
+    return list(found)
 
 
 def fill(value: T, variables: Mapping[str, str]) -> T:
@@ -166,12 +163,3 @@ def fill(value: T, variables: Mapping[str, str]) -> T:
         changes = {field.name: fill(getattr(value, field.name), variables) for field in fields(value)}
         filled = replace(value, **changes)
     return cast("T", filled)
-
-
-def _parts(value: object) -> Iterator[object]:
-    if isinstance(value, Mapping):
-        yield from value.values()
-    elif isinstance(value, (tuple, list)):
-        yield from value
-    elif is_dataclass(value) and not isinstance(value, type):
-        yield from (getattr(value, field.name) for field in fields(value))

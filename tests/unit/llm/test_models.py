@@ -159,7 +159,7 @@ def test_what_is_not_known_costs_nothing_that_is_said(by_model: dict[str, TokenU
 
 def test_without_prices_nothing_has_a_cost() -> None:
     assert Models({"a": {"context_tokens": 5}}).cost(NO_TOKENS, {}) is None
-    assert KnownModels({}).cost(NO_TOKENS, {}) is None
+    assert KnownModels({}).table.cost(NO_TOKENS, {}) is None
 
 
 @pytest.mark.parametrize(
