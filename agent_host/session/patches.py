@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import zlib
@@ -299,7 +300,7 @@ def _file_patch(source: _Source, path: str, span: Span) -> FilePatch | None:
         old_mode = PLAIN_FILE  # of a link it is on record
     if before == after and old_mode in (None, mode):
         return None
-    patch = git_patch(name, before, after, mode=mode, old_mode=old_mode, indexed=source.indexed)
+    patch = _GitChange(name, before, after, mode, old_mode, source.indexed).patch()
     added, deleted, reading = patch.additions, patch.deletions, patch.reading
     counted = untold._replace(diff=patch.text, additions=added, deletions=deleted, reading=reading)
     return counted if patch.summary is None else _add_note(counted, name, patch.summary)
@@ -331,9 +332,7 @@ def _renames(source: _Source, found: Mapping[str, Span]) -> dict[str, FilePatch]
     for path, (old, alike) in find_renames(gone, new).items():
         old_name, name = _patch_name(old, source.root), _patch_name(path, source.root)
         was = mode_and_blob(found[old].before or "")[0] or (PLAIN_FILE if source.indexed else None)
-        patch = git_rename(
-            old_name, name, gone[old], new[path], alike, mode=_mode(path), old_mode=was, indexed=source.indexed
-        )
+        patch = _GitChange(name, gone[old], new[path], _mode(path), was, source.indexed, old_name).rename(alike)
         if patch is not None:
             added = FilePatch(path, "added", patch.text, patch.additions, patch.deletions, renamed_from=old)
             deleted = FilePatch(old, "deleted", "", 0, 0, renamed_to=path)
@@ -413,65 +412,93 @@ class GitPatch(NamedTuple):
     reading: str | None = None
 
 
-def git_patch(
-    name: str,
-    before: bytes | None,
-    after: bytes | None,
-    *,
-    mode: str = PLAIN_FILE,
-    old_mode: str | None = None,
-    indexed: bool = False,
-) -> GitPatch:
-    """The patch that turns `before` into `after`, of which one may be None (no file) and none larger than
-    MAX_PATCH_BYTES. `mode` is that of the file after, `old_mode` the one before; None where it has not changed. What
-    becomes a link, or was one, is deleted and added. `indexed`: with the names of git's objects, by which `git apply
-    --3way` finds them."""
-    if None not in (before, after) and old_mode is not None and LINK in (mode, old_mode) and mode != old_mode:
-        gone = git_patch(name, before, None, old_mode=old_mode, indexed=indexed)
-        made = git_patch(name, None, after, mode=mode, indexed=indexed)
-        whole = gone.text + made.text if gone.text and made.text else ""
-        reading = (gone.reading or gone.text) + (made.reading or made.text)
-        summary = gone.summary or made.summary
-        return GitPatch(whole, made.additions, gone.deletions, summary, reading if summary else None)
-    old, new, text = before or b"", after or b"", _header(name, before, after, mode, old_mode)
-    if not (_is_text(old) and _is_text(new)):
-        return _binary_patch(name, before, after, text, GitPatch("", 0, 0, "binary content differs"))
-    if not (_is_short(old) and _is_short(new)):
-        added, deleted = count_replaced(old, len(new), lambda at, size: new[at : at + size]) or (0, 0)
-        return _binary_patch(name, before, after, text, GitPatch("", added, deleted, "too large for a diff of lines"))
-    diff = compare(old, new)
-    if indexed and before != after:
-        text += _index_line(before, after, mode if None not in (before, after) and old_mode in (None, mode) else None)
-    if diff.hunks:  # an empty file has a header and no hunks
-        text += f"--- {_side('a', name, before)}\n+++ {_side('b', name, after)}\n{diff.hunks.decode()}"
-    return GitPatch(text, diff.additions, diff.deletions)
+class _GitChange(NamedTuple):
+    """A file's change: what it was `before` and is `after`, of which one may be None (no file) and none larger than
+    MAX_PATCH_BYTES. `mode` is that of the file after, `old_mode` the one before; None where it has not changed.
+    `old_name` is that of a renamed file. `indexed`: with the names of git's objects, by which `git apply --3way` finds
+    them."""
 
+    name: str
+    before: bytes | None
+    after: bytes | None
+    mode: str
+    old_mode: str | None
+    indexed: bool
+    old_name: str | None = None
 
-def git_rename(
-    old_name: str,
-    name: str,
-    before: bytes,
-    after: bytes,
-    alike: int,
-    *,
-    mode: str = PLAIN_FILE,
-    old_mode: str | None = None,
-    indexed: bool = False,
-) -> GitPatch | None:
-    """The patch that renames the file, and turns `before` into `after`; None if they differ and one is no text, or too
-    long for a diff of lines. `alike` is how much of them is the same, in percent; for the others see `git_patch`."""
-    text = (
-        f"{_header(old_name, before, after, mode, old_mode, name)}"
-        f"similarity index {alike}%\nrename from {quote(old_name)}\nrename to {quote(name)}\n"
-    )
-    if before == after:
-        return GitPatch(text, 0, 0)
-    if not all(_is_text(one) and _is_short(one) for one in (before, after)):
-        return None
-    diff = compare(before, after)
-    text += _index_line(before, after, mode if old_mode in (None, mode) else None) if indexed else ""
-    text += f"--- {quote(f'a/{old_name}')}\n+++ {quote(f'b/{name}')}\n{diff.hunks.decode()}"
-    return GitPatch(text, diff.additions, diff.deletions)
+    def patch(self) -> GitPatch:
+        """The patch of a change in place. What becomes a link, or was one, is deleted and added."""
+        old, new = self.before, self.after
+        if None not in (old, new) and LINK in (self.mode, self.old_mode) and not self._keeps_mode:
+            gone, made = self._replace(after=None).patch(), self._replace(before=None).patch()
+            whole = gone.text + made.text if gone.text and made.text else ""
+            reading = (gone.reading or gone.text) + (made.reading or made.text)
+            summary = gone.summary or made.summary
+            return GitPatch(whole, made.additions, gone.deletions, summary, reading if summary else None)
+        old, new = old or b"", new or b""
+        if not (_is_text(old) and _is_text(new)):
+            return self._binary_patch(GitPatch("", 0, 0, "binary content differs"))
+        if not (_is_short(old) and _is_short(new)):
+            added, deleted = count_replaced(old, len(new), lambda at, size: new[at : at + size]) or (0, 0)
+            return self._binary_patch(GitPatch("", added, deleted, "too large for a diff of lines"))
+        return self._text_patch(self._header)
+
+    def rename(self, alike: int) -> GitPatch | None:
+        """The patch that renames the file and changes it; None if it changes and is no text, or too long for a diff of
+        lines. `alike` is how much of it is the same, in percent."""
+        names = f"rename from {quote(self.old_name or '')}\nrename to {quote(self.name)}\n"
+        header = f"{self._header}similarity index {alike}%\n{names}"
+        if self.before == self.after:
+            return GitPatch(header, 0, 0)
+        if not all(_is_text(one) and _is_short(one) for one in (self.before or b"", self.after or b"")):
+            return None
+        return self._text_patch(header)
+
+    @property
+    def _keeps_mode(self) -> bool:
+        return self.old_mode in (None, self.mode)
+
+    @property
+    def _header(self) -> str:
+        header = f"diff --git {quote(f'a/{self.old_name or self.name}')} {quote(f'b/{self.name}')}\n"
+        if self.before is None:
+            header += f"new file mode {self.mode}\n"
+        if self.after is None:
+            header += f"deleted file mode {self.old_mode or PLAIN_FILE}\n"
+        if None not in (self.before, self.after) and not self._keeps_mode:
+            header += f"old mode {self.old_mode}\nnew mode {self.mode}\n"
+        return header
+
+    @property
+    def _index_names(self) -> str:
+        return f"index {_object_name(self.before)}..{_object_name(self.after)}"
+
+    @property
+    def _sides(self) -> tuple[str, str]:
+        old = "/dev/null" if self.before is None else quote(f"a/{self.old_name or self.name}")
+        return old, "/dev/null" if self.after is None else quote(f"b/{self.name}")
+
+    def _text_patch(self, header: str) -> GitPatch:
+        diff = compare(self.before or b"", self.after or b"")
+        if self.indexed and self.before != self.after:
+            shows_mode = None not in (self.before, self.after) and self._keeps_mode
+            header += f"{self._index_names}{f' {self.mode}' if shows_mode else ''}\n"
+        if diff.hunks:  # an empty file has a header and no hunks
+            header += "--- {}\n+++ {}\n".format(*self._sides) + diff.hunks.decode()
+        return GitPatch(header, diff.additions, diff.deletions)
+
+    def _binary_patch(self, counted: GitPatch) -> GitPatch:
+        """`counted` with its text as `git diff --binary` writes it, both ways."""
+        header, old, new = self._header, self.before or b"", self.after or b""
+        if self.before == self.after:  # the mode alone is another one
+            return GitPatch(header, 0, 0)
+        counted = counted._replace(reading=f"{header}Binary files {' and '.join(self._sides)} differ\n")
+        literals = [(len(data), zlib.compress(data)) for data in (new, old)]
+        if sum(len(packed) for _, packed in literals) > MAX_PACKED_BYTES:
+            return counted._replace(summary=f"too large to be shown: {len(new)} bytes")
+        # Without the full names of both objects git refuses it.
+        lines = itertools.chain.from_iterable(itertools.starmap(_literal, literals))
+        return counted._replace(text=f"{header}{self._index_names}\nGIT binary patch\n{''.join(lines)}")
 
 
 def quote(name: str) -> str:
@@ -498,42 +525,6 @@ def _is_text(data: bytes) -> bool:
 
 def _is_short(data: bytes) -> bool:
     return len(data) <= MAX_TEXT_BYTES and data.count(b"\n") <= MAX_TEXT_LINES
-
-
-def _side(side: str, name: str, data: bytes | None) -> str:
-    return "/dev/null" if data is None else quote(f"{side}/{name}")
-
-
-def _index_line(before: bytes | None, after: bytes | None, mode: str | None) -> str:
-    return f"index {_object_name(before)}..{_object_name(after)}{'' if mode is None else f' {mode}'}\n"
-
-
-def _header(
-    name: str, before: bytes | None, after: bytes | None, mode: str, old_mode: str | None, to: str | None = None
-) -> str:
-    header = f"diff --git {quote(f'a/{name}')} {quote(f'b/{name if to is None else to}')}\n"
-    if before is None:
-        header += f"new file mode {mode}\n"
-    if after is None:
-        header += f"deleted file mode {old_mode or PLAIN_FILE}\n"
-    if None not in (before, after) and old_mode not in (None, mode):
-        header += f"old mode {old_mode}\nnew mode {mode}\n"
-    return header
-
-
-def _binary_patch(name: str, before: bytes | None, after: bytes | None, header: str, counted: GitPatch) -> GitPatch:
-    """`counted` with its text as `git diff --binary` writes it, both ways."""
-    if before == after:  # the mode alone is another one
-        return GitPatch(header, 0, 0)
-    sides = f"{_side('a', name, before)} and {_side('b', name, after)}"
-    counted = counted._replace(reading=f"{header}Binary files {sides} differ\n")
-    new, old = zlib.compress(after or b""), zlib.compress(before or b"")
-    if len(new) + len(old) > MAX_PACKED_BYTES:
-        return counted._replace(summary=f"too large to be shown: {len(after or b'')} bytes")
-    # Without the full names of both objects git refuses it.
-    text = f"{header}{_index_line(before, after, None)}GIT binary patch\n"
-    literals = (*_literal(len(after or b""), new), *_literal(len(before or b""), old))
-    return counted._replace(text="".join((text, *literals)))
 
 
 def _object_name(data: bytes | None) -> str:
