@@ -34,9 +34,9 @@ from agent_host.loop.background import end_commands
 from agent_host.loop.conversation import cost_fields, refuse_unpriced
 from agent_host.services.session import say_goodbye
 from agent_host.session.opening import temporary_of
-from agent_host.session.reports import replays_approved, session_state, verdict
+from agent_host.session.reports import denied_approvals, session_state, verdict
 from agent_host.session.task_runner import TaskRunner
-from agent_host.session.tasks import NewTask, first_versions, keep_pictures, max_steps_of, title_of, workspaces
+from agent_host.session.tasks import NewTask, first_versions, keep_pictures, title_of, workspaces
 from agent_host.states import SessionStatus, TaskEnd, session_machine
 from agent_host.thread.prompt import writes_blocked_by
 from config import json_text
@@ -130,7 +130,7 @@ class LiveSession:
         self.has_ended = False
         self.on_broken: Callable[[BaseException], None] | None = None
         self.pending_approvals = pending_approvals
-        self.ending = SessionEnd(ctx, paths, self.tasks, self._life, service, resources)
+        self.ending = SessionEnd(self, self._life, service, resources)
 
     # What it is
 
@@ -253,7 +253,9 @@ class LiveSession:
         `TaskRunner.enqueue`. Returns whether it waits. Without `max_steps` the settings' limit holds, and the
         workspace's in any case; without `model` the session's. `max_cost` is what the task alone may cost. Raises
         SessionNotReady while the session is paused."""
-        task = NewTask(task_id, prompt, max_steps_of(self._settings, max_steps), options, model, max_cost)
+        settings = self._settings
+        most = settings.host.max_steps if max_steps is None else settings.bound("host.max_steps", max_steps)
+        task = NewTask(task_id, prompt, most, options, model, max_cost)
         if queue and (self.tasks.busy or self.incomplete_task is not None or self.tasks.queue.first is not None):
             self.tasks.enqueue(task)
             return True
@@ -289,7 +291,9 @@ class LiveSession:
             names = {approve, tool_name, *(spec.capabilities if spec is not None else ())}
             return everything or not names.isdisjoint(approvals)
 
-        return replays_approved(task, self.ctx.state.thread, self.session_id, approves=approves)
+        rows = denied_approvals(task, self.ctx.state.thread, self.session_id)
+        found = ((row["toolName"], row["replay"]) for row in rows)
+        return frozenset(replay["id"] for name, replay in found if "id" in replay and approves(name, replay["approve"]))
 
     def renew(self, put_under: Callable[[LoopContext], None]) -> None:
         """Work under another bundle from here on (AH 8.6), which `put_under` brings. A pause is over with it, unless a
@@ -451,22 +455,14 @@ class SessionEnd:
     its task is over."""
 
     def __init__(
-        self,
-        ctx: LoopContext,
-        paths: SessionPaths,
-        work: TaskRunner,
-        life: Machine[SessionStatus],
-        service: SessionService,
-        resources: AsyncExitStack,
+        self, session: LiveSession, life: Machine[SessionStatus], service: SessionService, resources: AsyncExitStack
     ) -> None:
-        self._ctx = ctx
-        self._paths = paths
-        self._work = work
+        self._ctx, self._paths, self._work = session.ctx, session.paths, session.tasks
         self._life = life
         self._service = service
         self._resources = resources
-        self._began = ctx.outside.monotonic()
-        self._began_at = ctx.outside.stamp()
+        self._began = self._ctx.outside.monotonic()
+        self._began_at = self._ctx.outside.stamp()
         self.kept_at: str | None = None
         self.unkept: str | None = None
         self.stays = False

@@ -16,6 +16,7 @@ from agent_host.services.session import ApprovalDecision
 from agent_host.states import SessionStatus, TaskPhase
 from agent_host.thread.messages import decode
 from config.lean_typing import NamedTuple
+from config.shapes import OBJECT, TEXT, ListOf, Nullable, Record, number, one_of, whole
 from state.blobs import NOT_KEPT, mode_and_blob
 
 if TYPE_CHECKING:
@@ -112,20 +113,24 @@ class StoredSession(NamedTuple):
         }
 
 
+_WHOLE, _ROWS = whole(), ListOf(OBJECT)
+_RESULT: Final = Record(
+    {
+        "status": one_of(*map(str, _END_NAMES.values())),
+        "text": TEXT,
+        "stepCount": _WHOLE,
+        "durationMs": _WHOLE,
+        "usage": Record({"inputTokens": _WHOLE, "outputTokens": _WHOLE}),
+        "toolCalls": _ROWS,
+        "deniedApprovals": _ROWS,
+    },
+    {"reason": Nullable(TEXT), "cost": number(), "started": OBJECT},
+)
+
+
 def is_result(kept: dict[str, Any]) -> bool:
     """True if `kept` has what is shown of a result object, in its types."""
-    usage, rows = kept.get("usage"), (kept.get("toolCalls"), kept.get("deniedApprovals"))
-    return (
-        kept.get("status") in _END_NAMES.values()
-        and isinstance(kept.get("text"), str)
-        and isinstance(kept.get("reason"), str | None)
-        and all(type(kept.get(name)) is int for name in ("stepCount", "durationMs"))
-        and isinstance(usage, dict)
-        and all(type(usage.get(name)) is int for name in ("inputTokens", "outputTokens"))
-        and type(kept.get("cost", 0)) in (int, float)
-        and all(isinstance(row, list) and all(isinstance(one, dict) for one in row) for row in rows)
-        and isinstance(kept.get("started", {}), dict)
-    )
+    return _RESULT.fits(kept)
 
 
 def session_state(
@@ -367,15 +372,6 @@ def approvals_of_open_calls(state: Checkpoint, session_id: str, wanted: Collecti
             said = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay_id}")
             answers.append(said.to_record(call.call_id, call.approval_id))
     return answers
-
-
-def replays_approved(
-    task: Task, thread: Sequence[bytes], session_id: str, *, approves: Callable[[str, str], bool]
-) -> frozenset[str]:
-    """The replay ids of denied calls that are approved by now; `approves` gets a tool's name and what approves it."""
-    rows = denied_approvals(task, thread, session_id)
-    found = ((row["toolName"], row["replay"]) for row in rows)
-    return frozenset(replay["id"] for name, replay in found if "id" in replay and approves(name, replay["approve"]))
 
 
 def _replay(kept: dict[str, Any], calls: dict[str, ToolCall], tool_name: str, session_id: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from agent_host.session.tasks import first_versions, title_of, workspaces
 from agent_host.session.transcript import Transcript, describe, doubts_of, items_of, pictures_of, read_run_log, steps_of
 from agent_host.states import SessionStatus
 from config.lean_typing import NamedTuple
+from config.shapes import TEXT, Record, number, whole
 from state import InvalidSessionId, SessionPaths, StateError, WriteFailed
 from state.disk import LOCAL_DISK
 from state.file_store import FileCheckpointStore, Summary
@@ -43,8 +44,11 @@ if TYPE_CHECKING:
     Cleaner = Callable[[Checkpoint], Callable[[bytes], bytes] | None]
 
 _MAX_DIFF_BYTES: Final = 1024 * 1024
-# What a row takes from a result.
-_KEPT = {"status": str, "prompt": str, "stepCount": int, "endedAt": str, "workspace": str}
+_WHOLE: Final = whole()
+_IN_ROW: Final = Record({**dict.fromkeys(("status", "prompt", "endedAt", "workspace"), TEXT), "stepCount": _WHOLE})
+"""A result that a row can be made of."""
+_USAGE: Final = Record(dict.fromkeys(("inputTokens", "outputTokens", "cachedInputTokens"), _WHOLE), {"cost": number()})
+"""The usage in a result; earlier versions kept none."""
 
 
 class StoredSessions:
@@ -102,12 +106,8 @@ class StoredSessions:
         if owner is not None and row.owner != owner:
             raise _not_found(session_id)
         result = orjson.loads(LOCAL_DISK.read(paths.result)) if summary is None and os.path.exists(paths.result) else {}
-        versions = functools.partial(self._store.versions, session_id)
-        coloured = functools.partial(self._store.coloured, session_id)
         log = read_run_log(paths.events)
-        return SessionRecord(
-            row, state, summary is None, messages, log, result, versions, self._cleaner, paths, coloured
-        )
+        return SessionRecord(row, state, summary is None, messages, log, result, self._store, self._cleaner, paths)
 
     def session_of(self, task_id: str, owner: Owner | None = None) -> str | None:
         """The session that has or had a task of this id, the last one of several; else None. Raises UsageError."""
@@ -177,37 +177,26 @@ def _read_ended(paths: SessionPaths) -> StoredSession | None:
     """The row of a session that ended, by its result; None if that is none of ours."""
     try:
         kept = orjson.loads(LOCAL_DISK.read(paths.result))
-        values = [kept[key] for key in _KEPT]
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+    except (OSError, orjson.JSONDecodeError):
         return None
-    if [type(value) for value in values] != list(_KEPT.values()):
+    if not _IN_ROW.fits(kept):
         return None
-    status, prompt, steps, ended, workspace = values
-    title, tokens = kept.get("title"), kept.get("totalTokens")
+    title, tokens, usage = kept.get("title"), kept.get("totalTokens"), kept.get("sessionUsage")
     return StoredSession(
         paths.session_id,
-        status,
-        title if isinstance(title, str) else title_of(prompt),
-        prompt,
-        steps,
+        kept["status"],
+        title if isinstance(title, str) else title_of(kept["prompt"]),
+        kept["prompt"],
+        kept["stepCount"],
         tokens if type(tokens) is int else None,
-        ended,
-        workspace,
+        kept["endedAt"],
+        kept["workspace"],
         _owner_of_ended(paths, kept),
-        usage=_usage_of_ended(kept),
+        usage=usage if _USAGE.fits(usage) else None,
         ending=verdict_in_result(kept),
         reason=kept["reason"] if isinstance(kept.get("reason"), str) else None,
         duration_ms=kept["durationMs"] if type(kept.get("durationMs")) is int else None,
     )
-
-
-def _usage_of_ended(kept: dict[str, Any]) -> dict[str, Any] | None:
-    """The usage in a result, None for one of an earlier version and for what is no usage."""
-    usage = kept.get("sessionUsage")
-    counts = ("inputTokens", "outputTokens", "cachedInputTokens")
-    if not isinstance(usage, dict) or any(type(usage.get(name)) is not int for name in counts):
-        return None
-    return usage if type(usage.get("cost", 0)) in (int, float) else None
 
 
 def _owner_of_ended(paths: SessionPaths, kept: dict[str, Any]) -> Owner | None:
@@ -264,8 +253,7 @@ _ENDING: Final = ("verdict", "endedBy", "retryable")
 class SessionRecord(NamedTuple):
     """The record of one session: its `row` in lists, its state, None if it cannot be read or if the records of one that
     `has_ended` were not kept, its messages as JSON, oldest first, its run log, and the result of one that has ended.
-    `versions` gives what gives a version of a file by its name; `cleaner` is that of StoredSessions; `coloured` gives
-    output with its colours, by call and stream."""
+    `store` has the versions of files, and output with its colours; `cleaner` is that of StoredSessions."""
 
     row: StoredSession
     state: Checkpoint | None
@@ -273,10 +261,9 @@ class SessionRecord(NamedTuple):
     messages: Sequence[bytes]
     log: CallsOfRunLog
     result: Mapping[str, Any]
-    versions: Callable[[], Callable[[str], bytes | None]]
+    store: FileCheckpointStore
     cleaner: Cleaner
     paths: SessionPaths
-    coloured: Callable[[], dict[str, dict[str, str]]]
 
     @property
     def is_live(self) -> bool:
@@ -322,7 +309,7 @@ class SessionRecord(NamedTuple):
     def items(self, task_id: str | None = None) -> list[Item]:
         """The items of its transcript, or of one of its tasks. Raises UsageError for a task that it does not know."""
         try:
-            coloured = self.coloured()
+            coloured = self.store.coloured(self.row.session_id)
         except StateError:  # colours are for the eye: the text is there without them
             coloured = {}
         items = items_of(self.messages, self.log, coloured)
@@ -416,10 +403,10 @@ class SessionRecord(NamedTuple):
     def _changes(self, state: Checkpoint, clean: Callable[[bytes], bytes]) -> SessionChanges:
         from agent_host.session.patches import SessionChanges  # comparing files is a large import
 
-        places, versions = workspaces(state), functools.cache(self.versions)
+        places, versions = workspaces(state), functools.cache(self.store.versions)
 
-        def kept(name: str) -> bytes | None:
-            return versions()(name)  # to find them is as much as to read the session, and most files are not asked for
+        def kept(name: str) -> bytes | None:  # to find versions takes as long as to read the session: once, if ever
+            return versions(self.row.session_id)(name)
 
         return SessionChanges(first_versions(state), kept, places[-1], places, clean)
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from agent_host.ids import Outside
     from agent_host.loop import LoopContext
     from agent_host.redaction import Scrubber
-    from config.settings import Settings
     from state.checkpoint import Checkpoint
 
 _TITLE_CHARS = 80
@@ -81,11 +80,6 @@ def _options_of(task: NewTask) -> dict[str, Any]:
     options = {} if task.options == AS_THE_BUNDLE_SAYS else task.options._asdict()
     own = {MODEL_OPTION: task.model, MAX_COST_OPTION: task.max_cost}
     return options | {name: value for name, value in own.items() if value is not None}
-
-
-def max_steps_of(settings: Settings, wanted: int | None) -> int:
-    """The limit of steps for a task that asks for `wanted`, None for the settings'; the workspace's holds anyway."""
-    return settings.host.max_steps if wanted is None else settings.bound("host.max_steps", wanted)
 
 
 def title_of(prompt: str) -> str:
