@@ -21,7 +21,7 @@ from agent_host.host.options import LayeredOptions, SessionOptions
 from agent_host.host.records import Result, result_of, stored_sessions
 from agent_host.http import displayable_url
 from agent_host.services.session import NewSession
-from agent_host.session.opening import LOCAL, FixedOptions
+from agent_host.session.opening import LOCAL
 from agent_host.session.tasks import NewTask, title_of
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
@@ -260,7 +260,7 @@ async def _open(
 ) -> AsyncIterator[Session]:
     events, is_clean = _Events(on_event), False
     opener = SessionOpener(
-        FixedOptions(resolved),
+        resolved,
         gate=lambda _: gate_of(resolved, approve),
         watch=lambda _: [events],
         tokens=tokens_of(options),
@@ -468,7 +468,7 @@ async def run_headless(
     in the result.
     """
     opener = SessionOpener(
-        FixedOptions(resolved),
+        resolved,
         gate=lambda _: gate,
         watch=lambda _: sinks,
         tokens=tokens,

@@ -5,11 +5,11 @@ and ends once: completed, cancelled, or left to be resumed. `states` has the mac
 object checks the move, and the parts do the work.
 
 - `handshake` gets the identity and the policy bundle, and validates both.
-- `new_task` queues prompts; a task that waits is on record.
+- `tasks` has what is asked for: the record that a task begins with, and the queue; a task that waits is on record.
 - `reports` makes the answers to questions about a session: its state, the result object, what is still to be approved.
-- `patches` and `tasks` compute what a session or a task changed, from the first versions on record and the disk.
+- `patches` computes what a session or a task changed, from the first versions on record and the disk.
 - `stored` reads sessions that no process has: those that can be resumed, and those that ended.
-- `ending` is the end: the result file, the history, the archive, the service, in an order that a crash cannot spoil.
+- `SessionEnd` is the end: the result file, the history, the archive, the service, in an order that no crash spoils.
 
 Rules: what a client was told is on record first. An end is one function, whoever asks for it, and everybody waits for
 the same one. A session belongs to one process (`state.disk.SessionLock`), and to one user and tenant (`reports.Owner`):

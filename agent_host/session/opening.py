@@ -108,6 +108,14 @@ class ResolvedOptions(NamedTuple):
     sandbox_named: bool = False
     ended_too: bool = False
 
+    def new(self, workspace: str | None = None) -> ResolvedOptions:  # noqa: ARG002  that of the options counts
+        """These options: a process that has one session needs no other source (`OptionsSource`)."""
+        return self
+
+    def resolve_resume(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:  # noqa: ARG002  as above
+        """See `new`."""
+        return self
+
 
 class PolicySource(NamedTuple):
     """The source of a session's policy: a built-in's name or a file, and the sha256, in hex, of its content; the name
@@ -129,21 +137,6 @@ class OptionsSource(Protocol):
 
     def resolve_resume(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:
         """For a session that is resumed, or has ended. Raises SessionNotFound, CheckpointUnreadable."""
-
-
-class FixedOptions:
-    """The source of a process that has one session, with these options."""
-
-    def __init__(self, resolved: ResolvedOptions) -> None:
-        self._resolved = resolved
-
-    def new(self, workspace: str | None = None) -> ResolvedOptions:  # noqa: ARG002  that of the options counts
-        """See OptionsSource."""
-        return self._resolved
-
-    def resolve_resume(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:  # noqa: ARG002  as above
-        """See OptionsSource."""
-        return self._resolved
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from agent_host.host.opening import SessionOpener
 from agent_host.rpc.channels import StreamChannel
 from agent_host.rpc.server import ClientConnection, Feed
 from agent_host.services.session import NewSession
-from agent_host.session.opening import FixedOptions, ResolvedOptions
+from agent_host.session.opening import ResolvedOptions
 from config.load import load
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ async def main(gateway: str, client: str) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         flags = {"llm.gateway": gateway, "host.policy": "full"}
         resolved = ResolvedOptions(load(flags, workspace=folder), flags, folder, os.path.join(folder, "state"), None)
-        opener = SessionOpener(FixedOptions(resolved), gate=lambda _: UnattendedGate(frozenset()), watch=watch)
+        opener = SessionOpener(resolved, gate=lambda _: UnattendedGate(frozenset()), watch=watch)
         session = (await opener.create(NewSession("u", "t", "ci", (folder,)))).session
         connection = None if client == "nobody" else connect(feed, reads=client == "slow")
         # The first task imports and connects; the second one is measured.

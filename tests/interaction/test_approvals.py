@@ -15,7 +15,6 @@ import pytest
 from agent_host.events import EventType
 from agent_host.host.opening import SessionOpener
 from agent_host.services.session import NewSession
-from agent_host.session.opening import FixedOptions
 from state.file_session import FileSession
 from state.file_store import FileCheckpointStore
 from state.records import JournalRecord, fields_of, kind_of
@@ -162,7 +161,7 @@ async def test_the_next_task_of_the_session(desk: Desk, word: Word, times: int) 
     person = Person(word)
     with gateway(use(EFFECT), say("Done."), use(EFFECT), say("Done.")) as model:
         start = desk.resolved_options(model.url)
-        opener = SessionOpener(FixedOptions(start), gate=lambda _: person, watch=lambda _: [])
+        opener = SessionOpener(start, gate=lambda _: person, watch=lambda _: [])
         session = (await opener.create(NewSession("u", "t", "ci"))).session
         for number in (1, 2):
             session.start_task(f"task-{number}", "Do it.", max_steps=9)

@@ -12,7 +12,6 @@ import pytest
 from agent_host.events import EventType
 from agent_host.host.opening import SessionOpener
 from agent_host.services.session import NewSession
-from agent_host.session.opening import FixedOptions
 from agent_host.testing.services import MockServices, Refused
 from state import WriteFailed
 from state.file_session import FileSession
@@ -250,7 +249,7 @@ async def test_a_fault_of_the_program_in_the_midst_of_a_shutdown(client: Client)
             state_dir=str(client.host.state),
         )
         faulty = Faulty()
-        opener = SessionOpener(FixedOptions(start), gate=lambda _: faulty, watch=lambda _: [client])
+        opener = SessionOpener(start, gate=lambda _: faulty, watch=lambda _: [client])
         opened = await opener.create(NewSession("jo", "acme", "desktop"))
         session = opened.session
         session.start_task("t", "Do it.")

@@ -12,7 +12,6 @@ from agent_host.approval.gate import UnattendedGate
 from agent_host.errors import CheckpointWriteFailed, SessionNotReady
 from agent_host.host.opening import SessionOpener
 from agent_host.services.session import NewSession
-from agent_host.session.opening import FixedOptions
 from state import WriteFailed
 from state.file_session import FileSession
 from tests.support.events import Watcher
@@ -59,9 +58,7 @@ async def test_paused_and_gone_on_with(host: Host, monkeypatch: pytest.MonkeyPat
     disk, watcher = Disk(monkeypatch), Watcher()
     with gateway(say("First."), use(EFFECT), say("Second.")) as model:
         start = resolved_options(model.url, "full", workspace=str(host.workspace), state_dir=str(host.state))
-        opener = SessionOpener(
-            FixedOptions(start), gate=lambda _: UnattendedGate(frozenset()), watch=lambda _: [watcher]
-        )
+        opener = SessionOpener(start, gate=lambda _: UnattendedGate(frozenset()), watch=lambda _: [watcher])
         session = (await opener.create(NewSession("u", "t", "ci"))).session
         async with asyncio.timeout(20):
             session.start_task("t1", "Do it.")

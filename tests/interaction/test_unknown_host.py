@@ -11,7 +11,6 @@ from agent_host.approval.gate import UnattendedGate
 from agent_host.errors import UsageError
 from agent_host.host.opening import SessionOpener
 from agent_host.services.session import NewSession
-from agent_host.session.opening import FixedOptions
 from tests.support.person import resolved_options
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ async def opened(host: Host, monkeypatch: pytest.MonkeyPatch, url: str, **env: s
     for name, value in {**host.environment(), **env}.items():
         monkeypatch.setenv(name, value)
     start = resolved_options(url, "full", workspace=str(host.workspace), state_dir=str(host.state))
-    opener = SessionOpener(FixedOptions(start), gate=lambda _: UnattendedGate(frozenset()), watch=lambda _: [])
+    opener = SessionOpener(start, gate=lambda _: UnattendedGate(frozenset()), watch=lambda _: [])
     found = await opener.create(NewSession("u", "t", "ci"))
     await found.session.leave()
     return found
