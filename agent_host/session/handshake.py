@@ -179,15 +179,9 @@ def _built_in(
         external_bundles.refuse_odd_programs(programs)
     return instantiate(
         template(settings.host.policy),
-        workspace=places.workspace,
-        home=places.home,
-        state_dir=places.state_dir,
-        tmp=places.tmp,
-        step_files=places.step_files,
-        tools=places.tools,
+        places,
         session_id=session_id,
         now=now,
-        os=places.os,
         models=(settings.llm.model,) if settings.llm.model else (),
         more_models=settings.llm.fallback_models,
         unchanged=own_files(),

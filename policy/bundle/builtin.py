@@ -42,32 +42,25 @@ _LISTS = ("allowedPaths", "blockedPaths")
 
 def instantiate(
     template: Mapping[str, Any],
+    places: PlaceholderValues,
     *,
-    workspace: str,
-    home: str | None,
-    state_dir: str,
     session_id: str,
     now: datetime,
-    os: OsFamily,
-    tmp: str | None = None,
-    step_files: str | None = None,
     models: tuple[str, ...] = (),
     more_models: tuple[str, ...] = (),
     unchanged: tuple[str, ...] = (),
     programs: tuple[str, ...] = (),
-    tools: Mapping[str, Sequence[str]] = {},
     held: bool = False,
 ) -> PolicyBundle:
     """Fills a template in. All paths are absolute; give real paths, for links are not followed here. `unchanged` are
     more places that are blocked for writes. `programs` are the user's own entries of allowedCommands; they are added
-    where the template has such a list. `tools` are the names and patterns of the user's configuration, by capability
-    (`Places.tools`); a grant that lists no tool is left out. `held`: a sandbox holds commands.
+    where the template has such a list. A grant of configured tools that lists none is left out. `held`: a sandbox holds
+    commands.
 
     `models` are put before the template's own, `more_models` behind them: a built-in is the user's own choice. An entry
     of a block list whose placeholder has no value is dropped (there is nothing to protect); in an allow list it raises
     ValueError, but for those that are _OPTIONAL.
     """
-    places = PlaceholderValues(workspace, home, state_dir, os, tmp, step_files=step_files, tools=tools)
     lines_ask = not held or asks_in_lines(template)
     template = adapt_to_sandbox(template) if held else template
     raw = {name: value for name, value in template.items() if name not in OF_TEMPLATES}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.judging.facts import read_from
 from config.policies import template
-from policy.bundle.builtin import instantiate, step_files
+from policy.bundle.builtin import PlaceholderValues, instantiate, step_files
 from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.shell import parse_line, paths_in_line
@@ -114,9 +114,15 @@ def _lines(name: str) -> list[tuple[str, str]]:
 
 def _ci(programs: tuple[str, ...] = (), *, held: bool = False) -> PolicyBundle:
     return instantiate(
-        template("ci"), workspace=_WORK, home=_HOME, state_dir=f"{_HOME}/.local/state", session_id="s", now=_NOW,
-        os="posix", tmp=_TMP, step_files=step_files(_ENVIRONMENT, "posix"), programs=programs, held=held,
-    )  # fmt: skip
+        template("ci"),
+        PlaceholderValues(
+            _WORK, _HOME, f"{_HOME}/.local/state", "posix", tmp=_TMP, step_files=step_files(_ENVIRONMENT, "posix")
+        ),
+        session_id="s",
+        now=_NOW,
+        programs=programs,
+        held=held,
+    )
 
 
 def _programs(facts: CommandFacts) -> tuple[str, ...]:

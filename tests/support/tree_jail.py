@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from agent_host.judging import Environment, resolve_places
 from agent_host.judging.facts import gather
 from config.policies import template
-from policy.bundle.builtin import instantiate
+from policy.bundle.builtin import PlaceholderValues, instantiate
 from policy.decide import check_tool
 from tests.support.jail_tree import make_tree
 from tests.support.shell_jail import Jail
@@ -102,9 +102,7 @@ class TreeJail(Jail):
                 entry["allowedCommands"] = None if self.by_blocks else list(self.listed)
                 entry["blockedCommands"] = list(BLOCKED) if self.by_blocks else None
         state, place = self.home + "/state", Environment(self.work, self.home, "posix", "bash", self.environment)
-        bundle = instantiate(
-            shape, workspace=self.work, home=self.home, state_dir=state, session_id="s", now=now, os="posix"
-        )
+        bundle = instantiate(shape, PlaceholderValues(self.work, self.home, state, "posix"), session_id="s", now=now)
         bundle = resolve_places(bundle, place)
 
         def judge(line: str, shell: ShellName) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from config.policies import BUILT_IN, template
 from policy import ALL_CAPABILITIES
 from policy.bundle import BundleProblems, PolicyBundle, bundle_from_trusted
-from policy.bundle.builtin import instantiate
+from policy.bundle.builtin import PlaceholderValues, instantiate
 from policy.bundle.validate import check_usable, parse_bundle
 from policy.decide import check_tool
 from policy.facts import CommandFacts, OsFamily
@@ -295,15 +295,15 @@ def test_no_shape_raises_anything_else(changes: dict[str, Any]) -> None:
 
 # Built-ins
 
-PLACES: dict[OsFamily, dict[str, str]] = {
-    "posix": {"workspace": "/home/u/w", "home": "/home/u", "state_dir": "/home/u/.state"},
-    "windows": {"workspace": "C:\\w", "home": "C:\\Users\\u", "state_dir": "C:\\state"},
+PLACES: dict[OsFamily, PlaceholderValues] = {
+    "posix": PlaceholderValues("/home/u/w", "/home/u", "/home/u/.state", "posix"),
+    "windows": PlaceholderValues("C:\\w", "C:\\Users\\u", "C:\\state", "windows"),
 }
 
 
 def builtin(name: str, os: OsFamily = "posix", **changes: Any) -> PolicyBundle:
-    places: dict[str, Any] = {**PLACES[os], "session_id": "s1", "now": NOW, "os": os, **changes}
-    return instantiate(template(name), **places)
+    own = {name: changes.pop(name) for name in PlaceholderValues._fields if name in changes}
+    return instantiate(template(name), PLACES[os]._replace(**own), **{"session_id": "s1", "now": NOW, **changes})
 
 
 PATTERN = {"posix": "/home/u/w/**", "windows": "C:\\w\\**"}
@@ -448,7 +448,7 @@ def test_placeholders_without_a_value() -> None:
     raw = template("ci")
     raw["capabilities"][0]["allowedPaths"] = ["${home}"]
     with pytest.raises(ValueError, match="allowedPaths"):
-        instantiate(raw, **{**PLACES["posix"], "home": None}, session_id="s", now=NOW, os="posix")  # type: ignore[arg-type]
+        instantiate(raw, PLACES["posix"]._replace(home=None), session_id="s", now=NOW)
 
 
 def test_what_a_start_loads_of_policy_stays_cheap() -> None:
@@ -460,7 +460,7 @@ def test_what_a_start_loads_of_policy_stays_cheap() -> None:
 
 def test_a_template_says_how_long_it_holds_and_where() -> None:
     raw = template("ci")
-    places: dict[str, Any] = {**PLACES["posix"], "session_id": "s", "now": NOW, "os": "posix"}
+    places: dict[str, Any] = {"places": PLACES["posix"], "session_id": "s", "now": NOW}
     assert instantiate({**raw, "expiresInS": 60}, **places).expires_at == NOW + timedelta(seconds=60)
     del raw["expiresInS"]
     assert instantiate(raw, **places).expires_at == NOW + timedelta(hours=24)

@@ -52,14 +52,7 @@ OF_W = {"allowedPaths": ["/w"]}
 
 def built_in(name: str) -> PolicyBundle:
     return instantiate(
-        template(name),
-        workspace="/w",
-        home="/home/u",
-        state_dir="/state",
-        session_id="s1",
-        now=NOW,
-        os="posix",
-        tmp=TMP,
+        template(name), PlaceholderValues("/w", "/home/u", "/state", "posix", tmp=TMP), session_id="s1", now=NOW
     )
 
 

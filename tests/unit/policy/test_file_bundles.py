@@ -352,10 +352,7 @@ def test_only_a_file_extends() -> None:
 
 def built_in(name: str, os: OsFamily = "posix") -> PolicyBundle:
     places = POSIX if os == "posix" else WINDOWS
-    return instantiate(
-        template(name), workspace=places.workspace, home=places.home, state_dir=places.state_dir, tmp=places.tmp,
-        session_id="s1", now=NOW, os=os, models=("mine",), more_models=("other",),
-    )  # fmt: skip
+    return instantiate(template(name), places, session_id="s1", now=NOW, models=("mine",), more_models=("other",))
 
 
 PATHS = (

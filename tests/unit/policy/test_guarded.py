@@ -10,7 +10,7 @@ import pytest
 from agent_host.host.environment import built_in
 from agent_host.judging import Environment, Judge, Registry
 from config.policies import BUILT_IN, template
-from policy.bundle.builtin import instantiate
+from policy.bundle.builtin import PlaceholderValues, instantiate
 from policy.facts import ScriptFacts
 from policy.rules import AS_THE_BUNDLE_SAYS, TaskOptions, ToolLimit
 from policy.rules.toolset import GUARDED_TOOLS, RULE, SETTING, only_enabled, risk_of_guarded
@@ -49,9 +49,14 @@ class Scripts:
 
 def of_built_in(name: str) -> PolicyBundle:
     return instantiate(
-        template(name), workspace="/w", home="/home/u", state_dir="/state", tmp="/t", step_files=None, session_id="s",
-        now=NOW, os="posix", models=("m",), unchanged=(), programs=(),
-    )  # fmt: skip
+        template(name),
+        PlaceholderValues("/w", "/home/u", "/state", "posix", tmp="/t"),
+        session_id="s",
+        now=NOW,
+        models=("m",),
+        unchanged=(),
+        programs=(),
+    )
 
 
 def judge(policy: str = "full", limits: Limits = ALL, options: TaskOptions = AS_THE_BUNDLE_SAYS, **more: Any) -> Judge:

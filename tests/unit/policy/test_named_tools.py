@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from config.policies import template
 from policy.bundle import BundleProblems
-from policy.bundle.builtin import instantiate
+from policy.bundle.builtin import PlaceholderValues, instantiate
 from policy.bundle.validate import parse_bundle
 from policy.decide import check_tool
 from policy.facts import NamedToolFacts, OutputFacts
@@ -211,9 +211,11 @@ class _Built:
     def names(self, name: str) -> set[str]:
         """The capabilities of the built-in, for tools from elsewhere."""
         bundle = instantiate(
-            template(name), workspace="/w", home="/h", state_dir="/s", tmp="/t", session_id="s", now=NOW, os="posix",
-            tools=self.tools,
-        )  # fmt: skip
+            template(name),
+            PlaceholderValues("/w", "/h", "/s", "posix", tmp="/t", tools=self.tools),
+            session_id="s",
+            now=NOW,
+        )
         self.bundle = bundle
         return {one.name for one in bundle.capabilities} & {"Mcp.Invoke", "Tool.Invoke"}
 

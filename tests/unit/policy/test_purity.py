@@ -11,7 +11,7 @@ from pathlib import Path
 _DECIDES = """
 import os, sys, time
 from datetime import UTC, datetime
-from policy.bundle.builtin import instantiate
+from policy.bundle.builtin import PlaceholderValues, instantiate
 from config.policies import BUILT_IN, template
 from policy.decide import check_tool
 from policy.rules import check_llm
@@ -19,8 +19,8 @@ from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BUNDLES = [
-    instantiate(template(name), workspace="/w", home="/home/u", state_dir="/state", tmp="/t", step_files=None,
-                session_id="s", now=NOW, os="posix", models=("m",), unchanged=(), programs=())
+    instantiate(template(name), PlaceholderValues("/w", "/home/u", "/state", "posix", "/t"), session_id="s", now=NOW,
+                models=("m",), unchanged=(), programs=())
     for name in BUILT_IN
 ]
 CALLS = [

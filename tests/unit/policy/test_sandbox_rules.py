@@ -159,9 +159,12 @@ def built_in(name: str, *, held: bool, extends: dict[str, Any] | None = None) ->
     now = datetime(2025, 12, 31, 13, tzinfo=UTC)
     if extends is None:
         return instantiate(
-            template(name), workspace="/w", home="/home/u", state_dir="/state", session_id="s1", now=now, os="posix",
-            tmp=TMP, held=held,
-        )  # fmt: skip
+            template(name),
+            PlaceholderValues("/w", "/home/u", "/state", "posix", tmp=TMP),
+            session_id="s1",
+            now=now,
+            held=held,
+        )
     places = PlaceholderValues("/w", "/home/u", "/state", "posix", TMP, place_groups())
     built_ins = BuiltIns(BUILT_IN, template_as_written)
     return parse_file_bundle({"extends": name, **extends}, places=places, built_ins=built_ins, now=now, held=held)

@@ -9,7 +9,7 @@ import pytest
 from agent_host.thread.prompt import policy_lines, system_prompt
 from config.policies import template
 from policy.bundle import bundle_from_trusted
-from policy.bundle.builtin import instantiate
+from policy.bundle.builtin import PlaceholderValues, instantiate
 from tests.support.policy_cases import NOW, shape_of
 from tests.support.rows import each_row
 
@@ -23,9 +23,8 @@ def bundle(*capabilities: dict[str, Any]) -> PolicyBundle:
 
 def built_in(name: str) -> PolicyBundle:
     return instantiate(
-        template(name), workspace="/ws", home="/home/u", state_dir="/state", tmp="/tmp/own", session_id="s", now=NOW,
-        os="posix",
-    )  # fmt: skip
+        template(name), PlaceholderValues("/ws", "/home/u", "/state", "posix", tmp="/tmp/own"), session_id="s", now=NOW
+    )
 
 
 def prompt(held: PolicyBundle) -> str:
