@@ -347,13 +347,17 @@ def archived_names(disk: Disk, paths: SessionPaths) -> list[str]:
     return disk.names(paths.archive) if disk.status(paths.archive) is not None else []
 
 
+def journals_of(disk: Disk, paths: SessionPaths) -> list[str]:
+    """The journals of a session, oldest first, as far as they are kept; the last two may be missing. Raises OSError."""
+    names = (name for name in archived_names(disk, paths) if name.endswith(ARCHIVED_JOURNAL))
+    return [*(os.path.join(paths.archive, name) for name in names), paths.previous_journal, paths.journal]
+
+
 def read_coloured(disk: Disk, paths: SessionPaths) -> dict[str, dict[str, str]]:
     """Output of commands with its colours (`state.records.CallFinished`), by call and stream, from all journals of a
     session that is resumable or has ended. Raises OSError, UnknownVersion."""
-    names = (name for name in archived_names(disk, paths) if name.endswith(ARCHIVED_JOURNAL))
-    kept = [os.path.join(paths.archive, name) for name in names]
     found: dict[str, dict[str, str]] = {}
-    for path in (*kept, paths.previous_journal, paths.journal):
+    for path in journals_of(disk, paths):
         data = disk.read(path) if disk.status(path) is not None else b""
         if _COLOURED not in data:  # most sessions have none, and a journal may be long
             continue

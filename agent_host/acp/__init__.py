@@ -222,7 +222,10 @@ class Agent:
         with translated():
             await session.replayed
         self._greet(session, given)
-        await self._ask_again(session)
+        if session.open_task is not None and session.waits_for_answer:
+            await session.go_on_beside()  # it asks its question again
+        elif session.open_task is not None:
+            session.tell(Told("info", "A task of this session is open", "/continue continues it; a prompt cancels it."))
         return session.options.to_wire()
 
     async def _resume(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,7 +246,13 @@ class Agent:
             recorded = await self._recorded_workspace(session_id)
             if recorded != workspace:
                 raise AcpError(INVALID_PARAMS, f"cwd: the workspace of the session is {recorded}")
-            await self._leave(session_id)
+            before = self._sessions.get(session_id)
+            if before is not None:
+                if before.is_busy:
+                    raise AcpError(INVALID_REQUEST, "a prompt of this session is running")
+                del self._sessions[session_id]
+                await before.close()
+                await before.supervised.close()
             session = self._editor_session(spec, workspace)
             choices = await asyncio.to_thread(self._launch.choices_of, workspace)
             with translated():
@@ -256,25 +265,6 @@ class Agent:
             return session
         finally:
             self._opening.discard(session_id)
-
-    async def _ask_again(self, session: EditorSession) -> None:
-        """Have a loaded session ask its open question again, or say that a task is open."""
-        if session.open_task is None:
-            return
-        if session.waits_for_answer:
-            await session.go_on_beside()
-        else:
-            session.tell(Told("info", "A task of this session is open", "/continue continues it; a prompt cancels it."))
-
-    async def _leave(self, session_id: str) -> None:
-        session = self._sessions.get(session_id)
-        if session is None:
-            return
-        if session.is_busy:
-            raise AcpError(INVALID_REQUEST, "a prompt of this session is running")
-        del self._sessions[session_id]
-        await session.close()
-        await session.supervised.close()
 
     async def _recorded_workspace(self, session_id: str) -> str:
         rows = (await self._desk.request("ListSessions", {"search": session_id, "limit": 500}))["sessions"]
@@ -324,7 +314,8 @@ class Agent:
     async def _prompt(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = self._session(given)
         prompt = prompt_in(given["prompt"], takes_pictures=self._launch.takes_pictures)
-        command = _command_in(prompt.text) if len(given["prompt"]) == 1 else None
+        text = prompt.text.strip()
+        command = _COMMANDS.get(text[1:]) if text.startswith("/") and len(given["prompt"]) == 1 else None
         if command is None:
             return {"stopReason": await session.prompt(prompt)}
         if command.run is None:
@@ -472,11 +463,6 @@ _COMMANDS: Final = {
     "cost": _Command("Tokens and cost of the session", _cost),
     "diff": _Command("What the session has changed", _diff),
 }
-
-
-def _command_in(text: str) -> _Command | None:
-    slash, word = text.strip()[:1], text.strip()[1:]
-    return _COMMANDS.get(word) if slash == "/" else None
 
 
 # What a client says

@@ -237,15 +237,12 @@ class EditorSession:
         if kind == "replay_finished":
             self.replayed.set_result(None)
             return
-        self._take(event)
-        await self._peer.drain()
-
-    def _take(self, event: Mapping[str, Any]) -> None:
-        self._show(event["eventType"], event["payload"], event)
+        self._show(kind, payload, event)
         for told in updates.news_of(event):
             self.tell(told)
-        if event["eventType"] in _ENDS:
+        if kind in _ENDS:
             self._take_end(event)
+        await self._peer.drain()
 
     def _show(self, kind: str, payload: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         match kind:
@@ -356,12 +353,13 @@ class EditorSession:
     def _on_output(self, call_id: str, text: str) -> None:
         output = self._outputs.get(call_id)
         if output is None:
-            output = self._outputs[call_id] = _Output(lambda shown: self._show_output(call_id, shown))
+            output = self._outputs[call_id] = _Output(
+                lambda shown: self._update_call(call_id, status="in_progress", content=updates.text_contents(shown))
+            )
         output.add(text)
 
-    def _show_output(self, call_id: str, text: str) -> None:
-        update = {"sessionUpdate": "tool_call_update", "toolCallId": call_id, "status": "in_progress"}
-        self.update({**update, "content": updates.text_contents(text)})
+    def _update_call(self, call_id: str, **fields: Any) -> None:
+        self.update({"sessionUpdate": "tool_call_update", "toolCallId": call_id, **fields})
 
     def _on_completed(self, payload: Mapping[str, Any], task_id: str | None) -> None:
         output = self._outputs.pop(payload["toolCallId"], None)
@@ -388,8 +386,7 @@ class EditorSession:
                 for one in updates.diff_contents(path, file["diff"])
             ]
             if diffs:
-                changed = {"sessionUpdate": "tool_call_update", "toolCallId": update["toolCallId"]}
-                self.update({**changed, "content": [*diffs, *update["content"]]})
+                self._update_call(update["toolCallId"], content=[*diffs, *update["content"]])
 
     async def _show_usage(self, used: int, model: str) -> None:
         with contextlib.suppress(RpcFailure, SessionGone):
@@ -410,8 +407,7 @@ class EditorSession:
         if asking is not None:
             asking.cancel()
         if payload["decision"] == "approved":
-            update = {"sessionUpdate": "tool_call_update", "toolCallId": payload["toolCallId"]}
-            self.update({**update, "status": "in_progress"})
+            self._update_call(payload["toolCallId"], status="in_progress")
 
     async def _ask(self, payload: Mapping[str, Any]) -> None:
         approval_id = payload["approvalId"]

@@ -184,8 +184,12 @@ def _diff_of(path: str, hunk: str, *, is_new: bool) -> dict[str, Any]:
 def news_of(event: Mapping[str, Any]) -> Iterator[Told]:
     """The news in an event that is neither text nor a call."""
     kind, payload = event["eventType"], event["payload"]
-    if kind in ("session_started", "session_resumed"):
-        yield from _news_of_sandbox(payload.get("sandbox"))
+    if kind in ("session_started", "session_resumed") and (sandbox := payload.get("sandbox")) is not None:
+        level, why = sandbox.get("level", "none"), sandbox.get("why", "")
+        if level == "none":
+            yield Told("warning", "Commands run without a sandbox", why)
+        else:
+            yield Told("info", f"Commands run in the {level} sandbox", why)
     if kind == "tool_completed" and payload["status"] == "denied":
         yield Told("warning", f"{payload['toolName']} was denied", payload.get("message", ""))
     if kind == "tool_completed" and payload.get("denials"):
@@ -209,16 +213,6 @@ _NEWS: Final = {
     "artifact_upload_failed": "An artifact was not stored",
     "step_limit_approaching": "Four fifths of the steps are used",
 }
-
-
-def _news_of_sandbox(sandbox: Mapping[str, Any] | None) -> Iterator[Told]:
-    if sandbox is None:
-        return
-    level, why = sandbox.get("level", "none"), sandbox.get("why", "")
-    if level == "none":
-        yield Told("warning", "Commands run without a sandbox", why)
-    else:
-        yield Told("info", f"Commands run in the {level} sandbox", why)
 
 
 def compaction_of(event: Mapping[str, Any], *, takes_compactions: bool) -> Update | Told:

@@ -27,7 +27,6 @@ import orjson
 from agent_host.display_text import count_noun, one_line
 from agent_host.errors import AgentHostError, SessionNotFound, UsageError
 from agent_host.events import EventType
-from agent_host.events.sinks import run_logs
 from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.environment import Level
 from agent_host.host.first_provider import ConfigurationChange, put_file
@@ -37,6 +36,7 @@ from agent_host.ids import MACHINE
 from agent_host.loop import NOT_KEPT
 from agent_host.loop.results import arguments_in_note
 from agent_host.services import endpoints
+from agent_host.session.transcript import events_on_record
 from agent_host.thread.messages import ToolCall, decode
 from config import json_text
 from config.lean_typing import NamedTuple
@@ -391,26 +391,14 @@ def _read_ended(paths: SessionPaths) -> Recorded:
 def decisions(paths: SessionPaths) -> tuple[dict[str, Decided], dict[str, Decided]]:
     """Policy's word on each call as the model made it, and on each edited form, from the run log; of several the
     last."""
-    found: tuple[dict[str, Decided], dict[str, Decided]] = ({}, {})
-    for path in run_logs(paths.events):
-        try:
-            with open(path, "rb") as handle:
-                for line in handle:
-                    _note_decision(line, *found)
-        except OSError:
-            continue
-    return found
-
-
-def _note_decision(line: bytes, asked: dict[str, Decided], edited: dict[str, Decided]) -> None:
-    try:
-        event = orjson.loads(line)
+    asked: dict[str, Decided] = {}
+    edited: dict[str, Decided] = {}
+    for event in events_on_record(paths.events):
         payload = event["payload"]
         if event["eventType"] == EventType.TOOL_REQUESTED and "decision" in payload:
             said = Decided(str(payload["decision"]), payload.get("argumentsSha256"), payload.get("capability"))
             (edited if payload.get("edited") else asked)[str(payload["toolCallId"])] = said
-    except (ValueError, TypeError, KeyError):
-        return  # a line that a crash has cut
+    return asked, edited
 
 
 def find_edits(record: Recorded, edited: dict[str, Decided]) -> dict[str, dict[str, Any] | None]:

@@ -26,8 +26,9 @@ from config.lean_typing import NamedTuple
 from policy.redaction import PLACEHOLDER
 from state import SessionPaths
 from state.blobs import LINK, NOT_KEPT, PROGRAM, UNAVAILABLE, mode_and_blob, sha256_hex
+from state.disk import LOCAL_DISK
 from state.file_store import FileCheckpointStore
-from state.journal import parse
+from state.journal import journals_of, parse
 from tool_runtime.files import Scope
 from tool_runtime.files.write import Expected, WriteParams, delete_file, write_file
 from tool_runtime.tool import Abandoned, ToolFault
@@ -160,7 +161,10 @@ def _steps(paths: SessionPaths) -> Iterator[_Step]:
         elif step is not None and kind == "call_started" and fields.get("intent"):
             _add_intent(step, fields["intent"])
         elif step is not None and kind == "call_finished":
-            _add_changed(step, fields, message)
+            for path, version in fields.get("changed", {}).items():
+                if path not in step.changes:
+                    at = datetime.fromisoformat(message["timestamp"]).timestamp()
+                    _merge(step, path, _Change(version, None, None, at))
     if step is not None:
         yield step
 
@@ -189,13 +193,6 @@ def _add_intent(step: _Step, intent: Mapping[str, Any]) -> None:
         _merge(step, target["path"], _Change(there, target["before"], intent["before"]))
 
 
-def _add_changed(step: _Step, fields: Mapping[str, Any], message: Mapping[str, Any]) -> None:
-    for path, version in fields.get("changed", {}).items():
-        if path not in step.changes:
-            at = datetime.fromisoformat(message["timestamp"]).timestamp()
-            _merge(step, path, _Change(version, None, None, at))
-
-
 def _merge(step: _Step, path: str, change: _Change) -> None:
     first = step.changes.get(path)
     if first is None:
@@ -206,7 +203,7 @@ def _merge(step: _Step, path: str, change: _Change) -> None:
 
 def _records(paths: SessionPaths) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     last = 0
-    for path in _journals(paths):
+    for path in journals_of(LOCAL_DISK, paths):
         try:
             with open(path, "rb") as file:
                 content = parse(file.read())
@@ -219,11 +216,3 @@ def _records(paths: SessionPaths) -> Iterator[tuple[dict[str, Any], dict[str, An
                 last = record.seq
                 message = {} if record.message is None else orjson.loads(record.message)
                 yield orjson.loads(record.fields), message
-
-
-def _journals(paths: SessionPaths) -> list[str]:
-    try:
-        names = sorted(name for name in os.listdir(paths.archive) if name.endswith(".journal"))
-    except FileNotFoundError:
-        names = []
-    return [*(os.path.join(paths.archive, name) for name in names), paths.previous_journal, paths.journal]

@@ -25,7 +25,7 @@ from agent_host.rpc.messages import Framing, name, params, prose
 from agent_host.rpc.server import ClientConnection, Method
 from config import json_text
 from config.shapes import one_of
-from state import FILE_MODE, InvalidSessionId, SessionPaths
+from state import FILE_MODE, SessionPaths, is_session_id
 from state.disk import holder
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ class QuestionChannel:
         try:
             async with listening(at, self._accept, self._check, option="open questions", long=True):
                 if sys.platform == "win32":
-                    _write_name(path, at)
+                    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+                    with os.fdopen(fd, "w", encoding="utf-8") as file:
+                        file.write(at)
                 await self._over.wait()
                 for client in list(self._clients):
                     self._drop(client)
@@ -179,12 +181,6 @@ async def _finish(client: ClientConnection, within_s: float) -> None:
     await client.close()
 
 
-def _write_name(path: str, pipe: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(pipe)
-
-
 # The other side: a command that asks every session of a state directory.
 
 
@@ -199,15 +195,8 @@ def live_sessions(state_dir: str) -> list[str]:
         found = sorted(one.removesuffix(".lock") for one in os.listdir(folder) if one.endswith(".lock"))
     except FileNotFoundError:
         return []
-    return [session_id for session_id in found if _has_channel(state_dir, session_id)]
-
-
-def _has_channel(state_dir: str, session_id: str) -> bool:
-    try:
-        paths = SessionPaths(state_dir, session_id)
-    except InvalidSessionId:
-        return False
-    return os.path.lexists(paths.questions) and holder(paths.lock) is not None
+    places = [SessionPaths(state_dir, one) for one in found if is_session_id(one)]
+    return [one.session_id for one in places if os.path.lexists(one.questions) and holder(one.lock) is not None]
 
 
 def open_questions(state_dir: str, problem: Callable[[str], object]) -> list[dict[str, Any]]:

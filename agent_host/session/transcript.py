@@ -241,7 +241,7 @@ class CallsOfRunLog(NamedTuple):
 def read_run_log(path: str) -> CallsOfRunLog:
     """The run log at `path`, with those that were put aside before it. What cannot be read is left out."""
     reader = _RunLogReader()
-    for event in _events(path):
+    for event in events_on_record(path):
         reader.take(event)
     return reader.end()
 
@@ -528,7 +528,8 @@ def _item(item_id: str, kind: str, timestamp: str) -> dict[str, Any]:
     return {"itemId": item_id, "kind": kind, "timestamp": timestamp}
 
 
-def _events(path: str) -> Iterator[dict[str, Any]]:
+def events_on_record(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the events of the run log at `path`, oldest first. What cannot be read is left out."""
     for one in run_logs(path):
         with contextlib.suppress(OSError), open(one, "rb") as handle:
             yield from filter(None, map(_event, handle))
