@@ -354,85 +354,68 @@ class HeaderSplitter:
 
     def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
         self._limit = limit
-        self._line = bytearray()  # of a header, not whole yet
+        self._rest = bytearray()  # of a line of a header, or of a body
         self._header_bytes = 0
         self._has_fields = False
         self._length: int | None = None
-        self._body = bytearray()
         self._missing_bytes = 0  # of the body
         self._skips_body = False
         self._is_lost = False
 
     def feed(self, data: bytes) -> Iterator[bytes | FramingError]:
         """The messages that `data` completes; FramingError in place of one, as soon as it is known to be."""
-        at = 0
-        while at < len(data):
-            if self._missing_bytes:
-                piece = data[at : at + self._missing_bytes]
-                at += len(piece)
-                yield from self._take_body(piece)
-                continue
-            end = data.find(b"\n", at)
-            piece = data[at:] if end < 0 else data[at:end]
-            at += len(piece) + (end >= 0)
-            try:
-                yield from self._take_header(piece, whole=end >= 0)
-            except FramingError as error:
-                self._begin_header()
-                self._is_lost = True
-                if end < 0:
-                    self._line += b"\0"  # the rest of this line is skipped as well
-                yield error
+        self._rest += data
+        before = -1
+        while self._rest and len(self._rest) != before:
+            before = len(self._rest)
+            yield from self._take_body() if self._missing_bytes else self._take_line()
 
     def end(self) -> FramingError | None:
         """An error for a message that the end of the stream cuts off; what is skipped had its own."""
-        begun = self._missing_bytes or self._has_fields or self._line.strip()
+        begun = self._missing_bytes or self._has_fields or self._rest.strip()
         is_cut_off = begun and not self._skips_body and not self._is_lost
         self._begin_header()
         self._missing_bytes, self._skips_body, self._is_lost = 0, False, False
-        self._body.clear()
+        self._rest.clear()
         return FramingError("the stream ended within a message") if is_cut_off else None
 
     def _begin_header(self) -> None:
-        self._line.clear()
         self._header_bytes, self._has_fields, self._length = 0, False, None
 
-    def _take_header(self, piece: bytes, *, whole: bool) -> Iterator[bytes | FramingError]:
+    def _take_line(self) -> Iterator[bytes | FramingError]:
+        end = self._rest.find(b"\n")
         if self._is_lost:
-            found = self._find_header(piece, whole=whole)
-            if found is None:
+            self._is_lost = self._rest[: len(_FIRST_FIELD)].lower() != _FIRST_FIELD
+            if self._is_lost:  # its first bytes say that what follows is skipped as well
+                del self._rest[slice(end + 1) if end >= 0 else slice(len(_FIRST_FIELD), None)]
                 return
-            piece = found
-        # Reported at once: a client that ends no line may wait for its answer.
-        if 0 <= piece.find(b"{") < MAX_HEADER_BYTES - self._header_bytes:
-            raise FramingError("a message begins before its header has ended with an empty line")
-        self._header_bytes += len(piece) + whole
-        if self._header_bytes > MAX_HEADER_BYTES:
-            raise FramingError(f"a header is longer than {MAX_HEADER_BYTES} bytes")
-        self._line += piece
-        if not whole:
-            return
-        line = bytes(self._line.removesuffix(b"\r"))
-        self._line.clear()
-        if line:
-            self._take_field(line)
-        elif self._has_fields:
-            yield from self._begin_body()
-        else:  # empty lines between two messages
-            self._header_bytes = 0
+        line = bytes(self._rest[:end] if end >= 0 else self._rest)
+        del self._rest[: len(line) + 1]
+        try:
+            self._check_header(line, is_whole=end >= 0)
+            if end < 0:
+                self._rest += line
+            elif line.removesuffix(b"\r"):
+                self._take_field(line.removesuffix(b"\r"))
+            elif self._has_fields:
+                yield from self._begin_body()
+            else:  # empty lines between two messages
+                self._header_bytes = 0
+        except FramingError as error:
+            self._begin_header()
+            self._is_lost = True
+            self._rest += b"\0" if end < 0 else b""  # the rest of this line is skipped as well
+            yield error
 
-    def _find_header(self, piece: bytes, *, whole: bool) -> bytes | None:
-        """The present part of a line that begins with Content-Length; None for any other."""
-        room = len(_FIRST_FIELD) - len(self._line)
-        self._line += piece[:room]
-        if self._line.lower() != _FIRST_FIELD:
-            if whole:
-                self._line.clear()
-            return None
-        found = bytes(self._line) + piece[room:]
-        self._line.clear()
-        self._is_lost = False
-        return found
+    def _check_header(self, line: bytes, *, is_whole: bool) -> None:
+        # Reported at once: a client that ends no line may wait for its answer.
+        if 0 <= line.find(b"{") < MAX_HEADER_BYTES - self._header_bytes:
+            raise FramingError("a message begins before its header has ended with an empty line")
+        size = self._header_bytes + len(line) + is_whole
+        if size > MAX_HEADER_BYTES:
+            raise FramingError(f"a header is longer than {MAX_HEADER_BYTES} bytes")
+        if is_whole:
+            self._header_bytes = size
 
     def _take_field(self, line: bytes) -> None:
         name, colon, value = line.partition(b":")
@@ -460,16 +443,14 @@ class HeaderSplitter:
         elif length == 0:
             yield b""
 
-    def _take_body(self, piece: bytes) -> Iterator[bytes]:
-        self._missing_bytes -= len(piece)
+    def _take_body(self) -> Iterator[bytes]:
         if self._skips_body:
+            skipped = min(self._missing_bytes, len(self._rest))
+            self._missing_bytes -= skipped
             self._skips_body = self._missing_bytes > 0
-        elif self._missing_bytes:
-            self._body += piece
-        elif self._body:
-            self._body += piece
-            message = bytes(self._body)
-            self._body.clear()
+            del self._rest[:skipped]
+        elif len(self._rest) >= self._missing_bytes:
+            message = bytes(self._rest[: self._missing_bytes])
+            del self._rest[: self._missing_bytes]
+            self._missing_bytes = 0
             yield message
-        else:
-            yield piece
