@@ -45,6 +45,7 @@ from policy.rules.bundle_summary import ends_commits, summarize
 from policy.rules.sandbox import NO_WIDENING
 from policy.rules.skills import skill_tools
 from policy.rules.toolset import DEFAULT_RISK, entry_for_tool, order, risk_of_guarded, why_not_offered, withheld_by
+from state import SessionPaths
 from state.temporary import session_directory
 from tool_runtime.families.schemas import definition_of
 
@@ -259,31 +260,19 @@ def policy_to_try(
     temporary = session_directory(state_dir, named, os.environ)
     here = environment.this_environment(workspace, environment.command_environment(settings, temporary), temporary)
     installed = environment.names_of_packages(settings) if settings.tools.installed else ()
-    bundle, held = (
-        load_bundle(
-            settings,
-            here,
-            session_id=session_id,
-            state_dir=state_dir,
-            now=now,
-            installed=installed,
-            held=is_held,
-            to_try=True,
-        )
-        for is_held in (False, True)
-    )
-    index = environment.skill_index(here.workspace)
+    load = functools.partial(load_bundle, settings, here, state_dir=state_dir, now=now, installed=installed)
+    bundle, held = (load(session_id=session_id, held=is_held, to_try=True) for is_held in (False, True))
+    families, index = environment.families_of(settings), environment.skill_index(here.workspace)
+    sandbox = SessionPaths(state_dir, named).sandbox
     return Tried(
         bundle,
         here,
-        environment.limits_of(settings) | environment.limits_of_family(settings),
-        environment.families_of(settings),
+        environment.limits_of(settings),
+        families,
         environment.native_list(settings, here.workspace),
         index,
-        environment.skill_scripts(settings, index, state_dir, named, here.workspace, temporary),
-        workspace_tools(
-            here.workspace, state_dir, index, environment.built_in(environment.families_of(settings)).names
-        ),
+        environment.skill_scripts(settings, index, sandbox, here.workspace, temporary),
+        workspace_tools(here.workspace, state_dir, index, environment.built_in(families).names),
         _elsewhere(settings, bundle, here, state_dir, now),
         held,
         CommandAccess(

@@ -26,7 +26,7 @@ from policy.bundle import BundleProblems
 from policy.rules import NativeExec, ToolLimit
 from policy.rules.toolset import only_enabled
 from policy.urls import UrlProblem, canonical_domain
-from state import SessionPaths, WriteFailed
+from state import WriteFailed
 from state import temporary as temporary_directory
 from state.disk import LOCAL_DISK, ThreadJob
 from state.keys import SandboxLevels
@@ -172,8 +172,8 @@ def project_tool_names(workspace: str) -> frozenset[str]:
     return frozenset(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
-def limits_of(settings: Settings) -> Limits:
-    """The limits that the configuration sets on the tools (SK 3.1)."""
+def limits_of(settings: Settings, *, has_skills: bool = True) -> Limits:
+    """The limits that the configuration sets on the tools (SK 3.1), and on those of skills (SK 3.2)."""
     limits = {ToolLimit("tools.disabled in the configuration", withheld=frozenset(settings.tools.disabled))}
     allowed = frozenset(settings.tools.allowed)
     if ALL_TOOLS not in allowed:
@@ -181,6 +181,8 @@ def limits_of(settings: Settings) -> Limits:
     ceiling = RISK_LEVELS[settings.rank("policy.risk_ceiling")]
     if ceiling != RISK_LEVELS[-1]:
         limits.add(ToolLimit("policy.risk_ceiling in the configuration", risk_ceiling=ceiling))
+    if has_skills:
+        limits.add(only_enabled(settings.skills.enabled_tools))
     return frozenset(limits)
 
 
@@ -279,11 +281,6 @@ _HAS_RUN: Final = frozenset(
 """The codes of calls that had begun."""
 
 
-def limits_of_family(settings: Settings) -> Limits:
-    """The tools of the family that the configuration does not enable (SK 3.2)."""
-    return frozenset({only_enabled(settings.skills.enabled_tools)})
-
-
 def skill_index(workspace: str) -> SkillIndex | None:
     """The user's skills and the workspace's; None where there is no folder of skills."""
     # The user's comes first: a workspace takes no name from it. One beside a configuration in the workspace is the
@@ -311,15 +308,14 @@ def skill_called(index: SkillIndex | None, name: str) -> Skill:
 
 
 def skill_scripts(
-    settings: Settings, index: SkillIndex | None, state_dir: str, session_id: str, workspace: str, temporary: str
+    settings: Settings, index: SkillIndex | None, sandbox: str, workspace: str, temporary: str
 ) -> SkillScripts:
-    """The scripts of these skills, as a session of this id runs them."""
+    """The scripts of these skills, as a session with this folder for their directories runs them."""
     from tool_runtime.processes.scripts import SkillScripts
 
     path = command_environment(settings, temporary).get("PATH", os.defpath)
-    sandbox = os.path.realpath(SessionPaths(state_dir, session_id).sandbox)
     runs = settings.skills.max_script_runs
-    return SkillScripts(index or _index_of(()), path, sandbox, runs, (workspace, temporary))
+    return SkillScripts(index or _index_of(()), path, os.path.realpath(sandbox), runs, (workspace, temporary))
 
 
 def script_runs(state: Checkpoint) -> int:

@@ -43,7 +43,6 @@ from config.lean_typing import NamedTuple
 from config.policies import names_file
 from policy import LEVELS, Widening, is_weaker
 from policy import CapabilityName as Name
-from policy.rules import NO_LIMITS
 from policy.rules.toolset import delegated_capabilities
 from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.python_tools import PythonTools
@@ -477,15 +476,9 @@ class Composition(NamedTuple):
         providers: list[Provider] = []
         index, scripts = environment.skill_index(resolved.workspace), None
         if SKILLS in resolved.settings.host.toolset:
-            session_id, machine = self.paths.session_id, parts.machine
-            scripts = environment.skill_scripts(
-                resolved.settings,
-                index,
-                resolved.state_dir,
-                session_id,
-                machine.environment.workspace,
-                machine.temporary,
-            )
+            here, temporary = parts.machine.environment, parts.machine.temporary
+            sandbox = self.paths.sandbox
+            scripts = environment.skill_scripts(resolved.settings, index, sandbox, here.workspace, temporary)
         if index is not None:
             from tool_runtime.families.skills import SkillLoading
 
@@ -512,8 +505,7 @@ class Composition(NamedTuple):
             parts.bundle,
             here,
             tools,
-            environment.limits_of(settings)
-            | (environment.limits_of_family(settings) if scripts is not None else NO_LIMITS),
+            environment.limits_of(settings, has_skills=scripts is not None),
             self.surroundings.outside.now,
             outputs=outputs.maker_of,
             approved=approved,
