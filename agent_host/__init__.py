@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from agent_host.host.environment import PythonTool, tool
     from agent_host.host.options import SessionOptions
-    from agent_host.host.records import Doubt, Item, Result, Transcript, Wait, read_transcript
+    from agent_host.host.records import Result, read_transcript
     from agent_host.host.sessions import (
         Approve,
         Closing,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         resume_task,
         run_task,
     )
+    from agent_host.session.transcript import Doubt, Item, Transcript, Wait
     from agent_host.version import __version__
 
 __all__ = [
@@ -100,6 +101,7 @@ _HOMES = (
     "version",
     "errors",
     "approval",
+    "session.transcript",
     "host.records",
     "host.options",
     "host.environment",

@@ -451,17 +451,17 @@ async def _diff(session: EditorSession) -> str:
     return f"{head}{unseen}" + (f"\n\n{fence}diff\n{text}\n{fence}" if text else "")
 
 
-class _Command(NamedTuple):
+class _TypedCommand(NamedTuple):
     about: str
     run: Callable[[EditorSession], Awaitable[str]] | None
     """What it answers; None for one that continues the open task."""
 
 
 _COMMANDS: Final = {
-    "compact": _Command("Make room: the next request shows less of the conversation", _compact),
-    "continue": _Command("Continue the task that a crash or a pause left open", None),
-    "cost": _Command("Tokens and cost of the session", _cost),
-    "diff": _Command("What the session has changed", _diff),
+    "compact": _TypedCommand("Make room: the next request shows less of the conversation", _compact),
+    "continue": _TypedCommand("Continue the task that a crash or a pause left open", None),
+    "cost": _TypedCommand("Tokens and cost of the session", _cost),
+    "diff": _TypedCommand("What the session has changed", _diff),
 }
 
 

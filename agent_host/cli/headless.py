@@ -28,7 +28,6 @@ from agent_host.errors import (
 from agent_host.host.opening import get_ready
 from agent_host.host.records import (
     Unfinished,
-    newest_resumable,
     session_id_of,
     session_under,
     stored_sessions,
@@ -140,7 +139,7 @@ def resume(namespace: argparse.Namespace) -> int:
     with contextlib.closing(OutputFiles(namespace)) as files:
         line.outputs, state_dir, prompt = files or None, line.source.state_dir, None
         if namespace.session_id is None:
-            session_id = newest_resumable(state_dir, notice)
+            session_id = stored_sessions(state_dir).newest_resumable(notice)
             if session_id is None:
                 raise SessionNotFound(f"there is no session to resume under {state_dir}")
         else:

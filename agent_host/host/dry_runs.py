@@ -256,14 +256,13 @@ def policy_to_try(
     that it would have unless one is given. Raises UsageError, PolicyBundleInvalid."""
     existing_directory(workspace)
     settings, now = settings_from(portable(flags), workspace=workspace), MACHINE.now()
-    named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
-    temporary = session_directory(state_dir, named, os.environ)
+    paths = SessionPaths(state_dir, SESSION_TO_TRY if session_id == ANY_SESSION else session_id)
+    temporary = session_directory(state_dir, paths.session_id, os.environ)
     here = environment.this_environment(workspace, environment.command_environment(settings, temporary), temporary)
     installed = environment.names_of_packages(settings) if settings.tools.installed else ()
     load = functools.partial(load_bundle, settings, here, state_dir=state_dir, now=now, installed=installed)
     bundle, held = (load(session_id=session_id, held=is_held, to_try=True) for is_held in (False, True))
     families, index = environment.families_of(settings), environment.skill_index(here.workspace)
-    sandbox = SessionPaths(state_dir, named).sandbox
     return Tried(
         bundle,
         here,
@@ -271,7 +270,7 @@ def policy_to_try(
         families,
         environment.native_list(settings, here.workspace),
         index,
-        environment.skill_scripts(settings, index, sandbox, here.workspace, temporary),
+        environment.skill_scripts(settings, index, paths.sandbox, here.workspace, temporary),
         workspace_tools(here.workspace, state_dir, index, environment.built_in(families).names),
         _elsewhere(settings, bundle, here, state_dir, now),
         held,

@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_host import import_isolation
@@ -29,6 +30,7 @@ from agent_host.host.backends import (
     settle_model,
 )
 from agent_host.host.parts import Composition, LaunchParts, Parts, Ready, Terms
+from agent_host.host.records import remove_session, stored_sessions
 from agent_host.http import TlsContext
 from agent_host.llm.deferred import import_client
 from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings, find_dialect
@@ -80,7 +82,6 @@ if TYPE_CHECKING:
     from agent_host.llm.known_dialects import ChosenDialect
     from agent_host.services.session import ApprovalReporter, NewSession, SessionGrant, SessionService
     from agent_host.session.opening import ClientServer, OptionsSource, ResolvedOptions
-    from agent_host.session.stored import StoredSessions
     from agent_host.session.tasks import NewTask
     from config.settings import Settings
     from policy.bundle import PolicyBundle
@@ -536,17 +537,9 @@ def session_host(
 
     opener = SessionOpener(source, gate=gate, watch=watch, tokens=tokens, owns_process=True, reopens=True)
 
-    def open_store() -> StoredSessions:
-        from agent_host.host.records import stored_sessions  # with the first look at what is on record
-
-        return stored_sessions(source.state_dir, tokens)
-
-    def remove(session_id: str) -> None:
-        from agent_host.host.records import remove_session
-
-        remove_session(source.state_dir, session_id)
-
-    return SessionHost(opener, open_store, remove)
+    return SessionHost(
+        opener, partial(stored_sessions, source.state_dir, tokens), partial(remove_session, source.state_dir)
+    )
 
 
 def get_ready(settings: Settings, state_dir: str) -> None:

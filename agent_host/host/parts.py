@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Emitter
     from agent_host.host.backends import Backends, Informed, Secrets
+    from agent_host.host.environment import LocalMachine
     from agent_host.host.remote_tools import RecordedToolService, ToolsElsewhere, ToolService
     from agent_host.http import TlsContext
     from agent_host.ids import Outside
@@ -93,7 +94,7 @@ class Terms(NamedTuple):
 
     resolved: ResolvedOptions
     grant: SessionGrant
-    machine: environment.LocalMachine
+    machine: LocalMachine
     level: environment.Level
     identity: SessionIdentity | None = None
 
@@ -150,7 +151,7 @@ class Parts(NamedTuple):
     one is used as well. `granted`: the bundle is of the Session Service. `client_servers` are MCP servers that the
     client names."""
 
-    machine: environment.LocalMachine
+    machine: LocalMachine
     bundle: PolicyBundle
     model: str
     count: Callable[[str], int]
@@ -548,12 +549,7 @@ class Composition(NamedTuple):
 
 
 def runtime_settings(
-    resolved: ResolvedOptions,
-    machine: environment.LocalMachine,
-    live_output: LiveOutput,
-    outside: Outside,
-    *,
-    guards: bool,
+    resolved: ResolvedOptions, machine: LocalMachine, live_output: LiveOutput, outside: Outside, *, guards: bool
 ) -> RuntimeSettings:
     """The settings of the runtime. `guards`: what commands start ends with this process."""
     settings = resolved.settings

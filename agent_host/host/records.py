@@ -8,8 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent_host.errors import SandboxWeaker as SandboxWeaker
-from agent_host.errors import SessionHeld, SessionNotFound, UsageError
+from agent_host.errors import SandboxWeaker, SessionHeld, SessionNotFound, UsageError
 from agent_host.host.backends import Secrets, Tokens
 from agent_host.host.environment import level_of, refuse_weaker
 from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, state_dir_from, with_provider
@@ -17,16 +16,10 @@ from agent_host.ids import MACHINE
 from agent_host.services import endpoints
 from agent_host.session.handshake import policy_source, rules_on_record
 from agent_host.session.opening import LOCAL, find_begun, refuse_another, state_errors_translated
+from agent_host.session.reports import MARK_WORDS as MARK_WORDS
 from agent_host.session.reports import UNREADABLE as UNREADABLE
 from agent_host.session.reports import Owner as Owner
 from agent_host.session.reports import StoredSession as StoredSession
-from agent_host.session.stored import StoredSessions as StoredSessions
-from agent_host.session.stored import can_go_on
-from agent_host.session.transcript import MARK_WORDS as MARK_WORDS
-from agent_host.session.transcript import Doubt as Doubt
-from agent_host.session.transcript import Item as Item
-from agent_host.session.transcript import Transcript as Transcript  # noqa: TC001  part of the public API
-from agent_host.session.transcript import Wait as Wait
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 from policy.redaction import Redaction
@@ -34,14 +27,15 @@ from state import SessionPaths, StateError
 from state.disk import holder
 from state.file_store import FileCheckpointStore
 from state.keys import redaction_key, session_of
-from state.prune import SessionPruner, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent_host.session.opening import OptionsSource, ResolvedOptions
-    from agent_host.session.patches import FilePatch as FilePatch
     from agent_host.session.patches import WholePatch as WholePatch
+    from agent_host.session.stored import StoredSessions
+    from agent_host.session.transcript import Item as Item
+    from agent_host.session.transcript import Transcript
     from state.checkpoint import Checkpoint
 
 LATEST = "latest"
@@ -117,6 +111,8 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None, *, reads_only:
         url = "" if settings.llm.gateway.startswith(MOCK_PREFIX) else settings.llm.gateway
         return Secrets.collect(own, url, settings, redaction, servers).scrubber.data
 
+    from agent_host.session.stored import StoredSessions  # with the first look at what is on record
+
     return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=model_facts(), cleaner=cleaner)
 
 
@@ -161,19 +157,6 @@ def own_sessions() -> Owner | None:
     return Owner(LOCAL, LOCAL) if endpoints(os.environ).session is None else None
 
 
-def newest_resumable(state_dir: str, passed_over: Callable[[str], object]) -> str | None:
-    """The id of the session that last ran and is not held by a live process; None when there is none. `passed_over`
-    gets a line for each session that cannot be read."""
-    newest = sorted(stored_sessions(state_dir).summaries(), key=lambda summary: summary.updated_at, reverse=True)
-    for summary in newest:
-        if summary.state is None and summary.pid is None:
-            passed_over(f"session {summary.session_id} is passed over: {summary.problem}")
-    offered = [summary for summary in newest if can_go_on(summary)]
-    # What only waits for approvals has nothing to do unless they are given, so it comes last.
-    offered.sort(key=lambda summary: summary.state is not None and summary.state.awaits_approval)
-    return offered[0].session_id if offered else None
-
-
 def session_id_of(state_dir: str, key: str) -> str:
     """The id of the session that was begun under `key`, else of the one whose id begins so, else of the newest for
     `latest`; the key itself where there is none. Raises UsageError for the start of several ids,
@@ -196,6 +179,8 @@ def remove_session(state_dir: str, session_id: str, *, resumable: bool = False) 
     """Remove a session that has ended with all that is its own, by its whole id; with `resumable` also one that could
     be resumed. The stub under an id of the user's own stays, so that it is not begun again. Raises SessionNotFound,
     SessionHeld for one that a process has, UsageError for one that can be resumed, and for what the disk refuses."""
+    from state.prune import SessionPruner, Standing
+
     refused = SessionHeld(f"session {session_id} is in use by a live process: end it first")
     try:
         with state_errors_translated(), SessionPruner(state_dir, now=MACHINE.time()) as pruner:

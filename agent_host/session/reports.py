@@ -46,6 +46,29 @@ ON_RECORD: dict[TaskStatus, TaskPhase] = {
 
 UNREADABLE = "UNREADABLE"
 """In place of the status of a session whose record cannot be read."""
+MARK_WORDS: Final[Mapping[str, str]] = {
+    "crashed": "the process ended without a word",
+    "session_resumed": "resumed",
+    "session_paused": "paused",
+    "context_compacted": "requests show less from here",
+    "llm_retry": "the model's gateway failed, and was asked again",
+    "llm_fallback": "another model was asked",
+    "llm_window_cut": "the oldest messages were left out",
+    "context_summary_retry": "the summary was asked for again",
+    "checkpoint_failed": "the disk did not take a record",
+    "storage_limit_reached": "no more is kept",
+    "artifact_upload_failed": "an artifact was not stored",
+    "policy_expired": "the policy has expired",
+    "task_steered": "the user said",
+    "mode_changed": "the mode changed",
+    "task_completed": "task completed",
+    "task_failed": "task failed",
+    "task_cancelled": "task cancelled",
+    "session_completed": "session ended",
+    "session_failed": "session failed",
+    "session_cancelled": "session cancelled",
+}
+"""The text of each mark of a transcript: that the process crashed, and events."""
 _WAITS = "not uploaded yet: this process continues it, else a resume of the session"
 
 

@@ -124,6 +124,18 @@ class StoredSessions:
         except WriteFailed as error:
             raise UsageError(f"the state directory {self._state_dir} cannot be used: {error}") from error
 
+    def newest_resumable(self, passed_over: Callable[[str], object]) -> str | None:
+        """The id of the session that last ran and is not held by a live process; None when there is none. `passed_over`
+        gets a line for each session that cannot be read."""
+        newest = sorted(self.summaries(), key=lambda summary: summary.updated_at, reverse=True)
+        for summary in newest:
+            if summary.state is None and summary.pid is None:
+                passed_over(f"session {summary.session_id} is passed over: {summary.problem}")
+        offered = [summary for summary in newest if can_go_on(summary)]
+        # What only waits for approvals has nothing to do unless they are given, so it comes last.
+        offered.sort(key=lambda summary: summary.state is not None and summary.state.awaits_approval)
+        return offered[0].session_id if offered else None
+
     def _from_summary(self, summary: Summary) -> StoredSession:
         updated, state = rfc3339(summary.updated_at), summary.state
         if state is None:

@@ -26,6 +26,7 @@ from agent_host.errors import INTERRUPTED, ErrorCode
 from agent_host.events import RUN_ENDS, EventType
 from agent_host.events.sinks import run_logs
 from agent_host.ids import rfc3339
+from agent_host.session.reports import MARK_WORDS
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -58,29 +59,6 @@ _OF_SERVICES: Final = frozenset(("Mcp.Invoke", "BackendTool.Invoke", "Network.Ht
 _SHORTEST_SLOT_MS: Final = 50
 """A call that starts so soon has waited for nothing."""
 
-MARK_WORDS: Final[Mapping[str, str]] = {
-    "crashed": "the process ended without a word",
-    "session_resumed": "resumed",
-    "session_paused": "paused",
-    "context_compacted": "requests show less from here",
-    "llm_retry": "the model's gateway failed, and was asked again",
-    "llm_fallback": "another model was asked",
-    "llm_window_cut": "the oldest messages were left out",
-    "context_summary_retry": "the summary was asked for again",
-    "checkpoint_failed": "the disk did not take a record",
-    "storage_limit_reached": "no more is kept",
-    "artifact_upload_failed": "an artifact was not stored",
-    "policy_expired": "the policy has expired",
-    "task_steered": "the user said",
-    "mode_changed": "the mode changed",
-    "task_completed": "task completed",
-    "task_failed": "task failed",
-    "task_cancelled": "task cancelled",
-    "session_completed": "session ended",
-    "session_failed": "session failed",
-    "session_cancelled": "session cancelled",
-}
-"""The text of each mark: that the process crashed, and events."""
 _MARKS = MARK_WORDS.keys() - {_CRASHED}
 
 WaitFor = Literal["model", "tool", "person", "slot", "service", "process"]
