@@ -1,27 +1,28 @@
-"""Shell lines as values: the commands of a line, its files and redirections, and why it cannot be decided (AH 8.4).
+"""Shell lines as values: the commands of a line, its files and redirections, and the reasons why it is undecidable (AH
+8.4).
 
-Policy judges a command line before a shell runs it, so it has to know what the line would start and which files it
-would open, without starting anything. tree-sitter parses the line; the modules of this package turn its nodes into
-words, the words into commands, and the commands into effects.
+Policy judges a command line before a shell runs it, so it needs the programs that the line would start and the files
+that it would open, without starting anything. tree-sitter parses the line; the modules of this package turn its nodes
+into words, the words into commands, and the commands into effects.
 
 - `syntax` walks the parsed line: simple commands, redirections, loops, functions.
-- `words` and `shown` read one word: what is certain of it, and the texts that it may be.
+- `words` and `shown` read one word: its certain value, or its possible values.
 - `variables`, `arithmetic` and `assigned` follow values that the line itself sets.
 - `effects` reads each command by its row in `policy.programs`: a program that starts another is unwrapped (`env`,
   `xargs`, `sudo`), one that runs text is read again as a line (`bash -c`), one that runs a file is noted as opaque.
 - `file_effects` and `program_texts` find the files that a command reads, writes, deletes or makes.
-- `undecidable` names constructs whose effect depends on the moment: the whole line is then dynamic.
-- `reader` puts the parts together, for nested lines too, with the directories in which each may run.
+- `undecidable` names constructs whose effect depends on the run: the whole line is then dynamic.
+- `reader` combines the parts, for nested lines too, with the directories in which each may run.
 
-Rules: the reading is conservative. What cannot be said is put into `dynamic` with the reason, and a rule that needs the
-answer then denies. There is no limit after which a part of a line is left unread: a line that is too large or too
-nested is dynamic as a whole. The same line gives the same answer on every machine, because all limits are counts and
-none is a time. Reading is pure; real paths come in with the facts.
+Rules: the reading is conservative. Unknown effects are added to `dynamic` with the reason, and a rule that needs the
+answer then denies. No part of a line is left unread after a limit: a line that is too large or too nested is dynamic as
+a whole. The same line gives the same answer on every machine, because all limits are counts and none is a time. Reading
+is pure; real paths are part of the facts.
 
 Traps: bash, dash and zsh differ (`undecidable` has the differences), and a line is judged for the shell that runs it.
 The grammar sometimes skips text or splits it where a shell does not: `undecidable` and `syntax` look for that. A
-bundle's lists consent to what a listed program starts, so an opaque command is not a hole but a decision of the bundle;
-what holds the process is the sandbox (design, invariant 11).
+bundle's lists consent to whatever a listed program starts, so an opaque command is not a hole but a decision of the
+bundle; the sandbox limits the process (design, invariant 11).
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ Environment = tuple[tuple[str, str], ...]
 
 @lru_cache(maxsize=32)
 def parse(command: str, shell: ShellName = "bash", environment: Environment = ()) -> ParsedCommand:
-    """Read a line: the commands that it would run. Never raises for any text; the last few lines are remembered.
-    `environment` has what is known of the variables that it reads."""
+    """Read a line: the commands that it would run. Raises for no text; caches the last few lines. `environment` has the
+    known variables that it reads."""
     from policy.shell.reader import Reader  # with it comes all that reads lines
 
     reader = Reader(dict(environment))
@@ -55,7 +56,7 @@ def parse(command: str, shell: ShellName = "bash", environment: Environment = ()
 
 
 def parse_line(facts: CommandFacts) -> ParsedCommand:
-    """The line of a call, with what is known of its environment."""
+    """The line of a call, with its known environment."""
     return parse(facts.command, facts.shell, tuple(sorted(facts.environment.items())))
 
 
@@ -97,7 +98,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class BadArgv(ValueError):
-    """Arguments of a call that name no program with arguments; the message says why."""
+    """Arguments of a call that name no program with arguments; the message is the reason."""
 
 
 def argv_of(arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -125,7 +126,7 @@ def variables_of(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def line_of(argv: Sequence[str], variables: Mapping[str, str], os: OsFamily) -> str:
-    """The line. Raises BadArgv for what no line of cmd says."""
+    """The line. Raises BadArgv for arguments that a line of cmd cannot express."""
     if os == "windows":
         # What else cmd would read in a word, inside quotes as well, cannot be written so that it means itself.
         odd = next((word for word in (*argv, *variables.values()) if not _PLAIN_ON_WINDOWS.fullmatch(word)), None)
@@ -136,7 +137,7 @@ def line_of(argv: Sequence[str], variables: Mapping[str, str], os: OsFamily) -> 
 
 
 def summary_of(arguments: Mapping[str, Any]) -> str:
-    """The call in one line; empty where its arguments name no program."""
+    """The call in one line; empty if its arguments name no program."""
     try:
         return line_of(argv_of(arguments), {}, "posix")
     except BadArgv:
@@ -144,7 +145,7 @@ def summary_of(arguments: Mapping[str, Any]) -> str:
 
 
 def words_of(value: Any, name: str) -> tuple[str, ...]:
-    """The strings in a list of the argument `name`; none where it is left out. Raises BadArgv."""
+    """The strings in the list argument `name`; none if it is omitted. Raises BadArgv."""
     if value is None:
         return ()
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) and "\0" not in word for word in value):
@@ -153,7 +154,7 @@ def words_of(value: Any, name: str) -> tuple[str, ...]:
 
 
 def summary_of_script(arguments: Mapping[str, Any]) -> str:
-    """A call that runs a script of a skill in one line; empty where its arguments name none."""
+    """A call that runs a script of a skill in one line; empty if its arguments name none."""
     skill, path = arguments.get("skill"), arguments.get("relative_path")
     try:
         words = words_of(arguments.get("args"), "args")
@@ -194,11 +195,11 @@ _ENV: Final = re.compile(r"(?:/usr)?/bin/env")
 
 
 class NoInterpreter(ValueError):
-    """Nothing says what runs the script; the message says why."""
+    """The script's interpreter is unknown; the message is the reason."""
 
 
 def interpreter_of(first_line: bytes, name: str, os: OsFamily) -> tuple[str, ...]:
-    """The program and what stands before the script called `name`: a path or a name. Raises NoInterpreter."""
+    """The program and its arguments before the script `name`, which is a path or a name. Raises NoInterpreter."""
     if first_line.startswith(b"#!"):
         return _words_of_line(first_line)
     ending = name[name.rfind(".") :] if "." in name else ""

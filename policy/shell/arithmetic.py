@@ -1,5 +1,5 @@
-"""Arithmetic, in the places where a shell evaluates it: whether its text is plain, and which variables it evaluates;
-and the variables and functions that a line sets."""
+"""Arithmetic wherever a shell evaluates it: plain texts, and the variables that it evaluates; and the variables and
+functions that a line sets."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def text_to_evaluate(source: bytes, node: Node, is_number: Callable[[Node], bool
 
 
 def names_evaluated(text: str) -> set[str]:
-    """The variables whose text an evaluated text evaluates: a subscript in one runs substitutions. `*` stands for what
-    has no name: what a substitution gives, a parameter of a function."""
+    """The variables whose text an evaluated text evaluates: a subscript in one runs substitutions. `*` is any value
+    without a name: the output of a substitution, a parameter of a function."""
     return {"*" if not name[0].isalpha() and name[0] != "_" else name for name in _NAME_IN_NUMBERS.findall(text)}
 
 
 def find_assignments(text: str) -> list[str | None]:
-    """The names of variables that an arithmetic expression sets; None for one that only the run knows."""
+    """The names of variables that an arithmetic expression sets; None for a name known only at run time."""
     if "=" not in text and "++" not in text and "--" not in text:
         return []
     found = [one or two for one, two in _ASSIGNED.findall(text)]
@@ -101,7 +101,8 @@ def find_assignments(text: str) -> list[str | None]:
 
 
 def comparison(source: bytes, node: Node) -> str | None:
-    """Why a part of `[[ ]]` is not decided: it evaluates a name, or compares what is no plain number."""
+    """The reason why a part of `[[ ]]` is undecidable: it evaluates a name, or compares something other than plain
+    numbers."""
     if node.type == "test_operator" and text_of(source, node) in {"-v", "-R"}:
         return "[[ -v ]] evaluates a name"
     if compares_numbers(source, node):
@@ -186,7 +187,7 @@ class Evaluated:
 
     def __init__(self) -> None:
         self.has_arrays = self.has_lists = False
-        """`has_lists`: a builtin assigns what is not known, which it evaluates if the variable is an array."""
+        """`has_lists`: a builtin assigns an unknown value, which it evaluates if the variable is an array."""
         self._until = -1
         self.sources: list[bytes] = []
         """The texts of lines, of the outermost one first."""
@@ -198,11 +199,11 @@ class Evaluated:
             self._data.append((begin if len(self.sources) == 1 else -1, source[begin:end]))
 
     def note_text(self, until: int) -> None:
-        """Notes arithmetic on what may be no number; nothing behind `until` in the outermost line can have made it."""
+        """Notes arithmetic on a possible non-number; nothing after `until` in the outermost line can have made it."""
         self._until = max(self._until, until if len(self.sources) == 1 else EVERYWHERE)
 
     def may_run_code(self) -> bool:
-        """True if what is evaluated may hold a substitution."""
+        """True if the evaluated text may contain a substitution."""
         until = EVERYWHERE if self.has_lists and self.has_arrays else self._until
         if until < 0:
             return False
@@ -255,7 +256,7 @@ _SILENT = words("true false :")
 
 
 def is_number_word(source: bytes, node: Node, is_number: IsNumber, functions: frozenset[str]) -> bool:
-    """True if a word can only become a number. `functions` of the line may stand in a program's place."""
+    """True if a word can only become a number. `functions` of the line may replace a program."""
     kind, text = node.type, text_of(source, node)
     if kind in {"number", "word", "raw_string", "string_content", "brace_expression"}:
         return _LITERAL.fullmatch(text.strip("'")) is not None
@@ -340,8 +341,8 @@ OF_ZSH = words(
 
 
 class Assigned(NamedTuple):
-    """A variable that is set. `name` is None if only the run knows it; `value` is the word that it is given, None if
-    that is not one word of the line; `is_number` if the construct gives it nothing else."""
+    """A variable that is set. `name` is None if known only at run time; `value` is the assigned word, None if it is not
+    one word of the line; `is_number` if the construct assigns only numbers."""
 
     name: str | None
     value: Node | None = None
@@ -350,7 +351,7 @@ class Assigned(NamedTuple):
 
 
 def assignments_of(source: bytes, node: Node) -> list[Assigned]:
-    """Return what a node of one of the `CONSTRUCTS` sets by itself; those below it are asked for themselves."""
+    """Return the variables that a node of one of the `CONSTRUCTS` sets itself, without those of nested constructs."""
     return CONSTRUCTS[node.type](source, node)
 
 
@@ -412,7 +413,7 @@ ASSIGNING_BUILTINS = NAMING_BUILTINS | OF_ZSH | {"printf", "wait"}
 
 
 def assignments_of_builtin(name: str, args: list[Word]) -> list[Assigned]:
-    """Return what a builtin sets by its arguments."""
+    """Return the variables that a builtin sets by its arguments."""
     if name == "printf":
         return _assignments_of_printf(args)
     if name == "wait":

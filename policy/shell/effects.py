@@ -1,9 +1,9 @@
-"""Effects of a list of words: the programs that it starts, and what its arguments make it do, by the rows of
+"""Effects of a list of words: the programs that it starts, and the effects of its arguments, by the rows of
 `policy.programs`.
 
-A program that starts the one behind it is unwrapped; one whose arguments run or write something that the line does not
-show makes the line undecidable; one that starts what a file or a package says is noted as opaque, to which a list that
-names it consents.
+A program that starts the program after it is unwrapped; one whose arguments run or write something that the line does
+not show makes the line undecidable; one that starts whatever a file or a package names is noted as opaque, and a list
+with its name consents to that.
 """
 
 from __future__ import annotations
@@ -120,9 +120,8 @@ def _read(row: Program, args: list[Word]) -> _Read:
 
 
 def judge_arguments(program: str, args: list[Word], found: Findings, base: str | None = None) -> _Read | None:
-    """Notes what a program is made to do by its arguments, and gives these by its row. `program` is as it is spelled;
-    its letter case says little, for there are file systems that ignore it. `base` is its base name where that is not
-    POSIX's."""
+    """Notes the effects of a program's arguments, and returns these by its row. `program` is as spelled; its letter
+    case means little, because some file systems ignore it. `base` is its base name if that is not POSIX's."""
     on_windows = base is not None
     base = base_name(program) if base is None else base
     if base in tables.NAMING_BUILTINS:
@@ -169,7 +168,7 @@ def _note_code(program: str, given: Given, args: list[Word], found: Findings) ->
 
 
 def module_of(given: Given) -> tuple[str, list[Word]] | None:
-    """The program behind `python -m`, where it is one that is known by its name, and its arguments."""
+    """The program after `python -m`, if its name is known, and its arguments."""
     value = next((one.value for one in given.used if "module" in one.option.roles), None)
     if value is None or not value.text:
         return None
@@ -210,7 +209,7 @@ def _judge_options(base: str, read: _Read, found: Findings) -> None:
     for text in given.spelled:
         if risky.fullmatch(text):
             found.undecidable(f"{name} {text} runs or writes something else")
-    # Who lists a starter consents to what it starts.
+    # Listing a starter consents to whatever it starts.
     if given.doubtful and row.starts != "files" and _is_dangerous(row):
         found.undecidable(f"{name} is given an expansion that may become an option")
 
@@ -233,7 +232,7 @@ def _judge_awk(case: FileCase) -> None:
             return
         else:
             text = _AWK_PATTERN.sub("", text)
-            if "/" not in text:  # else a quote may stand in a regular expression
+            if "/" not in text:  # else a quote may be part of a regular expression
                 text = _AWK_STRING.sub('""', text)
             if _AWK_RISKY.search(text.replace("||", " ")) or -1 < text.find("print") < text.rfind(">"):
                 case.found.undecidable(f"{base} is given a program that may run or write something")
@@ -351,7 +350,7 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
     if base == "trap":
         if not args or args[0].text in {"", "-", "-p", "-l"}:
             return
-        # What is run at each command may come before the line's functions are there.
+        # Text run at each command may run before the line's functions are defined.
         knows_functions = all(word.text in tables.SIGNALS for word in args[1:])
         args = args[:1]
     shown = map(_text_shown, args)
@@ -406,7 +405,7 @@ class _Runs(NamedTuple):
 
 
 def _what_shell_runs(base: str, args: list[Word]) -> _Runs | None:
-    """With `-c` the first word that is no option, maybe further on than behind it. None if that can't be said."""
+    """With `-c` the first word that is not an option, which may not directly follow it. None if unknown."""
     asked, place, texts = False, 0, [word.text for word in args]
     while place < len(args):
         text = texts[place]
@@ -466,7 +465,7 @@ def _find_exec(args: list[Word], found: Findings) -> list[list[Word]]:
 
 
 def _what_gdb_starts(program: str, row: Program, args: list[Word], found: Findings) -> list[list[Word]]:
-    """The commands that gdb starts, if it is told to take them from the line and ends with them."""
+    """The commands that gdb runs, if it takes them from the line and ends after them."""
     given = read_options(row, args)
     if given.unknown or not any(one.spelled.lstrip("-") == "batch" for one in given.used):
         found.undecidable(f"{base_name(program)} runs other programs")
@@ -543,7 +542,7 @@ def _add_input(inner: list[Word], marker: str | None) -> list[Word]:
 
 
 def _is_plain_value(base: str, used: Used, found: Findings) -> bool:
-    """True if a value is one word, so that the program is where it seems, and known where it decides what runs."""
+    """True if a value is one word, so that the program's position is certain, and known if it decides what runs."""
     value, roles = used.value, used.option.roles
     if value is None:
         return True
@@ -556,7 +555,7 @@ def _is_plain_value(base: str, used: Used, found: Findings) -> bool:
 
 
 def starts_another(base: str, args: list[Word]) -> bool:
-    """True for a program that starts another one which its arguments name, where lines are not unwrapped."""
+    """True for a program that starts another one named by its arguments, where lines are not unwrapped."""
     row = program_named(base)
     if row is None:
         return False

@@ -1,7 +1,7 @@
-"""Files that a program of a line changes or makes, as far as the line names them: by its row's `operands`.
+"""Files that a program of a line changes or creates, as far as the line names them: by its row's `operands`.
 
-Where the bundle has an entry for it, a file that `rm` is given is a File.Delete, one that `cp` makes a File.Write, one
-that it takes a File.Read. What a program does that has no such row is not looked at.
+If the bundle has entries for them, an operand of `rm` is a File.Delete, a file that `cp` creates a File.Write, and one
+that it reads a File.Read. Programs without such a row are not examined.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def _rebase_all(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
 
 
 def _number_operands(operands: list[Word], kinds: list[str]) -> list[FileUse]:
-    """Operands by their places; behind a word that may be several each has any. `+1` is an old option."""
+    """Operands by their positions; after a word that may become several, each may have any position. `+1` is an old
+    option."""
     operands = [word for word in operands if not _OLD_OPTION.fullmatch(word.text or "")]
     found: list[FileUse] = []
     is_certain = True
@@ -122,8 +123,9 @@ def _copy(case: FileCase) -> list[FileUse]:
 
 
 def _copies(into: FileUse, source: Word, given: Given, tree: bool) -> list[FileUse]:
-    """The files that come into a directory: the source by its own name, the matches of a glob, and of `from/.` names
-    unknown. To some programs `from/` is what is in it, as it is where the target is said to be no directory."""
+    """The files added to a directory: the source by its own name, the matches of a glob, and unknown names for
+    `from/.`. Some programs take `from/` for its contents, as all do if an option says that the target is not a
+    directory."""
     spelled = source.pattern if source.text is None else source.text
     if spelled is not None and given.has("parents"):
         name = spelled.strip("/")
@@ -139,7 +141,7 @@ def _copies(into: FileUse, source: Word, given: Given, tree: bool) -> list[FileU
 
 
 def _backups(case: FileCase, written: list[FileUse]) -> list[FileUse]:
-    """The names under which a program keeps what it replaces."""
+    """The names of a program's backups of replaced files."""
     suffixes = case.given.values("suffix")
     if not suffixes and not case.given.has("backup"):
         return []
@@ -179,7 +181,7 @@ def _sync(case: FileCase) -> list[FileUse]:
 
 
 def _mode(case: FileCase) -> list[FileUse]:
-    """chmod, chown, chgrp: the first operand says what the others get."""
+    """chmod, chown, chgrp: the first operand is the mode or owner of the others."""
     given = case.given
     first = given.operands[0].text if given.operands else None
     skips = 0 if given.values("reference") else 1
@@ -251,7 +253,7 @@ def _match_prefix(word: Word) -> FileUse:
 
 
 def _patch(case: FileCase) -> list[FileUse]:
-    """Without an operand the names stand in the patch; it may make links, too."""
+    """Without an operand the patch contains the names; it may create links, too."""
     given = case.given
     if given.has("stdout"):
         return []
@@ -316,7 +318,7 @@ def _lz4(case: FileCase) -> list[FileUse]:
 
 
 def _extraction(words: list[Word]) -> list[FileUse]:
-    """The directory that an archive is extracted to: it is written, and nobody knows what links are among the files."""
+    """The target directory of an archive: it is written, and the files may include unknown links."""
     return _uses("write", words or [plain(".")], made="tree")
 
 
@@ -422,7 +424,7 @@ def _clone(case: FileCase) -> list[FileUse]:
 
 
 def _clone_name(address: str) -> str:
-    """The directory that git names after what it clones."""
+    """The directory that git names after the cloned repository."""
     return re.sub(r"/?\.git\Z|\.bundle\Z", "", address.rstrip("/")).rpartition("/")[2].rpartition(":")[2] or "."
 
 
@@ -475,4 +477,4 @@ STRICT = frozenset({
     "copy", "delete*", "mode", "write*", "skip write", "read write", "write skip*", "sed", "split", "csplit", "patch",
     "pack", "unpack",
 })  # fmt: skip
-"""Shapes whose options are all known: one that is not makes the line undecidable, since it may name a file."""
+"""Shapes whose options are all known: an unknown option makes the line undecidable, because it may name a file."""

@@ -29,7 +29,7 @@ class SimpleCommand(NamedTuple):
     """Of a program that is a path: those that it may be relative to."""
 
     def places(self, cwd: str, home: str | None) -> tuple[str, ...]:
-        """Every absolute spelling of the directory that holds a program which is a path; none for a bare name."""
+        """Every absolute spelling of a program's directory; none for a bare name."""
         if self.program is None or "/" not in self.program:
             return ()
         return spellings(self.program.rpartition("/")[0] or "/", self.directories, cwd, home)
@@ -75,7 +75,7 @@ class FileUse(NamedTuple):
         return spellings(self.path, self.directories, cwd, home)
 
     def sources(self, cwd: str, home: str | None) -> tuple[str, ...]:
-        """Every absolute path that the source of what is made may mean."""
+        """Every absolute path that the source of a created link or tree may mean."""
         return spellings(self.source, self.directories, cwd, home)
 
 
@@ -100,11 +100,10 @@ def spellings(path: str | None, directories: tuple[str, ...], cwd: str, home: st
 @dataclass(frozen=True, slots=True)
 class ParsedCommand:
     """A whole line: the programs that it starts, the files that it opens (`redirections`), and those that it gives to
-    programs which change files (`operands`). `dynamic` says why it can't be decided, `opaque` which programs start
-    what it does not show. `evaluates` says what of it a shell evaluates that may be code: who lists an interpreter
-    consents to that.
-    `unparsed`: it is not what the grammar knows, so it may open other files as well. `unread`: it was too much to be
-    looked at to its end, so whatever the bundle says it is not run."""
+    programs which change files (`operands`). `dynamic` are the reasons why it is undecidable, `opaque` the programs
+    that start something that it does not show. `evaluates` are texts that a shell evaluates and that may be code:
+    listing an interpreter consents to that. `unparsed`: the grammar does not cover it, so it may open other files as
+    well. `unread`: it was too large to be read completely, so it does not run under any bundle."""
 
     commands: tuple[SimpleCommand, ...]
     redirections: tuple[FileUse, ...]
@@ -118,7 +117,8 @@ class ParsedCommand:
 
     @property
     def files(self) -> tuple[FileUse, ...]:
-        """All files that the line names: what it opens, and what it gives to programs that change files."""
+        """All files that the line names: those that it opens, and those that it passes to programs that change
+        files."""
         return (*self.redirections, *(one for one in self.operands if one.mode != "make"))
 
 
@@ -133,7 +133,8 @@ _MAX_NAME = 256  # matching takes quadratic time for some names
 
 
 class Opaque(NamedTuple):
-    """A program, as spelled, that starts what the line does not show: code `in_line`, or what a file has it run."""
+    """A program, as spelled, that starts something that the line does not show: code `in_line`, or whatever a file
+    names."""
 
     program: str
     what: str
@@ -146,9 +147,9 @@ class Opaque(NamedTuple):
 
 
 class ShellText(NamedTuple):
-    """Shell text that a command of the line runs; `is_own` where the shell of the line itself does, `is_postponed`
-    where it does later, and `knows_functions` where it has the line's functions then. `is_partial` where `UNKNOWN`
-    stands in it for what only the run knows."""
+    """Shell text that a command of the line runs; `is_own` if the line's own shell runs it, `is_postponed` if it does
+    later, and `knows_functions` if it has the line's functions then. `is_partial` if it contains `UNKNOWN` for parts
+    known only at run time."""
 
     grammar: Grammar
     text: str
@@ -160,8 +161,8 @@ class ShellText(NamedTuple):
 
 class Findings:
     """Findings about one line, in order: commands (words), reasons, and shell text that a command would run.
-    `elsewhere`: a command runs in a directory that the line does not name. `input`: what the line shows of the input of
-    the command that is looked at, which `is_called` in a loop or a function: then its input may be set there."""
+    `elsewhere`: a command runs in a directory that the line does not name. `input` is the visible input of the examined
+    command; `is_called`: it is in a loop or a function, where its input may be set."""
 
     def __init__(self) -> None:
         self.commands: list[tuple[str | None, tuple[str | None, ...]]] = []
@@ -189,7 +190,7 @@ class Findings:
         self.evaluates[reason] = None
 
     def misread(self, reason: str) -> None:
-        """Notes that the text is not what the grammar knows, so that anything may stand in it."""
+        """Notes that the grammar does not cover the text, so it may contain anything."""
         self.unparsed = True
         self.undecidable(reason)
 
@@ -209,12 +210,12 @@ class Findings:
         return shown is not None and shown.is_whole
 
     def mark_opaque(self, program: str, what: str, *, in_line: bool = False) -> None:
-        """Notes that a program starts what the line does not show."""
+        """Notes that a program starts something that the line does not show."""
         self.opaque[Opaque(program, what, in_line)] = None
 
 
 def check_assignment(name: str, found: Findings, value: str | None = None) -> None:
-    """Notes an assignment to a variable that steers what runs. `value` is its text, where that is known."""
+    """Notes an assignment to a variable that affects what runs. `value` is its text if known."""
     if len(name) > _MAX_NAME:
         found.undecidable(f"sets a variable whose name is longer than {_MAX_NAME} characters")
     elif STEERING_VARIABLE.fullmatch(name):
@@ -224,7 +225,7 @@ def check_assignment(name: str, found: Findings, value: str | None = None) -> No
 
 
 def note_assigned(ones: list[Assigned], source: bytes, found: Findings) -> None:
-    """Note the names among these that steer programs, and that only the run knows."""
+    """Note those of these names that affect programs, and names known only at run time."""
     for one in ones:
         if one.name is None:
             found.undecidable("sets a variable whose name only the run knows")
@@ -243,8 +244,8 @@ def note_declared(text: str | None, prefix: str, found: Findings) -> None:
 
 
 class FileCase(NamedTuple):
-    """A program as it is spelled, its base name, its row and its arguments by that; `lead` in front of a subcommand,
-    `drives` where a path may begin with a drive's letter."""
+    """A program as spelled, its base name, its row and its arguments by that; `lead` are the words before a subcommand,
+    `drives`: a path may begin with a drive letter."""
 
     program: str
     base: str
@@ -273,7 +274,7 @@ def use_of(mode: Mode, word: Word, *, tree: bool = False) -> FileUse:
 
 
 def split_pattern(pattern: str) -> tuple[str | None, str]:
-    """The directory in front of the first special character, and what follows; None where that goes up again."""
+    """The directory before the first special character, and the rest; None if the rest contains `..`."""
     special = _SPECIAL.search(pattern)
     directory = "".join(pattern[: special.start() if special else None].rpartition("/")[:2])
     rest = pattern[len(directory) :]
@@ -305,7 +306,7 @@ _NOT_PLAIN = re.compile(
 )
 _EXPANDS = re.compile(r"[$`]")
 _HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)([A-Za-z_][A-Za-z0-9_]{0,63})\1")
-# The parser looks such a character up in a table of 256 and reads the memory behind it, which may not be there:
+# The parser looks such a character up in a table of 256 entries and reads beyond its end:
 # https://github.com/tree-sitter/tree-sitter-bash/issues/337
 _BEYOND_THE_TABLE = re.compile(r"(?<=[{0-9.])[^\x00-\xff]")
 _QUOTED = re.compile(r"""\\.|'[^']*'|"[^"\\$`]*"|(?<![^\s;&|()])#[^\n]*""", re.DOTALL)
@@ -316,11 +317,11 @@ a buffer."""
 
 
 class Unreadable(Exception):
-    """The line holds what no shell is given; the message says what."""
+    """The line contains something that is passed to no shell; the message names it."""
 
 
 class TooMuch(Unreadable):
-    """A limit was passed; the message says which. The line was not looked at, so nobody may run it."""
+    """The line exceeds a limit, named by the message. It was not read, so it must not run."""
 
 
 def admit(command: str) -> None:
@@ -377,7 +378,7 @@ class Effort:
         return source, root
 
     def _admit(self, command: str) -> int:
-        """Counts what can be counted without the parser. The rounds that it may take, those of other lines included."""
+        """Counts everything that needs no parser. The rounds that it may take, including those of other lines."""
         admit(command)
         self._lines += 1
         if self._lines > _MAX_INNER_LINES:

@@ -83,14 +83,14 @@ def _config(args: list[Word], found: Findings) -> None:
         first = named[0].text if named else None
     values = named[1:]
     if len(values) == 1 and not values[0].is_several and not values[0].prefix.startswith("-"):
-        values = []  # one word behind a key is its value, or an option that asks for it
+        values = []  # one word after a key is its value, or an option that requests it
     options = [word for word in values if word.may_be_option or word.prefix.startswith("-")]
     if options or first is None or not _CONFIG_HARMLESS.fullmatch(first):
         found.undecidable("git config changes what git runs")
 
 
 def _may_be_address(subcommand: str, args: list[Word], place: int) -> bool:
-    """True if a word is an address that starts a program, or may become one; behind `--` too."""
+    """True if a word is an address that starts a program, or may become one; also after `--`."""
     word = args[place]
     if _ADDRESS.match(word.prefix):
         return True
@@ -106,10 +106,10 @@ def _has_operand(args: list[Word]) -> bool:
     return any(not one and not before for before, one in pairwise([False, *dashed]))
 
 
-# sed's language, as far as it neither runs nor writes anything: read command by command, all else is refused.
+# sed's language, as far as it neither runs nor writes anything: read command by command, anything else is undecidable.
 #
-# GNU sed ends a regular expression at the next bare delimiter, BSD's reads bracket expressions first. So a delimiter
-# in one is not read at all; nor is what the two take apart in other ways.
+# GNU sed ends a regular expression at the next bare delimiter, BSD's reads bracket expressions first. So a delimiter in
+# one is not read at all; nor is anything else that the two parse differently.
 
 _BRACKETS = r"\[\^?\]?(?:\[:[a-z]+:\]|\[(?![:.=])|\\[^\]\n{0}]|[^\[\]\\\n{0}])*\]"
 _PLACE = r"(?:[0-9]+(?:~[0-9]+)?|\$|/(?:\\.|" + _BRACKETS.format("/") + r"|[^\[\\/\n])*/I?)"
@@ -149,7 +149,7 @@ def judge_sed(case: FileCase) -> None:
     named = [text for text in operands if text != ""]
     if not scripts:
         scripts, named = named[:1], named[1:]
-    # BSD's sed takes the word behind -i for a suffix, and so an operand for the script.
+    # BSD's sed takes the word after -i for a suffix, and so an operand for the script.
     if takes_suffix and any(text is not None and _may_write(text) for text in named[:1]):
         case.found.undecidable("sed -i is given an operand that may be a script")
     if any(sum(map(script.count, _ENDS)) > _MAX_ENDS for script in scripts if script is not None):
@@ -159,7 +159,7 @@ def judge_sed(case: FileCase) -> None:
 
 
 def _may_write(name: str) -> bool:
-    """True if the name of a file is a script, too, that writes a file: elsewhere, or what a substitution leaves."""
+    """True if the name of a file is also a script that writes another file, or the result of a substitution."""
     if _SEVERAL.search(name):
         return True
     command = _ADDRESSES.sub("", name, count=1)
@@ -180,7 +180,7 @@ def is_plain(script: str) -> bool:
     return True
 
 
-# find: where it begins, which names it filters by, and what stands for `{}`.
+# find: its starting points, the names that it filters by, and the values of `{}`.
 
 WRITES = words("-fprint -fprint0 -fprintf -fls")
 _BEGINS = re.compile(r"-|\(|!|\Z")
@@ -201,7 +201,7 @@ _NEWER = re.compile(r"-newer[aBcmt]{2}")
 
 
 def found_below(args: Sequence[Word]) -> list[Word]:
-    """One word for each place where find begins: the pattern of what it may find there."""
+    """One word for each starting point: the pattern of what find may match there."""
     if any(word.text in _FOLLOWS for word in args):
         return [UNKNOWN]
     starts, rest = _split(args)
@@ -224,7 +224,7 @@ def _split(args: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
 
 
 def _filter(expression: list[str | None]) -> str:
-    """The pattern of names that everything fits on which find acts; `*` where that cannot be said."""
+    """A pattern that matches every name on which find acts; `*` if unknown."""
     if any(text is None or text in _ALTERNATIVES for text in expression):
         return "*"
     name, is_negated = "*", False
@@ -333,7 +333,7 @@ def _may_be_url(word: Word) -> bool:
 
 
 def _last_part(url: Word, *, asks: bool) -> str | None:
-    """The last part of a URL's path (`asks`: with its query), "" for none; None where that can't be said."""
+    """The last part of a URL's path (`asks`: with its query), "" for none; None if unknown."""
     if url.text is None:
         return None
     address, _, asked = url.text.partition("#")[0].partition("?")

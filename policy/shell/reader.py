@@ -35,7 +35,7 @@ MAX_COMMANDS = 4_000
 _MAX_INNER_SHELLS = 8
 _MAX_DIRECTORIES = 8
 _MAX_PATH = 4_096
-_MAX_SPELLED = 64 * 1024  # characters of all paths that a line may open, in all directories that they may stand in
+_MAX_SPELLED = 64 * 1024  # characters of all paths that a line may open, in all their possible directories
 _SPELLED_LEAST = 128
 _DESCRIPTOR, _DESCRIPTOR_OR_MOVED = re.compile(r"[0-9]+|-"), re.compile(r"[0-9]+-?|-")
 """Targets of `>&` and `<&` that are no files; to zsh `1-` is one."""
@@ -119,7 +119,7 @@ class Reader:
         began = [(-1, len(found.commands))]
         for event in events:
             if len(found.commands) > MAX_COMMANDS:
-                break  # `result` says so
+                break  # `result` reports it
             if not isinstance(event, ParsedWords):
                 self._redirect(event, max(step for at, step in began if at < event.start))
                 continue
@@ -155,7 +155,7 @@ class Reader:
             self.read(script.text, script.grammar, depth + 1, own, is_own=script.is_own, repeats=repeats)
 
     def _read_partly(self, script: ShellText, depth: int) -> None:
-        """Takes the programs and files that a text names of which a part is known only when it runs."""
+        """Takes the programs and files of a text that is partly known only at run time."""
         inner = Reader({})
         inner.found.effort = self.found.effort
         inner.read(script.text, script.grammar, depth)
@@ -175,7 +175,7 @@ class Reader:
             ]
 
     def _lose(self, here: tuple[int, int]) -> None:
-        """From these redirections and operands on nobody knows the directory."""
+        """From these redirections and operands on the directory is unknown."""
         self.lost_from = min(self.lost_from or here, here)
 
     def _directories_of(self, program: str | None) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ class Reader:
             self.operands.append(use._replace(path=path, tilde=False, directories=self.directories, step=step))
 
     def _count(self, path: str | None) -> bool:
-        """Counts the characters of a path in all its directories; False when they are too many to go on."""
+        """Counts the characters of a path in all its directories; False if they exceed the limit."""
         self.spelled += sum(_SPELLED_LEAST + len(directory) + len(path or "") for directory in self.directories)
         if self.spelled > _MAX_SPELLED:
             self.found.give_up("the line opens more files than are followed")
@@ -240,7 +240,7 @@ class Reader:
         chains: dict[int, _Chain],
         chain: int,
     ) -> None:
-        """Follows `cd` as far as every outcome can be listed. Behind `cd a &&` it starts in `a`, unless something else
+        """Follows `cd` as far as every outcome can be listed. After `cd a &&` it starts in `a`, unless something else
         has changed the directory since."""
         if name not in DIRECTORY_BUILTINS:
             return
@@ -272,19 +272,19 @@ class _Chain(NamedTuple):
 
 
 def _move(directories: tuple[str, ...], target: str | None) -> tuple[str, ...] | None:
-    """The directories that `cd` leads to from these; None if that cannot be said."""
+    """The directories that `cd` leads to from these; None if unknown."""
     if not target or target.startswith("-"):
         return None
     joined = [join(directory, target) for directory in directories]
     if any(len(path) > _MAX_PATH or (path.startswith("~") and ".." in path.split("/")) for path in joined):
         return None
-    # A shell takes `a/..` for what stands in front, or follows the link that `a` may be: both are possible.
+    # A shell removes `a/..` as text, or follows the link that `a` may be: both are possible.
     as_text = [posixpath.normpath(path) for path in joined if ".." in path.split("/")]
     return tuple(dict.fromkeys((*joined, *("" if path == "." else path for path in as_text))))
 
 
 def _lose_directory(one: FileUse) -> FileUse:
-    """A file whose directory nobody knows, for one that is not named from the root or from home."""
+    """The file with an unknown directory, unless its path starts at the root or at home."""
     return one if _is_fixed(one.path) else one._replace(path=None)
 
 

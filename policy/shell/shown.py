@@ -1,8 +1,8 @@
-"""Text that a line plainly shows to a shell: its input, what a substitution gives, the file that `<(…)` is.
+"""Text that a line visibly passes to a shell: its input, the output of a substitution, the file of `<(…)`.
 
-One reader for here-documents and here-strings, and for the output of `echo`, `printf` and `cat` in front of a pipe or
-in a substitution. What only the run knows is `UNKNOWN` in the text, and the text then not whole: a shell's name in a
-list consents to what is not shown, and what is shown is judged.
+One reader for here-documents and here-strings, and for the output of `echo`, `printf` and `cat` before a pipe or in a
+substitution. Parts known only at run time are `UNKNOWN` in the text, which is then partial: a shell's name in a list
+consents to invisible parts, and visible parts are judged.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Texts:
         return shown if shown.text.replace(UNKNOWN, "").strip() else None
 
     def find_input(self, command: Node, descriptor: str = "0") -> ShownText | None:
-        """Return what a command reads as its input; None if the line does not show it."""
+        """Return the input of a command; None if the line does not show it."""
         node: Node | None = command
         while node is not None:
             found = self._read_redirections(node.children, descriptor)
@@ -273,7 +273,7 @@ class Texts:
         return ShownText(UNKNOWN, is_whole=False)
 
     def _spell_variable(self, text: str) -> ShownText:
-        """The texts that the line assigns to a variable whose value is not known: one of these, if any."""
+        """The texts that the line assigns to a variable of unknown value, which is one of these, if any."""
         name = _VARIABLE.fullmatch(text)
         texts = [] if name is None else self._literals(name[1])
         return ShownText("\n".join(texts) or UNKNOWN, is_whole=False)

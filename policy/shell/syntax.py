@@ -1,8 +1,8 @@
-"""bash's grammar, walked once: every simple command, redirection and assignment, wherever it stands.
+"""bash's grammar, walked once: every simple command, redirection and assignment at any depth.
 
-The grammar is tree-sitter's, which forgives what bash reads differently. So nothing is taken on trust: node types that
-are not known here, errors, and places where the tree's boundaries do not fit the text all count as 'not decided';
-`undecidable` has the places where what a node means is in doubt.
+The grammar is tree-sitter's, which accepts text that bash reads differently. So unknown node types, errors, and
+boundaries of the tree that do not fit the text all count as undecidable; `undecidable` has nodes with a doubtful
+meaning.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 
 class ParsedWords(NamedTuple):
-    """A simple command's words in order; `repeats` inside a loop or a function; `is_own` where a function of the line
-    is called, whose body is looked at where it stands. `functions` are those that a trap may rely upon. `chain` is the
-    same for commands of which each runs only if all in front of it succeeded (`a && b && c`). `input` is what the line
-    shows of its input, if a shell may read it; `start` is the byte at which it begins."""
+    """A simple command's words in order; `repeats`: it is in a loop or a function; `is_own`: it calls a function of the
+    line, whose body is examined at its definition. `functions` are those that a trap may use. `chain` is equal for
+    commands of which each runs only if all before it succeeded (`a && b && c`). `input` is its visible input, if a
+    shell may read it; `start` is its first byte."""
 
     words: list[Word]
     repeats: bool
@@ -124,10 +124,9 @@ def scan(
     learns: bool,
     functions: frozenset[str] = frozenset(),
 ) -> list[ParsedWords | Redirect]:
-    """Commands and redirections in the order of the text; what can't be decided is noted in `found`. `posix` for a
-    shell that may not know what bash has beyond POSIX. `environment` is what is known of the shell's variables, None
-    where it is nothing; what the text itself sets is only known where it `learns`. `functions` are those that stand
-    around the text."""
+    """Commands and redirections in the order of the text; undecidable parts are noted in `found`. `posix` for a shell
+    that may lack bash's extensions of POSIX. `environment` are the known variables of the shell, None if there are
+    none; variables that the text sets are only known if it `learns`. `functions` are those defined around the text."""
     try:
         source, root = found.effort.tree(Parser(_language()), command)
     except Unreadable as problem:
@@ -255,7 +254,7 @@ class _Walk:
     def _apart(self, left: Node, right: Node) -> bool:
         gap = self.source[left.end_byte : self._start(right)]
         if _NEW_LINE.search(gap):
-            return False  # behind an operator of tests the grammar passes over the end of the command
+            return False  # after an operator of tests the grammar overlooks the end of the command
         return gap[:1] in (b" ", b"\t") or b"<" in gap or b">" in gap
 
     def _start(self, node: Node) -> int:
@@ -345,7 +344,7 @@ class _Walk:
     def _chain(self, node: Node) -> int:
         """The first byte of the chain of a command: the first command of a list that holds commands and `&&` only."""
         if not self.moves:
-            return node.start_byte  # what is around a node is dear to find
+            return node.start_byte  # a node's parents are expensive to find
         around = node.parent
         if around is not None and around.type == "redirected_statement":
             around = around.parent
@@ -415,7 +414,7 @@ class _Walk:
         words = self._words([child for child in node.children if child.type != "variable_assignment"])
         for child in node.children:
             if child.type == "variable_assignment":
-                words.append(Word(None, "="))  # what its name is matters where the assignment is looked at
+                words.append(Word(None, "="))  # its name matters for the assignment
                 value = child.child_by_field_name("value")
                 if value is not None and value.type != "array":
                     self._declare(value)
@@ -463,7 +462,7 @@ class _Walk:
         return words
 
     def _heredoc(self, node: Node, _repeats: bool) -> list[Node]:
-        """Behind a quoted delimiter nothing in the body is expanded: it is data."""
+        """After a quoted delimiter nothing in the body is expanded: it is data."""
         parts = {child.type: child for child in node.children}
         start, body = parts.get("heredoc_start"), parts.get("heredoc_body")
         delimiter = DELIMITER.fullmatch(self._text(start)) if start else None
@@ -473,7 +472,7 @@ class _Walk:
         return [child for child in node.children if child != body]
 
     def _evaluate(self, node: Node, repeats: bool) -> None:
-        """Notes that text is evaluated which may be no number, and up to where the line can have made it."""
+        """Notes that a possible non-number is evaluated, and the place up to which the line can have made it."""
         until = EVERYWHERE if repeats or _is_in_pipeline(node) else node.end_byte
         text = text_to_evaluate(self.source, node, self.variables.gives_numbers)
         for name in names_evaluated(text):
@@ -484,7 +483,7 @@ class _Walk:
                 self._evaluate_known(text, node.start_byte)
 
     def _evaluate_known(self, text: str, place: int) -> None:
-        """Notes what arithmetic assigns that what variables are known to hold is put together to."""
+        """Notes assignments of arithmetic that is composed of known variables."""
         known = _REFERENCE.sub(lambda one: self.variables.value(one[1], place) or one[0], text)
         if known != text:
             ones = [Assigned(name, is_number=True) for name in find_assignments(known)]
@@ -499,7 +498,7 @@ class _Walk:
 
 
 def _is_in_pipeline(node: Node) -> bool:
-    """True if what stands beside a node may run at the same time."""
+    """True if a node's siblings may run concurrently."""
     parent = node.parent
     while parent is not None and parent.type != "pipeline":
         parent = parent.parent

@@ -10,10 +10,10 @@ from policy import words
 Grammar = Literal["bash", "posix", "zsh"]
 
 STEERING_VARIABLE = re.compile(
-    # where a shell looks for programs, and what it reads or runs by itself
+    # a shell's search path, and files and commands that it reads or runs by itself
     r"PATH|ENV|BASH_.*|BASHOPTS|SHELLOPTS|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE"
     r"|GLOBIGNORE|EXECIGNORE|OPTIND|POSIXLY_CORRECT|NULLCMD|READNULLCMD|path|fpath|cdpath|module_path|psvar|prompt"
-    # what is loaded into every program
+    # libraries loaded into every program
     r"|LD_.*|DYLD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES|LOCALDOMAIN|MALLOC_.*|GLIBC_TUNABLES"
     r"|OPENSSL_(?:CONF|ENGINES|MODULES)|CURL_HOME|GNUPGHOME|SYSTEM_WGETRC"
     # programs that other programs start
@@ -22,7 +22,7 @@ STEERING_VARIABLE = re.compile(
     r"|ALLOW_PROTOCOL|PROTOCOL_FROM_USER|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|ATTR_SOURCE|NAMESPACE|INDEX_FILE)"
     r"|TAR_OPTIONS|TAR_RSH|TAPE|UNZIP|UNZIPOPT|ZIPOPT|XZ_DEFAULTS|XZ_OPT|SIMPLE_BACKUP_SUFFIX|PATCH_GET|WGETRC|RIPGREP_CONFIG_PATH|XDG_CONFIG_(?:HOME|DIRS)|KUBECONFIG"
     r"|EXINIT|VIMINIT|VIMRUNTIME|MYVIMRC|TERMINFO|TERMINFO_DIRS|TERMCAP|AWKPATH|AWKLIBPATH|GCC_EXEC_PREFIX|COMPILER_PATH"
-    # code for the interpreter of programs that nobody takes for scripts
+    # code for the interpreter of programs that do not look like scripts
     r"|PERL5(?:OPT|LIB|DB)|PERLLIB|PERL5SHELL|RUBY(?:OPT|LIB|SHELL)|PYTHONSTARTUP|PYTHONBREAKPOINT"
     r"|DOTNET_STARTUP_HOOKS|(?:CORECLR|COR)_(?:ENABLE_PROFILING|PROFILER.*)|_JAVA_OPTIONS|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS"
 )
@@ -30,7 +30,7 @@ STEERING_VARIABLE = re.compile(
 HARMLESS_VARIABLE = re.compile(
     # locale, time zone, colours and the terminal
     r"LANG|LANGUAGE|LC_[A-Z]+|TZ|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE|COLORTERM|TERM|COLUMNS|LINES|GREP_COLORS?|LS_COLORS"
-    # how much a program says, and where it runs
+    # a program's verbosity and directory
     r"|CI|DEBUG|VERBOSE|QUIET|PORT|HOST|LOG_LEVEL|RUST_LOG|RUST_BACKTRACE|NODE_ENV|RAILS_ENV|APP_ENV|ENVIRONMENT"
     r"|PYTHON(?:UNBUFFERED|DONTWRITEBYTECODE|HASHSEED|UTF8)|SOURCE_DATE_EPOCH|DEBIAN_FRONTEND|GIT_TERMINAL_PROMPT"
 )
@@ -38,7 +38,7 @@ HARMLESS_VARIABLE = re.compile(
 NUMBER_VARIABLE = re.compile(
     r"S?RANDOM|SECONDS|HISTCMD|LINENO|HISTSIZE|SAVEHIST|HISTFILESIZE|E?[UG]ID|BASHPID|EPOCH[A-Z]*|TRY_BLOCK_[A-Z]*|MAILCHECK"
 )
-"""Variables that bash or zsh take for numbers: what they are given is evaluated."""
+"""Variables that bash or zsh treat as numbers: assigned values are evaluated."""
 
 RESERVED_WORDS = words(
     "if then elif else fi do done case esac while until for in { } ! [[ function select coproc repeat foreach - always"
@@ -78,8 +78,8 @@ BUILTINS_THAT_MATTER = (
 """Names whose meaning the reading of a line rests on: no function may take them."""
 UNREAD_SHELLS = words("fish csh tcsh nu elvish xonsh osh ysh yash")
 OPTIONS_FOLLOW = words("sh bash dash ash rbash")
-"""Shells that are known to take options between `-c` and the text that they run."""
+"""Shells that accept options between `-c` and the text that they run."""
 SHELL_OPTIONS = words("pipefail errexit nounset noglob xtrace")
-"""Names behind `-o` that leave the meaning of a line as it is."""
+"""Names after `-o` that do not change the meaning of a line."""
 GRAMMAR_OF: dict[str, Grammar] = {"bash": "bash", "rbash": "bash", "zsh": "zsh"}
-"""The grammar for each shell's text; all others certainly know POSIX's."""
+"""The grammar for each shell's text; all others certainly support POSIX's."""

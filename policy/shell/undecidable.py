@@ -65,7 +65,8 @@ def _expansion(source: bytes, node: Node) -> str | None:
 
 
 def ends_early(source: bytes, node: Node) -> bool:
-    """True if a word of the grammar's holds what ends a word, outside of its quotes, expansions and substitutions."""
+    """True if a word of the grammar contains a character that ends a word, outside of its quotes, expansions and
+    substitutions."""
     if node.type in _PARTS_OF_WORDS:
         return False
     return _ENDS_A_WORD.search(mask_parts(source, node, _PARTS_OF_WORDS)) is not None
@@ -149,7 +150,7 @@ def _compound(source: bytes, node: Node) -> str | None:
 
 
 def _check_translation(source: bytes, node: Node) -> str | None:
-    """`$"a"` is replaced by what a catalogue has for it, and that is expanded."""
+    """`$"a"` is replaced by its translation in a catalogue, and that is expanded."""
     # In a string the opening quote's token begins with the blanks in front of it.
     quote = source.find(b'"', node.start_byte)
     is_translated = source[quote - 1 : quote] == b"$" and source[quote - 2 : quote - 1] != b"\\"
@@ -165,7 +166,7 @@ def _ansi_c_string(source: bytes, node: Node) -> str | None:
 
 
 def _subshell(source: bytes, node: Node) -> str | None:
-    """Behind `!` and `time` the grammar sees two subshells where bash sees arithmetic."""
+    """After `!` and `time` the grammar sees two subshells where bash sees arithmetic."""
     return "(( that may be arithmetic" if source.startswith(b"((", node.start_byte) else None
 
 
@@ -185,7 +186,7 @@ def _function(source: bytes, node: Node) -> str | None:
 
 
 def _gaps(_source: bytes, node: Node) -> str | None:
-    """The grammar passes over blanks where the shell begins another word."""
+    """The grammar ignores blanks where the shell begins another word."""
     if node.parent is not None and node.parent.type == "c_style_for_statement":
         return None
     if any(left.end_byte != right.start_byte for left, right in pairwise(node.children)):
@@ -234,13 +235,13 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
 
 
 def is_swollen(source: bytes, token: Node) -> bool:
-    """True if a token's text is not just what its type says: one may swallow the word in front of it."""
+    """True if a token's text differs from its type: a token may swallow the word before it."""
     return not token.children and text_of(source, token).lstrip(" \t") not in {token.type, "$$"}
 
 
 def spaces(source: bytes, quoted: list[tuple[int, int]], literal: list[tuple[int, int]]) -> list[str]:
-    """bash joins continued lines where the grammar sees a blank, and knows fewer blanks than the grammar does. What is
-    `quoted` does not count; `literal` are the single quotes of these, in which `$$` means nothing."""
+    """bash joins continued lines where the grammar sees a blank, and knows fewer blanks than the grammar does. `quoted`
+    ranges do not count; `literal` are those in single quotes, in which `$$` means nothing."""
     if source.isascii() and not any(mark in source for mark in (b"\\", b"$$")):
         return []
     text = _mask(source, quoted).decode("utf-8", "replace")
@@ -291,9 +292,9 @@ def not_posix(source: bytes, node: Node) -> str | None:
 # cmd.exe and PowerShell have a conservative splitter: anything that could mean more than one plain command is dynamic.
 #
 # zsh is read by bash's tree, so what zsh takes for something else is not decided. Single quotes mean the same in both
-# and hide everything in them. What is left may have expansions of plain variables, command substitutions, plain
-# patterns and tests; subscripts, modifiers, flags, glob qualifiers, `=name`, brace forms and here-documents may be code
-# to zsh and are not looked into.
+# and hide everything in them. The rest may have expansions of plain variables, command substitutions, plain patterns
+# and tests; subscripts, modifiers, flags, glob qualifiers, `=name`, brace forms and here-documents may be code to zsh
+# and are not examined.
 
 
 _META = {
@@ -420,7 +421,7 @@ def _runs_on(program: str) -> bool:
 
 def note_zsh_differences(text: str, found: Findings) -> None:
     """Notes what zsh may read in another way than bash does."""
-    # Read from the left, quotes are what they seem up to a comment, a here-document or the like, which stays in sight.
+    # Read from the left, quotes are real up to a comment, a here-document or the like, which stays visible.
     bare = _SINGLE.sub(lambda match: _visible_part(match[1] or ""), text)
     if _OWN.search(_SAME.sub(" ", bare)) or "<<" in bare or _CLOBBERS.search(bare):
         found.undecidable("a character that zsh reads differently")

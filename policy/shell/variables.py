@@ -1,8 +1,8 @@
-"""Values of a line's own variables and functions, as far as they can be said without running it.
+"""Values of a line's own variables and functions, as far as they are known without running it.
 
-A variable is known behind an assignment that nothing can skip and nothing can change: the only one of its name, a
-statement of its own, in the sequence in which it is used. One that the line never sets is what the command's
-environment says. A function is known in the same way, and a call of one starts what its body shows.
+A variable is known after an assignment that nothing can skip or change: the only one of its name, a statement of its
+own, in the sequence in which it is used. A variable that the line never sets has its value from the command's
+environment. A function is known in the same way, and a call of it runs its body.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class _Known(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """One place that sets a variable: where it ends (`begin`), up to where it is certain to have run, the word that it
-    gives or that it gives a number, and the start of the function around it."""
+    """One place that sets a variable: its end (`begin`), the range in which it has certainly run, the assigned word or
+    the fact that it is a number, and the start of the surrounding function."""
 
     begin: int
     until: int
@@ -105,8 +105,8 @@ class Variables:
     """Of one line: `value` and `is_function` at a place of its text, and what arithmetic may trust."""
 
     def __init__(self, source: bytes, root: Node, environment: Mapping[str, str] | None, *, learns: bool) -> None:
-        """`environment` is what is known of it, None where what stands around the text may have set any variable, and
-        `learns` False where that may change what an assignment of the text itself means."""
+        """`environment` has the known variables, None if the surrounding text may have set any variable; `learns` is
+        False if that text may change the meaning of the text's own assignments."""
         self._source = source
         self._environment = environment or {}
         self._is_whole = environment is not None
@@ -149,7 +149,7 @@ class Variables:
         return None if name in self._sites else self._environment.get(name)
 
     def is_outside(self, name: str) -> bool:
-        """True if the line has no part in what a variable holds: environment, names of found files, numbers."""
+        """True if a variable's value does not come from the line: environment, names of found files, numbers."""
         if self._anything or _OWN_OF_SHELLS.fullmatch(name):
             return False
         return name in self._from_disk or self.is_number(name) if name in self._sites else self._is_whole
@@ -169,14 +169,14 @@ class Variables:
         return frozenset(self._functions)
 
     def is_number(self, name: str, place: int | None = None) -> bool:
-        """True if the line gives a variable nothing but numbers, or has certainly made it one before a byte of the
-        text; False for a parameter, and for what has no name (`*`)."""
+        """True if the line assigns only numbers to a variable, or has certainly made it a number before a byte of the
+        text; False for a parameter, and for a value without a name (`*`)."""
         if self._anything or not _NAME.fullmatch(name):
             return False
         if name not in self._sites:
             return name in _NUMBERS_OF_SHELLS or (self._is_whole and not _OWN_OF_SHELLS.fullmatch(name))
         if name in self._asked:
-            return True  # what a number is made of besides itself decides
+            return True  # the other parts of the number decide
         numbers = self._numbers.get(name)
         if numbers is None:
             numbers = self._find_numbers(name)
@@ -201,7 +201,7 @@ class Variables:
             or (one.value is not None and is_number_word(self._source, one.value, self.is_number, self.functions))
         ]
         self._asked.discard(name)
-        if not self._asked:  # else an answer may rest on what is still asked
+        if not self._asked:  # else an answer may depend on an open question
             self._numbers[name] = numbers
         return numbers
 
@@ -218,19 +218,19 @@ class Variables:
         return self._clears or name in self._unset
 
     def parts(self, name: str, place: int) -> list[str] | None:
-        """The words that a variable becomes outside of quotes; None where that is not certain."""
+        """The words that a variable becomes outside of quotes; None if uncertain."""
         value = self.value(name, place)
         return value.split() if value is not None and _SEVERAL_WORDS.fullmatch(value) else None
 
     def elements(self, name: str, place: int, *, quoted: bool) -> list[str] | None:
-        """The words that the elements of an array become which is set once; None where that is not certain."""
+        """The words that the elements of an array, set once, become; None if uncertain."""
         known = None if self._anything or self._sites.get(name) != 1 else self._lists.get(name)
         if known is None or _OWN_OF_SHELLS.fullmatch(name) or not known[1] <= place < known[2]:
             return None
         return known[0] if quoted or all(map(_PLAIN_WORD.fullmatch, known[0])) else None
 
     def alternatives(self, name: str, place: int, *, quoted: bool) -> list[list[str]]:
-        """All words that a variable may become which the line sets in several places; none where not known."""
+        """All possible words of a variable that the line sets in several places; none if unknown."""
         values = self._values(name, place)
         if quoted:
             return [[one] for one in values]
@@ -319,7 +319,7 @@ class Variables:
 
     def _set(self, name: str, given: _Given) -> None:
         if name == "IFS":
-            self._anything = True  # what is known of a variable is known of it in one piece
+            self._anything = True  # a known value is known as one piece
         if name in self._sites:
             self._found.pop(name, None)
             self._from_disk.discard(name)
@@ -327,7 +327,7 @@ class Variables:
         self._given.setdefault(name, []).append(given)
 
     def _is_statement(self, node: Node) -> bool:
-        """True for a plain assignment that stands alone, or behind `export` or `readonly`."""
+        """True for a plain assignment alone, or after `export` or `readonly`."""
         parent = node.parent
         is_plain = node.children[0].type == "variable_name" and len(node.children) in {2, 3}
         if parent is None or not is_plain or node.children[1].type != "=" or parent.type == "command":
@@ -364,7 +364,7 @@ class Variables:
             name = read_word(self._text(rest.pop(0))).text
             name = "command" if name is not None and name.startswith("-") else name
         if name is None:
-            self._anything = True  # a builtin that is only known when it runs
+            self._anything = True  # a builtin known only at run time
             self._clears = True
         elif name == "unset":
             self._forgets(rest, node)

@@ -1,5 +1,5 @@
-"""One shell word at a time: what it is after quote removal, where that can be said without running anything; and the
-options among the words of a program."""
+"""One shell word at a time: its value after quote removal, if known without running anything; and the options among the
+words of a program."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ class ShownText(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A word. `text` is its value, None where expansion decides it; `prefix` is the literal text in front of the first
-    expansion; `splits` says that it may become several words; `tilde` that it starts with an unquoted `~`; `valid` is
-    False where the word's spelling does not fit its boundaries; `globs` that it becomes the names of files; `pattern`
-    is how it is spelled if nothing else in it is quoted or expands; `quoted` that a quote or a backslash was taken out
-    of it; `outside` that nothing of the line decides what it becomes; `shown` the text in it, or in the file that it
-    names, if a shell may run that."""
+    """A word. `text` is its value, None if it depends on an expansion; `prefix` is the literal text before the first
+    expansion; `splits`: it may become several words; `tilde`: it starts with an unquoted `~`; `valid` is False if the
+    word's spelling does not fit its boundaries; `globs`: it becomes names of files; `pattern` is its spelling if
+    nothing else in it is quoted or expands; `quoted`: a quote or a backslash was removed from it; `outside`: its value
+    does not depend on the line; `shown` is the text in it, or in the file that it names, if a shell may run that."""
 
     text: str | None
     prefix: str = ""
@@ -68,14 +67,14 @@ class Word(NamedTuple):
 UNKNOWN = Word(None, splits=True)
 _INVALID = Word(None, splits=True, valid=False)
 _UNREADABLE = frozenset(" \t\n;|&<>()'\\")
-"""Characters that cannot stand in a word as they are: separators, an open quote, a dangling backslash."""
+"""Characters that a word cannot contain unquoted: separators, an open quote, a dangling backslash."""
 _EXPANDS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_{(@*#?$!-[")
 _ESCAPED_IN_STRING = frozenset('$`"\\')
 _PLAIN = re.compile(r"[A-Za-z0-9_./,:=+@%^-]*")
 _ORDINARY = re.compile(r"""(?:[^ \t\n;|&<>()'"\\$`{*?\[]+|\\[^\n])+""")
 """Outside of quotes: characters that stand for themselves wherever they are, and escaped ones."""
 _TILDE_BEHIND = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=(?:[^'\"\\`$]*:)?~")
-"""bash expands a tilde behind `NAME=` too, and behind a colon there, wherever such a word stands."""
+"""bash also expands a tilde after `NAME=`, and after a colon there, in any such word."""
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 _PATTERN_OF_LOOP = re.compile(r"[A-Za-z0-9_./,:=+@%^*{}-]*")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -92,13 +91,13 @@ _ORDINARY_IN_STRING = re.compile(r"""[^"`$\\]+""")
 
 
 def plain(text: str) -> Word:
-    """A word that is already known."""
+    """A known word."""
     return Word(text, text)
 
 
 def read_word(source: str, values: Values | None = None) -> Word:
-    """Reads one word as bash spells it. Brace, command and pathname expansion make it unknown, and the expansion of
-    each variable of which `values` does not say what it holds."""
+    """Reads one word in bash's spelling. Brace, command and pathname expansion make it unknown, and so does the
+    expansion of a variable without a value in `values`."""
     if _PLAIN.fullmatch(source):
         return Word(source, source)
     special = _special(source)
@@ -145,7 +144,7 @@ def _expanding(prefix: str, source: str, values: Values | None, *, splits: bool,
 
 
 def decode_escapes(text: str) -> str | None:
-    """Return what a text with the escapes of `$'…'` stands for; None if it is not certain, or beyond ASCII."""
+    """Return the value of a text with the escapes of `$'…'`; None if it is uncertain, or beyond ASCII."""
     kept: list[str] = []
     place = 0
     if text.count("\\") > _MAX_ESCAPES:
@@ -175,7 +174,7 @@ def _special(source: str) -> Word | None:
 
 
 def _read_string(source: str, place: int, kept: list[str], values: Values | None) -> tuple[int, bool]:
-    """Reads to the closing quote: the place behind it, and False; or any place and True where something expands."""
+    """Reads to the closing quote: the position after it, and False; or any position and True if something expands."""
     end = len(source)
     while place < end:
         run = _ORDINARY_IN_STRING.match(source, place)
@@ -232,7 +231,7 @@ def _is_outside(source: str, values: Values | None) -> bool:
 
 
 def _pattern(source: str, values: Values | None) -> str | None:
-    """The word as a pattern, loops' patterns in it; None where something else expands, or is quoted."""
+    """The word as a pattern, including patterns of loops; None if something else expands, or is quoted."""
     if "$" not in source or values is None:
         return None if _QUOTES.search(source) else source
 
@@ -274,7 +273,7 @@ _MAX_SPELLED, _LONGEST = 64, 256
 
 
 def braces_spelled_out(word: Word) -> list[Word]:
-    """The words that `{a,b}` makes of one, where nothing else in it is quoted or expands."""
+    """The words that `{a,b}` makes of one word, if nothing else in it is quoted or expands."""
     if word.text is not None or word.pattern is None:
         return [word]
     if not _SPECIAL.search(word.pattern):
@@ -409,7 +408,7 @@ class _OptionReader:
                 self._cluster(text, word)
             return
         if word.text is None and not joined:
-            self.given.doubtful.append(word)  # the name itself goes on in what expands
+            self.given.doubtful.append(word)  # the name itself continues in an expansion
         option = self._strictest(names)
         self._use(option, text, _cut_value(word, value) if joined else None)
 
