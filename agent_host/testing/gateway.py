@@ -20,8 +20,7 @@ from agent_host.testing.dialects import ANTHROPIC, BadRequest, MockDialect, Prom
 from agent_host.testing.dialects.openai_chat import CHAT_COMPLETIONS
 from agent_host.testing.dialects.openai_responses import RESPONSES
 from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, MockServer, Reply
-from agent_host.testing.script import ErrorBody, RequestView, Script, ScriptError, Turn, Usage
-from agent_host.testing.values import fill
+from agent_host.testing.script import ErrorBody, RequestView, Script, ScriptError, Turn, Usage, fill
 
 if TYPE_CHECKING:
     import os

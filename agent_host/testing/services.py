@@ -46,13 +46,6 @@ class ServiceRequest:
     at_ns: int = field(default_factory=time.monotonic_ns)
 
 
-class _Fault(NamedTuple):
-    path_prefix: str
-    status: int
-    retry_after: str | None
-    body: Mapping[str, Any] | None
-
-
 class MockServices(MockServer):
     """Session, workspace, approval, audit and telemetry service at one base URL, `url`.
 
@@ -87,7 +80,7 @@ class MockServices(MockServer):
         self._answers: OrderedDict[tuple[str, str], Answer] = OrderedDict()
         self._token = token
         self._requests: deque[ServiceRequest] = deque(maxlen=_MAX_RECORDS)
-        self._faults: list[_Fault] = []
+        self._faults: list[tuple[str, Refused]] = []
         self._hanging: list[str] = []
         self._losing: list[str] = []
         super().__init__(self._handle, name="mock-services", max_body_bytes=_MAX_BODY_BYTES)
@@ -147,7 +140,7 @@ class MockServices(MockServer):
         """Answer the next `times` requests whose path starts with `path_prefix` with an error: `body`, or one made up
         for `status`. Nothing is stored for them."""
         after = None if retry_after is None else str(retry_after)
-        self._faults += [_Fault(path_prefix, status, after, body)] * times
+        self._faults += [(path_prefix, Refused(status, "failed on request", retry_after=after, body=body))] * times
 
     def hang(self, path_prefix: str) -> None:
         """From here on, accept requests whose path starts with `path_prefix` and never answer them."""
@@ -192,10 +185,10 @@ class MockServices(MockServer):
         await reply.send(status, _JSON, b"" if answer is None else orjson.dumps(answer))
 
     def _let_in(self, request: HttpRequest) -> None:
-        for index, fault in enumerate(self._faults):
-            if request.path.startswith(fault.path_prefix):
+        for index, (path_prefix, refused) in enumerate(self._faults):
+            if request.path.startswith(path_prefix):
                 del self._faults[index]
-                raise Refused(fault.status, "failed on request", retry_after=fault.retry_after, body=fault.body)
+                raise refused
         if self._token is not None and request.headers.get("authorization") != f"Bearer {self._token}":
             raise Refused(401, "the bearer token is missing or wrong")
         if request.body is None:
