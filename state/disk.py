@@ -400,10 +400,10 @@ _PROBE_S = 0.005
 class SessionLock:
     """Held from `acquire` to `release`. The file holds the pid of the holder, for the message to the second one."""
 
-    def __init__(self, path: str, fd: int, before: _Before | None) -> None:
+    def __init__(self, path: str, fd: int, before: tuple[os.stat_result, bytes] | None) -> None:
         self._path = path
         self._fd = fd
-        self._before = before
+        self._before = before  # the file when the lock was taken, and its content
 
     @classmethod
     def acquire(cls, path: str, session_id: str) -> Self:
@@ -421,8 +421,8 @@ class SessionLock:
                     # The holder before us may have removed the file between our open and our lock: then we hold a
                     # lock on nothing, and another process could hold the one on the name.
                     if is_named(fd, path):
-                        before = None if is_new else _Before.read(fd)
-                        _write_pid(fd)
+                        before = None if is_new else (os.fstat(fd), _content_of(fd))
+                        _write_content(fd, b"%d\n" % os.getpid())
                         return cls(path, fd, before)
                 else:
                     pid = _pid_in(fd)
@@ -448,7 +448,10 @@ class SessionLock:
         if self._fd < 0:
             return
         if untouched and self._before is not None:
-            self._before.put_back(self._fd)
+            status, content = self._before
+            _write_content(self._fd, content)
+            with contextlib.suppress(OSError, NotImplementedError):
+                os.utime(self._fd, ns=(status.st_atime_ns, status.st_mtime_ns))
         remove = remove or (untouched and self._before is None)
         if remove and sys.platform != "win32":  # before the close: behind it, the name may be another process's lock
             with contextlib.suppress(OSError):
@@ -460,28 +463,6 @@ class SessionLock:
         if remove and sys.platform == "win32":  # an open file has no other chance there, and a held one refuses
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
-
-
-class _Before(NamedTuple):
-    """The content of a lock's file when the lock was taken, and when that was written."""
-
-    content: bytes
-    times_ns: tuple[int, int]
-
-    @classmethod
-    def read(cls, fd: int) -> Self:
-        """Those of an open file. Raises OSError."""
-        status = os.fstat(fd)
-        os.lseek(fd, 0, os.SEEK_SET)
-        return cls(os.read(fd, 32), (status.st_atime_ns, status.st_mtime_ns))
-
-    def put_back(self, fd: int) -> None:
-        """Have the file as it was. What the disk does not take stays as it is: a pid that nobody has any more."""
-        with contextlib.suppress(OSError, NotImplementedError):
-            os.ftruncate(fd, 0)
-            os.lseek(fd, 0, os.SEEK_SET)
-            os.write(fd, self.content)
-            os.utime(fd, ns=self.times_ns)
 
 
 def named_pid(path: str) -> int | None:
@@ -526,18 +507,22 @@ def _try_lock(fd: int) -> bool:
     return True
 
 
-def _pid_in(fd: int) -> int | None:
+def _content_of(fd: int) -> bytes:
     os.lseek(fd, 0, os.SEEK_SET)
-    text = os.read(fd, 32).strip()
+    return os.read(fd, 32)
+
+
+def _pid_in(fd: int) -> int | None:
+    text = _content_of(fd).strip()
     return int(text) if text.isdigit() else None
 
 
-def _write_pid(fd: int) -> None:
-    """The pid is for the message to the second process; on a full disk the lock is held without it."""
+def _write_content(fd: int, content: bytes) -> None:
+    """A pid is for the message to the second process; on a full disk the lock is held without it."""
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.lseek(fd, 0, os.SEEK_SET)
-        os.write(fd, b"%d\n" % os.getpid())
+        os.write(fd, content)
 
 
 def is_named(fd: int, path: str) -> bool:

@@ -154,25 +154,17 @@ RESULT = MessageShape("tool")
 """The result of a call."""
 
 
-def message_of(data: bytes, spoken: MessageShape = _ANY) -> dict[str, Any] | None:
-    """The message that `data` encodes; None where something is wrong with it, which `message_problems` says."""
+def read_message(data: bytes, path: str, spoken: MessageShape = _ANY) -> tuple[dict[str, Any], list[str]]:
+    """The message that `data` encodes, and its problems; of no use where there are any."""
     try:
         wire: dict[str, Any] = orjson.loads(data)
     except orjson.JSONDecodeError:
-        return None
+        return {}, [f"{path}: must be an object, not broken JSON"]
     if not spoken.fits(wire):
-        return None
+        return {}, list(map(str, spoken.problems(wire, path)))
     # Others are sent as they are.
-    return None if not _MAY_NEST.isdisjoint(wire) and not writable(wire) else wire
-
-
-def message_problems(data: bytes, path: str, spoken: MessageShape = _ANY) -> list[str]:
-    """Problems of a message that `message_of` does not return."""
-    try:
-        wire = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return [f"{path}: must be an object, not broken JSON"]
-    return list(map(str, spoken.problems(wire, path))) or [f"{path}: nests too deep to be written again"]
+    is_too_deep = not _MAY_NEST.isdisjoint(wire) and not writable(wire)
+    return wire, [f"{path}: nests too deep to be written again"] if is_too_deep else []
 
 
 SESSION_STATUSES = (
@@ -460,10 +452,9 @@ def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) ->
         return found
     if message is None:
         return found if is_optional else [*found, "message: is missing"]
-    wire = message_of(message, spoken)
-    if wire is None:
-        found += message_problems(message, "message", spoken)
-    elif kind == "call_finished" and not found and wire["toolCallId"] != fields["callId"]:
+    wire, problems = read_message(message, "message", spoken)
+    found += problems
+    if kind == "call_finished" and not found and wire["toolCallId"] != fields["callId"]:
         found.append("message.toolCallId: must be the record's callId, not another")
     return found
 
@@ -507,9 +498,9 @@ def _thread_problems(thread: Sequence[bytes]) -> tuple[list[str], dict[str, int]
     unpaired: list[str] = []
     waiting: dict[str, int] = {}
     for place, data in enumerate(thread):
-        wire = message_of(data)
-        if wire is None:
-            found += message_problems(data, f"thread[{place}]")
+        wire, problems = read_message(data, f"thread[{place}]")
+        if problems:
+            found += problems
         elif "toolCalls" in wire:
             for call in wire["toolCalls"]:
                 waiting[call["id"]] = place

@@ -9,6 +9,7 @@ import contextlib
 import re
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from agent_host.errors import ServiceRejected, UsageError
 from agent_host.http import displayable_url
@@ -75,8 +76,6 @@ def check_service_url(url: str, named: str) -> str:
     A password in it would be used in place of the token, and a query would end up in the middle of every path, so both
     are refused.
     """
-    from urllib.parse import urlsplit
-
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         raise UsageError(f"{named} holds characters that no URL can have")
     problem = None

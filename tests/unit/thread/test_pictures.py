@@ -17,7 +17,7 @@ from agent_host.testing.dialects import images_in, read_request
 from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall, decode, encode, image_tokens
 from state.blobs import LARGE_BYTES, blobs_in, restore, sha256_hex, shorten
-from state.record_shapes import RESULT, message_of, message_problems
+from state.record_shapes import RESULT, read_message
 from tests.support.pictures import image
 
 EACH = 100
@@ -58,11 +58,11 @@ def test_a_picture_comes_back_byte_for_byte(size: int) -> None:
     message = picture_result("c", size, size + 1)
     data = encode(message, MACHINE, session_id="s")
     assert decode(data) == message
-    assert message_of(data, RESULT) is not None
+    assert read_message(data, "message", RESULT)[1] == []
     short, parts = shorten(data)
     assert parts == [one.data for one in message.images if len(one.data) > LARGE_BYTES]
     kept = {sha256_hex(part): part for part in parts}
-    assert message_of(short, RESULT) is not None
+    assert read_message(short, "message", RESULT)[1] == []
     assert blobs_in(short) == list(kept)
     assert restore(short, kept.get) == (data, [])
 
@@ -75,7 +75,7 @@ def test_a_lost_picture_leaves_a_note() -> None:
     left = decode(whole)
     said = f"[A picture of {len(part)} bytes here were damaged on disk and are lost]"
     assert (left.images, left.content) == ((), f"a picture\n{said}")
-    assert message_of(whole, RESULT) is not None
+    assert read_message(whole, "message", RESULT)[1] == []
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,7 @@ def test_a_lost_picture_leaves_a_note() -> None:
 def test_what_is_no_picture_is_no_message(field: str, value: object) -> None:
     wire = orjson.loads(encode(picture_result("c", 10), MACHINE, session_id="s"))
     wire["images"][0][field] = value
-    assert message_of(orjson.dumps(wire), RESULT) is None
-    assert message_problems(orjson.dumps(wire), "message", RESULT)[0].startswith(f"message.images[0].{field}")
+    assert read_message(orjson.dumps(wire), "message", RESULT)[1][0].startswith(f"message.images[0].{field}")
 
 
 @given(st.binary(max_size=50))
