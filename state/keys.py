@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from config.lean_typing import NamedTuple
 from config.shapes import FLAG, TEXT, ListOf, Record
 from state import Damaged, SessionPaths, check_session_id, is_session_id, translate_errors
 from state.disk import LOCAL_DISK, boot_id, make_durable_dir, replace_atomically, write_new
@@ -202,21 +203,20 @@ def keep_json(state_dir: str, path: str, value: Any, *, doing: str, is_there: bo
         replace_atomically(LOCAL_DISK, path, [content])
 
 
-class KeptRows:
+class KeptRows(NamedTuple):
     """The rows of one file, {`section`: {key: row}}, of which the `most` newest are kept. `doing` says in errors what
     is kept."""
 
-    def __init__(self, state_dir: str, file: str, section: str, *, doing: str, most: int = 256) -> None:
-        self._state_dir = state_dir
-        self._path = os.path.join(state_dir, file)
-        self._section = section
-        self._most = most
-        self._doing = doing
+    state_dir: str
+    file: str
+    section: str
+    doing: str
+    most: int = 256
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """All rows, the one kept last at the end."""
-        kept = read_json(self._path, _MAX_BYTES)
-        section = kept.get(self._section) if isinstance(kept, dict) else None
+        kept = read_json(os.path.join(self.state_dir, self.file), _MAX_BYTES)
+        section = kept.get(self.section) if isinstance(kept, dict) else None
         found = section.items() if isinstance(section, dict) else ()
         return {key: one for key, one in found if isinstance(one, dict)}
 
@@ -224,8 +224,9 @@ class KeptRows:
         """Have this row under `key`; durable on return. Raises WriteFailed."""
         rows = self.rows()
         rows.pop(key, None)
-        newest = list(rows.items())[-(self._most - 1) :]
-        keep_json(self._state_dir, self._path, {self._section: {**dict(newest), key: row}}, doing=self._doing)
+        newest = list(rows.items())[-(self.most - 1) :]
+        path = os.path.join(self.state_dir, self.file)
+        keep_json(self.state_dir, path, {self.section: {**dict(newest), key: row}}, doing=self.doing)
 
 
 def _is_fresh(row: Mapping[str, Any], now: float, good_for_s: float) -> bool:
@@ -241,7 +242,7 @@ class GatewayDialects:
     """The dialect that each gateway was found to speak, by URL, so that it is asked once."""
 
     def __init__(self, state_dir: str, now: Callable[[], float]) -> None:
-        self._kept = KeptRows(state_dir, FILE, "gateways", doing="keeping the dialect of a gateway")
+        self._kept = KeptRows(state_dir, FILE, "gateways", "keeping the dialect of a gateway")
         self._now = now
 
     def find(self, url: str) -> str | None:
@@ -260,7 +261,7 @@ class LocalServers:
     """Answers of local servers about their models, by URL and model, kept for an hour so that not every start asks."""
 
     def __init__(self, state_dir: str, now: Callable[[], float]) -> None:
-        self._kept = KeptRows(state_dir, LOCAL_SERVERS_FILE, "servers", doing="keeping what a server said")
+        self._kept = KeptRows(state_dir, LOCAL_SERVERS_FILE, "servers", "keeping what a server said")
         self._now = now
 
     def find(self, url: str, model: str, *, stale: bool = False) -> dict[str, Any] | None:
@@ -286,7 +287,7 @@ class SandboxLevels:
 
     def __init__(self, state_dir: str, version: str) -> None:
         doing = "keeping which levels of the sandbox work"
-        self._kept = KeptRows(state_dir, SANDBOX_LEVELS_FILE, "machines", doing=doing, most=16)
+        self._kept = KeptRows(state_dir, SANDBOX_LEVELS_FILE, "machines", doing, most=16)
         self._key = _machine_key(version)
 
     def findings(self) -> dict[str, dict[str, Any]]:
