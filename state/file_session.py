@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from state.blobs import SessionStorage, SnapshotThread
     from state.checkpoint import Checkpoint
     from state.disk import SessionLock
-    from state.loading import Archived, LoadedFiles
+    from state.loading import LoadedFiles
     from state.records import JournalRecord
 
 
@@ -63,11 +63,12 @@ class LoadReport(NamedTuple):
     restored: bool = False
 
 
-def find_files(storage: SessionStorage) -> LoadedFiles:
-    """Read the session without changing anything. Raises what `state.loading.find` raises."""
-    from state.loading import find  # a new session reads nothing
+def find_files(storage: SessionStorage, *, archived: bool = False) -> LoadedFiles:
+    """Read the session, or the archive of one that has ended, without changing anything. Raises what `find` and
+    `find_archived` of `state.loading` raise."""
+    from state import loading  # a new session reads nothing
 
-    return find(storage)
+    return loading.find_archived(storage) if archived else loading.find(storage)
 
 
 class FileSession:
@@ -105,7 +106,7 @@ class FileSession:
         return self._archive.problem
 
     @classmethod
-    def create(cls, storage: SessionStorage, state: Checkpoint, archived: Archived | None = None) -> Self:
+    def create(cls, storage: SessionStorage, state: Checkpoint, archived: LoadedFiles | None = None) -> Self:
         """A new session; with `archived` one that had ended, whose archive goes on, not begun until `take_over`. Raises
         SessionExists, SessionLocked, WriteFailed."""
         disk, paths = storage.disk, storage.paths
@@ -132,10 +133,9 @@ class FileSession:
         lock = storage.disk.lock(storage.paths.lock, storage.paths.session_id)
         try:
             found = find_files(storage)
-            state = found.state or found.unusable
-            if state is None:
+            if found.state is None:
                 raise _move_aside(storage, found)
-            session = cls(storage, lock, state)
+            session = cls(storage, lock, found.state)
             session._to_do = functools.partial(session._take_over, found)
         except NoSuchSession:
             with contextlib.suppress(OSError):
@@ -302,12 +302,12 @@ class FileSession:
         except WriteFailed:  # of the journal, perhaps; the state has it, and new files may carry it
             self._sync_journal()
 
-    def _begin(self, archived: Archived | None) -> None:
+    def _begin(self, archived: LoadedFiles | None) -> None:
         # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
         try:
             if archived is not None:  # before the checkpoint that names it
                 with translate_errors("keeping what the archived records hold"):
-                    self.blobs.put(*archived.inline.values(), limited=False)
+                    self.blobs.put(*archived.stored.inline.values(), limited=False)
             with translate_errors("writing the journal"):
                 self._remove_previous()
                 if archived is None:
@@ -324,7 +324,7 @@ class FileSession:
         """Put what the last process left into files of our own: it may have died of a disk that failed to sync it, and
         syncing the same file again would then report success for pages that are gone. What is damaged, or was whole
         once, is put aside first. Raises Damaged when it is damage."""
-        if found.state is None:
+        if found.unusable:
             raise _move_aside(self._storage, found)
         self._kept.take_over(found.stored, found.lost, self.state.first_version_blobs())
         aside = None

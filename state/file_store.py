@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from config.lean_typing import NamedTuple
-from state import Damaged, InvalidSessionId, NoSuchSession, SessionPaths, StateError, translate_errors
+from state import InvalidSessionId, NoSuchSession, SessionPaths, StateError, translate_errors
 from state.blobs import BlobFolder, SessionStorage
 from state.disk import LOCAL_DISK, ThreadJob, no_such
 from state.file_session import FileSession, find_files
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from state.checkpoint import Checkpoint
     from state.disk import Beside, Disk
-    from state.loading import Archived
 
 MIN_COMPACT_BYTES = 256 * 1024
 BLOB_LIMIT_BYTES = 1024 * 1024 * 1024
@@ -89,18 +88,12 @@ class FileCheckpointStore:
         if self.has(session_id):
             return FileSession.claim(storage)
         if ended_too:
-            archived = self.read_archive(session_id)
-            archived.state.session_status = "SESSION_RUNNING"
-            return FileSession.create(storage, archived.state, archived)
+            archived = find_files(storage, archived=True)
+            state = archived.require_state()
+            state.session_status = "SESSION_RUNNING"
+            return FileSession.create(storage, state, archived)
         with translate_errors("looking for the session"):
             raise no_such(self._disk, storage.paths)
-
-    def read_archive(self, session_id: str) -> Archived:
-        """The archive of a session that has ended. Raises NoSuchSession where its records were not kept, Damaged,
-        TooLarge, WriteFailed."""
-        from state.loading import find_archived
-
-        return find_archived(self._storage(session_id))
 
     def has(self, session_id: str) -> bool:
         """True if anything lies under the id that `load` would read. Raises InvalidSessionId, WriteFailed."""
@@ -112,19 +105,14 @@ class FileCheckpointStore:
         """The state of a session, changing nothing, also where another process holds it. With `salvaged_too` damage
         raises Damaged only where nothing is whole; with `ended_too` also a session that has ended is read, from its
         archive. Raises NoSuchSession, UnknownVersion, TooLarge, Untrusted, Damaged, WriteFailed."""
-        if ended_too and not self.has(session_id):
-            return self.read_archive(session_id).state
-        found = find_files(self._storage(session_id))
-        state = found.state or found.unusable
-        if state is None or (found.damage is not None and not salvaged_too):
-            raise Damaged(found.damage or "the checkpoint is empty")
-        return state
+        found = find_files(self._storage(session_id), archived=ended_too and not self.has(session_id))
+        return found.require_state(salvaged_too=salvaged_too)
 
     def versions(self, session_id: str) -> Callable[[str], bytes | None]:
         """Return a function that gives the content of a blob by its name, None for one that is missing, of a session
         that is resumable or has ended. Raises what `load` raises."""
         storage = self._storage(session_id)
-        inline = find_files(storage).stored.inline if self.has(session_id) else self.read_archive(session_id).inline
+        inline = find_files(storage, archived=not self.has(session_id)).stored.inline
         return lambda name: inline[name] if name in inline else storage.blobs.get(name)
 
     def coloured(self, session_id: str) -> dict[str, dict[str, str]]:

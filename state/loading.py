@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from config.lean_typing import NamedTuple
 from config.shapes import list_problems
 from state import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, translate_errors
 from state.blobs import StoredValues, restore
@@ -54,7 +53,7 @@ class LoadedFiles:
     then what was whole before that, None when nothing was. `stored` are the large values, of the messages in the
     snapshot; `lost` are the blobs that are damaged. `suspect`: what was dropped from the journal's end had been whole
     once. `restored`: the snapshot or what the journal began with is damaged, and `state` is the same without it.
-    `unusable` is what was whole where no task was in it: whose session it is."""
+    `unusable`: no task is in what was whole, so it says only whose session it is."""
 
     state: Checkpoint | None
     damage: str | None = None
@@ -64,7 +63,13 @@ class LoadedFiles:
     suspect: bool = False
     readable: bool = False
     restored: bool = False
-    unusable: Checkpoint | None = None
+    unusable: bool = False
+
+    def require_state(self, *, salvaged_too: bool = True) -> Checkpoint:
+        """What was whole. Raises Damaged where nothing was, and without `salvaged_too` where there is damage."""
+        if self.state is None or (self.damage is not None and not salvaged_too):
+            raise Damaged(self.damage or "the checkpoint is empty")
+        return self.state
 
 
 @translate_errors("reading the checkpoint")
@@ -95,21 +100,13 @@ def find(storage: SessionStorage) -> LoadedFiles:
         found.restored = False
         found.state.salvaged = found.damage
         found.suspect = True
-        if found.state.task is None:  # nothing that could be gone on with
-            found.unusable, found.state = found.state, None
-    if found.suspect and found.state is not None:
+        found.unusable = found.state.task is None  # nothing that could be gone on with
+    if found.suspect:
         found.state.suspect_starts()
     return found
 
 
-class Archived(NamedTuple):
-    """An ended session. `inline` are blobs that stand in its journals alone, by their names."""
-
-    state: Checkpoint
-    inline: dict[str, bytes]
-
-
-def find_archived(storage: SessionStorage) -> Archived:
+def find_archived(storage: SessionStorage) -> LoadedFiles:
     """Read an ended session from its archive, without changing anything. Raises NoSuchSession where none is whole
     there, Damaged, TooLarge, WriteFailed."""
     disk, paths = storage.disk, storage.paths
@@ -123,12 +120,12 @@ def find_archived(storage: SessionStorage) -> Archived:
         kept = [os.path.join(paths.archive, name) for name in names if name.endswith(ARCHIVED_JOURNAL)]
         journals = [parse(disk.read(path)) for path in kept]
         found = LoadedFiles(None)
-        state = _decode(disk.read(base), found, storage)
+        found.state = state = _decode(disk.read(base), found, storage)
     if state.identity.session_id != paths.session_id or found.lost or any(one.damaged for one in journals):
         raise Damaged(f"the archive of session {paths.session_id} is damaged, so it cannot continue")
     for record in itertools.chain.from_iterable(one.records for one in journals):
         _fold(state, record, found.stored.inline)  # what stands in two journals is folded once
-    return Archived(state, found.stored.inline)
+    return found
 
 
 # The older files of a session are read only if the newest pair is damaged.

@@ -511,7 +511,7 @@ def test_nothing_to_go_on_with_is_nothing(tmp_path: Path) -> None:
     session.close()
     with open(paths_in(tmp_path).journal, "ab") as handle:
         handle.write(frame(9, 8, b"{}"))
-    assert on_disk(tmp_path).state is None
+    assert on_disk(tmp_path).unusable
     with pytest.raises(Damaged) as caught:
         reopen(tmp_path)
     assert not caught.value.salvaged
