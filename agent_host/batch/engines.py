@@ -43,11 +43,10 @@ _UNPACKED_BADLY: Final = (*UNUSABLE, StateError)
 _QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
-class LocalEngine:
+class LocalEngine(NamedTuple):
     """An `Engine` of this machine; `starter` starts its processes, which end with their standard input."""
 
-    def __init__(self, starter: Starter) -> None:
-        self._starter = starter
+    starter: Starter
 
     async def run(
         self, name: str, arguments: Sequence[str], *, directory: str, parcel: Parcel | None = None
@@ -55,7 +54,7 @@ class LocalEngine:
         """See Engine; nothing has to be sent."""
         del parcel
         try:
-            process = await self._starter.start(arguments, environment=dict(os.environ), directory=directory)
+            process = await self.starter.start(arguments, environment=dict(os.environ), directory=directory)
         except OSError as error:
             raise EngineFailed(f"{name}: no process can be started: {error.strerror or error}") from error
         reading = asyncio.ensure_future(_output_of(process))
@@ -73,7 +72,7 @@ class LocalEngine:
 
     async def aclose(self) -> None:
         """See Engine."""
-        await self._starter.aclose()
+        await self.starter.aclose()
 
 
 async def _output_of(process: SessionProcess) -> bytes:

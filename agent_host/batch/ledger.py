@@ -201,7 +201,6 @@ class Ledger:
 
 # The words about a batch for a person: a line while it runs, a table and totals at its end.
 
-
 _LISTED: Final = 50
 _WHO: Final = ("model", "policy", "limit", "infrastructure", "person")
 

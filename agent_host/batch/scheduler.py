@@ -306,7 +306,6 @@ def _backoff_s(tries: int) -> float:
 # whose gateway is a script of one call: so they pass the same policy and the same sandbox as what a model asks for, and
 # what would need a person is denied.
 
-
 HELD: Final = 75
 MOST_OUTPUT: Final = 64 * 1024**2
 """Bytes of standard output that a process may write."""

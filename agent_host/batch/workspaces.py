@@ -338,7 +338,6 @@ def remove_tree(path: str) -> None:
 # a whole: it is unpacked into a directory of its own, and once that has its final name, the session is replaced by it,
 # now or after a crash. A parcel that is lost counts with all that its session was allowed to cost.
 
-
 _STATE: Final = "state"
 """The state directory below the batch's own, on a node and in a parcel."""
 _NAMES: Final = "names"

@@ -266,7 +266,6 @@ def _unfinished(named: Mapping[str, Any], doing: str, questions: Iterable[Waitin
 
 # Approvals of calls in a task that another program has handed in: by the person behind that program, by elicitation.
 
-
 _NO_ANSWER: Final = "the client did not answer, or with nothing that is an answer"
 _FORM: Final[dict[str, Any]] = {
     "type": "object",

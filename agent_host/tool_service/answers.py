@@ -154,7 +154,6 @@ class MemoryAnswers:
 # A call holds one of its tenant's slots while it runs. Slots are counted in this process (`LocalSlots`), or over all
 # workers where they share a database (`agent_host.tool_service.postgres`).
 
-
 _HANDED_ON_S: Final = 1.0
 """For how long a worker hands a slot on to its own calls while others may wait for one, too."""
 

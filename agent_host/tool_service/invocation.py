@@ -95,17 +95,14 @@ class InvocationResult(NamedTuple):
         return orjson.dumps(wire)
 
 
-class Invoker:
-    """Runs invocations. `clock` gives seconds since the epoch."""
+class Invoker(NamedTuple):
+    """Runs invocations. `key` is that of grants; `clock` gives seconds since the epoch."""
 
-    def __init__(
-        self, key: bytes, answers: Answers, watchers: Watchers, metrics: Metrics, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._key = key
-        self._answers = answers
-        self._watchers = watchers
-        self._metrics = metrics
-        self._clock = clock
+    key: bytes
+    answers: Answers
+    watchers: Watchers
+    metrics: Metrics
+    clock: Callable[[], float] = time.time
 
     async def invoke(self, tenant: ServedTenant, request: InvocationRequest) -> bytes:
         """The ToolResult of an invocation, as JSON. Raises Refusal where no tool ran."""
@@ -115,7 +112,7 @@ class Invoker:
         wrong = tool.judge(call.arguments)
         if wrong is not None:
             return _failed(ErrorCode.INVALID_REQUEST, f"the arguments are wrong: {wrong}").body(call)
-        if request.epoch is not None and request.epoch != self._answers.epoch:
+        if request.epoch is not None and request.epoch != self.answers.epoch:
             message = "the service has started anew and may not know of the call any more"
             raise HttpRefusal(412, ErrorCode.TOOL_INTERRUPTED, message)
         fingerprint = hashlib.sha256(orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -123,10 +120,10 @@ class Invoker:
         with tenant.admission.enter():
             known = Known("new")
             if place is not None:
-                known = await self._answers.claim(place, fingerprint, repeatable=tool.kind.repeatable)
+                known = await self.answers.claim(place, fingerprint, repeatable=tool.kind.repeatable)
             if place is None or known.state == "new":
                 return await self._run_first(tenant, tool, call, fingerprint, place)
-        self._metrics.repeated.labels(tenant.name).inc()
+        self.metrics.repeated.labels(tenant.name).inc()
         return await self._answer_known(call, place, known)
 
     def read_grant(self, tenant: ServedTenant, tool_name: str, text: str | None) -> CapabilityGrant:
@@ -134,13 +131,13 @@ class Invoker:
         try:
             if not text:
                 raise GrantRefused(f"a capability grant is needed: the host signs one where it has {KEY_VARIABLE}")
-            grant = verify(text, self._key)
+            grant = verify(text, self.key)
             if grant.tenant_id != tenant.name:
                 raise GrantRefused(
                     "the capability grant is not for this tenant: tenantId of the session's policy must be the name of "
                     "the tenant whose token is sent"
                 )
-            now = self._clock()
+            now = self.clock()
             if grant.expires_at <= now:
                 raise GrantRefused(
                     f"the capability grant has expired; this service's clock is at {rfc3339(now)}: if it was signed "
@@ -159,12 +156,12 @@ class Invoker:
             slot = await _slot(tenant)
         except BaseException:
             if place is not None:
-                await self._answers.release(place)  # it never began
+                await self.answers.release(place)  # it never began
             raise
         try:
             body = await self._run(tenant, tool, call, fingerprint)
             if place is not None:
-                await self._answers.answer(place, body)
+                await self.answers.answer(place, body)
             return body
         finally:
             await tenant.admission.release(slot)
@@ -174,7 +171,7 @@ class Invoker:
             message = "this idempotency key was sent before, for other arguments of the tool"
             raise HttpRefusal(409, ErrorCode.INVALID_REQUEST, message)
         if known.state == "running":
-            found = await self._answers.wait(place, call.timeout_s)
+            found = await self.answers.wait(place, call.timeout_s)
             if found is None or found.state == "running":
                 message = "the call of this key still runs; ask again"
                 raise HttpRefusal(503, ErrorCode.TOOL_EXECUTION_TIMEOUT, message, retry_after_s=1)
@@ -184,18 +181,18 @@ class Invoker:
         return _failed(ErrorCode.TOOL_INTERRUPTED, _LOST).body(call)  # its outcome is not known
 
     async def _run(self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str) -> bytes:
-        requested = self._watchers.requested(call, fingerprint, high_risk=tool.kind.high_risk)
+        requested = self.watchers.requested(call, fingerprint, high_risk=tool.kind.high_risk)
         began = time.perf_counter()
-        running = self._metrics.running.labels(tenant.name)
+        running = self.metrics.running.labels(tenant.name)
         running.inc()
         try:
             result = await self._result(tenant, tool, call)
         finally:
             running.dec()
         names = (tenant.name, call.tool_name)
-        self._metrics.seconds.labels(*names).observe(time.perf_counter() - began)
-        self._metrics.calls.labels(*names, result.status, "" if result.error is None else result.error[0]).inc()
-        self._watchers.completed(call, requested, result, high_risk=tool.kind.high_risk)
+        self.metrics.seconds.labels(*names).observe(time.perf_counter() - began)
+        self.metrics.calls.labels(*names, result.status, "" if result.error is None else result.error[0]).inc()
+        self.watchers.completed(call, requested, result, high_risk=tool.kind.high_risk)
         return result.body(call)
 
     async def _result(self, tenant: ServedTenant, tool: TenantTool, call: Call) -> InvocationResult:
@@ -287,7 +284,6 @@ async def _store(tenant: ServedTenant, call: Call, output: Output) -> Invocation
 # Prometheus reads.
 #
 # Nothing waits for them: events stand in bounded queues, and what is lost is counted.
-
 
 CAPABILITY: Final = "BackendTool.Invoke"
 METRICS_DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"

@@ -327,7 +327,6 @@ def all_tools() -> dict[str, BackendTool]:
 # connections, the one that has waited longest for its request ends: first of those that have shown no tenant's token.
 # A connection whose call runs is never ended for another.
 
-
 if sys.platform != "win32":
     import resource
 

@@ -9,7 +9,7 @@ import os
 import secrets
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact
 from agent_host.errors import ErrorCode, ServiceError
@@ -25,44 +25,42 @@ if TYPE_CHECKING:
     from agent_host.tool_service.tool import Call
 
 
-class ServiceStorage:
+class ServiceStorage(NamedTuple):
     """The Workspace Service. What is larger than 50 MiB goes to the tenant's `bucket`, and the service gets an artifact
     of type text/uri-list that says where it lies: the URI of that one is returned."""
 
-    def __init__(self, client: ServiceClient, bucket: Bucket | None) -> None:
-        self._client = client
-        self._bucket = bucket
+    client: ServiceClient
+    bucket: Bucket | None
 
     async def store(self, call: Call, artifact: Artifact) -> str:
         """The URI of the artifact, once it is stored. Raises ToolFault."""
         stored = artifact
         if artifact.size > MAX_ARTIFACT_BYTES:
-            if self._bucket is None:
+            if self.bucket is None:
                 message = (
                     f"the output has {artifact.size:,} bytes; the Workspace Service takes {MAX_ARTIFACT_BYTES:,}, "
                     "and the tenant has no bucket for more"
                 )
                 raise ToolFault(ErrorCode.WORKSPACE_UPLOAD_FAILED, message)
             key = f"{call.workspace_id}/{call.session_id}/{secrets.token_hex(8)}-{_file_name(artifact.name)}"
-            uri = await self._bucket.upload(key, artifact.content_type, artifact.pieces())
+            uri = await self.bucket.upload(key, artifact.content_type, artifact.pieces())
             stored = Artifact("tool_output", f"{artifact.name}.uri", "text/uri-list", f"{uri}\r\n".encode())
         try:
-            service = HttpWorkspaceService(self._client, call.workspace_id, call.session_id)
+            service = HttpWorkspaceService(self.client, call.workspace_id, call.session_id)
             return await service.upload(stored, task_id=call.task_id, step_id=call.step_id)
         except (UploadFailed, ServiceError) as error:
             raise ToolFault(ErrorCode.WORKSPACE_UPLOAD_FAILED, "the output could not be stored") from error
 
 
-class LocalStorage:
+class LocalStorage(NamedTuple):
     """Files below `directory`: TENANT/WORKSPACE/ARTIFACT, each written whole or not at all."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    directory: str
 
     async def store(self, call: Call, artifact: Artifact) -> str:
         """See ServiceStorage."""
         artifact_id = MACHINE.new_id("art")
-        folder = os.path.join(self._directory, _file_name(call.tenant), call.workspace_id)
+        folder = os.path.join(self.directory, _file_name(call.tenant), call.workspace_id)
         try:
             await asyncio.to_thread(_write, folder, artifact_id, artifact)
         except OSError as error:

@@ -45,13 +45,12 @@ if TYPE_CHECKING:
 _BEARER: Final = "bearer "
 
 
-class TenantTool:
-    """A tool of a tenant: what it is, what judges its arguments, what runs it."""
+class TenantTool(NamedTuple):
+    """A tool of a tenant: what it is, what runs it, what judges its arguments."""
 
-    def __init__(self, kind: BackendTool, running: RunningTool) -> None:
-        self.kind = kind
-        self.running = running
-        self.judge: Judge = foreign_judge(kind.input_schema)
+    kind: BackendTool
+    running: RunningTool
+    judge: Judge
 
     def to_wire(self) -> dict[str, Any]:
         """As GET /tools has it."""
@@ -76,8 +75,10 @@ class ServedTenant:
         self.tools: dict[str, TenantTool] = {}
         services = TenantServices(tenant.name, self._secret, self._open, self._handles.seal)
         for name, configuration in tenant.tools.items():
+            kind = kinds[name]
             try:
-                self.tools[name] = TenantTool(kinds[name], kinds[name].build(configuration, services))
+                running = kind.build(configuration, services)
+                self.tools[name] = TenantTool(kind, running, foreign_judge(kind.input_schema))
             except ValueError as error:
                 raise UsageError(f"the tool {name} of the tenant {tenant.name} cannot be used: {error}") from None
 
@@ -173,7 +174,6 @@ class Handles:
 # Every value may be {env: VARIABLE} or {file: PATH} in place of the text. What is wrong is told by its path; no value
 # of the file is ever quoted.
 
-
 _MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _MAX_SECRET_BYTES: Final = 64 * 1024
 _MAX_LEVELS: Final = 16
@@ -262,18 +262,17 @@ def _content(path: str) -> Any:
         raise UsageError(f"the tenants file {path} is not {kind} ({where})") from None
 
 
-class _Resolver:
+class _Resolver(NamedTuple):
     """Puts values in the place of {env: VARIABLE} and {file: PATH}."""
 
-    def __init__(self, environ: Mapping[str, str], directory: str, problems: list[str]) -> None:
-        self._environ = environ
-        self._directory = directory
-        self._problems = problems
+    environ: Mapping[str, str]
+    directory: str
+    problems: list[str]
 
     def resolve(self, value: Any, path: str, level: int) -> Any:
         """`value`, resolved; what cannot be is among the problems, and comes as it is."""
         if level > _MAX_LEVELS:
-            self._problems.append(f"{path}: has too many levels")
+            self.problems.append(f"{path}: has too many levels")
             return value
         if isinstance(value, list):
             return [self.resolve(item, f"{path}[{place}]", level + 1) for place, item in enumerate(value)]
@@ -282,29 +281,27 @@ class _Resolver:
         if len(value) == 1:
             (name, source), *_ = value.items()
             if name in ("env", "file") and isinstance(source, str):
-                found = self._variable(source, path) if name == "env" else self._file(source, path)
-                return value if found is None else found
+                found, problem = self._variable(source) if name == "env" else self._file(source)
+                if problem:
+                    self.problems.append(f"{path}: {problem}")
+                return value if problem else found
         return {name: self.resolve(item, f"{path}.{name}" if path else name, level + 1) for name, item in value.items()}
 
-    def _variable(self, name: str, path: str) -> str | None:
-        value = self._environ.get(name)
-        if not value:
-            self._problems.append(f"{path}: the environment has no {name}")
-        return value or None
+    def _variable(self, name: str) -> tuple[str, str]:
+        value = self.environ.get(name, "")
+        return value, "" if value else f"the environment has no {name}"
 
-    def _file(self, name: str, path: str) -> str | None:
+    def _file(self, name: str) -> tuple[str, str]:
         try:
-            with open(os.path.join(self._directory, name), "rb") as file:
+            with open(os.path.join(self.directory, name), "rb") as file:
                 data = file.read(_MAX_SECRET_BYTES + 1)
-            if len(data) <= _MAX_SECRET_BYTES:
-                return data.decode().removesuffix("\n").removesuffix("\r")
-            problem = "is too large"
+            if len(data) > _MAX_SECRET_BYTES:
+                return "", f"the file {name} is too large"
+            return data.decode().removesuffix("\n").removesuffix("\r"), ""
         except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
+            return "", f"the file {name} cannot be read: {error.strerror}"
         except UnicodeDecodeError:
-            problem = "is not UTF-8"
-        self._problems.append(f"{path}: the file {name} {problem}")
-        return None
+            return "", f"the file {name} is not UTF-8"
 
 
 def _cross_check(tenants: Mapping[str, Mapping[str, Any]], tools: Mapping[str, BackendTool]) -> list[str]:

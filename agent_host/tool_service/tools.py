@@ -188,7 +188,6 @@ class SqliteDatabase:
 
     def __init__(self, path: str) -> None:
         self._uri = f"file:{quote(os.path.abspath(path))}?mode=ro"
-        self._path = path
 
     async def query(self, text: str, parameters: Sequence[Any], caps: Caps) -> Table:
         """The rows of a query. Raises ToolFault."""
@@ -252,7 +251,6 @@ def _fault(error: sqlite3.Error) -> ToolFault:
 
 
 # `ObjectRead`: objects of S3, read and listed. Text of moderate size comes with the answer, anything else is stored.
-
 
 _INLINE_BYTES: Final = 64 * 1024
 _MAX_OBJECT_BYTES: Final = 512 * 1024 * 1024
@@ -356,7 +354,6 @@ def _spool(body: Any, size: int) -> bytes | StoredFile:
 
 # `VaultRead`: secrets of HashiCorp Vault's KV version 2, as handles. A value never enters a result: a handle is
 # resolved where it is used, by a parameter of `CloudDbQuery` or by the tenant's own connection settings.
-
 
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
 _SECRETS_SCHEMA: Final = _object(

@@ -226,7 +226,6 @@ def _state(one: BackgroundCommand) -> str:
 # move the bytes: that is the same on every system, and a program that prints faster than it is read waits. What it
 # prints to stderr is kept as far as its last bytes, to say why it ended.
 
-
 _AHEAD: Final = 8
 """Lines that are read before somebody takes the first."""
 _STDERR_BYTES: Final = 8 * 1024

@@ -250,7 +250,6 @@ def main() -> None:
 # Where the loop can watch descriptors (POSIX) nothing here costs a thread, except the exit watch on systems without
 # pidfd. Elsewhere (Windows) each pipe has a daemon thread.
 
-
 if sys.platform == "linux":
     import fcntl
 
@@ -442,11 +441,9 @@ class _ReadByThread(_ByThread):
 # The end of a process tree that may be forking while it is ended (TR 6.2): shared by a time-out, a cancellation, a
 # resume and the end of the host.
 
-
 QUIET_S: Final = 0.2
 LONGEST_S: Final = 5.0
 _PAUSE_S: Final = 0.002
-
 
 NOBODY: Final = Leftovers()
 

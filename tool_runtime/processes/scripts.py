@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
@@ -32,18 +32,15 @@ _CODES: Final = {FaultKind.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST, FaultKin
 """Of what cannot be run; for anything else there is no script."""
 
 
-class SkillScripts:
+class SkillScripts(NamedTuple):
     """The scripts of the skills in an index, with interpreters of PATH `path` that lie in no place `outside`. Each run
     has a directory of its own in `sandbox`; `max_runs` run in a task."""
 
-    def __init__(
-        self, index: SkillIndex, path: str, sandbox: str, max_runs: int, outside: tuple[str, ...] = ()
-    ) -> None:
-        self._index = index
-        self._path = path
-        self._outside = outside
-        self.sandbox = sandbox
-        self.max_runs = max_runs
+    skills: SkillIndex
+    path: str
+    sandbox: str
+    max_runs: int
+    outside: tuple[str, ...] = ()
 
     def look_up(self, skill: str, relative_path: str) -> ScriptFacts | ToolError:
         """A script, or why there is none that could run."""
@@ -54,7 +51,7 @@ class SkillScripts:
 
     def find(self, skill: str, relative_path: str) -> ScriptFacts:
         """A script. One that really lies elsewhere than in the skill's folder is not read. Raises ToolFault."""
-        used = self._index.find(skill)
+        used = self.skills.find(skill)
         folder, allowed = used.folder, used.allowed_tools
         if "\0" in relative_path or len(relative_path) > _MAX_PATH_CHARS:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.relative_path: is too long, or contains a NUL character")
@@ -73,7 +70,7 @@ class SkillScripts:
         return ScriptFacts(skill, shown, folder, path, argv, hashlib.sha256(content).hexdigest(), allowed)
 
     def _program(self, program: str) -> str:
-        found = program if os.path.isabs(program) else find_program(program, self._path, self._outside)
+        found = program if os.path.isabs(program) else find_program(program, self.path, self.outside)
         if found is None:
             raise ToolFault(FaultKind.NOT_FOUND, f"there is no program {program} to run it")
         return os.path.abspath(found)

@@ -20,7 +20,6 @@ LEVELS: Final[tuple[Level, ...]] = ("namespace", "landlock")
 
 NOTHING: Final = LevelFinding("none", works=True, unheld=("anything",))
 
-
 _looking: Final = threading.Lock()
 _known: Final[dict[Level, LevelFinding]] = {}
 

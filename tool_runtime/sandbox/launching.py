@@ -269,7 +269,6 @@ class LaunchedPopen(subprocess.Popen[bytes]):
 
 # True if this Linux can hold programs: tried with a small one.
 
-
 _TRY: Final = 'read -r line; if true 2>/dev/null >"$1"; then exit 3; fi; exit 0'
 _TRY_VIEW: Final = 'if true 2>/dev/null >"$1"; then exit 3; fi; if read -r line < "$2"; then exit 4; fi; exit 0'
 _FILES: Final = ("kept", "hidden")

@@ -34,7 +34,6 @@ _NONBLOCK: Final = 0o4000
 _USUAL_FIRST_PORT: Final = 1024
 _TYPES: Final = {1: "stream", 2: "datagram", 3: "raw"}
 
-
 _INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
 _DOMAIN: Final = 53
 _RESOLVERS: Final = "/etc/resolv.conf"
