@@ -60,7 +60,7 @@ class Budget:
     after that what it has cost; `spent` is what they have cost before, by id."""
 
     def __init__(self, limit: float | None, jobs: int, spent: Mapping[str, float]) -> None:
-        self._limit = limit
+        self.limit = limit
         self._jobs = jobs
         self._held = dict(spent)
         self._before: dict[str, float] = {}
@@ -71,12 +71,12 @@ class Budget:
     @property
     def left(self) -> float:
         """The part of the limit that no session holds."""
-        return 0.0 if self._limit is None else self._limit - sum(self._held.values())
+        return 0.0 if self.limit is None else self.limit - sum(self._held.values())
 
     def grant(self, task: BatchTask) -> float | None:
         """Grant the task's session a slice; what it may have cost by its end. None without a slice or a limit."""
         spent = self._before[task.id] = self._held.get(task.id, 0.0)
-        if self._limit is None:
+        if self.limit is None:
             return task.max_cost
         slice_ = min(self.left, max(self.left / (2 * self._jobs), 2 * self._too_little.get(task.id, 0.0)))
         if task.max_cost is not None:
@@ -105,14 +105,9 @@ class Budget:
         return self.left > self._least + self._too_little.get(task.id, 0.0)
 
     @property
-    def is_limited(self) -> bool:
-        """True if there is a limit."""
-        return self._limit is not None
-
-    @property
     def _least(self) -> float:
         """Less than this is nothing: sums of costs are not exact."""
-        return (self._limit or 0.0) * 1e-9
+        return (self.limit or 0.0) * 1e-9
 
 
 class Scheduler:
@@ -211,7 +206,7 @@ class Scheduler:
 
     def _begin_one(self, one: Waiting) -> None:
         granted = self._budget.grant(one.task)
-        if granted is None and self._budget.is_limited:
+        if granted is None and self._budget.limit is not None:
             self._record(self._unpaid(one.task))
             return
         running = asyncio.ensure_future(self._attempt(one, granted))

@@ -112,7 +112,9 @@ class TaskServer:
         try:
             arguments = model.model_validate(params.arguments or {})
         except ValidationError as error:
-            return _failure("INVALID_REQUEST", what_is_wrong(error))
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            return _failure("INVALID_REQUEST", f"$.{place}: {first['msg']}" if place else first["msg"])
         try:
             found = await run(context, params, arguments)
         except HostRefused as error:
@@ -423,13 +425,6 @@ class _OfTask(types.RequestParams):
 
 class _Update(_OfTask):
     input_responses: dict[str, Any]
-
-
-def what_is_wrong(error: ValidationError) -> str:
-    """The first mistake, in one line."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"$.{place}: {first['msg']}" if place else first["msg"]
 
 
 # The sessions of one server: which has a process, which is handed a task, and which makes room for another.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from agent_host.capability_grants import CapabilityGrant
     from agent_host.services.http import ServiceClient
-    from agent_host.tool_service.answers import MemoryAnswers, Slot
+    from agent_host.tool_service.answers import MemoryAnswers
     from agent_host.tool_service.postgres import PostgresAnswers
     from agent_host.tool_service.tenants import ServedTenant, TenantTool
 
@@ -153,10 +153,13 @@ class Invoker(NamedTuple):
         self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str, place: IdempotencyScope | None
     ) -> bytes:
         try:
-            slot = await _slot(tenant)
-        except BaseException:
+            slot = await tenant.admission.acquire()
+        except BaseException as error:
             if place is not None:
                 await self.answers.release(place)  # it never began
+            if isinstance(error, asyncio.CancelledError):
+                message = "the service is being stopped; the tool did not run"
+                raise HttpRefusal(503, ErrorCode.INTERNAL_ERROR, message, retry_after_s=1) from None
             raise
         try:
             body = await self._run(tenant, tool, call, fingerprint)
@@ -212,15 +215,6 @@ class Invoker(NamedTuple):
 
 def _failed(code: str, message: str) -> InvocationResult:
     return InvocationResult("failed", None, (code, message))
-
-
-async def _slot(tenant: ServedTenant) -> Slot:
-    """The right to run a call of the tenant. Raises Refusal."""
-    try:
-        return await tenant.admission.acquire()
-    except asyncio.CancelledError:
-        message = "the service is being stopped; the tool did not run"
-        raise HttpRefusal(503, ErrorCode.INTERNAL_ERROR, message, retry_after_s=1) from None
 
 
 def tool_of(tenant: ServedTenant, name: str) -> TenantTool:

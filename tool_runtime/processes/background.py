@@ -185,7 +185,8 @@ class BackgroundCommands:
         """The command of this id. Raises ToolFault(INVALID_ARGUMENT), which names those that there are."""
         found = self._all.get(command_id)
         if found is None:
-            there = ", ".join(f"{one.command_id} ({_state(one)})" for one in self._all.values()) or "none"
+            states = {one.command_id: "running" if one.end is None else one.end.note() for one in self._all.values()}
+            there = ", ".join(f"{name} ({state})" for name, state in states.items()) or "none"
             told = "; those of an earlier process of the session have ended with it" if self._before else ""
             message = f"$.id: there is no background command {command_id[:64]!r}; there are: {there}{told}"
             raise ToolFault(FaultKind.INVALID_ARGUMENT, message)
@@ -214,10 +215,6 @@ class BackgroundCommands:
             self._strays.append(one.mark)
         one.discard()
         del self._all[one.command_id]
-
-
-def _state(one: BackgroundCommand) -> str:
-    return "running" if one.end is None else one.end.note()
 
 
 # A program that runs on while the session does, and is talked to in lines over its standard streams.

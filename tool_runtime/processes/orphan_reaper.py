@@ -70,12 +70,6 @@ def kill_group(group: int) -> None:
         kill(-group)
 
 
-def strangers(known: dict[int, int], groups: set[int]) -> set[int]:
-    """Groups that have ended: somebody else has got the number of their leader, who keeps it as long as they last."""
-    rows = dict(table())
-    return {group for group in groups if group in rows and rows[group][4] and rows[group][3] != known.get(group)}
-
-
 def belonging(known: dict[int, int], groups: set[int], marks: list[bytes]) -> dict[int, int]:
     """Live processes with their start times: those known, in the groups or sessions or with a mark, and all their
     descendants. All but these are killed on sight: in a chain that forks each lives for milliseconds."""
@@ -106,7 +100,9 @@ def _carries(pid: int, marks: list[bytes]) -> bool:
 
 def end(known: dict[int, int], groups: set[int], marks: list[bytes]) -> None:
     """SIGKILL, until it is quiet. A group is killed at once: none of it can fork meanwhile."""
-    groups -= strangers(known, groups)
+    rows = dict(table())
+    # Of a group that has ended somebody else may have got the number: its leader keeps it as long as the group lasts.
+    groups -= {one for one in groups if one in rows and rows[one][4] and rows[one][3] != known.get(one)}
     began = quiet_since = time.monotonic()
     seen: set[tuple[int, int]] = set()
     while True:

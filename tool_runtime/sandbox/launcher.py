@@ -64,20 +64,9 @@ class ProgramSandbox(NamedTuple):
     view: tuple[Any, ...]
     restriction: tuple[Any, ...]
 
-    def look(self) -> mounts.SeenPlaces:
-        """Look at its places."""
-        return mounts.look_at(mounts.DiskView(*self.view), (path for path, _ in self.restriction[0]))
-
     def make_view(self, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
         """Give this process its view: which files were mounted. Raises OSError."""
         return mounts.make(mounts.DiskView(*self.view), known)
-
-    def make_restriction(self) -> linux_sandbox.Restriction:
-        """For this process, which sees nothing outside that it could change."""
-        rules, abi, network, with_listener = self.restriction
-        return linux_sandbox.Restriction(
-            [PathRule(*rule) for rule in rules], abi, network, with_listener, changes_modes=True
-        )
 
 
 class Ready(NamedTuple):
@@ -146,7 +135,7 @@ def make_ready(work: Work, is_asked_for: bool, held: ProgramSandbox | None) -> t
 def look_if_settled(held: ProgramSandbox) -> mounts.SeenPlaces | None:
     """The places as they are now; None if a later change of one might not be seen."""
     now = time.time_ns()
-    seen = held.look()
+    seen = mounts.look_at(mounts.DiskView(*held.view), (path for path, _ in held.restriction[0]))
     return seen if all(mounts.is_settled(one[2], now) for one in seen.others if one) else None
 
 
@@ -335,7 +324,10 @@ def take(
 
 def hold(held: ProgramSandbox) -> tuple[int | None, dict[str, tuple[int, int]]]:
     """Give up this process's rights: the descriptor that asks, and which shared files were granted. Raises OSError."""
-    restriction = held.make_restriction()
+    rules, abi, network, with_listener = held.restriction
+    places = [PathRule(*rule) for rule in rules]
+    # This process sees nothing outside that it could change.
+    restriction = linux_sandbox.Restriction(places, abi, network, with_listener, changes_modes=True)
     ruleset = linux_sandbox.ruleset_of(restriction)
     listener = linux_sandbox.restrict_this_thread(restriction._replace(ruleset=ruleset), is_bounded=True)
     shared = mounts.find_shared(mounts.DiskView(*held.view), ruleset.granted)

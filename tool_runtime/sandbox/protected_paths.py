@@ -340,7 +340,7 @@ class Guarded:
 
     def _trust(self) -> None:
         """Remember what the user's repositories have, so that they can be copied and moved with their hooks."""
-        self._found.trust()
+        self._found.users.update(self._found.repositories)
         for place in self._found.repositories:
             for path, entry in self._base.get(place, {}).items():
                 if stat.S_ISREG(entry.mode) and os.path.basename(path) not in ("commondir", "gitdir"):

@@ -89,7 +89,8 @@ class WorkspacePlaces:
         self._folders: dict[str, tuple[tuple[int, int, int], list[str], list[str]]] = {}
         self._inner: dict[str, GitDirectory] = {}
         self._told: set[str] = set()
-        self._users: set[str] = set()
+        self.users: set[str] = set()
+        """Git directories that are the user's own."""
         self.made: set[str] = set()
         self.repositories: dict[str, GitDirectory] = {}
         self.git_files: dict[str, None] = {}
@@ -163,7 +164,7 @@ class WorkspacePlaces:
             one
             for path, one in self.repositories.items()
             if any(is_under(path, place, "posix") for place in scope.writes)
-            and not (path in self._users and rules.gives_whole(path, scope.given, "posix"))
+            and not (path in self.users and rules.gives_whole(path, scope.given, "posix"))
         ]
 
     def repository_of(self, path: str) -> str | None:
@@ -173,10 +174,6 @@ class WorkspacePlaces:
                 return path
             path = os.path.dirname(path)
         return None
-
-    def trust(self) -> None:
-        """Take the git directories that are there for the user's own."""
-        self._users.update(self.repositories)
 
     # Finding
 
