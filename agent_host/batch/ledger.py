@@ -226,10 +226,8 @@ def summarize(tasks: Sequence[BatchTask], ledger: Ledger, *, stop: Stop, duratio
         found["checks"] = {"passed": sum(code == 0 for code in checks), "failed": sum(code != 0 for code in checks)}
     costs = [row for row in rows if "cost" in row]
     if costs:
-        found |= {
-            "cost": sum(row["cost"] for row in costs),
-            "costCurrency": max(row.get("costCurrency", "") for row in costs),
-        }
+        found["cost"] = sum(row["cost"] for row in costs)
+        found["costCurrency"] = max(row.get("costCurrency", "") for row in costs)
     return {**found, "stopped": stop} if stop else found
 
 

@@ -138,9 +138,7 @@ class Scheduler:
         self._failed_probes = 0
         self._probe_at = 0.0
         on_record = spent or {}
-        costs = {
-            task.id: max(float(rows.get(task.id, {}).get("cost", 0.0)), on_record.get(task.id, 0.0)) for task in tasks
-        }
+        costs = {one.id: max(float(rows.get(one.id, {}).get("cost", 0.0)), on_record.get(one.id, 0.0)) for one in tasks}
         self._budget = Budget(max_cost, jobs, costs)
         self._unwritten: list[Row] = []
         self._fault: BaseException | None = None
@@ -383,8 +381,7 @@ class Attempts:
         os.makedirs(ledger.at("work"), exist_ok=True)
 
     async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Attempted:
-        """Begin or continue the task's session until it ends; `number` counts attempts from 1, `max_cost` is its
-        limit."""
+        """Run the task's session until it ends; `number` counts attempts from 1, `max_cost` is its limit."""
         began = MACHINE.monotonic()
         fields: Row = {}
         try:

@@ -433,8 +433,7 @@ class Depot:
         return os.path.join(self.directory, "work", f"{key}.{name}")
 
     def _put_in_place(self, came: str) -> None:
-        """Can be done again after a crash: what is in `names` and not in `came` was moved whole, to its place or
-        beside."""
+        """Repeatable after a crash: what is in `names` and not in `came` was moved whole, to its place or beside."""
         with open(os.path.join(came, _NAMES), encoding="ascii") as file:
             told = json.load(file)
         for name, place in self._came_places(came, Parcel(*told["parcel"])).items():
@@ -486,8 +485,7 @@ class LostCosts:
         self._write(key, self.total(key), 0.0)
 
     def set_risk(self, key: str, risk: float) -> None:
-        """Note what a process that is about to start may cost; 0 once its session has the costs on record, or it never
-        started. Raises OSError."""
+        """Note the cost that a process may have; 0 once it is on record, or never started. Raises OSError."""
         self._write(key, self._read(key)[0], risk)
 
     def total(self, key: str) -> float:

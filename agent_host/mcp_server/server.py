@@ -175,8 +175,7 @@ class TaskServer:
             raise
 
     async def _await_report(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
-        """The report once the task or `wait_s` are over. Who can approve is asked on the way; without anybody it is
-        denied."""
+        """The report once the task or `wait_s` are over. Who can approve is asked; without anybody it is denied."""
         now = asyncio.get_running_loop().time
         ends = None if wait_s is None else now() + wait_s
         while True:
@@ -567,8 +566,7 @@ async def serve(
 
 
 class _Lines(anyio.AsyncFile[str]):
-    """Standard input in lines of at most 32 MiB. A client that has gone has cancelled no task: its end closes
-    sessions."""
+    """Standard input in lines of at most 32 MiB. A client that has gone cancels no task: sessions close."""
 
     def __init__(self, file: TextIO, sessions: Sessions) -> None:
         super().__init__(file)

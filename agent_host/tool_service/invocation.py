@@ -330,8 +330,7 @@ class CallEvent(Event):
 
 
 def _audit_record(event: Event) -> bytes | None:
-    """The record of one call (SK 7), with nothing that is remembered of others: ids are unique within a session
-    only."""
+    """The record of one call (SK 7), with nothing remembered of others: ids are unique within a session only."""
     records = AuditRecords()
     if not isinstance(event, CallEvent) or event.requested is None:
         return None

@@ -61,8 +61,7 @@ ENTRY_POINTS = "agent_host.backend_tools"
 
 
 class ToolFault(Exception):
-    """The call has failed; the model reads `message`, which quotes nothing of the configuration. `code`: an
-    ErrorCode."""
+    """The call has failed; the model reads `message`, which quotes no configuration. `code` is an ErrorCode."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -144,8 +143,7 @@ class BackendTool(Protocol):
     def repeatable(self) -> bool: ...  # noqa: D102  see the class
 
     def build(self, configuration: Mapping[str, Any], services: TenantServices) -> RunningTool:
-        """The tool of one tenant. Connects to nothing. Raises ValueError, with no value of the configuration in its
-        text."""
+        """The tool of one tenant. Connects to nothing. Raises ValueError, whose text quotes no configuration."""
 
 
 # Errors before a tool runs, with the error body of all services: {code, message, retryable, details?}.

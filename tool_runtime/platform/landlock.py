@@ -115,9 +115,8 @@ class _Granting:
         for path in _DEVICES:
             self.name(path, _DEVICE)
         self.name(SHARED_MEMORY, READ | WRITE)
-        waiting: deque[Place] = deque(
-            (place, READ, hidden) for place in (("/",) if scope.reads is None else scope.reads)
-        )
+        reads = ("/",) if scope.reads is None else scope.reads
+        waiting: deque[Place] = deque((place, READ, hidden) for place in reads)
         waiting += ((place, READ | WRITE, hidden) for place in scope.writes)
         self.named += (place for place, _, _ in waiting)
         beside: list[list[Place]] = []
@@ -176,6 +175,5 @@ class _Granting:
         if len(self.rules) < MAX_RULES:
             self.rules.append(PathRule(place, rights))
         elif not any("places beside" in note for note in self.notes):
-            self.notes.append(
-                f"of the places beside hidden ones only {MAX_RULES} are granted; {place} is the first not"
-            )
+            only = f"of the places beside hidden ones only {MAX_RULES} are granted"
+            self.notes.append(f"{only}; {place} is the first not")

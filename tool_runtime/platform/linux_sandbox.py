@@ -173,8 +173,7 @@ class Ruleset(NamedTuple):
 
 
 def make_ruleset(rules: Iterable[PathRule], version: int, *, hold_tcp: bool) -> Ruleset:
-    """A ruleset that grants `rules` and holds all else; a place that is gone, or a link, gets nothing. Raises
-    OSError."""
+    """A ruleset that grants `rules` and holds all else; what is gone, or a link, gets nothing. Raises OSError."""
     attributes = ruleset_attributes(version, hold_tcp=hold_tcp)
     descriptor = linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     granted: dict[str, FileKey] = {}
@@ -284,9 +283,8 @@ class KeptRules:
         restriction = self._restrict(scope, rules)
         if not self._in_view:
             restriction = restriction._replace(ruleset=ruleset_of(restriction))
-        is_sure = all(
-            mounts.is_settled(max(changed, modified), began) for _, _, modified, changed in rules.listed.values()
-        )
+        changes = (max(stamp[2:]) for stamp in rules.listed.values())
+        is_sure = all(mounts.is_settled(change, began) for change in changes)
         return Kept(rules, restriction, is_sure, is_there, terminals)
 
 

@@ -84,9 +84,8 @@ def environment_of(pid: int) -> bytes:
     if sys.platform == "win32":
         return b""  # a Job says there what is a command's
     if sys.platform == "darwin":
-        said = subprocess.run(
-            ["/bin/ps", "-E", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False, env={}
-        )
+        argv = ["/bin/ps", "-E", "-ww", "-o", "command=", "-p", str(pid)]
+        said = subprocess.run(argv, capture_output=True, check=False, env={})
         if said.returncode != 0:
             raise PeerUnreadable(f"process {pid} cannot be looked at")
         return said.stdout

@@ -75,8 +75,7 @@ def limit_argv(argv: Sequence[str], memory_bytes: int, cpu_s: float) -> list[str
 def start_limited(
     argv: Sequence[str], *, memory_bytes: int, cpu_s: float, stdin: IO[bytes], cwd: str
 ) -> tuple[subprocess.Popen[bytes], Callable[[], None]]:
-    """A process that reads `stdin` and prints to a pipe, within bounds and without variables; and its end. Raises
-    OSError."""
+    """A process that reads `stdin` and prints to a pipe, in bounds, without variables; and its end. Raises OSError."""
     process = subprocess.Popen(
         limit_argv(argv, memory_bytes, cpu_s),
         stdin=stdin,
@@ -190,9 +189,7 @@ def reap(pid: int) -> None:
 def parse_ps(text: str) -> list[ProcessEntry]:
     """Rows of `ps -axo pid=,ppid=,pgid=,state=`: what a system without /proc (macOS) can show."""
     rows = (line.split() for line in text.splitlines())
-    return [
-        ProcessEntry(int(pid), int(parent), int(group), not state.startswith("Z")) for pid, parent, group, state in rows
-    ]
+    return [ProcessEntry(int(pid), int(above), int(group), state[0] != "Z") for pid, above, group, state in rows]
 
 
 def _processes() -> Iterator[ProcessEntry]:
@@ -200,9 +197,8 @@ def _processes() -> Iterator[ProcessEntry]:
     try:
         names = os.listdir("/proc")
     except OSError:
-        listing = subprocess.run(
-            ["/bin/ps", "-axo", "pid=,ppid=,pgid=,state="], capture_output=True, text=True, check=False, env={}
-        )
+        argv = ["/bin/ps", "-axo", "pid=,ppid=,pgid=,state="]
+        listing = subprocess.run(argv, capture_output=True, text=True, check=False, env={})
         yield from parse_ps(listing.stdout)
         return
     for pid in youngest_first([int(name) for name in names if name.isdigit()], _read("/proc/loadavg")):

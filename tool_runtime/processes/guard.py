@@ -446,11 +446,10 @@ LONGEST_S: Final = 5.0
 _PAUSE_S: Final = 0.002
 
 NOBODY: Final = Leftovers()
+Find = Callable[[Callable[[int], None]], "Mapping[int, int]"]
 
 
-def kill_until_quiet(
-    find: Callable[[Callable[[int], None]], Mapping[int, int]], groups: Iterable[int] = ()
-) -> Leftovers:
+def kill_until_quiet(find: Find, groups: Iterable[int] = ()) -> Leftovers:
     """SIGKILL to the process groups `groups` and to all that `find` finds, until 0.2 s pass without a new process, for
     5 s at most.
 

@@ -187,8 +187,7 @@ class Guarded:
         return found
 
     def _looks(self, places: Sequence[str], scope: CommandScope | None, closed: Sequence[str]) -> dict[str, Look]:
-        """Look at each place, at new contents only. Nothing is below what is in place of a folder: it may lead
-        anywhere."""
+        """Look at each place, at new contents only, and at nothing below a folder's place that may lead anywhere."""
         self._room, self._in_part = MAX_LOOK_BYTES, set()
         leads = tuple(f"{one}/" for one in closed)
         found = self._found
@@ -446,8 +445,7 @@ class Guarded:
         return target
 
     def _set_aside(self, place: str, base: Look, check: _Check) -> bool:
-        """Rename a place that one look cannot take, outside of git directories, where it would be judged; if it could
-        be."""
+        """True if a place that one look cannot take was moved out of git directories, where it would be judged."""
         above = os.path.dirname(place)
         while (of := self._found.repository_of(above)) is not None:
             above = os.path.dirname(of)

@@ -417,8 +417,7 @@ def _fill(place: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> N
 
 
 def _session_variables(directory: str | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """Of every held command; `directory` is for caches. As root tar would give files to others, which no command
-    can."""
+    """Of every held command; `directory` is for caches. Root's tar would give files to others, which no command can."""
     found: dict[str, str] = {}
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         found["TAR_OPTIONS"] = " ".join(filter(None, (environ.get("TAR_OPTIONS"), "--no-same-owner")))
@@ -475,10 +474,8 @@ def _agent_sockets(environ: Mapping[str, str]) -> dict[str, frozenset[str]]:
         folders.append(run if home == usual else os.path.join(run, _folder_of(home)))
     gpg = [os.path.join(folder, name) for folder in folders for name in _OF_GPG]
     ssh = [environ.get("SSH_AUTH_SOCK", ""), *(os.path.join(folder, "S.gpg-agent.ssh") for folder in folders)]
-    return {
-        name: frozenset(map(os.path.realpath, filter(os.path.exists, all_)))
-        for name, all_ in (("ssh", ssh), ("gpg", gpg))
-    }
+    found = {"ssh": ssh, "gpg": gpg}
+    return {name: frozenset(map(os.path.realpath, filter(os.path.exists, all_))) for name, all_ in found.items()}
 
 
 def _folder_of(home: str) -> str:

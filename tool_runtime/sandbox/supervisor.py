@@ -39,8 +39,7 @@ _HUNG_UP: Final = select.EPOLLHUP | select.EPOLLERR
 
 
 class Connect(NamedTuple):
-    """A connection to make by a copy of the program's descriptor; `place` (or -1) is what the address names. Both are
-    closed."""
+    """A connection to make by `copy`, of the program's descriptor; its address names `place` or -1. Both are closed."""
 
     copy: int
     address: bytes
@@ -337,8 +336,7 @@ class SocketAddress(NamedTuple):
         return self.is_any or self.address == _LOOPBACK_6 or (len(self.address) == 4 and self.address[0] == 127)
 
     def move_to(self, address: bytes) -> SocketAddress:
-        """The same port at another address, for a socket of this family. Raises ValueError for IPv6 and a socket of
-        IPv4."""
+        """The same port elsewhere, for a socket of this family. Raises ValueError for IPv6 and a socket of IPv4."""
         port = struct.pack(">H", self.port)
         if self.family == socket.AF_INET:
             if len(address) != 4:
@@ -359,9 +357,8 @@ def place_of(raw: bytes) -> SocketAddress | None:
         return SocketAddress(family, raw[4:8], port, raw[:16].ljust(16, b"\0"))
     if family == socket.AF_INET6 and len(raw) >= 24:
         address = raw[8:24]
-        return SocketAddress(
-            family, address[12:] if address.startswith(_MAPPED) else address, port, raw[:28].ljust(28, b"\0")
-        )
+        plain = address[12:] if address.startswith(_MAPPED) else address
+        return SocketAddress(family, plain, port, raw[:28].ljust(28, b"\0"))
     return None
 
 
@@ -386,8 +383,7 @@ class OwnSockets:
         return identity in self._unix
 
     def reach(self, wanted: SocketAddress) -> tuple[SocketAddress | None, bool]:
-        """The address at which a socket of ours has the port of `wanted`, and whether somebody else's has. Raises
-        OSError."""
+        """The address where a socket of ours has the port of `wanted`, and whether another's has. Raises OSError."""
         foreign = False
         for address in _candidates(wanted):
             inode = self._listeners.inode(_family(address), address, wanted.port)

@@ -61,6 +61,7 @@ _PACKAGES: Final = frozenset({"node_modules", "site-packages", ".venv", "venv", 
 """Folders of packages: they bring settings of editors, which nobody opens there and installers replace."""
 _SHALLOW: Final = "objects"
 _GIT: Final = ".git"
+_INNER: Final[dict[str, Role]] = {"worktrees": "worktree", "modules": "module"}
 
 
 def writable_roots(scope: CommandScope, workspace: str) -> tuple[str, ...]:
@@ -133,9 +134,8 @@ class WorkspacePlaces:
             except OSError:  # no watch is to be had: what lies directly in it is looked at all the same
                 self._see(root, _list(root))
         # The repository of a linked working tree lies elsewhere; devices and temporary directories are none.
-        outside = [
-            one for one in scope.writes if not is_under(one, self._workspace, "posix") and one not in self._trees
-        ]
+        workspace = self._workspace
+        outside = [one for one in scope.writes if one not in self._trees and not is_under(one, workspace, "posix")]
         self._elsewhere = [one for one in outside if rules.is_laid_out(_list(one))]
 
     def count_watched_unwatched(self) -> dict[str, int]:
@@ -246,12 +246,8 @@ class WorkspacePlaces:
                 if name == _SHALLOW and alternates not in apart and os.path.lexists(alternates):
                     yield self._note(of, alternates), False
                 yield from ((self._note(of, path), False) for path in self._irregular(entry.path, name == _SHALLOW))
-            elif name == "worktrees" and is_folder:
-                yield self._note(of, entry.path), False
-                yield from self._trees_of(of, entry.path, apart)
-            elif name == "modules" and is_folder:
-                yield self._note(of, entry.path), False
-                yield from self._modules_of(of, entry.path, apart)
+            elif name in _INNER and is_folder:
+                yield from self._inner_of(of, entry.path, _INNER[name], apart)
             elif rules.is_free(name) and not is_folder:
                 if not entry.is_file(follow_symlinks=False):
                     yield self._note(of, entry.path), True
@@ -262,26 +258,20 @@ class WorkspacePlaces:
         self._of[path] = of
         return path
 
-    def _trees_of(self, of: GitDirectory, folder: str, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
-        for name in _list(folder):
-            path = self._note(of, f"{folder}/{name}")
-            yield path, False
-            if os.path.isdir(path) and not os.path.islink(path):
-                yield from self._entries_of(self._inside(path, "worktree"), apart)
-
-    def _modules_of(self, of: GitDirectory, folder: str, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
+    def _inner_of(self, of: GitDirectory, folder: str, role: Role, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
         """Names of submodules may have slashes: a folder with nothing of a git directory in it is part of a name."""
+        yield self._note(of, folder), False
         for name in _list(folder):
-            path = self._note(of, f"{folder}/{name}")
-            yield path, False
-            if os.path.isdir(path) and not os.path.islink(path):
-                if {one.lower() for one in _list(path)} & (rules.STEERING | rules.SHAPE):
-                    yield from self._entries_of(self._inside(path, "module"), apart)
-                else:
-                    yield from self._modules_of(of, path, apart)
-
-    def _inside(self, path: str, role: Role) -> GitDirectory:
-        return self._inner.setdefault(path, GitDirectory(path, role))
+            path = f"{folder}/{name}"
+            is_folder = os.path.isdir(path) and not os.path.islink(path)
+            names = {one.lower() for one in _list(path)} if is_folder and role == "module" else ()
+            if is_folder and role == "module" and not (rules.STEERING | rules.SHAPE).intersection(names):
+                yield from self._inner_of(of, path, role, apart)
+                continue
+            yield self._note(of, path), False
+            if is_folder:
+                inner = self._inner.setdefault(path, GitDirectory(path, role))
+                yield from self._entries_of(inner, apart)
 
     def _irregular(self, top: str, is_shallow: bool) -> Iterator[str]:
         """Links, devices and the like in a folder whose files are free; listed again only after a change."""
