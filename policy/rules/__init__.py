@@ -22,7 +22,7 @@ REPOSITORY_RULE = "builtin.repositoryPlaces"
 SESSION_RULE = "builtin.sessionPlaces"
 
 
-# What a task may do less than its bundle allows (interface section 2, `taskOptions`).
+# Restrictions of a task below its bundle (interface section 2, `taskOptions`).
 
 ApprovalMode = Literal["always", "on_risky_actions", "never"]
 
@@ -30,9 +30,9 @@ ApprovalMode = Literal["always", "on_risky_actions", "never"]
 class TaskOptions(NamedTuple):
     """Restrictions of one task; None leaves a question to the bundle.
 
-    `approval_mode`: `always` wants an approval for every call with side effects, `on_risky_actions` for those of high
-    risk as well as for what the bundle names, `never` has nobody asked: what needs an approval is denied.
-    `allow_network` False takes requests and known network programs away; True gives nothing.
+    `approval_mode`: `always` requires approval for every call with side effects, `on_risky_actions` for high risks and
+    whatever the bundle names; `never` denies calls that need approval. `allow_network` False denies requests and known
+    network programs; True grants nothing.
     """
 
     approval_mode: ApprovalMode | None = None
@@ -43,9 +43,9 @@ AS_THE_BUNDLE_SAYS = TaskOptions()
 
 
 class ToolLimit(NamedTuple):
-    """The limit that one `source` sets, named as people know it. `allowed` are the only tools that it leaves, None for
-    all; `withheld` those that it takes; `risk_ceiling` the highest risk that a call may have; `commands` are patterns
-    of the only commands that it leaves (`policy.rules.skills`), None for all."""
+    """The limit set by one `source`, named for people. `allowed` are the only tools that remain, None for all;
+    `withheld` the removed tools; `risk_ceiling` the highest risk of a call; `commands` are patterns of the only
+    commands that remain (`policy.rules.skills`), None for all."""
 
     source: str
     allowed: frozenset[str] | None = None
@@ -66,10 +66,9 @@ class NativeExec(NamedTuple):
 
 
 class CallTerms(NamedTuple):
-    """Everything besides capability and facts that decides about a call: the tool, the task's options, the limits of
-    the configuration and of skills in use. `session_mode` is the approval mode of the session, which counts as well as
-    the task's. `programs` is the list of programs that start without a shell, None where
-    none counts."""
+    """Everything that decides about a call apart from capability and facts: the tool, the task's options, the limits of
+    the configuration and of active skills. `session_mode` is the approval mode of the session, which applies in
+    addition to the task's. `programs` is the list of programs that start without a shell, None if there is none."""
 
     tool_name: str = ""
     has_side_effects: bool = False
@@ -86,8 +85,8 @@ NO_TERMS = CallTerms()
 
 
 class Case(NamedTuple):
-    """One question: may a call use `capability` for `facts`? `granted` is the bundle's grant of it. `judge` answers
-    what another capability says to other facts, under the same bundle and at the same time."""
+    """One question: may a call use `capability` for `facts`? `granted` is the bundle's grant of it. `judge` decides
+    about another capability and other facts, under the same bundle at the same time."""
 
     bundle: PolicyBundle
     capability: str
@@ -107,8 +106,8 @@ class Case(NamedTuple):
 
 
 Rule = Callable[[Case], Decision | str | None]
-"""A rule of one kind of facts: a denial; a decision of another capability that asks for approval; the entry that
-admits; or nothing to say."""
+"""A rule for one kind of facts. Returns a denial, a decision of another capability that requires approval, the entry
+that admits the call, or None."""
 
 
 def deny(capability: str, rule: str, reason: str) -> Decision:

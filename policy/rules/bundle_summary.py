@@ -1,4 +1,4 @@
-"""Summary of what a bundle's lists allow beyond what they name, in lines for its author or user."""
+"""Summary of permissions that a bundle's lists imply without naming them, in lines for its author or user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _MAX_SHOWN = 2
 
 
 def starters(bundle: PolicyBundle) -> dict[str, str]:
-    """Programs of allowedCommands that start others, in order, and what they start, unless startsPrograms is false."""
+    """Programs of allowedCommands that start others, in order, with the started programs, unless startsPrograms is
+    false."""
     entry = bundle.capability(Name.SHELL_EXEC)
     if entry is None:
         return {}
@@ -36,7 +37,7 @@ def starters(bundle: PolicyBundle) -> dict[str, str]:
 
 
 def ends_commits(bundle: PolicyBundle) -> list[str]:
-    """A line where a bundle blocks a `.git` by its name, and not as @steering does: in a sandbox that ends commits."""
+    """A line if a bundle blocks a `.git` by its name, and not as @steering does: in a sandbox that prevents commits."""
     entries = (bundle.capability(name) for name in (Name.FILE_WRITE, Name.FILE_DELETE))
     paths = [path for entry in entries if entry is not None for path in entry.blocked_paths or ()]
     names = {path: path.replace("\\", "/").rstrip("/").rpartition("/")[2] for path in paths}
@@ -49,8 +50,8 @@ def ends_commits(bundle: PolicyBundle) -> list[str]:
 
 
 def summarize(bundle: PolicyBundle) -> list[str]:
-    """One line for each kind of thing that listed programs start, and for listed programs that change files where no
-    capability says which."""
+    """One line for each kind of thing that listed programs start, and one for listed programs that change files without
+    a capability that names these."""
     groups: dict[str, list[str]] = {}
     for program, what in starters(bundle).items():
         groups.setdefault(what, []).append(program)
@@ -64,7 +65,7 @@ def summarize(bundle: PolicyBundle) -> list[str]:
 
 
 def summarize_in_line(bundle: PolicyBundle) -> str | None:
-    """The same for the start of a session; None where no listed program starts others."""
+    """The same for the start of a session; None if no listed program starts others."""
     names = list(starters(bundle))
     if not names:
         return None

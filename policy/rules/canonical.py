@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from policy.facts import ActionFacts, OsFamily
 
 _BETWEEN: Final = "\n\0"
-"""Between the places of one call: no real path that stands behind another begins so."""
-# A line of these alone means the same however many blanks stand between its words.
+"""Separator of a call's paths: no real path begins like this after another."""
+# A line of only these characters does not depend on the number of blanks between its words.
 _PLAIN_LINE = re.compile(r"[A-Za-z0-9_./:=,@%+ \t-]*\n?")
 _SPLITTING_SHELLS = frozenset({"bash", "sh", "zsh"})
 _URL = re.compile(r"([A-Za-z]+)://[^/?#]*([^?#]*)([^#]*)", re.DOTALL)
@@ -30,17 +30,17 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def exact_call(tool_name: str, arguments: Mapping[str, Any], facts: ActionFacts, policy_hash: str) -> str:
-    """The identity of one call, as sha256 in hex: the arguments, where it acts, and the policy that asked."""
+    """The identity of one call, as SHA-256 in hex: its arguments, its paths, and the policy that required the
+    approval."""
     place = place_of(facts)
     where = {"cwd": place} if place is None or isinstance(facts, CommandFacts) else {"cwd": None, "file": place}
     return _digest(toolName=tool_name, arguments=dict(arguments), policy=policy_hash, **where)
 
 
 def place_of(facts: ActionFacts | None) -> str | None:
-    """The real paths where a call acts, in a form that can be put on record: the directory of a command, with the
-    script of a skill as it is and the places that its scope is to be wider by, the files of a file call or of a
-    request; None if it has none. The arguments do not say it: a link on the way may be moved between the question and
-    the start."""
+    """The real paths of a call, in recordable form: the directory of a command, with the script of a skill and the
+    places that widen its scope, the files of a file call or of a request; None if it has none. The arguments do not
+    determine them: a link may change between the question and the start."""
     if isinstance(facts, CommandFacts):
         script = () if facts.script is None else (f"{facts.script.path} (SHA-256 {facts.script.identity})",)
         opened = () if facts.widening is None else facts.widening.write
@@ -50,7 +50,7 @@ def place_of(facts: ActionFacts | None) -> str | None:
 
 
 def move_problem(asked: str | None, now: str | None) -> str | None:
-    """Why an approval of what acts at the place `asked` is none for what acts at `now`; None when it is one."""
+    """Return why an approval for the paths `asked` does not apply to the paths `now`; None if it does."""
     if asked is None or asked == now:
         return None
     then, leads = (" and ".join((place or "").split(_BETWEEN)) for place in (asked, now))
@@ -66,9 +66,9 @@ def same_action(
     told_by_facts: frozenset[str | None],
     os: OsFamily,
 ) -> str:
-    """The identity of an action, as sha256 in hex: the tool, what it acts on in one spelling, its other arguments, and
-    the policy that asked. `told_by_facts` are the arguments that say on what it acts, and the one with the content that
-    it writes to a file."""
+    """The identity of an action, as SHA-256 in hex: the tool, the canonical form of its subject, its other arguments,
+    and the policy that required the approval. `told_by_facts` are the arguments with its subject, and the one with the
+    content that it writes to a file."""
     seen = told_by_facts | ({"cwd", SANDBOX_GRANT} if isinstance(facts, CommandFacts) else {SANDBOX_GRANT})
     return _digest(
         toolName=tool_name,
@@ -79,11 +79,11 @@ def same_action(
 
 
 def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
-    """The action in one spelling: two calls of one tool with the same form act on the same thing in the same way.
+    """The canonical form of an action: two calls of one tool with the same form act on the same thing in the same way.
 
-    For a file that is where it really is, whatever is written there; for a command its working directory, shell and
-    text, the content of a skill's script, and what its scope is to be wider by; for a request its method, its URL and
-    the files that it sends or saves.
+    For a file it is its real path, whatever is written there; for a command its working directory, shell and text, the
+    content of a skill's script, and the additions to its scope; for a request its method, its URL and the files that it
+    sends or saves.
     """
     if isinstance(facts, PathFacts):
         return ("path", *(key(normalize(path, os), os, "narrow") for path in facts.real_paths))
@@ -110,7 +110,8 @@ def _additions(widening: Widening | None) -> tuple[str, ...]:
 
 
 def canonical_url(url: str) -> str:
-    """Scheme, host and port in one spelling, path and query as they are, no fragment. What is no URL stays as it is."""
+    """Scheme, host and port in one spelling, path and query unchanged, no fragment. A text that is not a URL is
+    unchanged."""
     match = _URL.match(url)
     if match is None:
         return url
@@ -125,7 +126,7 @@ def canonical_url(url: str) -> str:
 
 
 def _recordable(text: str) -> str:
-    """The text; where it is a name that is not UTF-8, its bytes in hex behind a character that no name has."""
+    """The text; for a name that is not UTF-8, its bytes in hex after a character that no name contains."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MAX_JUDGED_ARGUMENT = 4_096
 _RUNS_TEXT = words("eval trap")
-"""Builtins that run what the line shows them, which is read."""
+"""Builtins that run text of the line, which is read."""
 _STARS = ("/*", "/**")
 _WINDOWS_SHELLS = frozenset({"cmd", "powershell"})
 _CAPABILITY = {"read": Name.FILE_READ.value, "write": Name.FILE_WRITE.value, "delete": Name.FILE_DELETE.value}
@@ -80,7 +80,7 @@ def _check_blocked(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> De
 
 
 def _check_undecidable(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Decision | None:
-    """A line of which it cannot be said what it starts is denied where a list has to be decided (AH 8.4)."""
+    """Deny a line whose programs are undecidable if a list has to be decided (AH 8.4)."""
     entry = case.entry
     if not parsed.dynamic:
         return None
@@ -109,7 +109,7 @@ def _lists_interpreter(case: Case) -> bool:
 
 
 def _check_opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
-    """Deny what a listed program starts if an entry of commandPolicies says `startsPrograms: false` of it."""
+    """Deny programs started by a listed program whose entry of commandPolicies has `startsPrograms: false`."""
     if not case.entry.command_policies:
         return None
     table = _strict_table(case, facts.shell)
@@ -173,7 +173,7 @@ def starts_nothing(entry: Capability, bundle: PolicyBundle) -> bool:
 
 
 def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts, links: tuple[str, ...]) -> bool:
-    """True if an entry that ends in `/*` or `/**` admits a path, by where its directory really is."""
+    """True if an entry that ends in `/*` or `/**` admits a path, by the real path of its directory."""
     patterns = [entry for entry in case.entry.allowed_commands or () if entry.endswith(_STARS)]
     if not patterns or facts.shell in _WINDOWS_SHELLS:
         return False
@@ -242,7 +242,7 @@ def _policy_table(case: Case, shell: ShellName) -> dict[str, tuple[CommandPolicy
         table: dict[str, tuple[CommandPolicy, ...]] = {}
         for policy in case.entry.command_policies or ():
             narrows = policy.max_arguments is not None or policy.subcommands is not None or policy.arguments
-            if narrows or not policy.additional_arguments:  # else it says nothing of arguments
+            if narrows or not policy.additional_arguments:  # else it has no rule for arguments
                 name = wide_name(policy.command, shell)
                 table[name] = (*table.get(name, ()), policy)
         return table
@@ -251,7 +251,7 @@ def _policy_table(case: Case, shell: ShellName) -> dict[str, tuple[CommandPolicy
 
 
 def argument_problem(policy: CommandPolicy, one: SimpleCommand) -> str | None:
-    """Why an entry does not permit the arguments of a command; None where it does."""
+    """The reason why an entry does not permit the arguments of a command; None if it does."""
     if policy.max_arguments is not None and len(one.arguments) > policy.max_arguments:
         return f"more than {policy.max_arguments} arguments"
     if None in one.arguments:
@@ -322,11 +322,11 @@ def suggest(entry: Capability, wanted: str | None) -> str:
     return f"allowed are {', '.join(listed[:_MAX_NAMED])}" + (f" and {rest} more" if rest > 0 else "")
 
 
-# The files that a line opens, or hands to a program that changes files, judged as File.Read, Write and Delete.
+# The files that a line opens, or passes to a program that changes files, judged as File.Read, Write and Delete.
 #
-# A redirection is a file access like any other, so it needs the capability. An operand of `rm`, `cp` and their like is
-# judged where the bundle has an entry for it; without one the listed program suffices (AH 8.2, 8.4). Where a sandbox
-# holds the command, what only the run knows is left to it.
+# A redirection is a file access like any other, so it needs the capability. An operand of `rm`, `cp` and the like is
+# judged if the bundle has an entry for it; without one the listed program suffices (AH 8.2, 8.4). A sandbox, if any,
+# enforces what is known only at run time.
 
 
 def _check_files(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
@@ -401,8 +401,8 @@ def _judge(case: Case, facts: CommandFacts, one: FileUse, capability: str, what:
 
 
 def _somewhere(case: Case, capability: str) -> Decision | None:
-    """A redirection whose target nobody knows, or one that a line may have which cannot be read: no path list can be
-    decided for it. Without one it is what the capability is for any file."""
+    """A redirection with an unknown target, or a possible one in an unreadable line: no path list can be decided for
+    it. Without a path list the capability's decision for any file applies."""
     entry = case.bundle.capability(capability)
     if entry is None:
         return deny(case.entry.name, "capabilities", f"redirection ({capability}): capability not granted")
@@ -473,7 +473,7 @@ def _check_content(case: Case, facts: CommandFacts, one: FileUse, entry: Capabil
 
 
 def _place_held(case: Case, facts: CommandFacts, one: FileUse, entry: Capability) -> str | None:
-    """The blocked place that goes with a directory, or that a glob may find; None where there is none."""
+    """The blocked place inside a directory, or one that a glob may find; None if there is none."""
     if not (one.tree or one.pattern is not None) or one.mode == "read":
         return None
     others = session_samples(entry.allowed_paths, case.os) if entry.allowed_paths is not None else []
@@ -511,7 +511,7 @@ def _find_nested(case: Case, facts: CommandFacts, one: FileUse, entry: Capabilit
 
 
 def _may_be_named(pattern: str, name: str) -> bool:
-    """True if a component of a pattern may be a name; behind `**` it is found where it is hidden, too."""
+    """True if a component of a pattern may match a name; after `**` it also matches hidden names."""
     parts = pattern.split("/")
     deep = parts.index(ANY_DEPTH) if ANY_DEPTH in parts else len(parts)
     return any(may_meet(part, name, hidden=place > deep) for place, part in enumerate(parts))
@@ -527,7 +527,7 @@ def _finds(one: FileUse, rest: str) -> bool:
 
 
 class _MadePlace(NamedTuple):
-    """A link that the line makes (`itself`), or a tree below which nobody knows what is a link, from a step on."""
+    """A link that the line creates (`itself`), or a tree with unknown links, from a step on."""
 
     path: str
     itself: bool
@@ -535,7 +535,7 @@ class _MadePlace(NamedTuple):
 
 
 def _places_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[_MadePlace, ...]:
-    """The paths that the line makes, absolute: nobody could look up where they lead."""
+    """The absolute paths that the line creates, whose real paths could not be looked up."""
     return tuple(
         _MadePlace(
             normalize(path, os),
@@ -549,7 +549,7 @@ def _places_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tu
 
 
 def _goes_through(case: Case, facts: CommandFacts, one: FileUse, made: tuple[_MadePlace, ...]) -> bool:
-    """True for a file behind what the line makes. A link itself may be made and deleted."""
+    """True for a file below a path that the line creates. A link itself may be created and deleted."""
     is_of_link = one.made == "link" or (one.mode == "delete" and not (one.path or "").endswith("/"))
     links = {place.path for place in made if place.itself}
     for path in one.spellings(facts.cwd, facts.home):
@@ -565,7 +565,7 @@ def _goes_through(case: Case, facts: CommandFacts, one: FileUse, made: tuple[_Ma
 
 
 def _comes_after(step: int, made: int) -> bool:
-    """True if what is used at a step may meet what another makes: in a loop, or beside it, anything comes after it."""
+    """True if a use at one step may follow a creation at another: in a loop, or concurrently, anything may."""
     if made == 0 or step == 0:
         return True
     return abs(step) != abs(made) and (made < 0 or step < 0 or step > made)

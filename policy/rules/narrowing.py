@@ -119,7 +119,8 @@ def _ask(case: Case, decision: Decision, mode: str, whose: str) -> Decision:
 
 
 def _network_use(facts: ActionFacts) -> str | None:
-    """Why the call would use the network, or could without policy seeing it; None where it shows no sign of it."""
+    """The reason why the call would use the network, or could do so unseen by policy; None if there is no sign of
+    it."""
     if isinstance(facts, UrlFacts):
         return f"{Name.NETWORK_HTTP} is taken away from this task"
     if isinstance(facts, NamedToolFacts) and facts.elsewhere:
@@ -133,14 +134,14 @@ def _network_use(facts: ActionFacts) -> str | None:
             return f"{used} uses the network, which is taken away from this task"
     if any(one.path is not None and one.path.startswith(_NETWORK_FILES) for one in parsed.redirections):
         return "a redirection opens a network connection, and the network is taken away from this task"
-    if parsed.dynamic:  # as where a block list has to be decided
+    if parsed.dynamic:  # as for a block list
         reasons = "; ".join(parsed.dynamic[:5])
         return f"the network is taken away from this task, and the command cannot be decided: {reasons}"
     return None
 
 
 def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
-    """The network program or subcommand that `one` is, None when it is none that is known."""
+    """The network program or subcommand of `one`, None if it is no known one."""
     if one.program is None:
         return None
     name, rest = wide_name(one.program, shell), one.arguments

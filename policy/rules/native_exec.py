@@ -1,4 +1,4 @@
-"""Programs that start without a shell (NT): a list of absolute paths, each with rules for its arguments. The list of a
+"""Programs started without a shell (NT): a list of absolute paths, each with rules for its arguments. The list of a
 session is the one here with what the user's configuration appends; Shell.Exec has to admit the call as well. Pure.
 
 What is named in the arguments is in the roots of the family, links followed; options that read, write or start what is
@@ -78,7 +78,7 @@ def apply_program_list(case: Case, decision: Decision) -> Decision:
 
 
 def apply_program_roots(case: Case, decision: Decision) -> Decision:
-    """The paths that such a program is given lie in the roots of its tools (NT)."""
+    """Require that the paths in a program's arguments are in the roots of its tools (NT)."""
     started = _started_without_shell(case)
     outside = started and _outside(started[0], started[1].roots, case.os)
     return deny(case.capability, ROOTS, outside) if outside else decision
@@ -121,7 +121,7 @@ def _program_problem(facts: CommandFacts, native: NativeExec, os: OsFamily) -> s
 
 
 def path_problem(program: str, os: OsFamily) -> str | None:
-    """Why an entry of the list with this program admits nothing; None where it may."""
+    """The reason why an entry of the list with this program admits nothing; None if it may admit the call."""
     if not is_absolute(program, os) or normalize(program, os) != program.replace("/", "\\" if os == "windows" else "/"):
         return f"{program} is no absolute path without dots"
     if os == "windows" and not program.lower().endswith(_WINDOWS_ENDINGS):
@@ -168,7 +168,8 @@ _RUNS_RULE: Final = "skills.max_script_runs"
 
 
 def apply_script_rules(case: Case, decision: Decision) -> Decision:
-    """A script of a skill really lies where scripts do, and not too many have run (SK 5.4)."""
+    """Require that a skill's script really is in a directory for scripts, and that the number of runs is below the
+    limit (SK 5.4)."""
     script = case.facts.script if isinstance(case.facts, CommandFacts) else None
     if script is None:
         return decision

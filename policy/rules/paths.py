@@ -1,4 +1,4 @@
-"""Scope of File.* and of uploads: where a file is, what it is, and how large (AH 8.2, 8.3)."""
+"""Scope of File.* and of uploads: location, kind and size of a file (AH 8.2, 8.3)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ _UNCHANGEABLE = {"directory": "a directory", "other": "not a regular file"}
 
 
 def file_kind(case: Case) -> Decision | str | None:
-    """Only regular files are written or deleted, and directories where the call asks for all that is in one."""
+    """Only regular files may be written or deleted, and directories if the call includes their contents."""
     if isinstance(case.facts, PathFacts) and case.facts.tree and case.entry.name == Name.FILE_DELETE:
         return None
     if isinstance(case.facts, PathFacts) and case.entry.name in CHANGING and case.facts.kind in _UNCHANGEABLE:
@@ -155,15 +155,15 @@ def file_size(case: Case) -> Decision | str | None:
 
 
 def readable_too(case: Case) -> Decision | str | None:
-    """Judge an upload as a read, too: it is denied or asked about as File.Read says."""
+    """Judge an upload as a read, too: File.Read may deny it or require approval."""
     if case.entry.name not in READS_TOO:
         return None
     answer = case.judge(Name.FILE_READ.value, case.facts)
     return None if answer.allowed else answer
 
 
-# The path rule for a tool that walks a tree: what File.Read says to each file of it, at the cost of one question a
-# directory where the answer is the same for all that is in it. Pure.
+# The path rule for a tool that walks a tree: File.Read's decision for each file, at the cost of one question for a
+# directory whose contents all have the same answer. Pure.
 
 Below = Literal["all", "none", "named", "each"]
 """The answer for everything below a directory: all of it is admitted, or nothing, or all but names with a meaning
@@ -186,7 +186,7 @@ class TreeRule:
         self._endings = tuple(name[1:] for name in names if name.startswith("*"))
 
     def admits(self, real: str) -> bool:
-        """True if policy lets anybody read what is at the real, normalised path, or name it."""
+        """True if policy lets the file at the real, normalised path be read or named."""
         os = self._os
         if self._blocked_table.relative is not None or covering(real, self._blocked_table, os, "wide") is not None:
             return False
