@@ -12,6 +12,7 @@ import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from config.json_text import describe_toml
 from config.policies import names_file
 from config.settings import (
     ALL_TOOLS,
@@ -174,8 +175,6 @@ def _read(path: str, problems: list[str], named_by: str = "") -> dict[str, TomlV
         problems.append(f"{named_by}{path}: {error.strerror}")
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        from config.json_text import describe_toml
-
         problems.append(f"{path}: {describe_toml(content, error)}")
         return {}
     values: dict[str, TomlValue] = {}

@@ -59,35 +59,20 @@ class KnownProvider(NamedTuple):
     dialect_elsewhere: str = ""
 
 
+_OPENAI_OF_GEMINI = "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"
+_KEYED = (
+    ("anthropic", "https://api.anthropic.com", "anthropic", "claude-sonnet-5", ""),
+    ("openai", "https://api.openai.com/v1", "responses", "gpt-5.4", "openai"),
+    ("openrouter", "https://openrouter.ai/api/v1", "openai", "anthropic/claude-sonnet-5", ""),
+    ("gemini", _OPENAI_OF_GEMINI, "openai", "gemini-flash-latest", ""),
+)
+_SERVERS = {"ollama": 11434, "llamacpp": 8080, "lmstudio": 1234, "vllm": 8000, "litellm": 4000}
 KNOWN: dict[str, KnownProvider] = {
-    "anthropic": KnownProvider(
-        "https://api.anthropic.com", "anthropic", "claude-sonnet-5", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"
-    ),
-    "openai": KnownProvider(
-        "https://api.openai.com/v1", "responses", "gpt-5.4", "OPENAI_API_KEY", "OPENAI_BASE_URL", "openai"
-    ),
-    "openrouter": KnownProvider(
-        "https://openrouter.ai/api/v1",
-        "openai",
-        "anthropic/claude-sonnet-5",
-        "OPENROUTER_API_KEY",
-        "OPENROUTER_BASE_URL",
-    ),
-    "gemini": KnownProvider(
-        "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions",
-        "openai",
-        "gemini-flash-latest",
-        "GEMINI_API_KEY",
-        "GEMINI_BASE_URL",
-    ),
-    "ollama": KnownProvider("http://127.0.0.1:11434", "openai"),
-    "llamacpp": KnownProvider("http://127.0.0.1:8080", "openai"),
-    "lmstudio": KnownProvider("http://127.0.0.1:1234", "openai"),
-    "vllm": KnownProvider("http://127.0.0.1:8000", "openai"),
-    "litellm": KnownProvider("http://127.0.0.1:4000", "openai"),
-}
+    name: KnownProvider(url, dialect, model, f"{name.upper()}_API_KEY", f"{name.upper()}_BASE_URL", elsewhere)
+    for name, url, dialect, model, elsewhere in _KEYED
+} | {name: KnownProvider(f"http://127.0.0.1:{port}", "openai") for name, port in _SERVERS.items()}
 """By name, in the order in which a variable with a key makes one found; then servers at their usual local ports."""
-LOCAL: tuple[str, ...] = tuple(name for name, known in KNOWN.items() if not known.key_env)
+LOCAL: tuple[str, ...] = tuple(_SERVERS)
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

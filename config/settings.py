@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
 
@@ -153,39 +153,24 @@ class _Key:
         return self if section is None else self.read(section.values[self.name])
 
 
-def text(tightening: Tightening = Tightening.NEVER, **rules: Any) -> str:
-    """A key whose value is a string."""
-    return cast("str", _Key(Setting(str, tightening, **rules), str))
+def _keys(kind: type, read: Callable[[Any], Any], **always: Any) -> Callable[..., Any]:
+    """Return a function that makes a key of this kind, with a `tightening` and further rules of `Setting`."""
+
+    def make(tightening: Tightening = Tightening.NEVER, **rules: Any) -> Any:
+        return _Key(Setting(kind, tightening, **always, **rules), read)
+
+    return make
 
 
-def integer(tightening: Tightening = Tightening.NEVER, **rules: Any) -> int:
-    """A key whose value is a whole number."""
-    return cast("int", _Key(Setting(int, tightening, **rules), int))
-
-
-def number(tightening: Tightening = Tightening.NEVER, **rules: Any) -> float:
-    """A key whose value is a number."""
-    return cast("float", _Key(Setting(float, tightening, **rules), lambda value: value))
-
-
-def flag() -> bool:
-    """A key whose value is true or false."""
-    return cast("bool", _Key(Setting(bool), bool))
-
-
-def names(tightening: Tightening = Tightening.NEVER, **rules: Any) -> tuple[str, ...]:
-    """A key whose value is a list of strings."""
-    return cast("tuple[str, ...]", _Key(Setting(list, tightening, **rules), tuple))
-
-
-def tables(tightening: Tightening = Tightening.NEVER) -> tuple[dict[str, Any], ...]:
-    """A key whose value is a list of tables, for its reader to check."""
-    return cast("tuple[dict[str, Any], ...]", _Key(Setting(list, tightening, tables=True), tuple))
-
-
-def pairs() -> dict[str, str]:
-    """A key whose value is a table of strings."""
-    return cast("dict[str, str]", _Key(Setting(dict), dict))
+text: Callable[..., str] = _keys(str, str)
+integer: Callable[..., int] = _keys(int, int)
+number: Callable[..., float] = _keys(float, lambda value: value)
+flag: Callable[..., bool] = _keys(bool, bool)
+names: Callable[..., tuple[str, ...]] = _keys(list, tuple)
+tables: Callable[..., tuple[dict[str, Any], ...]] = _keys(list, tuple, tables=True)
+"""A list of tables, for its reader to check."""
+pairs: Callable[..., dict[str, str]] = _keys(dict, dict)
+"""A table of strings."""
 
 
 class HostSection(Section, name="host"):

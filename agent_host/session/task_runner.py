@@ -35,7 +35,7 @@ from agent_host.thread.messages import decode, last_answer
 from state.records import SessionStatusChanged, TaskEnded, TaskReopened, TaskSteered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 
     from agent_host.loop import LoopContext, Replay
     from agent_host.session.tasks import NewTask
@@ -296,10 +296,7 @@ class TaskRunner:
             self.start_queued()
 
     async def _drive(self, resume_note: ResumeNote | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
-        # The loop's modules are for the first task: the first reply of the session does not wait for them.
-        from agent_host.loop.task import run_task
-
-        ctx = self._ctx
+        run_task, ctx = import_loop(), self._ctx
         end = await run_task(ctx, resume_note=resume_note, replays=replays)
         is_final = ctx.cancellation.requested and not ctx.cancellation.resumable
         if end.resumable and is_final:  # asked for while the step was finished that a stop left open
@@ -347,9 +344,11 @@ class TaskRunner:
         return TaskEnd(end_of(task.status), reason, reason, text)
 
 
-def import_loop() -> None:
-    """Import what runs a task."""
-    import agent_host.loop.task  # noqa: F401  for its effect
+def import_loop() -> Callable[..., Awaitable[TaskEnd]]:
+    """Import what runs a task: the first reply of a session does not wait for the loop's modules."""
+    from agent_host.loop.task import run_task
+
+    return run_task
 
 
 def _ends_with_an_answer(state: Checkpoint) -> bool:
