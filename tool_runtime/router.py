@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
 from config.shapes import hint_at
 from tool_runtime.families import DESKTOP, Family
-from tool_runtime.families.catalogue import NATIVE, ROWS, SKILLS, desktop_specs
+from tool_runtime.families.catalogue import ROWS, desktop_specs, other_families
 from tool_runtime.families.desktop import set_timeouts
 from tool_runtime.families.schemas import drop_grant, usable_arguments
 from tool_runtime.schema import Judge, UnusableSchema
@@ -58,8 +58,9 @@ class LocalToolRouter:
     ) -> None:
         self._settings = settings
         self._start_command = start_command
+        self._scripts = scripts
         self._pool = DaemonPool()
-        self._families: tuple[Provider, ...] = tuple(self._make_families(scripts))
+        self._families: tuple[Provider, ...] = tuple(self._make_families())
         self._providers: tuple[Provider, ...] = (*self._families, *others)
         self._remote: tuple[RemoteTools, ...] = ()
         self._running: set[asyncio.Task[Any] | None] = set()
@@ -222,19 +223,11 @@ class LocalToolRouter:
     def _operations(self, settings: RuntimeSettings, **more: Any) -> Operations:
         from tool_runtime.families.operations import Operations
 
-        return Operations(settings, self._pool, lambda: self._commands, **more)
+        return Operations(settings, self._pool, lambda: self._commands, scripts=self._scripts, **more)
 
-    def _make_families(self, scripts: SkillScripts | None) -> Iterator[Family]:
-        """The families of the settings; of those that are not chosen nothing is imported."""
+    def _make_families(self) -> Iterator[Family]:
         settings = self._settings
-        if NATIVE in settings.families:
-            from tool_runtime.families import native
-
-            yield native.family_under(settings, self._operations)
-        if SKILLS in settings.families:
-            from tool_runtime.families import skills
-
-            yield skills.family_under(settings, self._operations, scripts)
+        yield from (family_under(settings, self._operations) for _, family_under in other_families(settings.families))
         specs = desktop_specs(settings.families)
         rows = [ROWS[spec.name]._replace(spec=set_timeouts(spec, settings)) for spec in specs]
         yield Family(rows, lambda: self._files)

@@ -18,9 +18,13 @@ from tool_runtime.families.desktop import (
 from tool_runtime.families.schemas import flag, integer, parameters, text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
+    from tool_runtime.families import Family, MakeOperations
+    from tool_runtime.tool import RuntimeSettings
+
+    OpenFamily = Callable[[RuntimeSettings, MakeOperations], Family]
 
 DESKTOP: Final = "desktop"
 NATIVE: Final = "native"
@@ -33,7 +37,7 @@ RESERVED: Final = "cp__"
 """The beginning of the names of the native family. A tool of an embedding program may have such a name where the user's
 configuration says so (`native.allow_shadow`), and then takes the place of that of the family."""
 FAMILIES: Final = (DESKTOP, NATIVE, SKILLS, SLIM)
-"""All of them. A further family adds its name here, its records to `specs_of`, and its rows to `LocalToolRouter`."""
+"""All of them. A further family adds its name here, and its records and rows to `other_families`."""
 
 
 def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
@@ -41,16 +45,20 @@ def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
     unknown = set(families).difference(FAMILIES)
     if unknown:
         raise KeyError(min(unknown))
-    others: list[ToolSpec] = []
-    if NATIVE in families:
-        from tool_runtime.families.native import SPECS as OF_NATIVE  # costs nothing where it is not chosen
-
-        others += OF_NATIVE
-    if SKILLS in families:
-        from tool_runtime.families.skills import SPECS as OF_SKILLS
-
-        others += OF_SKILLS
+    others = (spec for specs, _ in other_families(families) for spec in specs)
     return (*others, *desktop_specs(families))
+
+
+def other_families(families: Collection[str]) -> Iterator[tuple[Sequence[ToolSpec], OpenFamily]]:
+    """The tools of these families beside the desktop one, and what opens each; of others nothing is imported."""
+    if NATIVE in families:
+        from tool_runtime.families import native
+
+        yield native.SPECS, native.family_under
+    if SKILLS in families:
+        from tool_runtime.families import skills
+
+        yield skills.SPECS, skills.family_under
 
 
 def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:

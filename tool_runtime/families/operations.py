@@ -1,5 +1,5 @@
-"""Operations shared by the tools of all families: on files and requests here, on trees and programs beside this file. A
-family gives them names, limits and the form of its answers. Those on files block."""
+"""Operations shared by the tools of all families: on files and requests here, on trees in `files.grep`, on programs in
+`commands`. A family gives them names, limits and the form of its answers. Those on files block."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import Leftovers, ToolConstraints, ToolRequest
     from policy.patterns import Pattern
     from tool_runtime.families.commands import Commands
-    from tool_runtime.families.trees import Trees
+    from tool_runtime.files.grep import Trees
     from tool_runtime.processes.scripts import SkillScripts
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import CallContext, RuntimeSettings
@@ -85,7 +85,7 @@ class Operations:
     @functools.cached_property
     def trees(self) -> Trees:
         """Listings and searches."""
-        from tool_runtime.families.trees import Trees
+        from tool_runtime.files.grep import Trees
 
         return Trees(self.settings, self.scope)
 

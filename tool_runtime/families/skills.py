@@ -462,12 +462,12 @@ ROWS: Final = name_errors(
 SPECS: Final = tuple(row.spec for row in ROWS)  # the family, in the order in which the model is shown it
 
 
-def family_under(settings: RuntimeSettings, make: MakeOperations, scripts: SkillScripts | None) -> Family:
-    """The family, for scripts with the time that the settings give them; without `scripts` there are none."""
+def family_under(settings: RuntimeSettings, make: MakeOperations) -> Family:
+    """The family, for scripts with the time that the settings give them."""
     limited = settings._replace(http_max_body_bytes=min(settings.http_max_body_bytes, BODY_BYTES))
     timed = script_spec(settings.script_timeout_s)._replace(error_names=ERROR_NAMES)
     rows = [row._replace(spec=timed) if row.spec.name == timed.name else row for row in ROWS]
-    return Family(rows, lambda: make(limited, scripts=scripts), FAULT_NAMES)
+    return Family(rows, lambda: make(limited), FAULT_NAMES)
 
 
 _MAX_LISTED_CHARS: Final = 32_000

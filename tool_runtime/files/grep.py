@@ -9,9 +9,11 @@ that have a match; what is shown is read here all the same, so both ways give th
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
+import stat
 import subprocess
 import tempfile
 from contextlib import nullcontext
@@ -19,19 +21,30 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from policy.patterns import compile_pattern, problem_of
 from tool_runtime.files import Scope, hold_open, open_dir, open_regular, resolve
-from tool_runtime.files.listing import glob_below, path_bytes
+from tool_runtime.files.listing import (
+    Pager,
+    find_files,
+    glob_below,
+    hidden_names,
+    list_directory,
+    list_files,
+    path_bytes,
+)
+from tool_runtime.files.read import is_near
 from tool_runtime.files.tree import MAX_DEPTH, Walk, WalkParams
 from tool_runtime.output import is_unprintable, looks_binary, strip_bom
 from tool_runtime.platform.directories import BY_DESCRIPTOR
 from tool_runtime.platform.environment import find_program
-from tool_runtime.tool import FaultKind, ToolFault, os_faults
+from tool_runtime.tool import FaultKind, NeedsThread, ToolFault, os_faults, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from agent_host.contracts import ToolRequest
     from policy.patterns import Pattern
+    from tool_runtime.files.listing import Listing, Page
     from tool_runtime.files.tree import TreeFolder
-    from tool_runtime.tool import Abandoned
+    from tool_runtime.tool import Abandoned, CallContext, RuntimeSettings
 
 Mode = Literal["content", "files", "counts"]
 MANY_FILES: Final = 500  # from here on `rg` is worth a process
@@ -528,3 +541,86 @@ def _class(text: str) -> str | None:
             written.append(member[0])
         at = member.end()
     return f"[{'^' if text.startswith('[^') else ''}{''.join(written)}]"
+
+
+# Listings and searches as the tools of all families make them. They block; what is small and near runs at once.
+
+_LISTED_AT_ONCE: Final = 200
+_PAGED_AT_ONCE: Final = 500
+_MAX_NAMES: Final = 2_000_000  # entries of one directory that pages are made of
+
+
+class Trees:
+    """Each operation takes more fields of its parameters by name, and raises ToolFault and NeedsThread."""
+
+    def __init__(self, settings: RuntimeSettings, scope: Callable[[ToolRequest], Scope]) -> None:
+        self._settings = settings
+        self._scope = scope
+        self._pager = Pager()
+
+    @functools.cached_property
+    def hidden(self) -> Callable[[str], bool]:
+        """True for a path that the settings hide."""
+        return hidden_names(self._settings.hidden_files)
+
+    @functools.cached_property
+    def _rg(self) -> Ripgrep | None:
+        return find_ripgrep(os.environ.get("PATH", ""), self._settings.writable_places)
+
+    def list_entries(self, call: CallContext, **given: Any) -> Listing:
+        """A page of a directory's entries, by default the workspace's."""
+        path = self._path(call)
+        if call.at_once:
+            if given.get("depth", 1) > 1:
+                raise NeedsThread
+            _refuse_far(path, stat.S_ISDIR)
+            given["max_entries"] = _LISTED_AT_ONCE
+        listing = list_directory(path, self._scope(call.request), call.abandoned, **given)
+        if listing.walk.stopped is not None:
+            call.need_thread()
+        return listing
+
+    def page(self, call: CallContext, *, size: int, **given: Any) -> Page:
+        """Entries behind the page before."""
+        path, is_recursive = self._path(call), given.get("recursive", False)
+        if not is_recursive:
+            given["max_entries"] = _MAX_NAMES
+        if call.at_once:
+            if is_recursive or size > _PAGED_AT_ONCE:
+                raise NeedsThread
+            if not self._pager.knows(path):
+                _refuse_far(path, stat.S_ISDIR)
+                given["max_entries"] = _PAGED_AT_ONCE
+        page = self._pager.page(path, self._scope(call.request), call.abandoned, size=size, **given)
+        if page.stopped is not None:
+            call.need_thread()
+        return page
+
+    def list_files(self, call: CallContext, path: str, **given: Any) -> tuple[list[str], str | None]:
+        """The files of a directory or tree, but for those that globs leave out; and why not all were found."""
+        return list_files(path, self._scope(call.request), call.abandoned, **given)
+
+    def find(self, call: CallContext, **given: Any) -> Listing:
+        """Files by a glob."""
+        return find_files(self._path(call), self._scope(call.request), call.abandoned, **given)
+
+    def grep(self, call: CallContext, max_bytes: int | None = None, **given: Any) -> GrepOutcome:
+        """Lines that match, in files of `max_bytes` at most."""
+        most = smallest(max_bytes, call.max_file_size_bytes)
+        params = GrepParams(self._path(call), self._scope(call.request), max_file_size_bytes=most, **given)
+        if call.at_once:
+            _refuse_far(params.path, stat.S_ISREG)
+            return grep(params, call.abandoned)
+        return grep(params._replace(rg=self._rg), call.abandoned)
+
+    def _path(self, call: CallContext) -> str:
+        return str(call.arguments.get("path", self._settings.workspace))
+
+
+def _refuse_far(path: str, is_kind: Callable[[int], bool]) -> None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # the call itself says what is wrong
+        raise NeedsThread from None
+    if not is_kind(status.st_mode) or not is_near(status):
+        raise NeedsThread
