@@ -20,7 +20,7 @@ from agent_host.safe_open import O_PATH, open_there
 from policy.paths import covering, is_absolute, is_under, normalize, problem_with, roots
 from policy.rules.protected_paths import repository_place
 from tool_runtime.platform import OS_FAMILY
-from tool_runtime.platform.directories import BY_DESCRIPTOR, MAY_BE_LINK, PASS_FLAGS, is_link, step, walk
+from tool_runtime.platform.directories import BY_DESCRIPTOR, MAY_BE_LINK, PASS_FLAGS, is_link, walk
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
@@ -209,21 +209,8 @@ def open_dir(real: str, *, to_list: bool = False) -> int:
     if there is not None:
         return there
     names = [name for name in real.split("/") if name]
-    with _links_refused():
-        return walk(names, os.open("/", PASS_FLAGS if names else flags), last_flags=flags)
-
-
-def open_below(fd: int, name: str) -> int:
-    """Descriptor of the directory `name` in the one that `fd` is of; no link is followed. The caller closes it. Raises
-    ToolFault(PATH_CHANGED) for a link, and OSError."""
-    with _links_refused():
-        return step(fd, name)
-
-
-@contextmanager
-def _links_refused() -> Iterator[None]:
     try:
-        yield
+        return walk(names, os.open("/", PASS_FLAGS if names else flags), last_flags=flags)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _change_fault(error.filename) from error

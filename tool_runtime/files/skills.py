@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from config.lean_typing import NamedTuple
 from config.shapes import meant_name
-from tool_runtime.files import Scope, hold_open, open_below, open_parent, open_regular
+from tool_runtime.files import Scope, hold_open, open_parent, open_regular
 from tool_runtime.files.read import whole_file
 from tool_runtime.tool import FaultKind, ToolFault
 
@@ -79,16 +78,17 @@ class SkillIndex:
         found = Skills({}, {})
         for folder in self._folders:
             base = os.path.realpath(folder.path)
-            with open_parent(os.path.join(base, FILE)) if os.path.isdir(base) else nullcontext((None, "")) as (at, _):
-                for name, is_link in _names(base):
-                    if folder.of_workspace and (is_link or base != folder.path):
-                        skill: Skill | str | None = "a workspace's skill is no link"
-                    else:
-                        skill = self._skill(name, base, None if is_link else at, of_workspace=folder.of_workspace)
-                    if isinstance(skill, Skill):
-                        found.usable.setdefault(name, skill)
-                    elif skill is not None:
-                        found.unusable.setdefault(name, skill)
+            for name, is_link in _names(base):
+                if folder.of_workspace and (is_link or base != folder.path):
+                    skill: Skill | str | None = "a workspace's skill is no link"
+                else:
+                    place = os.path.join(base, name)
+                    place = os.path.realpath(place) if is_link else place
+                    skill = self._skill(name, place, of_workspace=folder.of_workspace)
+                if isinstance(skill, Skill):
+                    found.usable.setdefault(name, skill)
+                elif skill is not None:
+                    found.unusable.setdefault(name, skill)
         self._known = found
         return found
 
@@ -104,13 +104,10 @@ class SkillIndex:
             raise ToolFault(FaultKind.NOT_FOUND, said)
         return skill
 
-    def _skill(self, name: str, base: str, at: int | None, *, of_workspace: bool) -> Skill | str | None:
-        """The skill in a folder of the real `base`, which `at` is a descriptor of, or what is wrong with it; None for a
-        folder without the file, which is none. Without a descriptor the folder may be a link."""
-        folder = os.path.join(base, name)
-        folder = os.path.realpath(folder) if at is None else folder
+    def _skill(self, name: str, folder: str, *, of_workspace: bool) -> Skill | str | None:
+        """The skill in the real `folder`, or what is wrong with it; None for one without the file, which is none."""
         try:
-            with _enter(at, folder, name) as (directory, leaf):
+            with open_parent(os.path.join(folder, FILE)) as (directory, leaf):
                 fd, status = open_regular(directory, leaf)
             with hold_open(fd):
                 stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -141,16 +138,6 @@ def _misnamed(folder: str) -> str | None:
         return None
     other = next((name for name in names if name.lower() == FILE.lower()), None)
     return None if other is None else f"its file is called {other}, and has to be {FILE}"
-
-
-@contextmanager
-def _enter(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None, str]]:
-    if at is None:
-        with open_parent(os.path.join(folder, FILE)) as found:
-            yield found
-    else:
-        with hold_open(open_below(at, name)) as below:
-            yield below, FILE
 
 
 def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
