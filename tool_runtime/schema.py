@@ -13,7 +13,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 from config import json_text
 from config.shapes import (
@@ -97,6 +96,8 @@ def target_of(root: Mapping[str, Any], reference: Any) -> Any:
     """The schema that a reference leads to. Raises UnusableSchema for one that leads out of the schema, or nowhere."""
     if not (isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))):
         raise UnusableSchema("$ref: must lead into the schema itself, as in #/$defs/name")
+    from urllib.parse import unquote  # few schemas have references
+
     found: Any = root
     for part in reference.split("/")[1:]:
         name = unquote(part).replace("~1", "/").replace("~0", "~")
