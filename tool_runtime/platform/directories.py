@@ -53,7 +53,8 @@ def open_at_once(path: str, directory: int | None = None) -> int | None:
 
 
 def step(directory: int, name: str, flags: int = PASS_FLAGS, *, create: int | None = None) -> int:
-    """Descriptor of the directory `name` in another, made with mode `create` if given. Raises OSError: ELOOP for links."""
+    """Descriptor of the directory `name` in another, made with the mode `create` if given. Raises OSError, ELOOP for a
+    link."""
     try:
         return os.open(name, flags, dir_fd=directory)
     except OSError as error:
