@@ -80,7 +80,8 @@ class Face(abc.ABC):
 
     def print(self, text: str) -> None:
         """Print whole lines, safe as they are, above what is live."""
-        self._pending.append(text)
+        if text:  # a frame of nothing is never written, so nothing would follow from it
+            self._pending.append(text)
         self._pending_chars += len(text)
         if self._pending_chars > _ROOM_CHARS:
             self._room.clear()

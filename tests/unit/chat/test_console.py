@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 
-from agent_host.chat import Choice
+from agent_host.chat import Choice, FrameWriter, PlainConsole
 from agent_host.chat.console import Console
 from agent_host.chat.conversation import Conversation
 from agent_host.chat.paper import Paper
 from agent_host.clients.supervisor import SessionSpec
+
+if sys.platform != "win32":
+    import termios
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -201,3 +206,24 @@ async def test_ctrl_d_leaves_on_an_empty_line_only(tmp_path: Path) -> None:
         await at.shows("text")
         at.type("\x15\x04")
         await at.is_left()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no pseudo-terminal")
+async def test_a_plain_face_takes_several_lines_for_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyboard, terminal = os.openpty()
+    face = PlainConsole()
+    face.close()
+    monkeypatch.setattr(face, "_writer", FrameWriter(terminal, asyncio.get_running_loop(), face.refresh))
+    monkeypatch.setattr(termios, "tcflush", lambda *_: None)
+    asked = asyncio.ensure_future(face.line("Arguments:", "{}", lines=True))
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            for text in ("{", "}", "."):
+                while face._line is None or face._line.done() or face._shown_at == float("inf"):
+                    await asyncio.sleep(0)
+                face._take(text, time.monotonic())
+            assert await asked == "{\n}"
+    finally:
+        face.close()
+        os.close(keyboard)
+        os.close(terminal)
