@@ -51,62 +51,19 @@ if TYPE_CHECKING:
     from agent_host.version import __version__
 
 __all__ = [
-    "AgentHostError",
-    "ApprovalAnswer",
-    "ApprovalRequest",
-    "Approve",
-    "BudgetExceeded",
-    "CheckpointUnreadable",
-    "CheckpointWriteFailed",
-    "Closing",
-    "Decision",
-    "Doubt",
-    "ErrorCode",
-    "Form",
-    "FormField",
-    "GatewayError",
-    "GuardrailBlocked",
-    "Incompatible",
-    "Item",
-    "NoActiveTask",
-    "OnEvent",
-    "OnOpen",
-    "OnResult",
-    "PolicyError",
-    "PythonTool",
-    "Result",
-    "ServiceError",
-    "Session",
-    "SessionError",
-    "SessionExpired",
-    "SessionHeld",
-    "SessionNotFound",
-    "SessionNotReady",
-    "SessionOptions",
-    "TaskAlreadyRunning",
-    "Transcript",
-    "UsageError",
-    "Wait",
-    "__version__",
-    "open_session",
-    "read_transcript",
-    "resume_session",
-    "resume_task",
-    "run_task",
-    "tool",
-]
+    "AgentHostError", "ApprovalAnswer", "ApprovalRequest", "Approve", "BudgetExceeded", "CheckpointUnreadable",
+    "CheckpointWriteFailed", "Closing", "Decision", "Doubt", "ErrorCode", "Form", "FormField", "GatewayError",
+    "GuardrailBlocked", "Incompatible", "Item", "NoActiveTask", "OnEvent", "OnOpen", "OnResult", "PolicyError",
+    "PythonTool", "Result", "ServiceError", "Session", "SessionError", "SessionExpired", "SessionHeld",
+    "SessionNotFound", "SessionNotReady", "SessionOptions", "TaskAlreadyRunning", "Transcript", "UsageError", "Wait",
+    "__version__", "open_session", "read_transcript", "resume_session", "resume_task", "run_task", "tool",
+]  # fmt: skip
 
 # The cheap ones first.
 _HOMES = (
-    "version",
-    "errors",
-    "approval",
-    "session.transcript",
-    "host.records",
-    "host.options",
-    "host.environment",
+    "version", "errors", "approval", "session.transcript", "host.records", "host.options", "host.environment",
     "host.sessions",
-)
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

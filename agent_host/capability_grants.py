@@ -22,15 +22,19 @@ from config.shapes import TEXT, ListOf, Record, Text, number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from config.shapes import Shape
+
 KEY_VARIABLE: Final = "AGENT_HOST_GRANT_KEY"
 GRANT_HEADER: Final = "x-capability-grant"
 _VERSION: Final = "v1"
 _LEAST_KEY_BYTES: Final = 16
 _MAX_GRANT_CHARS: Final = 64 * 1024
-_SHAPE: Final = Record(
-    {"tenantId": Text(1, 128), "sessionId": Text(1, 128), "toolNames": ListOf(TEXT), "expiresAt": number(0)},
-    {"userId": TEXT, "workspaceId": TEXT},
-)
+_REQUIRED: Final[Mapping[str, Shape]] = {
+    "tenantId": Text(1, 128), "sessionId": Text(1, 128), "toolNames": ListOf(TEXT), "expiresAt": number(0),
+}  # fmt: skip
+_OPTIONAL: Final = {"userId": TEXT, "workspaceId": TEXT}
+_FIELDS: Final = (*_REQUIRED, *_OPTIONAL)
+"""Wire names of a grant's fields, in its order."""
 
 
 class CapabilityGrant(NamedTuple):
@@ -65,15 +69,8 @@ def grant_key(environ: Mapping[str, str]) -> bytes | None:
 
 def sign(grant: CapabilityGrant, key: bytes) -> str:
     """The grant as one line of text, for the header `X-Capability-Grant`."""
-    payload = {
-        "tenantId": grant.tenant_id,
-        "sessionId": grant.session_id,
-        "toolNames": list(grant.tool_names),
-        "expiresAt": grant.expires_at,
-    }
-    owner = {"userId": grant.user_id, "workspaceId": grant.workspace_id}
-    payload |= {name: value for name, value in owner.items() if value}
-    encoded = _base64(orjson.dumps(payload))
+    payload = dict(zip(_FIELDS, grant, strict=True))
+    encoded = _base64(orjson.dumps({name: value for name, value in payload.items() if value or name in _REQUIRED}))
     return f"{_VERSION}.{encoded}.{_base64(_mac(encoded, key))}"
 
 
@@ -91,16 +88,10 @@ def verify(text: str, key: bytes) -> CapabilityGrant:
         payload = json_text.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     except ValueError:
         raise GrantRefused("the capability grant is not JSON") from None
-    if not _SHAPE.fits(payload):
+    if not Record(_REQUIRED, _OPTIONAL).fits(payload):
         raise GrantRefused("the capability grant lacks tenant, session, tool names or expiry")
-    return CapabilityGrant(
-        payload["tenantId"],
-        payload["sessionId"],
-        tuple(payload["toolNames"]),
-        payload["expiresAt"],
-        payload.get("userId", ""),
-        payload.get("workspaceId", ""),
-    )
+    grant = CapabilityGrant(*(payload.get(name, "") for name in _FIELDS))
+    return grant._replace(tool_names=tuple(grant.tool_names))
 
 
 def _mac(encoded: str, key: bytes) -> bytes:

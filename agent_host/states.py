@@ -73,48 +73,25 @@ class IllegalTransition(RuntimeError):
 
 _S, _T = SessionStatus, TaskPhase
 _AT_WORK = (
-    _T.RUNNING,
-    _T.WAITING_FOR_LLM,
-    _T.PROCESSING_RESPONSE,
-    _T.CHECKING_POLICY,
-    _T.WAITING_FOR_APPROVAL,
+    _T.RUNNING, _T.WAITING_FOR_LLM, _T.PROCESSING_RESPONSE, _T.CHECKING_POLICY, _T.WAITING_FOR_APPROVAL,
     _T.EXECUTING_TOOLS,
-)
+)  # fmt: skip
 
 SESSION_TABLE: tuple[Transition[SessionStatus], ...] = (
     Transition("open", (_S.CREATED,), _S.RUNNING, "the policy is valid, the host compatible", "store, thread, events"),
-    Transition(
-        "pause",
-        (_S.RUNNING,),
-        _S.PAUSED,
-        "the network fails, the policy expires, the disk fails",
-        "checkpoint, `session_paused`",
-    ),
-    Transition(
-        "resume", (_S.PAUSED,), _S.RUNNING, "ResumeSession with a valid policy", "new policy, the task continues"
-    ),
-    Transition(
-        "complete",
-        (_S.RUNNING,),
-        _S.COMPLETED,
-        "Shutdown without a running task",
-        "history, `session_completed`, checkpoint removed",
-    ),
-    Transition(
-        "cancel",
-        (_S.RUNNING, _S.PAUSED),
-        _S.CANCELLED,
-        "Shutdown with a running or suspended task, or in a pause",
-        "task cancelled, history, `session_cancelled`, checkpoint removed",
-    ),
-    Transition(
-        "fail",
-        (_S.RUNNING, _S.PAUSED),
-        _S.FAILED,
-        "a fault of the program itself, or the Session Service has ended the session",
-        "`session_failed`; the records stay, but the checkpoint is removed if the service ended the session",
-    ),
-)
+    Transition("pause", (_S.RUNNING,), _S.PAUSED, "the network fails, the policy expires, the disk fails",
+               "checkpoint, `session_paused`"),
+    Transition("resume", (_S.PAUSED,), _S.RUNNING, "ResumeSession with a valid policy",
+               "new policy, the task continues"),
+    Transition("complete", (_S.RUNNING,), _S.COMPLETED, "Shutdown without a running task",
+               "history, `session_completed`, checkpoint removed"),
+    Transition("cancel", (_S.RUNNING, _S.PAUSED), _S.CANCELLED,
+               "Shutdown with a running or suspended task, or in a pause",
+               "task cancelled, history, `session_cancelled`, checkpoint removed"),
+    Transition("fail", (_S.RUNNING, _S.PAUSED), _S.FAILED,
+               "a fault of the program itself, or the Session Service has ended the session",
+               "`session_failed`; the records stay, but the checkpoint is removed if the service ended the session"),
+)  # fmt: skip
 
 TASK_TABLE: tuple[Transition[TaskPhase], ...] = (
     Transition("start", (_T.IDLE,), _T.RUNNING, "StartTask", "the prompt is recorded"),
@@ -122,51 +99,24 @@ TASK_TABLE: tuple[Transition[TaskPhase], ...] = (
     Transition("call_model", (_T.RUNNING,), _T.WAITING_FOR_LLM, "policy and budget allow a request", "request sent"),
     Transition("answered", (_T.WAITING_FOR_LLM,), _T.PROCESSING_RESPONSE, "the answer is complete", "usage counted"),
     Transition("reopen", (_T.RUNNING,), _T.PROCESSING_RESPONSE, "a crash or a pause left a step open"),
-    Transition(
-        "check", (_T.PROCESSING_RESPONSE,), _T.CHECKING_POLICY, "the answer has tool calls", "turn recorded, synced"
-    ),
-    Transition(
-        "ask",
-        (_T.CHECKING_POLICY, _T.EXECUTING_TOOLS),
-        _T.WAITING_FOR_APPROVAL,
-        "a call needs an approval; others continue",
-        "`approval_requested`",
-    ),
-    Transition(
-        "execute",
-        (_T.CHECKING_POLICY, _T.WAITING_FOR_APPROVAL),
-        _T.EXECUTING_TOOLS,
-        "no call waits for an answer (any more)",
-        "allowed calls run, denied ones are answered",
-    ),
+    Transition("check", (_T.PROCESSING_RESPONSE,), _T.CHECKING_POLICY, "the answer has tool calls",
+               "turn recorded, synced"),
+    Transition("ask", (_T.CHECKING_POLICY, _T.EXECUTING_TOOLS), _T.WAITING_FOR_APPROVAL,
+               "a call needs an approval; others continue", "`approval_requested`"),
+    Transition("execute", (_T.CHECKING_POLICY, _T.WAITING_FOR_APPROVAL), _T.EXECUTING_TOOLS,
+               "no call waits for an answer (any more)", "allowed calls run, denied ones are answered"),
     Transition("step_done", (_T.EXECUTING_TOOLS,), _T.RUNNING, "every call has its result", "checkpoint"),
     Transition("cut_short", (_T.PROCESSING_RESPONSE,), _T.RUNNING, "the answer paused, or hit a limit", "checkpoint"),
-    Transition(
-        "complete", (_T.PROCESSING_RESPONSE,), _T.COMPLETED, "a complete answer without tool calls", "`task_completed`"
-    ),
-    Transition(
-        "fail",
-        (_T.RUNNING, _T.WAITING_FOR_LLM, _T.PROCESSING_RESPONSE),
-        _T.FAILED,
-        "steps or tokens are used up, the gateway or a guardrail rejects the request",
-        "`task_failed`",
-    ),
-    Transition(
-        "cancel",
-        (_T.RUNNING, _T.WAITING_FOR_LLM),
-        _T.CANCELLED,
-        "CancelTask or Shutdown, at a safe point",
-        "`task_cancelled`",
-    ),
-    Transition(
-        "suspend",
-        _AT_WORK,
-        _T.IDLE,
-        "the session pauses, or the process ends: the task stays open",
-        "checkpoint",
-    ),
+    Transition("complete", (_T.PROCESSING_RESPONSE,), _T.COMPLETED, "a complete answer without tool calls",
+               "`task_completed`"),
+    Transition("fail", (_T.RUNNING, _T.WAITING_FOR_LLM, _T.PROCESSING_RESPONSE), _T.FAILED,
+               "steps or tokens are used up, the gateway or a guardrail rejects the request", "`task_failed`"),
+    Transition("cancel", (_T.RUNNING, _T.WAITING_FOR_LLM), _T.CANCELLED, "CancelTask or Shutdown, at a safe point",
+               "`task_cancelled`"),
+    Transition("suspend", _AT_WORK, _T.IDLE, "the session pauses, or the process ends: the task stays open",
+               "checkpoint"),
     Transition("settle", (_T.COMPLETED, _T.FAILED, _T.CANCELLED), _T.IDLE, "the history is uploaded"),
-)
+)  # fmt: skip
 
 
 class Machine(Generic[State]):

@@ -460,7 +460,7 @@ class MarkdownBlocks:
 
 def render(block: str, columns: int, *, styled: bool = True) -> str:
     """One block as lines for a terminal of so many columns. The text steers nothing: its control characters are
-    escaped already (`display.defuse`), and a link shows where it leads. Nothing of it is left out: what Markdown would
+    escaped already, and a link shows where it leads. Nothing of it is left out: what Markdown would
     hide (HTML, the address of a picture, a link's definition) is shown as it was written."""
     from rich.console import Console
     from rich.theme import Theme

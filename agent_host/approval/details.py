@@ -14,7 +14,7 @@ import orjson
 
 from agent_host.display_text import LINE_BYTES, clip, json_size, one_line
 from agent_host.safe_open import open_real
-from agent_host.text_diff import hunks
+from agent_host.text_diff import compare
 from config import json_text
 from policy import SANDBOX_GRANT, CapabilityName
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
@@ -366,16 +366,14 @@ def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _
         return _ShownChange(f"binary, {len(after)} bytes", note="binary content is not shown", fields={"binary": True})
     if max(len(before), len(after)) > _MAX_DIFFED_BYTES:
         return _ShownChange(f"{len(after)} bytes", note=f"files above {_MAX_DIFFED_BYTES} bytes are not compared")
-    body = hunks(before, after)
-    lines = body.split(b"\n")
-    added = sum(line.startswith(b"+") for line in lines)
-    removed = sum(line.startswith(b"-") for line in lines)
+    found = compare(before, after)
     label = name.encode("utf-8", "replace").replace(b"\n", b"\\n")
     old = b"/dev/null" if created else label
-    header = b"--- %s\n+++ %s\n" % (old, label) if body else b""
+    header = b"--- %s\n+++ %s\n" % (old, label) if found.hunks else b""
     # A minus sign as print has it: the hyphen of a terminal is too short beside the plus.
-    counted = f"+{added} −{removed}"
-    return _ShownChange(counted, header + body, fields={"additions": added, "deletions": removed})
+    counted = f"+{found.additions} −{found.deletions}"
+    fields = {"additions": found.additions, "deletions": found.deletions}
+    return _ShownChange(counted, header + found.hunks, fields=fields)
 
 
 def _read(path: str, most_bytes: int = _MAX_DIFFED_BYTES + 1) -> bytes | str:

@@ -10,7 +10,7 @@ import orjson
 
 from agent_host.cli import GITHUB, GITLAB, notice, put, reason_of
 from agent_host.cli.progress import OUTPUT_PREFIX, LiveView, ProgressLines, can_draw, colour_diff, columns_of, renders
-from agent_host.display_text import count_noun, tokens_in_words
+from agent_host.display_text import count_noun, escape, tokens_in_words
 from agent_host.errors import CANCELLED
 from agent_host.events import EventType
 from agent_host.events.sinks import JsonLines
@@ -138,7 +138,7 @@ def _tell_denied(denied: list[dict[str, Any]], resume_command: str | None) -> No
 
 def _show_totals(result: Result, patch: str) -> None:
     if patch:
-        put(sys.stderr, "\n" + (colour_diff(defuse(patch)) if sys.stderr.isatty() else patch))
+        put(sys.stderr, "\n" + (colour_diff(escape(patch)) if sys.stderr.isatty() else patch))
     details = result.details
     tokens = tokens_in_words({**details, **details["usage"]}, cache_last=True)
     put(
@@ -228,19 +228,14 @@ class TextOutput(ProgressLines):
                 self._drop_loading = self._clock.later(_LOAD_AFTER_S, load_soon)
             case EventType.TOOL_COMPLETED:
                 self._tool_completed(event.public_payload)
-            case EventType.SESSION_STARTED if "message" in event.payload:
-                self._say(_warning(event.public_payload))
             case EventType.APPROVAL_REQUESTED:
                 self.flush()
-            case _ if kind in _LINES:
-                self._say(_LINES[kind](event.public_payload))
+            case _ if kind in _LINES and (kind is not EventType.SESSION_STARTED or "message" in event.payload):
+                self._put(self._stamp(escape(_LINES[kind](event.public_payload), keep="")))
 
     def _put(self, text: str) -> None:
         self.flush()
         super()._put(text)
-
-    def _say(self, line: str) -> None:
-        self._put(self._stamp(line))
 
     def _prose(self, text: str) -> None:
         self._any_text = True
@@ -250,41 +245,32 @@ class TextOutput(ProgressLines):
             return
         self.clear()
         self._heartbeat.note_output()
-        self._write(text if not self._out.isatty() else defuse(text))
+        self._write(text if not self._out.isatty() else escape(text))
         self._in_text = True
 
     def _write_rendered(self, block: str) -> None:
         self.clear()
-        self._write(f"{render(defuse(block), columns_of(self._out))}\n")
+        self._write(f"{render(escape(block), columns_of(self._out))}\n")
 
     def _tool_completed(self, payload: dict[str, Any]) -> None:
         call_id = payload["toolCallId"]
         outcome = payload["status"] + (f" {payload['code']}" if "code" in payload else "")
         if payload.get("exitCode"):
             outcome = f"exit code {payload['exitCode']}"
-        label = self._running.label(call_id) or _printable(payload["toolName"])
+        label = self._running.label(call_id) or escape(payload["toolName"], keep="")
         call = self._running.calls.get(call_id)
         took_ms = max(payload["latencyMs"] - (0 if call is None else call.answered_ms), 0)  # a person's time is theirs
         lines = [self._stamp(f"  tool    {label} — {outcome}, {took_ms} ms")]
         if "message" in payload:
-            lines.append(f"{_UNDER}{_printable(payload['message'])}\n")
+            lines.append(f"{_UNDER}{escape(payload['message'], keep='')}\n")
         failed = payload["status"] == "failed" or payload.get("exitCode")
         if failed and not self._verbose and call_id in self._outputs:
             lines += [f"{OUTPUT_PREFIX}{_head(line)}\n" for line in self._outputs[call_id].last_of_each()]
         self._put("".join(lines))
 
 
-def _warning(payload: dict[str, Any]) -> str:
-    return f"  warning {_printable(payload.get('message', ''))}"
-
-
-def _notice(payload: dict[str, Any]) -> str:
-    return f"  notice  {_printable(payload['message'])}"
-
-
 def _retry(payload: dict[str, Any], what: str = "") -> str:
-    which = what or payload["attempt"]
-    return f"  retry   {which} in {payload['waitMs'] / 1000:.1f} s: {_printable(payload['message'])}"
+    return f"  retry   {what or payload['attempt']} in {payload['waitMs'] / 1000:.1f} s: {payload['message']}"
 
 
 def _command_ended(payload: dict[str, Any]) -> str:
@@ -297,41 +283,27 @@ def _command_ended(payload: dict[str, Any]) -> str:
     return f"  command {payload['commandId']} — {', '.join(how)}"
 
 
+_E = EventType
 _LINES: dict[EventType, Callable[[dict[str, Any]], str]] = {
-    EventType.STEP_STARTED: lambda payload: f"step {payload['stepCount']}",
-    EventType.LLM_DIALECT_CHOSEN: _notice,
-    EventType.LLM_SERVER_READ: _notice,
-    EventType.LLM_REQUEST_COMPLETED: lambda payload: f"  model   {tokens_in_words(payload)}, {payload['latencyMs']} ms",
-    EventType.LLM_ANSWER_REPAIRED: _warning,
-    EventType.LLM_COUNT_ODD: _notice,
-    EventType.LLM_BLOCK_DROPPED: _warning,
-    EventType.LLM_RETRY: _retry,
-    EventType.CONTEXT_SUMMARY_RETRY: lambda payload: _retry(payload, "of a summary"),
-    EventType.LLM_WINDOW_CUT: _warning,
-    EventType.LLM_FALLBACK: _warning,
-    EventType.COMMAND_ENDED: _command_ended,
-    EventType.TOOLS_CHANGED: _notice,
-    EventType.TOOLS_HIDDEN: _warning,
-    EventType.STEP_LIMIT_APPROACHING: lambda payload: (
-        f"  notice  {payload['stepCount']} of {payload['maxSteps']} steps used"
+    _E.STEP_STARTED: lambda payload: f"step {payload['stepCount']}",
+    _E.LLM_REQUEST_COMPLETED: lambda payload: f"  model   {tokens_in_words(payload)}, {payload['latencyMs']} ms",
+    _E.LLM_RETRY: _retry,
+    _E.CONTEXT_SUMMARY_RETRY: lambda payload: _retry(payload, "of a summary"),
+    _E.COMMAND_ENDED: _command_ended,
+    _E.STEP_LIMIT_APPROACHING: lambda payload: f"  notice  {payload['stepCount']} of {payload['maxSteps']} steps used",
+    _E.APPROVAL_RESOLVED: lambda payload: f"  approve {payload['decision']}: {payload['reason']}",
+    _E.POLICY_EXPIRED: lambda _: "  warning the policy has expired",
+    **dict.fromkeys(
+        (_E.LLM_DIALECT_CHOSEN, _E.LLM_SERVER_READ, _E.LLM_COUNT_ODD, _E.TOOLS_CHANGED),
+        lambda payload: f"  notice  {payload['message']}",
     ),
-    EventType.APPROVAL_RESOLVED: lambda payload: f"  approve {payload['decision']}: {_printable(payload['reason'])}",
-    EventType.CHECKPOINT_FAILED: _warning,
-    EventType.ARTIFACT_UPLOAD_FAILED: _warning,
-    EventType.STORAGE_LIMIT_REACHED: _warning,
-    EventType.POLICY_EXPIRED: lambda _: "  warning the policy has expired",
-}
-"""The line of each event that has one."""
-
-
-def defuse(text: str) -> str:
-    """Text for a terminal: whatever a model or a file put into it, it only shows and steers nothing."""
-    return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def _printable(text: str) -> str:
-    """Control characters escaped, so that what a model chose cannot steer the terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    **dict.fromkeys(
+        (_E.SESSION_STARTED, _E.LLM_ANSWER_REPAIRED, _E.LLM_BLOCK_DROPPED, _E.LLM_WINDOW_CUT, _E.LLM_FALLBACK,
+         _E.TOOLS_HIDDEN, _E.CHECKPOINT_FAILED, _E.ARTIFACT_UPLOAD_FAILED, _E.STORAGE_LIMIT_REACHED),
+        lambda payload: f"  warning {payload.get('message', '')}",
+    ),
+}  # fmt: skip
+"""The line of each event that has one, not yet escaped."""
 
 
 def _head(line: str) -> str:

@@ -219,7 +219,7 @@ async def test_a_plain_face_takes_several_lines_for_one_question(monkeypatch: py
     try:
         async with asyncio.timeout(WITHIN_S):
             for text in ("{", "}", "."):
-                while face._line is None or face._line.done() or face._shown_at == float("inf"):
+                while face._line is None or face._line.done() or face._shown_at == float("inf"):  # noqa: ASYNC110  the face tells nobody
                     await asyncio.sleep(0)
                 face._take(text, time.monotonic())
             assert await asked == "{\n}"
