@@ -72,54 +72,30 @@ def assets() -> dict[str, Any]:
 # Many sessions
 
 
-class SessionLine(NamedTuple):
-    """A row of a table of sessions. `href` leads to its page, else `command` makes one."""
-
-    session_id: str
-    href: str
-    command: str
-    title: str
-    verdict: str
-    tone: str
-    ended_by: str
-    workspace: str
-    updated: str
-    steps: int
-    spent_s: float | None
-    tokens: int | None
-    cost: float | None
-    currency: str
-    waits: str
-
-
-def session_lines(rows: Iterable[StoredSession], *, state_dir: str, href: str | None) -> list[SessionLine]:
-    """The rows of a table; `href` is the address of a page with `{}` for the id. Words of a session are its metadata
-    alone: its title, its place, and how it ended."""
+def session_lines(rows: Iterable[StoredSession], *, state_dir: str, href: str | None) -> list[dict[str, Any]]:
+    """The rows of a table: `href` leads to the session's page, else `command` makes one. The argument `href` is the
+    address of a page with `{}` for the id. Words of a session are its metadata alone: its title, its place, and how it
+    ended."""
     option = state_option(state_dir)
     return [_session_line(row, option, href) for row in rows]
 
 
-def _session_line(row: StoredSession, option: str, href: str | None) -> SessionLine:
-    usage = row.usage or {}
+def _session_line(row: StoredSession, option: str, href: str | None) -> dict[str, Any]:
     by = row.ending.get("endedBy")
     why = "" if row.reason in (None, row.verdict) else f"{row.reason}, "
-    return SessionLine(
-        row.session_id,
-        "" if href is None else href.format(row.session_id),
-        f"agent-host show {row.session_id}{option} --html {row.session_id}.html",
-        one_line(row.title, 200),
-        row.verdict,
-        _VERDICT_TONES.get(row.verdict, ""),
-        escape(f"{why}by {by}" if by else "", keep=""),
-        escape(row.workspace, keep=""),
-        row.updated_at,
-        row.step_count,
-        None if row.duration_ms is None else row.duration_ms / 1000,
-        row.total_tokens,
-        usage.get("cost"),
-        str(usage.get("costCurrency", "")),
-        f"agent-host resume {row.session_id}{option}" if row.resumable and row.verdict != "running" else "",
-    )
+    return {
+        "row": row,
+        "href": "" if href is None else href.format(row.session_id),
+        "command": f"agent-host show {row.session_id}{option} --html {row.session_id}.html",
+        "name": one_line(row.title, 200) or row.session_id,
+        "tone": _VERDICT_TONES.get(row.verdict, ""),
+        "ended_by": escape(f"{why}by {by}" if by else "", keep=""),
+        "workspace": escape(row.workspace, keep=""),
+        "spent_s": None if row.duration_ms is None else row.duration_ms / 1000,
+        "cost": (row.usage or {}).get("cost"),
+        "currency": str((row.usage or {}).get("costCurrency", "")),
+        "waits": f"agent-host resume {row.session_id}{option}" if row.resumable and row.verdict != "running" else "",
+    }
 
 
 _VERDICT_TONES: Final[Mapping[str, str]] = {
@@ -133,11 +109,11 @@ def sessions_page(rows: Sequence[StoredSession], *, state_dir: str, folder: str 
     lines = session_lines(rows, state_dir=state_dir, href=href)
     values = {
         "lines": lines,
-        "counts": [(verdict, sum(1 for one in lines if one.verdict == verdict), tone) for verdict, tone in _COUNTED],
+        "counts": [(verdict, sum(row.verdict == verdict for row in rows), tone) for verdict, tone in _COUNTED],
         "charts": [one for one in (
-            spread_chart("Cost of a session", [one.cost for one in lines], lambda value: f"{value:.3g}"),
-            spread_chart("Time of the last task", [one.spent_s for one in lines], duration_text),
-            spread_chart("Tokens of a session", [one.tokens for one in lines], lambda value: f"{value:,.0f}"),
+            spread_chart("Cost of a session", [one["cost"] for one in lines], lambda value: f"{value:.3g}"),
+            spread_chart("Time of the last task", [one["spent_s"] for one in lines], duration_text),
+            spread_chart("Tokens of a session", [row.total_tokens for row in rows], lambda value: f"{value:,.0f}"),
         ) if one],
     }  # fmt: skip
     return environment().get_template("sessions.html").render(c=values, **assets()).encode("utf-8", "replace")
@@ -151,11 +127,13 @@ def list_body(rows: Sequence[StoredSession], asked: Collection[str], *, state_di
     `asked` are those with an open question."""
     parts: Any = environment().get_template("parts.html").module
     lines = session_lines(rows, state_dir=state_dir, href="/s/{}")
-    lines = [
-        one._replace(waits="waits for an answer", tone="warn") if one.session_id in asked else one for one in lines
-    ]
-    lines.sort(key=lambda one: 0 if one.session_id in asked else 1 if one.waits else 2)
-    count = sum(1 for one in lines if one.session_id in asked)
+    count = 0
+    for one in lines:
+        one["order"] = 1 if one["waits"] else 2
+        if one["row"].session_id in asked:
+            one |= {"waits": "waits for an answer", "tone": "warn", "order": 0}
+            count += 1
+    lines.sort(key=lambda one: one["order"])
     title = f"{f'({count}) ' if count else ''}{count_noun(len(lines), 'session')}"
     return {"title": title, "parts": {"head": str(parts.list_head(title, count)), "more": str(parts.table(lines))}}
 

@@ -439,19 +439,11 @@ def _approvals(items: Iterable[Item], links: Mapping[str, str]) -> list[tuple[st
     ]
 
 
-class Denial(NamedTuple):
-    """A call that was denied, and what would allow it: a `command` that approves it, or the `entry` that a bundle lacks
-    with the command that tries such a bundle."""
-
-    tool: str
-    action: str
-    why: str
-    command: str
-    entry: str
-    link: str
-
-
-def _denials(items: Iterable[Item], links: Mapping[str, str], row: StoredSession, state_dir: str) -> list[Denial]:
+def _denials(
+    items: Iterable[Item], links: Mapping[str, str], row: StoredSession, state_dir: str
+) -> list[tuple[str, str, str, str, str, str]]:
+    """{tool, action, why, command, entry, href} of each call that was denied. What would allow it: a `command` that
+    approves it, or the `entry` that a bundle lacks with the command that tries such a bundle."""
     denials, option, lacking = [], state_option(state_dir), DeniedCalls(row.workspace, state_dir)
     for item in items:
         if item.get("status") != "denied":
@@ -462,8 +454,7 @@ def _denials(items: Iterable[Item], links: Mapping[str, str], row: StoredSession
             command = f"agent-host policy rejudge {row.session_id} --policy ./own.json{option}"
         said = "" if entry is None else one_line(json.dumps(entry, ensure_ascii=False), _SUMMARY_BYTES)
         why = one_line(str(item.get("message") or item.get("rule", "")))
-        tool, link = one_line(item["toolName"]), links[item["itemId"]]
-        denials.append(Denial(tool, _action_of(item), why, command, said, link))
+        denials.append((one_line(item["toolName"]), _action_of(item), why, command, said, links[item["itemId"]]))
     return denials
 
 

@@ -42,30 +42,14 @@ class Bar(NamedTuple):
     is_stall: bool
 
 
-class Lane(NamedTuple):
-    """A lane: its name and place, and how high it is."""
-
-    name: str
-    y: int
-    height: int
-
-
-class Mark(NamedTuple):
-    """A moment across all lanes."""
-
-    x: float
-    kind: str
-    label: str
-    href: str
-
-
 class Timeline(NamedTuple):
-    """The drawing. `gaps` are stretches that are drawn short: {x, width, label}. `stalls` are the longest waits."""
+    """The drawing: {name, y, height} of each lane, and {x, kind, label, href} of marks, which are moments across all
+    lanes. `gaps` are stretches that are drawn short: {x, width, kind, label}. `stalls` are the longest waits."""
 
     height: int
-    lanes: list[Lane]
+    lanes: list[tuple[str, int, int]]
     bars: list[Bar]
-    marks: list[Mark]
+    marks: list[tuple[float, str, str, str]]
     gaps: list[dict[str, Any]]
     ticks: list[tuple[float, str]]
     stalls: list[Bar]
@@ -103,7 +87,7 @@ def draw(waits: Sequence[Wait], items: Sequence[Item], links: Mapping[str, str])
     last = max(moments)
     spans = [(seconds(wait.started_at), seconds(wait.ended_at) if wait.ended_at else last, wait) for wait in waits]
     scale = _Scale(min(moments), last, [(start, end) for start, end, wait in spans if wait.on != "process"])
-    y, lanes, bars = 0, list[Lane](), list[Bar]()
+    y, lanes, bars = 0, list[tuple[str, int, int]](), list[Bar]()
     for kind, name in _LANES:
         mine = [span for span in spans if (span[2].on if span[2].on != "slot" else "tool") == kind]
         if not mine:
@@ -111,10 +95,10 @@ def draw(waits: Sequence[Wait], items: Sequence[Item], links: Mapping[str, str])
         rows = _rows(mine)
         height = (max(rows) + 1) * _ROW + 6
         bars += _joined(_bar(span, scale, y + 3 + row * _ROW, links) for span, row in zip(mine, rows, strict=True))
-        lanes.append(Lane(name, y, height))
+        lanes.append((name, y, height))
         y += height
     marks = [
-        Mark(scale.x(seconds(item["timestamp"])), item["mark"], item["mark"].replace("_", " "), links[item["itemId"]])
+        (scale.x(seconds(item["timestamp"])), item["mark"], item["mark"].replace("_", " "), links[item["itemId"]])
         for item in items
         if item["kind"] == "mark" and item["itemId"] in links and item["mark"] in MARKED
     ]
