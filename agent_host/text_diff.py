@@ -37,7 +37,7 @@ def compare(before: bytes, after: bytes) -> TextDiff:
 
     Lines end with a line feed and with nothing else: what other breaks Unicode knows is content to git and patch.
     """
-    start, end = _equal_ends(before, after)
+    start, end = _equal_ends(before, len(after), lambda at, size: after[at : at + size])
     # What is alike at both ends is left out, but for the lines that are shown around a change.
     shown_from, shown_behind = _lines_back(before, start), _lines_on(before, len(before) - end)
     old, new = (_LINE.findall(text[shown_from : len(text) - len(before) + shown_behind]) for text in (before, after))
@@ -51,14 +51,16 @@ def hunks(before: bytes, after: bytes) -> bytes:
     return compare(before, after).hunks
 
 
-def _equal_ends(before: bytes, after: bytes) -> tuple[int, int]:
-    """The number of bytes of whole lines that are the same at the start, and then at the end."""
-    start = before.rfind(b"\n", 0, _equal_bytes(before, after)) + 1
-    end = _equal_last_bytes(before[start:], after[start:])
-    at_old, at_new = len(before) - end, len(after) - end
-    if _begins_line(at_old, lambda at: before[at : at + 1]) and _begins_line(at_new, lambda at: after[at : at + 1]):
+def _equal_ends(before: bytes, size: int, read: Callable[[int, int], bytes]) -> tuple[int, int]:
+    """The number of bytes of whole lines that are the same at the start, and then at the end, of two texts. The new one
+    has `size` bytes; `read` gives at most so many of them (the second number) from an offset on."""
+    shorter = min(len(before), size)
+    start = before.rfind(b"\n", 0, _common_start(before, shorter, read)) + 1
+    end = _common_end(before, size, shorter - start, read)
+    at_old, at_new = len(before) - end, size - end
+    if (at_old == 0 or before[at_old - 1 : at_old] == b"\n") and (at_new == 0 or read(at_new - 1, 1) == b"\n"):
         return start, end
-    line = before.find(b"\n", at_old)
+    line = before.find(b"\n", at_old)  # the common end is in the middle of a line on either side
     return start, 0 if line < 0 else len(before) - line - 1
 
 
@@ -121,22 +123,12 @@ def _range(start: int, stop: int) -> bytes:
 
 def count_replaced(before: bytes, size: int, read: Callable[[int, int], bytes]) -> tuple[int, int] | None:
     """(put in, taken out) when all between the common first and last lines is replaced; None for what is no UTF-8 text.
-
-    The new text has `size` bytes; `read` gives at most so many of them (the second number) from an offset on. Raises
-    what `read` raises.
-    """
+    For the new text see `_equal_ends`. Raises what `read` raises."""
     lines = _count(size, read)
     if lines is None:
         return None
-    shorter = min(len(before), size)
-    start = before.rfind(b"\n", 0, _common_start(before, shorter, read)) + 1
-    end = _common_end(before, size, shorter - start, read)
-    behind = before[len(before) - end :]
-    # The common end begins with a line, unless it is in the middle of one on either side.
-    at_old, at_new = len(before) - end, size - end
-    if not (_begins_line(at_old, lambda at: before[at : at + 1]) and _begins_line(at_new, lambda at: read(at, 1))):
-        behind = behind.partition(b"\n")[2]
-    common = before.count(b"\n", 0, start) + _lines_in(behind)
+    start, end = _equal_ends(before, size, read)
+    common = before.count(b"\n", 0, start) + _lines_in(before[len(before) - end :])
     return lines - common, _lines_in(before) - common
 
 
@@ -158,10 +150,6 @@ def _count(size: int, read: Callable[[int, int], bytes]) -> int | None:
 
 def _lines_in(data: bytes) -> int:
     return data.count(b"\n") + (data != b"" and not data.endswith(b"\n"))
-
-
-def _begins_line(at: int, byte: Callable[[int], bytes]) -> bool:
-    return at == 0 or byte(at - 1) == b"\n"
 
 
 def _common_start(before: bytes, shorter: int, read: Callable[[int, int], bytes]) -> int:

@@ -196,13 +196,13 @@ def _report(
 
 def _write_page(tasks: Sequence[BatchTask], ledger: Ledger, state_dir: str) -> None:
     try:
-        pages, _ = import_view()
+        view = import_view()
     except UsageError:
         return
     wanted = {ledger.session_id(task) for task in tasks}
     rows = [row for row in stored_sessions(state_dir).all() if row.session_id in wanted]
     page = ledger.at("report.html")
-    write_page(page, lambda: pages.sessions_page(rows, state_dir=state_dir, folder=None), quiet=True)
+    write_page(page, lambda: view.sessions_page(rows, state_dir=state_dir, folder=None), quiet=True)
 
 
 def _launch(namespace: argparse.Namespace, line: CommandLine, settings: Settings) -> BatchLaunch:

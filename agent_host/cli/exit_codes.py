@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agent_host import errors
 from agent_host.cli import notice
-from agent_host.errors import (
-    AgentHostError,
-    CheckpointWriteFailed,
-    Incompatible,
-    OutputRefused,
-    PolicyError,
-    SandboxWeaker,
-    ServiceUnauthorized,
-    SessionHeld,
-    SessionNotFound,
-    UsageError,
-)
 from agent_host.states import SessionStatus, TaskPhase
 
 if TYPE_CHECKING:
@@ -39,15 +28,15 @@ _BY_STATUS: dict[str, int] = {
 }
 
 # Errors that keep a session from starting; anything else fails.
-_BY_ERROR: dict[type[AgentHostError], int] = {
-    UsageError: USAGE,
-    SandboxWeaker: PAUSED,
-    PolicyError: USAGE,
-    Incompatible: USAGE,
-    ServiceUnauthorized: USAGE,
-    SessionNotFound: USAGE,
-    SessionHeld: HELD,
-    CheckpointWriteFailed: PAUSED,
+_BY_ERROR: dict[type[errors.AgentHostError], int] = {
+    errors.UsageError: USAGE,
+    errors.SandboxWeaker: PAUSED,
+    errors.PolicyError: USAGE,
+    errors.Incompatible: USAGE,
+    errors.ServiceUnauthorized: USAGE,
+    errors.SessionNotFound: USAGE,
+    errors.SessionHeld: HELD,
+    errors.CheckpointWriteFailed: PAUSED,
 }
 
 
@@ -56,16 +45,16 @@ def code_of_result(result: Result) -> int:
     return NEEDED_APPROVAL if result.completed and result.details["deniedApprovals"] else _BY_STATUS[result.status]
 
 
-def code_of_error(error: AgentHostError) -> int:
+def code_of_error(error: errors.AgentHostError) -> int:
     """The exit code for an error that ended the program."""
     return next((code for kind, code in _BY_ERROR.items() if isinstance(error, kind)), FAILED)
 
 
 def report(error: Exception) -> int:
     """Print what is wrong, and return the exit code."""
-    if isinstance(error, OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # nobody wants to know
+    if isinstance(error, errors.OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # nobody wants to know
         return FAILED
-    if isinstance(error, AgentHostError):
+    if isinstance(error, errors.AgentHostError):
         lines, code = error.problems or (type(error).__name__,), code_of_error(error)
     else:
         line = f"internal error: {type(error).__name__}: {error} (set AGENT_HOST_DEBUG=1 for the traceback)"

@@ -229,15 +229,14 @@ class OutputFiles:
             one.close()
 
 
-def import_view() -> tuple[ModuleType, ModuleType]:
-    """The modules of `agent_host.view` that make pages: of many sessions, and of one. Raises UsageError without the
-    extra `report`."""
+def import_view() -> ModuleType:
+    """`agent_host.view`, which makes the page of many sessions, with its module `session`, which makes that of one.
+    Raises UsageError without the extra `report`."""
     try:
-        from agent_host import view
-        from agent_host.view import session
+        import agent_host.view.session
     except ImportError as error:
         raise UsageError("--html needs Jinja: install agent-host[report]") from error
-    return view, session
+    return agent_host.view
 
 
 def write_page(path: str, render: Callable[[], bytes], *, quiet: bool = False) -> int:

@@ -23,7 +23,7 @@ from agent_host.host.options import anchor, settings_from
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Coroutine, Sequence
 
     from agent_host.events.emitter import Sink
     from agent_host.host.options import LayeredOptions
@@ -77,7 +77,7 @@ async def serve_session(source: LayeredOptions, socket: str | None, reconnect_s:
     gc.freeze()
     gc.enable()
     try:
-        await (_run_on_streams(server) if socket is None else _run_on_socket(server, socket, source.state_dir))
+        await _run(server, socket, source.state_dir)
     except asyncio.CancelledError:
         if len(signals) < 2:
             raise
@@ -95,9 +95,15 @@ async def serve_session(source: LayeredOptions, socket: str | None, reconnect_s:
     return exit_codes.COMPLETED
 
 
-async def _run_on_streams(server: Server) -> None:
-    from agent_host.rpc.channels import StreamChannel
+async def _run(server: Server, socket: str | None, state_dir: str) -> None:
+    """Serve on the `socket`, or without one on the standard streams."""
+    from agent_host.rpc.channels import StreamChannel, listening
 
+    if socket is not None:
+        path = anchor(socket) if sys.platform != "win32" else socket
+        async with listening(path, server.accept, peer_check(state_dir)):
+            await server.run()
+        return
     channel = StreamChannel(*protocol_streams())
     receiver = server.accept(channel)
     if receiver is None:
@@ -106,57 +112,40 @@ async def _run_on_streams(server: Server) -> None:
     await server.run()
 
 
-async def _run_on_socket(server: Server, socket: str, state_dir: str) -> None:
-    from agent_host.rpc.channels import listening
-
-    path = anchor(socket) if sys.platform != "win32" else socket
-    async with listening(path, server.accept, peer_check(state_dir)):
-        await server.run()
-
-
 def mock_gateway(namespace: argparse.Namespace) -> int:
     """Serve the script until a signal comes; what a request lacked is written to stderr, and makes the exit code 1.
     With `--record` that is an answer which is not in the script."""
-    from agent_host.testing.gateway import ScriptError
+    from agent_host.testing import gateway
 
     gc.enable()
-    failures, workspace = list[str](), os.path.realpath(namespace.workspace)
+    host, port, failures, workspace = namespace.host, namespace.port, list[str](), os.path.realpath(namespace.workspace)
 
     def on_failure(text: str) -> None:
         failures.append(text)
         put(sys.stderr, f"mock-gateway: {text}\n")
 
-    play = _play if namespace.record is None else _record
+    async def play() -> None:
+        of_script = {"workspace": workspace}
+        serving = gateway.serve_forever(
+            namespace.script, host=host, port=port, variables=of_script, on_ready=_print_url, on_failure=on_failure
+        )
+        await _run_until_signal(serving)
+
+    async def record() -> None:
+        from agent_host.host.recording import Recorder, create_script
+
+        with create_script(namespace.script, namespace.record) as script:
+            settings = settings_from({}, workspace=None)
+            recorder = Recorder(namespace.record, script, settings, workspace=workspace, on_skipped=on_failure)
+            await _run_until_signal(recorder.serve(host, port, _print_url))
+
     try:
-        asyncio.run(play(namespace, workspace, on_failure))
-    except ScriptError as error:
+        asyncio.run(play() if namespace.record is None else record())
+    except gateway.ScriptError as error:
         raise UsageError(*(f"--script {problem}" for problem in error.problems)) from error
     except OSError as error:
-        raise UsageError(f"cannot listen on {namespace.host}:{namespace.port}: {error.strerror}") from error
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     return exit_codes.FAILED if failures else exit_codes.COMPLETED
-
-
-async def _play(namespace: argparse.Namespace, workspace: str, on_failure: Callable[[str], None]) -> None:
-    from agent_host.testing.gateway import serve_forever
-
-    serving = serve_forever(
-        namespace.script,
-        host=namespace.host,
-        port=namespace.port,
-        variables={"workspace": workspace},
-        on_ready=_print_url,
-        on_failure=on_failure,
-    )
-    await _run_until_signal(serving)
-
-
-async def _record(namespace: argparse.Namespace, workspace: str, on_skipped: Callable[[str], None]) -> None:
-    from agent_host.host.recording import Recorder, create_script
-
-    with create_script(namespace.script, namespace.record) as script:
-        settings = settings_from({}, workspace=None)
-        recorder = Recorder(namespace.record, script, settings, workspace=workspace, on_skipped=on_skipped)
-        await _run_until_signal(recorder.serve(namespace.host, namespace.port, _print_url))
 
 
 def _print_url(url: str) -> None:

@@ -15,7 +15,7 @@ import orjson
 
 from agent_host.cli import answer, exit_codes, notice
 from agent_host.cli.outputs import import_view, write_page
-from agent_host.cli.shared import PRUNE_OPTIONS, answer_in, prunes, sandbox_in_words, state_dir_of
+from agent_host.cli.shared import answer_in, sandbox_in_words, state_dir_of
 from agent_host.clients.markdown import session_markdown
 from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
 from agent_host.errors import AgentHostError, SessionNotFound, UsageError
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from state.prune import SessionToPrune
 
 _ROWS = 20
+_PRUNE_OPTIONS = ("max_age", "max_count", "max_size", "resumable", "dry_run")
+"""Options that need `--prune`, by attribute."""
 
 
 def sessions(namespace: argparse.Namespace) -> int:
@@ -45,7 +47,7 @@ def sessions(namespace: argparse.Namespace) -> int:
         remove_session(state_dir_of(namespace), namespace.session_id, resumable=bool(namespace.resumable))
         answer(f"removed {namespace.session_id}\n")
         return exit_codes.COMPLETED
-    if prunes(namespace):
+    if namespace.prune or any(getattr(namespace, name) is not None for name in _PRUNE_OPTIONS):
         return prune(namespace)
     state_dir = state_dir_of(namespace)
     found = stored_sessions(state_dir).all(search=namespace.search)
@@ -164,7 +166,7 @@ def _limits(namespace: argparse.Namespace) -> PruneLimits:
     """The limits of the options; without one those of the defaults and the user's own file: a workspace has no say in
     what is kept."""
     if not namespace.prune:
-        given = next(name for name in PRUNE_OPTIONS if getattr(namespace, name) is not None)
+        given = next(name for name in _PRUNE_OPTIONS if getattr(namespace, name) is not None)
         raise UsageError(f"--{given.replace('_', '-')} goes with --prune only")
     limits = PruneLimits(*(_limit(namespace, *row) for row in _FORMS))
     if limits != PruneLimits(None, None, None):
@@ -288,10 +290,8 @@ def show(namespace: argparse.Namespace) -> int:
     record = stored_sessions(state_dir).record(session_id)
     transcript = record.transcript()
     if namespace.html is not None:
-        _, page = import_view()
-        return write_page(
-            namespace.html, lambda: page.session_page(transcript, state_dir=state_dir, full=namespace.full)
-        )
+        page = import_view().session.session_page
+        return write_page(namespace.html, lambda: page(transcript, state_dir=state_dir, full=namespace.full))
     if namespace.markdown:
         answer(session_markdown(transcript, option=state_option(state_dir)))
         return exit_codes.COMPLETED
@@ -418,17 +418,17 @@ def report(namespace: argparse.Namespace) -> int:
         if missing is not None:
             raise SessionNotFound(f"there is no session {missing} under {state_dir}; `agent-host sessions` lists all")
         rows = [found[one] for one in wanted]
-    pages, _ = import_view()
+    view = import_view()
     folder = f"{os.path.splitext(os.path.abspath(namespace.html))[0]}-sessions" if namespace.with_sessions else None
     failed = 0 if folder is None else _write_sessions(state_dir, rows, folder)
     name = None if folder is None else os.path.basename(folder)
-    written = write_page(namespace.html, lambda: pages.sessions_page(rows, state_dir=state_dir, folder=name))
+    written = write_page(namespace.html, lambda: view.sessions_page(rows, state_dir=state_dir, folder=name))
     return exit_codes.FAILED if failed else written
 
 
 def _write_sessions(state_dir: str, rows: list[StoredSession], folder: str) -> int:
     """Write the page of each session into `folder`; returns how many could not be. Raises UsageError for the folder."""
-    (_, page), sessions, failed = import_view(), stored_sessions(state_dir), 0
+    page, sessions, failed = import_view().session.session_page, stored_sessions(state_dir), 0
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
@@ -437,7 +437,7 @@ def _write_sessions(state_dir: str, rows: list[StoredSession], folder: str) -> i
         try:
             transcript = sessions.record(row.session_id).transcript()
             path = os.path.join(folder, f"{row.session_id}.html")
-            failed += write_page(path, lambda: page.session_page(transcript, state_dir=state_dir), quiet=True) != 0  # noqa: B023  it is called at once
+            failed += write_page(path, lambda: page(transcript, state_dir=state_dir), quiet=True) != 0  # noqa: B023  it is called at once
         except AgentHostError as error:
             notice(f"error: session {row.session_id} has no page: {error}")
             failed += 1

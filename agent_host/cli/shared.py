@@ -37,15 +37,6 @@ if TYPE_CHECKING:
     from agent_host.rpc.questions import Desk, QuestionChannel
 
 
-# Options of `sessions` that need `--prune`, by attribute.
-PRUNE_OPTIONS = ("max_age", "max_count", "max_size", "resumable", "dry_run")
-
-
-def prunes(namespace: argparse.Namespace) -> bool:
-    """True if the command line speaks of pruning, rightly or not."""
-    return namespace.prune or any(getattr(namespace, name) is not None for name in PRUNE_OPTIONS)
-
-
 def settings_of_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """The settings that the command line sets, by key."""
     return {
