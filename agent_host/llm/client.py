@@ -37,7 +37,6 @@ from agent_host.http import TlsContext, displayable_url, first_line, is_loopback
 from agent_host.llm import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError, errors
 from agent_host.llm.errors import GETTING_READY, KINDS, kind_of_answer, kind_of_event, limit_of
 from agent_host.llm.known_dialects import (
-    GatewayAddress,
     check_headers,
     check_token,
     check_url,
@@ -109,23 +108,27 @@ class LlmClient:
         headers: Mapping[str, str] = MappingProxyType({}),
         token_name: str = TOKEN_VARIABLE,
     ) -> None:
-        password = check_url(base_url).password
+        place = check_url(base_url)
         token = check_token(token)
         self.dialect = dialect
         headers = check_headers(headers)
         self._token_name = token_name
-        self._has_token = bool(token or password) or not KEY_HEADERS.isdisjoint(headers)
-        self._scrubber = Scrubber([token, password, *secrets_in(headers)])  # a gateway may quote what it refuses
+        self._has_token = bool(token or place.password) or not KEY_HEADERS.isdisjoint(headers)
+        self._scrubber = Scrubber([token, place.password, *secrets_in(headers)])  # a gateway may quote what it refuses
         self._time = time
         self._timeouts = timeouts
         self._limits = limits
         url = request_url(base_url, dialect.path)
         self._shown = displayable_url(url).partition("?")[0]
-        self._connection = connection_to(
+        own = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
+        of_session = {"x-session-id": session_id, "accept-encoding": ACCEPTED}
+        # This machine is reached without the proxy that the environment names.
+        by_proxy = not is_loopback(place.host) and is_by_proxy(place.scheme)
+        self._connection = (_ByProxy if by_proxy else _Direct)(
             url,
-            {**dialect.headers(token), **headers, "x-session-id": session_id, "accept-encoding": ACCEPTED},
-            tls=(tls or TlsContext(base_url)).get(),
-            timeouts=timeouts,
+            {**own, **dialect.headers(token), **headers, **of_session},
+            (tls or TlsContext(base_url)).get(),
+            timeouts,
         )
 
     async def stream(
@@ -420,26 +423,12 @@ def _piece_of(tail: bytes) -> int:
 # in for cookies, and for the proxies of the environment: it knows the rules of NO_PROXY, tunnels and SOCKS.
 
 
-def connection_to(
-    url: str, headers: Mapping[str, str], *, tls: ssl.SSLContext, timeouts: GatewayTimeouts
-) -> _Direct | _ByProxy:
-    """The connection for requests with these `headers` to a `url` that `check_url` has passed, each sent when the
-    answer to the one before it has been closed: by the proxy that the environment names, if it does; this machine is
-    reached without one. Raises UsageError for a proxy that cannot be used."""
-    place = check_url(url)
-    own = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
-    if not is_loopback(place.host) and is_by_proxy(place.scheme):
-        return _ByProxy(url, {**own, **headers}, tls, timeouts)
-    return _Direct(place, {**own, **headers}, tls, timeouts)
-
-
 class _Direct:
-    """To the host itself."""
+    """The connection to the host itself, for requests with these `headers` to a `url` that `check_url` has passed: each
+    is sent when the answer to the one before it has been closed."""
 
-    def __init__(
-        self, place: GatewayAddress, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts
-    ) -> None:
-        self._place = place
+    def __init__(self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts) -> None:
+        self._place = place = check_url(url)
         self._headers = {"host": place.named, **headers}
         if place.user is not None:
             self._headers["authorization"] = f"Basic {b64encode(place.user.encode()).decode()}"

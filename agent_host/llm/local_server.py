@@ -194,19 +194,15 @@ class NoList(UsageError):
     """A provider gives no list of models that can be read."""
 
 
-def list_url(url: str, path: str) -> str:
-    """The URL of the list of models beside the one that takes requests of a dialect with this `path`."""
-    place = request_url(url, path).partition("?")[0]
-    return f"{place.removesuffix(path[path.index('/', 1) :])}/models"
-
-
 async def ask_models(
     settings: Settings, dialect: Dialect, token: str | None, timeout_s: float = _TIMEOUT_S
 ) -> tuple[str, ...]:
     """The ids of the models that the provider at `llm.gateway` lists, in its order. No redirect is followed, since the
     key is for this place. Raises NoList, and UsageError for a URL or a key that no request could carry."""
-    url = settings.llm.gateway
-    host, address = check_url(url).host, list_url(url, dialect.path)
+    url, path = settings.llm.gateway, dialect.path
+    host = check_url(url).host
+    # The list stands beside what takes requests.
+    address = f"{request_url(url, path).partition('?')[0].removesuffix(path[path.index('/', 1) :])}/models"
     shown, headers = displayable_url(address), {**dialect.headers(check_token(token))}
     headers = {**headers, **check_headers(settings.llm.headers), "accept": "application/json"}
     headers.pop("content-type")

@@ -110,7 +110,7 @@ class Models:
     def cost(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> Cost | None:
         """The cost of `usage`, which is `by_model`; None if not all of it has a model with a price. Nothing that was
         used costs nothing, in the currency of the prices."""
-        currency = self.currency
+        currency = next((entry.get("currency", CURRENCY) for _, entry in self._configured if _has_price(entry)), None)
         if currency is None or self.unpriced(usage, by_model) is not None:
             return None
         priced = ((self.of(model).prices, used) for model, used in by_model.items())
@@ -122,11 +122,6 @@ class Models:
             return "an earlier version did not put on record which model used its tokens"
         without = [model for model in by_model if self.of(model).prices is None]
         return f"{without[0]}, which it has used, has no price" if without else None
-
-    @property
-    def currency(self) -> str | None:
-        """That of all prices; None where there are none."""
-        return next((entry.get("currency", CURRENCY) for _, entry in self._configured if _has_price(entry)), None)
 
     def _look_up(self, model: str) -> ModelFacts:
         entries = [entry for name, entry in self._configured if fits(name, model)]

@@ -87,7 +87,8 @@ class AnthropicRenderer(MessageRenderer):
                 blocks.append(orjson.Fragment(part.raw))
                 answered = answered or orjson.loads(part.raw)["type"] not in ("thinking", "redacted_thinking")
             elif not isinstance(part, str):
-                blocks.append(_tool_use(part))
+                name, given = sendable_name(part.name), orjson.Fragment(part.arguments_json)
+                blocks.append({"type": "tool_use", "id": part.call_id, "name": name, "input": given})
                 answered = True
             elif part.strip():
                 whole = part == assistant.content
@@ -101,15 +102,6 @@ class AnthropicRenderer(MessageRenderer):
 def _image(image: Image) -> dict[str, Any]:
     data = orjson.Fragment(b'"%s"' % b64encode(image.data))
     return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": data}}
-
-
-def _tool_use(call: ToolCall) -> dict[str, Any]:
-    return {
-        "type": "tool_use",
-        "id": call.call_id,
-        "name": sendable_name(call.name),
-        "input": orjson.Fragment(call.arguments_json),
-    }
 
 
 def _text(message: Message) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from state.checkpoint import TokenUsage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from agent_host.contracts import Image, ToolSpec
+    from agent_host.contracts import ToolSpec
     from agent_host.llm.dialects import Event
     from agent_host.thread.messages import Message
 
@@ -114,12 +114,9 @@ def _pictures(results: Iterable[Message]) -> bytes:
     parts: list[dict[str, Any]] = []
     for result in results:
         text = f"[Pictures of the result of {orjson.loads(_id(result.tool_call_id))}:]"
-        parts += [{"type": "text", "text": text}, *map(_image, result.images)]
+        urls = (orjson.Fragment(data_url(image)) for image in result.images)
+        parts += [{"type": "text", "text": text}, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
     return orjson.dumps({"role": "user", "content": parts})
-
-
-def _image(image: Image) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": orjson.Fragment(data_url(image))}}
 
 
 # Answers of the Chat Completions dialect: a turn out of the chunks of one stream (AH 6.3).
