@@ -326,10 +326,12 @@ _DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O
 MAX_ENTRIES: Final = 20_000
 """Files and folders that one walk looks at. Files that git tracks are looked at besides."""
 SKIPPED: Final = frozenset(
-    ".git .hg .svn .jj node_modules bower_components .venv venv .tox .nox __pycache__ .mypy_cache .pytest_cache "
-    ".ruff_cache .hypothesis .cache .gradle .terraform .next .nuxt .svelte-kit .turbo .parcel-cache "
-    ".import_linter_cache".split()
-)
+    (
+        ".git", ".hg", ".svn", ".jj", "node_modules", "bower_components", ".venv", "venv", ".tox", ".nox",
+        "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".cache", ".gradle", ".terraform",
+        ".next", ".nuxt", ".svelte-kit", ".turbo", ".parcel-cache", ".import_linter_cache",
+    )
+)  # fmt: skip
 """Names of folders that are not walked: of version control, packages and caches."""
 _MAX_IGNORE_BYTES: Final = 64 * 1024
 _MAX_ENDINGS: Final = 64
