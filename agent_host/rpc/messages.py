@@ -313,34 +313,30 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> Iterator[bytes | LineTooLong]:
         """The lines that `data` completes; LineTooLong in place of one, as soon as it is known to be."""
-        start = 0
-        while (end := data.find(b"\n", start)) >= 0:
-            yield from self._take(data[start:end], whole=True)
-            start = end + 1
-        if start < len(data):
-            yield from self._take(data[start:], whole=False)
+        *ends, rest = data.split(b"\n")
+        for piece in ends:
+            yield from self._take(piece)
+            if not self._skipping:
+                yield bytes(self._rest)
+            self._rest.clear()
+            self._skipping = False
+        yield from self._take(rest)
 
     def end(self) -> bytes | None:
         """The last line where the stream ended without a newline; None when nothing is left."""
-        left = None if self._skipping or not self._rest else bytes(self._rest)
-        self._rest, self._skipping = bytearray(), False
+        left = bytes(self._rest) or None
+        self._rest.clear()
+        self._skipping = False
         return left
 
-    def _take(self, piece: bytes, *, whole: bool) -> Iterator[bytes | LineTooLong]:
+    def _take(self, piece: bytes) -> Iterator[LineTooLong]:
         if self._skipping:
-            self._skipping = not whole
             return
-        if len(self._rest) + len(piece) > self._limit:
-            self._rest, self._skipping = bytearray(), not whole
+        self._rest += piece
+        if len(self._rest) > self._limit:
+            self._rest.clear()
+            self._skipping = True
             yield LineTooLong(f"a line is longer than {self._limit} bytes")
-        elif not whole:
-            self._rest += piece
-        elif self._rest:
-            self._rest += piece
-            line, self._rest = bytes(self._rest), bytearray()
-            yield line
-        else:
-            yield piece
 
 
 class HeaderSplitter:
