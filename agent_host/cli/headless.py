@@ -249,23 +249,23 @@ class _HeadlessRun:
         """None when a second signal ended it by force after its result was shown; else its result then says how the
         task stands, and the session is as after a crash."""
         # What runs a session is the most of the start, and a result that is only repeated does without.
-        from agent_host.host.sessions import Session, gate_of, run_headless
+        from agent_host.host import opening, sessions
 
         self._task = cast("asyncio.Task[Any]", asyncio.current_task())
         line, resolved, display = self._line, self._resolved, self._display
         policy = "" if line.order is None else line.order.policy
         approve = Terminal(resolved.settings.approvals.timeout_s).approve if display.asks else None
         questions = SessionQuestions(resolved.state_dir, display.notice)
+        gate = sessions.gate_of(resolved, approve, questions.open)
+        opener = opening.SessionOpener(resolved, gate=lambda _: gate, watch=lambda _: display.sinks, owns_process=True)
         try:
-            result = await run_headless(
+            result = await sessions.run_headless(
+                opener,
                 resolved,
                 self._prompt,
                 resumes=self._resumes,
-                sinks=display.sinks,
-                on_open=lambda live: self._on_open(Session(live, resolved)),
+                on_open=lambda live: self._on_open(sessions.Session(live, resolved)),
                 on_end=self._on_result,
-                gate=gate_of(resolved, approve, questions.open),
-                owns_process=True,
                 mode={"policy": policy} if policy else {},
             )
         except asyncio.CancelledError:

@@ -92,10 +92,9 @@ class SessionOpener:
     """Makes the process's session. `gate` makes what answers approvals; `watch` makes the sinks of events, given the
     first event's number. `owns_process`: this process is agent-host's own, and no program that embeds it. `tokens` are
     by default those of the environment, out of which a process of our own takes them. `tools` are those of an embedding
-    program. `recorded` takes the
-    place of the Backend Tool Service where a session is run again: then no service is called but the Session Service,
-    which has the policy. `reopens`: a session that has ended is resumed as well, for its next task. `surroundings` is
-    what the session has from elsewhere than its process."""
+    program. `recorded` takes the place of the Backend Tool Service where a session is run again: then no service is
+    called but the Session Service, which has the policy. `reopens`: a session that has ended is resumed as well, for
+    its next task. `surroundings` is what the session has from elsewhere than its process."""
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class SessionOpener:
         surroundings: environment.Surroundings = environment.THIS_MACHINE,
     ) -> None:
         self._surroundings = surroundings
-        self._outside = surroundings.outside
+        self.outside = surroundings.outside
         self._source = source
         self._reopens = reopens
         self._gate = gate
@@ -166,9 +165,9 @@ class SessionOpener:
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         keys.remember(resolved.state_dir, key, grant.session_id)
-                beginning = beginning_of(ready, task, self._outside)
+                beginning = beginning_of(ready, task, self.outside)
                 with contextlib.ExitStack() as begun:
-                    store = create_store(self._sessions(resolved), resolved, self._outside, beginning, grant, new)
+                    store = create_store(self._sessions(resolved), resolved, self.outside, beginning, grant, new)
                     begun.callback(_unbegin, store)
                     make_temporary(parts.machine.temporary, resolved.state_dir)
                     begun.callback(temporary.remove, parts.machine.temporary)
@@ -220,9 +219,9 @@ class SessionOpener:
         refuse_incompatible(grant)
         backends.capability_grant = grant.capability_grant
         terms = Terms.find(resolved, grant, session.temporary, session.identity)
-        parts = Parts.make(terms, terms.make_bundle(self._outside.now()), ready.chosen.dialect)
+        parts = Parts.make(terms, terms.make_bundle(self.outside.now()), ready.chosen.dialect)
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
-        launch = LaunchParts(terms, parts, self._outside.now)
+        launch = LaunchParts(terms, parts, self.outside.now)
         mode = cast("dict[str, str]", session.ctx.state.mode)
         made = await asyncio.to_thread(launch.make_mode, mode) if mode else None
         session.renew(lambda ctx: parts.put_under(ctx, resolved))
@@ -252,12 +251,12 @@ class SessionOpener:
         self._session_tokens = self._tokens.under(resolved.settings)
         if self._owns_process:
             hide_key(resolved.settings)
-        backends = Backends(environ, resolved.settings, self._session_tokens, self._outside)
+        backends = Backends(environ, resolved.settings, self._session_tokens, self.outside)
         resources.push_async_callback(backends.aclose)
         return backends
 
     def _sessions(self, resolved: ResolvedOptions) -> FileCheckpointStore:
-        return sessions_of(resolved, self._surroundings.disk, self._outside.now, self._surroundings.beside)
+        return sessions_of(resolved, self._surroundings.disk, self.outside.now, self._surroundings.beside)
 
     async def _prepare(self, terms: Terms, backends: Backends, resources: AsyncExitStack) -> Ready:
         """Make all of a session that comes before its files: a wrong tool, approval, model or tokenizer, or a missing
@@ -292,7 +291,7 @@ class SessionOpener:
             chosen = dialect_of_script(settings)
         if chosen is not None:
             return chosen
-        token, time = self._session_tokens.gateway, self._outside.time
+        token, time = self._session_tokens.gateway, self.outside.time
         return await asyncio.to_thread(find_dialect, settings, url, token, resolved.state_dir, time)
 
     async def _ask_gateway(self, terms: Terms) -> tuple[Terms, PolicyBundle, Informed]:
@@ -301,7 +300,7 @@ class SessionOpener:
         settings, token = terms.resolved.settings, self._session_tokens.gateway
         may_choose = not terms.grant.brings_policy and handshake.policy_name(settings) in BUILT_IN
         started = {} if terms.identity is None else terms.identity.options.get("started", {})
-        bundle = terms.make_bundle(self._outside.now())
+        bundle = terms.make_bundle(self.outside.now())
         informed = Informed(settings)
         if self._recorded is None:
             dialect = (dialect_of_settings(settings) or dialect_of_script(settings)).dialect
@@ -314,7 +313,7 @@ class SessionOpener:
                 dialect,
                 token,
                 terms.resolved.state_dir,
-                self._outside.time,
+                self.outside.time,
                 model=wanted or bundle.llm_policy.allowed_models[0],
                 may_choose=may_choose and not wanted,
                 recorded=started.get("servers", {}),
@@ -323,7 +322,7 @@ class SessionOpener:
         if settings is terms.resolved.settings:
             return terms, bundle, informed
         terms = terms._replace(resolved=terms.resolved._replace(settings=settings))
-        return terms, terms.make_bundle(self._outside.now()), informed
+        return terms, terms.make_bundle(self.outside.now()), informed
 
     async def _renew_grant(
         self, resolved: ResolvedOptions, backends: Backends, store: FileSession, cursor: str | None
@@ -356,7 +355,7 @@ class SessionOpener:
             workspace_id=identity.workspace_id,
             tenant_id=identity.tenant_id,
             user_id=identity.user_id,
-            time=self._outside.time,
+            time=self.outside.time,
             first_id=first_id,
             scrub=scrubber.event,
             losses=backends.losses,
@@ -365,7 +364,7 @@ class SessionOpener:
         log = RunLog(paths.events, max_bytes=resolved.settings.host.max_run_log_bytes, are_clean=scrubber.are_clean)
         backends.losses.watch(paths.events, log)
         tools = environment.registry_with(ready.parts.tools, environment.families_of(resolved.settings))
-        reports = ApprovalReports(reporter, identity, scrubber.text, tools, self._outside.time)
+        reports = ApprovalReports(reporter, identity, scrubber.text, tools, self.outside.time)
         observers = backends.observers(ready.url, paths, ready.parts.dialect.name)
         emitter.attach([log, *observers, reports, *self._watch(first_id)])
         gate = self._gate(resolved)
@@ -377,7 +376,7 @@ class SessionOpener:
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
         self._ready = ready
-        self._launch = LaunchParts(ready.terms._replace(identity=identity), ready.parts, self._outside.now)
+        self._launch = LaunchParts(ready.terms._replace(identity=identity), ready.parts, self.outside.now)
         mode = cast("dict[str, str]", store.state.mode)
         made = await asyncio.to_thread(self._launch.make_mode, mode) if mode else None
         with state_errors_translated():

@@ -15,7 +15,7 @@ from agent_host.approval import ApprovalAnswer, ApprovalRequest
 from agent_host.approval.gate import InAdvance, PendingApprovals, UnattendedGate
 from agent_host.errors import NoActiveTask, UsageError
 from agent_host.host.backends import Tokens
-from agent_host.host.environment import CAPABILITIES, THIS_MACHINE
+from agent_host.host.environment import CAPABILITIES
 from agent_host.host.opening import SessionOpener
 from agent_host.host.options import LayeredOptions, SessionOptions
 from agent_host.host.records import Result, result_of, stored_sessions
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate, OnAsked
     from agent_host.events.emitter import Event, Sink
-    from agent_host.host.environment import Surroundings
     from agent_host.host.remote_tools import RecordedToolService
     from agent_host.session.lifecycle import LiveSession
     from agent_host.session.opening import ResolvedOptions
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from agent_host.states import TaskEnd
     from policy.rules import TaskOptions
     from state.file_session import LoadReport
-    from tool_runtime.families.python_tools import PythonTool
 
 
 class Closing(NamedTuple):
@@ -259,16 +257,7 @@ async def _open(
     recorded: RecordedToolService | None = None,
 ) -> AsyncIterator[Session]:
     events, is_clean = _Events(on_event), False
-    opener = SessionOpener(
-        resolved,
-        gate=lambda _: gate_of(resolved, approve),
-        watch=lambda _: [events],
-        tokens=tokens_of(options),
-        owns_process=options.guard_processes,
-        tools=tuple(options.tools),
-        recorded=recorded,
-    )
-    session = await begin(opener)
+    session = await begin(_opener(resolved, options, approve, [events], recorded))
     try:
         yield Session(session, resolved, events)
         is_clean = True
@@ -279,6 +268,24 @@ async def _open(
             await session.leave()
         events.end()
         await asyncio.sleep(0)  # for the events of the end
+
+
+def _opener(
+    resolved: ResolvedOptions,
+    options: SessionOptions,
+    approve: Approve | None,
+    sinks: Sequence[Sink],
+    recorded: RecordedToolService | None = None,
+) -> SessionOpener:
+    return SessionOpener(
+        resolved,
+        gate=lambda _: gate_of(resolved, approve),
+        watch=lambda _: sinks,
+        tokens=tokens_of(options),
+        owns_process=options.guard_processes,
+        tools=tuple(options.tools),
+        recorded=recorded,
+    )
 
 
 def _found(report: LoadReport) -> Iterator[str]:
@@ -426,57 +433,39 @@ async def _run(
     *,
     resumes: bool,
 ) -> Result:
+    opener = _opener(resolved, options, approve, [] if on_event is None else [_Events(on_event)])
     result = await run_headless(
+        opener,
         resolved,
         prompt,
         resumes=resumes,
-        sinks=[] if on_event is None else [_Events(on_event)],
         on_open=lambda session: None if on_open is None else on_open(Session(session, resolved)),
         on_end=on_result,
-        gate=gate_of(resolved, approve),
-        tokens=tokens_of(options),
-        owns_process=options.guard_processes,
-        tools=tuple(options.tools),
     )
     await asyncio.sleep(0)  # for the events of the end
     return result
 
 
 async def run_headless(
+    opener: SessionOpener,
     resolved: ResolvedOptions,
     prompt: str | None,
     *,
     resumes: bool | None = None,
-    sinks: Sequence[Sink],
     on_open: Callable[[LiveSession], object] = lambda _: None,
     on_end: OnResult | None = None,
-    gate: ApprovalGate,
     task_options: TaskOptions = AS_THE_BUNDLE_SAYS,
-    tokens: Tokens | None = None,
-    owns_process: bool = False,
-    tools: Sequence[PythonTool] = (),
     mode: Mapping[str, str] | None = None,
-    surroundings: Surroundings = THIS_MACHINE,
 ) -> Result:
     """One task: `prompt` starts a session, None resumes the one of `resolved`; with `resumes` a prompt is the next task
     of that one, whose last task has to be over. `mode` holds before the task goes on: a process that dies in between
-    leaves no task that runs without it. `task_options` narrow a task that starts. `gate`, `tokens`, `owns_process`,
-    `tools` and `surroundings` as SessionOpener has them.
+    leaves no task that runs without it. `task_options` narrow a task that starts.
 
     `on_end` gets the result while the checkpoint is still there: a process that dies in between leaves a session
     whose resume reports it again. Raises AgentHostError for what keeps the session from starting; everything later is
     in the result.
     """
-    opener = SessionOpener(
-        resolved,
-        gate=lambda _: gate,
-        watch=lambda _: sinks,
-        tokens=tokens,
-        owns_process=owns_process,
-        tools=tools,
-        surroundings=surroundings,
-    )
-    new_id = surroundings.outside.new_id
+    new_id = opener.outside.new_id
     resumes = prompt is None if resumes is None else resumes
     begins = None
     if prompt is not None and not resumes:

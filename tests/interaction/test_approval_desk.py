@@ -9,6 +9,7 @@ import pytest
 
 from agent_host.approval.gate import InAdvance, PendingApprovals
 from agent_host.events import EventType
+from agent_host.host.opening import SessionOpener
 from agent_host.host.sessions import run_headless
 from policy.rules import TaskOptions
 from state.file_store import FileCheckpointStore
@@ -90,15 +91,8 @@ class Client:
                 self.patch = self.session.changes.render()
 
         async with asyncio.timeout(10):
-            return await run_headless(
-                start,
-                prompt,
-                sinks=[self],
-                on_open=opened,
-                on_end=ended,
-                gate=self.desk,
-                task_options=self.options,
-            )
+            opener = SessionOpener(start, gate=lambda _: self.desk, watch=lambda _: [self])
+            return await run_headless(opener, start, prompt, on_open=opened, on_end=ended, task_options=self.options)
 
     def stop_when(self, *, asked: int, done: int, resumable: bool) -> None:
         """Ask the task to stop as soon as so many calls wait and so many are done."""

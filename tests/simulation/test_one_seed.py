@@ -19,6 +19,7 @@ from agent_host.approval.gate import PendingApprovals
 from agent_host.events import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.host.backends import Tokens
+from agent_host.host.opening import SessionOpener
 from agent_host.host.sessions import run_headless
 from agent_host.session.opening import ResolvedOptions
 from agent_host.testing.gateway import MockGateway, Script
@@ -116,14 +117,18 @@ def run_session(folder: Path, seed: int, disk: SimulatedDisk | None = None) -> R
     async def session() -> None:
         gateway = MockGateway(Script.from_turns(TURNS))
         await gateway.start(ADDRESS, PORT)
-        finished = await run_headless(
+        opener = SessionOpener(
             start,
-            "Build it." if disk is None else None,
-            sinks=[person],
-            on_end=lambda _: checkpoint.update(world.disk.contents()),
-            gate=person.desk,
+            gate=lambda _: person.desk,
+            watch=lambda _: [person],
             tokens=Tokens(None, None),
             surroundings=world.surroundings,
+        )
+        finished = await run_headless(
+            opener,
+            start,
+            "Build it." if disk is None else None,
+            on_end=lambda _: checkpoint.update(world.disk.contents()),
         )
         results.append(dict(finished.details))
         assert gateway.failures == []

@@ -16,6 +16,7 @@ import orjson
 
 from agent_host.approval import ApprovalAnswer
 from agent_host.faults.crash import kill_after_record
+from agent_host.host.opening import SessionOpener
 from agent_host.host.sessions import run_headless
 from agent_host.session.opening import ResolvedOptions
 from config.load import load
@@ -77,7 +78,8 @@ def resolved_options(gateway: str, policy: str, *, workspace: str, state_dir: st
 
 async def drive(start: ResolvedOptions, prompt: str | None, person: Person, sinks: Sequence[Sink] = ()) -> Result:
     """One task to its end, or on with it."""
-    return await run_headless(start, prompt, sinks=sinks, gate=person)
+    opener = SessionOpener(start, gate=lambda _: person, watch=lambda _: sinks)
+    return await run_headless(opener, start, prompt)
 
 
 async def _main(word: Word, prompt: str, gateway: str, policy: str) -> None:

@@ -154,6 +154,6 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
         f"agent_host.host.{name}"
         for name in (
             *("dry_runs", "environment", "first_provider", "machine_checks", "opening", "records"),
-            *("options", "own_policy", "sessions", "undo"),
+            *("options", "own_policy", "undo"),
         )
     }
