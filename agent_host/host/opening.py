@@ -157,7 +157,7 @@ class SessionOpener:
                 refuse_opened_hosts(resolved, grant)
                 own_directory = session_directory(resolved.state_dir, grant.session_id, os.environ)
                 ready = await self._prepare(Terms.find(resolved, grant, own_directory), backends, resources)
-                resolved, parts = ready.terms.resolved, ready.parts
+                resolved, parts = ready.parts.terms.resolved, ready.parts
                 if grant.brings_policy and new.user_id == LOCAL:  # the service knows who it is
                     new = new._replace(user_id=parts.bundle.user_id, tenant_id=parts.bundle.tenant_id)
                 await host_is_there
@@ -169,8 +169,8 @@ class SessionOpener:
                 with contextlib.ExitStack() as begun:
                     store = create_store(self._sessions(resolved), resolved, self.outside, beginning, grant, new)
                     begun.callback(_unbegin, store)
-                    make_temporary(parts.machine.temporary, resolved.state_dir)
-                    begun.callback(temporary.remove, parts.machine.temporary)
+                    make_temporary(parts.terms.machine.temporary, resolved.state_dir)
+                    begun.callback(temporary.remove, parts.terms.machine.temporary)
                     backends.know(store.state.identity)
                     session = await self._session(ready, store, resources)
                     begun.pop_all()
@@ -207,7 +207,7 @@ class SessionOpener:
         ready = self._ready
         if ready is None:
             raise RuntimeError("only an opened session is refreshed")
-        backends, resolved = ready.backends, ready.terms.resolved
+        backends, resolved = ready.backends, ready.parts.terms.resolved
         refuse_foreign_cursor(session.ctx.state, cursor)
         try:
             grant = await backends.sessions().resume(
@@ -220,11 +220,11 @@ class SessionOpener:
         backends.capability_grant = grant.capability_grant
         terms = Terms.find(resolved, grant, session.temporary, session.identity)
         parts = Parts.make(terms, terms.make_bundle(self.outside.now()), ready.chosen.dialect)
-        parts = parts.set_cache_time(resolved.settings, attended=self._attended)
-        launch = LaunchParts(terms, parts, self.outside.now)
+        parts = parts.set_cache_time(attended=self._attended)
+        launch = LaunchParts(parts, self.outside.now)
         mode = cast("dict[str, str]", session.ctx.state.mode)
         made = await asyncio.to_thread(launch.make_mode, mode) if mode else None
-        session.renew(lambda ctx: parts.put_under(ctx, resolved))
+        session.renew(parts.put_under)
         self._launch = launch
         if made is not None:
             session.apply_mode(made)
@@ -281,7 +281,7 @@ class SessionOpener:
 
             of_servers = secret_values(settings, bundle.mcp_servers, resolved.state_dir)
         secrets = Secrets.collect(self._session_tokens, url, settings, redaction_of(resolved, bundle), of_servers)
-        return Ready(terms, parts, url, TlsContext(url), secrets, backends, chosen, informed)
+        return Ready(parts, url, TlsContext(url), secrets, backends, chosen, informed)
 
     async def _choose_dialect(self, resolved: ResolvedOptions, url: str) -> ChosenDialect:
         """The dialect of the gateway at `url`. Raises UsageError, GatewayError."""
@@ -346,7 +346,7 @@ class SessionOpener:
 
     async def _session(self, ready: Ready, store: FileSession, resources: AsyncExitStack) -> LiveSession:
         """Put it all together. What is to be let go at its end is in `resources` on return."""
-        backends, scrubber, resolved = ready.backends, ready.secrets.scrubber, ready.terms.resolved
+        backends, scrubber, resolved = ready.backends, ready.secrets.scrubber, ready.parts.terms.resolved
         identity = store.state.identity
         paths = SessionPaths(resolved.state_dir, identity.session_id)
         first_id = next_event_id(paths.events)
@@ -369,14 +369,15 @@ class SessionOpener:
         emitter.attach([log, *observers, reports, *self._watch(first_id)])
         gate = self._gate(resolved)
         self._attended = not isinstance(gate, UnattendedGate)
-        ready = ready._replace(parts=ready.parts.set_cache_time(resolved.settings, attended=self._attended))
+        parts = ready.parts.set_cache_time(attended=self._attended)
+        ready = ready._replace(parts=parts._replace(terms=parts.terms._replace(identity=identity)))
         composition = Composition(ready, store, paths, gate, emitter, self._surroundings, self._owns_process)
         ctx = await composition.make_context()
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
         self._ready = ready
-        self._launch = LaunchParts(ready.terms._replace(identity=identity), ready.parts, self.outside.now)
+        self._launch = LaunchParts(ready.parts, self.outside.now)
         mode = cast("dict[str, str]", store.state.mode)
         made = await asyncio.to_thread(self._launch.make_mode, mode) if mode else None
         with state_errors_translated():
@@ -476,7 +477,7 @@ def refuse_opened_hosts(resolved: ResolvedOptions, grant: SessionGrant) -> None:
 
 def beginning_of(ready: Ready, task: NewTask | None, outside: Outside) -> Beginning:
     """The first record of a new session."""
-    terms, parts = ready.terms, ready.parts
+    terms, parts = ready.parts.terms, ready.parts
     resolved, grant = terms.resolved, terms.grant
     policy = handshake.policy_source(resolved.settings, grant.policy_bundle)
     provider = resolved.settings.provider
@@ -501,7 +502,7 @@ def beginning_of(ready: Ready, task: NewTask | None, outside: Outside) -> Beginn
     if task is not None:
         scrubber = ready.secrets.scrubber
         first = record_of_task(task, outside, session_id=grant.session_id, scrubber=scrubber, count=parts.count)
-    machine = parts.machine
+    machine = parts.terms.machine
     return Beginning(parts.bundle, machine.environment, parts.count, machine.temporary, started, first)
 
 

@@ -123,11 +123,13 @@ class Terms(NamedTuple):
             refuse_other_owner(self.identity, bundle)
         return bundle
 
-    def make_scoping(self, *, granted: bool, launch: Settings | None = None) -> Scoping:
-        """The sandbox of the session's commands, which guards also the files of the settings of the `launch`.
-        `granted`: its bundle is of the Session Service, and the user opens nothing. Raises UsageError."""
+    def make_scoping(self, *, launch: Terms | None = None) -> Scoping:
+        """The sandbox of the session's commands. That of a mode also guards the files of the settings of its `launch`.
+        If a bundle of the Session Service is in force, the user opens nothing. Raises UsageError."""
         resolved, machine, level = self.resolved, self.machine, self.level
-        guarded = [files_to_guard(one, resolved.workspace) for one in (launch, resolved.settings) if one is not None]
+        terms = (self,) if launch is None else (launch, self)
+        guarded = [files_to_guard(one.resolved.settings, resolved.workspace) for one in terms]
+        opened = () if terms[0].grant.brings_policy else environment.domains_to_open(resolved.settings)
         steering = tuple(dict.fromkeys(itertools.chain(own_files(), *guarded)))
         return Scoping(
             level.level,
@@ -136,7 +138,7 @@ class Terms(NamedTuple):
                 machine.environment, temporary=machine.temporary, records=resolved.state_dir, steering=steering
             ),
             level.why,
-            Widening(domains=() if granted else environment.domains_to_open(resolved.settings)),
+            Widening(domains=opened),
             resolved.settings.policy.blocked_domains,
             unheld=level.unheld,
             withheld=environment.withheld,
@@ -146,26 +148,19 @@ class Terms(NamedTuple):
 
 class Parts(NamedTuple):
     """Decisions about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
-    servers. `tool_service` is the Backend Tool Service, None where there is none for the session. `answer_schema` is
-    the JSON Schema of final answers as JSON text, None for any text; `structured`: the dialect's own way to ask for
-    one is used as well. `granted`: the bundle is of the Session Service. `client_servers` are MCP servers that the
-    client names."""
+    servers. `tool_service` is the Backend Tool Service, None where there is none for the session. `client_servers` are
+    MCP servers that the client names."""
 
-    machine: LocalMachine
+    terms: Terms
     bundle: PolicyBundle
     model: str
     count: Callable[[str], int]
     dialect: Dialect
     models: KnownModels
-    takes_images: bool = True
+    scoping: Scoping | None
     tools: tuple[PythonTool, ...] = ()
-    fallbacks: tuple[str, ...] = ()
     has_mcp: bool = True
     tool_service: ToolService | RecordedToolService | None = None
-    scoping: Scoping | None = None
-    answer_schema: str | None = None
-    structured: bool = True
-    granted: bool = False
     client_servers: tuple[ClientServer, ...] = ()
 
     @classmethod
@@ -185,32 +180,33 @@ class Parts(NamedTuple):
             count = counter(llm.tokenizer, models.table.of(model).limits.tokenizer if llm.tokenizer == AUTO else None)
         except TokenizerUnavailable as error:
             raise UsageError(f"llm.tokenizer: {error}") from error
-        made = cls(terms.machine, bundle, model, count, dialect, models, dialect.takes_images and llm.images, tools)
-        return made._replace(
-            fallbacks=llm.fallback_models,
-            answer_schema=settings.host.answer_schema or None,
-            structured=llm.structured_answers != "never",
-            scoping=terms.make_scoping(granted=terms.grant.brings_policy),
-            granted=terms.grant.brings_policy,
-        )
+        return cls(terms, bundle, model, count, dialect, models, terms.make_scoping(), tools)
 
-    def set_cache_time(self, settings: Settings, *, attended: bool) -> Parts:
+    @property
+    def settings(self) -> Settings:
+        """The settings of the session."""
+        return self.terms.resolved.settings
+
+    @property
+    def takes_images(self) -> bool:
+        """True if pictures are sent, as far as the gateway's dialect and the settings say."""
+        return self.dialect.takes_images and self.settings.llm.images
+
+    def set_cache_time(self, *, attended: bool) -> Parts:
         """The same parts, requests kept in the provider's cache as long as steps of this session may take: one hour
         costs more to write, and pays if a step may take longer than five minutes, because a person is asked
         (`attended`) or commands may run that long."""
-        ttl = settings.llm.cache_ttl
+        ttl = self.settings.llm.cache_ttl
         if ttl == "auto":
             asks = attended and any(capability.requires_approval for capability in self.bundle.capabilities)
             runs = self.bundle.capability(Name.SHELL_EXEC) is not None
-            ttl = "1h" if asks or (runs and settings.tools.command_timeout_s > _SHORT_TTL_S) else "5m"
+            ttl = "1h" if asks or (runs and self.settings.tools.command_timeout_s > _SHORT_TTL_S) else "5m"
         return self._replace(dialect=self.dialect.kept_for(cast("CacheTtl", ttl)))
 
-    def make_conversation(
-        self, settings: Settings, state: Checkpoint, scrubber: Scrubber, client: Callable[[], LlmClient]
-    ) -> Conversation:
+    def make_conversation(self, state: Checkpoint, scrubber: Scrubber, client: Callable[[], LlmClient]) -> Conversation:
         """The conversation of the session with this `state`; `client` is made with its first request. Raises
         PolicyDenied for a model for summaries that the bundle does not allow."""
-        llm, allowed = settings.llm, self.bundle.llm_policy.allowed_models
+        llm, allowed = self.settings.llm, self.bundle.llm_policy.allowed_models
         summary_model = llm.summary_model or None
         if summary_model is not None and summary_model not in allowed:
             raise PolicyDenied(
@@ -225,22 +221,22 @@ class Parts(NamedTuple):
             self.count,
             self.models,
             self._view_of_models(state, scrubber),
-            fallbacks=self.fallbacks,
+            fallbacks=llm.fallback_models,
             takes_images=self.takes_images,
             compaction=Compaction(cast("ContextStrategy", llm.context_strategy), summary_model),
             max_cost=llm.max_cost,
         )
 
-    def put_under(self, ctx: LoopContext, resolved: ResolvedOptions) -> None:
+    def put_under(self, ctx: LoopContext) -> None:
         """Have a session go on with the model and under the bundle of these parts."""
         judge, scrubber, conversation = ctx.judge, ctx.scrubber, ctx.conversation
         if self.scoping is not None and judge.scoping is not None:
             self.scoping.scripts = judge.scoping.scripts
         judge.bundle, judge.scoping = self.bundle, self.scoping
-        scrubber.redaction = redaction_of(resolved, self.bundle)
+        scrubber.redaction = redaction_of(self.terms.resolved, self.bundle)
         other_model = conversation.model != self.model  # it gets no blocks of the one before
         conversation.model = conversation.default_model = self.model
-        conversation.fallbacks = self.fallbacks
+        conversation.fallbacks = self.settings.llm.fallback_models
         conversation.models = self.models
         conversation.for_model = self._view_of_models(ctx.state, scrubber)
         if self.bundle.redaction_rules or other_model:
@@ -288,7 +284,8 @@ class Parts(NamedTuple):
 
     def make_head(self, state: Checkpoint, scrubber: Scrubber) -> Callable[[Judge, int], bytes]:
         """Return the encoder of the front of requests: model, limit, system prompt, and tools that might be allowed."""
-        schema = self.answer_schema
+        schema = self.settings.host.answer_schema
+        has_form = self.settings.llm.structured_answers != "never"
 
         def head(judge: Judge, max_output_tokens: int) -> bytes:
             system = scrubber.text(decode(state.thread[0]).content)
@@ -296,10 +293,10 @@ class Parts(NamedTuple):
                 self.dialect.head,
                 model=self.model,
                 max_output_tokens=max_output_tokens,
-                system=system if schema is None else system + instruction_on(schema),
+                system=system + instruction_on(schema) if schema else system,
                 tools=list(map(definition_of, judge.offered_tools())),
                 session_id=state.identity.session_id,
-                answer_schema=orjson.loads(schema) if schema and self.structured else None,
+                answer_schema=orjson.loads(schema) if schema and has_form else None,
             )
             made, marks_from = encode(), self._marks_from()
             # A text has fewer tokens than bytes, and no language as few as one for so many.
@@ -310,17 +307,16 @@ class Parts(NamedTuple):
 
 
 class LaunchParts(NamedTuple):
-    """The terms and the parts that a session has in this process without a mode; `now` gives the present moment."""
+    """The parts that a session has in this process without a mode; `now` gives the present moment."""
 
-    terms: Terms
     parts: Parts
     now: Callable[[], datetime]
 
     @property
     def fields(self) -> dict[str, str]:
         """The options of the launch, as a mode has them."""
-        settings = self.terms.resolved.settings
-        own = {} if self.parts.granted else {"policy": settings.host.policy}
+        settings = self.parts.settings
+        own = {} if self.parts.terms.grant.brings_policy else {"policy": settings.host.policy}
         level = settings.sandbox.level if self.parts.scoping is None else self.parts.scoping.level
         return {**own, "model": self.parts.model, "sandbox": level}
 
@@ -334,12 +330,11 @@ class LaunchParts(NamedTuple):
     def make_mode(self, fields: Mapping[str, str]) -> SessionMode:
         """Make the parts of a mode with these options. Tries a level of the sandbox if need be, so it may take a while.
         Raises UsageError for a model or a level that it may not have, PolicyBundleInvalid, PolicyExpired."""
-        parts, resolved = self.parts, self.terms.resolved
+        parts, terms, resolved = self.parts, self.parts.terms, self.parts.terms.resolved
         if not fields:
             return SessionMode(Mode(), parts.scoping, parts.model, redaction_of(resolved, parts.bundle))
         own = {"host.policy": fields.get("policy"), environment.LEVEL: fields.get("sandbox")}
         settings = resolved.settings.over({key: value for key, value in own.items() if value is not None})
-        terms = self.terms
         terms = Terms.find(
             resolved._replace(settings=settings),
             terms.grant._replace(policy_bundle=None),
@@ -361,15 +356,15 @@ class LaunchParts(NamedTuple):
 
     def _scoping(self, terms: Terms) -> Scoping:
         """The sandbox of commands in the mode, which guards the files of both policies."""
-        launch, was, level = self.terms.resolved.settings, self.parts.scoping, terms.level
-        is_raised = terms.resolved.settings.sandbox.level != launch.sandbox.level
+        was, level = self.parts.scoping, terms.level
+        is_raised = terms.resolved.settings.sandbox.level != self.parts.settings.sandbox.level
         if is_raised and level.wanted not in (level.level, "auto"):
             raise UsageError(f"sandbox {level.wanted!r} does not work here: {level.why}")
         if was is not None and is_weaker(level.level, was.level):
             raise UsageError(
                 f"sandbox {level.wanted!r} is weaker than {was.level}, the level of the launch: a mode can only narrow"
             )
-        scoping = terms.make_scoping(granted=self.parts.granted, launch=launch)
+        scoping = terms.make_scoping(launch=self.parts.terms)
         scoping.is_of_mode = is_raised
         scoping.scripts = None if was is None else was.scripts
         return scoping
@@ -378,7 +373,6 @@ class LaunchParts(NamedTuple):
 class Ready(NamedTuple):
     """A session that nothing refuses any more, before it has files. `informed` is what its gateway said."""
 
-    terms: Terms
     parts: Parts
     url: str
     tls: TlsContext
@@ -403,7 +397,7 @@ class Composition(NamedTuple):
     async def make_context(self) -> LoopContext:
         """The loop's context, with the tools of its servers and of the Backend Tool Service."""
         ready, emitter, state = self.ready, self.emitter, self.store.state
-        parts, settings, scrubber = ready.parts, ready.terms.resolved.settings, ready.secrets.scrubber
+        parts, settings, scrubber = ready.parts, ready.parts.settings, ready.secrets.scrubber
         stores = ready.backends.stores(state.identity, self.paths, self.store.blobs)
         if settings.llm.max_cost:
             refuse_uncounted(parts.models, state)
@@ -417,7 +411,7 @@ class Composition(NamedTuple):
         ctx = LoopContext(
             journal=journal,
             judge=self._judge(Registry(await router.tools()), scripts, approved, outputs),
-            conversation=parts.make_conversation(settings, state, scrubber, lambda: self._client(ctx.conversation)),
+            conversation=parts.make_conversation(state, scrubber, lambda: self._client(ctx.conversation)),
             router=router,
             gate=WatchedGate(self.gate, phase),
             emitter=emitter,
@@ -443,7 +437,7 @@ class Composition(NamedTuple):
 
     def _client(self, conversation: Conversation) -> LlmClient:
         """The client of the gateway, and news of what was found out about it, which come with the first request."""
-        ready, dialect, settings = self.ready, self.ready.parts.dialect, self.ready.terms.resolved.settings
+        ready, dialect, settings = self.ready, self.ready.parts.dialect, self.ready.parts.settings
         if ready.chosen.said:
             self.emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": dialect.name, "message": ready.chosen.said})
         report_window(self.emitter, conversation, ready.informed.said, environment.families_of(settings))
@@ -453,12 +447,13 @@ class Composition(NamedTuple):
     def _runtime_settings(
         self, live_output: LiveOutput, commands: CommandLog, outputs: RecordedResults
     ) -> RuntimeSettings:
-        parts, resolved, paths = self.ready.parts, self.ready.terms.resolved, self.paths
+        parts, resolved, paths = self.ready.parts, self.ready.parts.terms.resolved, self.paths
         outside = self.surroundings.outside
-        made = runtime_settings(resolved, parts.machine, live_output, outside, guards=self.owns_process)
+        made = runtime_settings(resolved, parts.terms.machine, live_output, outside, guards=self.owns_process)
         sandbox = None
         if parts.scoping is not None:  # a mode may ask for a level where the launch has none
-            guarded, caches = (os.path.join(paths.records, "guarded"), os.path.join(parts.machine.temporary, "caches"))
+            guarded = os.path.join(paths.records, "guarded")
+            caches = os.path.join(parts.terms.machine.temporary, "caches")
             sandbox = SandboxSettings(parts.scoping.level, required=True, directory=guarded, caches=caches)
         return made._replace(
             commands_before=self.store.state.commands_started,
@@ -473,11 +468,11 @@ class Composition(NamedTuple):
     def _router(self, runtime: RuntimeSettings) -> tuple[LocalToolRouter, SkillScripts | None, Approved | None]:
         """The runtime of this machine's tools, the scripts of skills, and which tools of the project a person has
         approved."""
-        resolved, parts = self.ready.terms.resolved, self.ready.parts
+        resolved, parts = self.ready.parts.terms.resolved, self.ready.parts
         providers: list[Provider] = []
         index, scripts = environment.skill_index(resolved.workspace), None
         if SKILLS in resolved.settings.host.toolset:
-            here, temporary = parts.machine.environment, parts.machine.temporary
+            here, temporary = parts.terms.machine.environment, parts.terms.machine.temporary
             sandbox = self.paths.sandbox
             scripts = environment.skill_scripts(resolved.settings, index, sandbox, here.workspace, temporary)
         if index is not None:
@@ -498,8 +493,8 @@ class Composition(NamedTuple):
     def _judge(
         self, tools: Registry, scripts: SkillScripts | None, approved: Approved | None, outputs: RecordedResults
     ) -> Judge:
-        parts, settings = self.ready.parts, self.ready.terms.resolved.settings
-        here, has_native = parts.machine.environment, NATIVE in settings.host.toolset
+        parts, settings = self.ready.parts, self.ready.parts.settings
+        here, has_native = parts.terms.machine.environment, NATIVE in settings.host.toolset
         if parts.scoping is not None and scripts is not None:
             parts.scoping.scripts = scripts.sandbox
         return Judge(
@@ -518,7 +513,7 @@ class Composition(NamedTuple):
 
     def _command_watch(self) -> CommandWatch | None:
         """The watch of the workspace around commands, without the host's own folders; None if it is switched off."""
-        resolved, machine = self.ready.terms.resolved, self.ready.parts.machine
+        resolved, machine = self.ready.parts.terms.resolved, self.ready.parts.terms.machine
         if not resolved.settings.tools.watch_changes:
             return None
         own = map(os.path.realpath, (resolved.state_dir, machine.temporary))
@@ -527,7 +522,7 @@ class Composition(NamedTuple):
     def _add_remote_tools(self, ctx: LoopContext, router: LocalToolRouter, runtime: RuntimeSettings) -> None:
         """Tools of MCP servers and of the Backend Tool Service. They come with the first task: nothing waits for them
         here."""
-        parts, judge, settings = self.ready.parts, ctx.judge, self.ready.terms.resolved.settings
+        parts, judge, settings = self.ready.parts, ctx.judge, self.ready.parts.settings
         if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers or parts.client_servers):
             from agent_host.host.mcp_servers import SessionServers
 
