@@ -42,11 +42,12 @@ from config.shapes import (
     one_of,
     whole,
 )
-from state import records
 from state.checkpoint import (
     CALL_FIELDS,
     FIELDS,
     USAGE_NAMES,
+    ApprovalAnswered,
+    ApprovalGranted,
     Checkpoint,
     Intent,
     OpenCall,
@@ -56,7 +57,7 @@ from state.checkpoint import (
     TokenUsage,
     name_in_files,
 )
-from state.records import OF_THE_CALL, ApprovalAnswered, ApprovalGranted, FileEffect, Meaning, names_of, types_of
+from state.records import OF_THE_CALL, FileEffect, Meaning, names_of, types_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -350,7 +351,7 @@ _DECISION = Record(
 )  # fmt: skip
 
 
-_CALL_HINTS = get_type_hints(OpenCall, localns=vars(records), include_extras=True)
+_CALL_HINTS = get_type_hints(OpenCall, include_extras=True)
 _CALL = Record(
     {"callId": TEXT, "sideEffects": FLAG},
     {
@@ -369,7 +370,7 @@ _TYPES[OpenStep] = Record(
 
 def _shapes_of(of: type) -> tuple[dict[str, Shape], dict[str, Shape]]:
     """Return the shapes of the fields that a snapshot has of an object: those that are always there, and the others."""
-    hints = get_type_hints(of, localns=vars(records), include_extras=True)
+    hints = get_type_hints(of, include_extras=True)
     always, others = FIELDS[of]
     return (
         {name_in_files(one): shape_of(hints[one]) for one in always},

@@ -24,7 +24,8 @@ Rules of a fold:
 - State that a snapshot must hold needs a place in `state.snapshot` as well; a field that only a fold sets and no
   snapshot keeps is lost at the next compaction.
 
-Traps: `ApprovalAsked` and `ApprovalAnswered` share the kind "approval" and are told apart by `approved`. `CallStarted`
+Traps: `ApprovalAsked` and `ApprovalAnswered` share the kind "approval" and are told apart by `approved`. Records that
+stay in the state as they are, such as `ApprovalAnswered`, are in `state.checkpoint`. `CallStarted`
 holds a `FileEffect`, whose two fields stand in the file as the record's own. Rows inside a record are those
 of `state.checkpoint`.
 """
@@ -38,6 +39,8 @@ from config.lean_typing import NamedTuple
 from state import Damaged, UnknownVersion
 from state.checkpoint import (
     NO_TOKENS,
+    ApprovalAnswered,
+    ApprovalGranted,
     CallRow,
     CallStatus,
     CommandReason,
@@ -50,6 +53,7 @@ from state.checkpoint import (
     ReplayRow,
     RequestWindow,
     Task,
+    TaskQueued,
     TaskStatus,
     TokenUsage,
     UsedSkill,
@@ -69,13 +73,10 @@ _BY_THE_MODEL = "stopped"
 # Types of fields whose shape is more, or less, than their type.
 OptionalText = Annotated[str | None, "or null"]
 ArtifactRow = Annotated[Mapping[str, Any], "artifact"]
-EditedArguments = Annotated[dict[str, Any], "arguments"]
 SessionStatus = Annotated[str, "session status"]
 Meaning = Literal[
     "complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated", "bad_answer",
 ]  # fmt: skip
-Scope = Literal["once", "task", "session"]
-Answerer = Literal["client", "command", "chat", "acp", "view"]
 SystemMessage = Annotated[bytes, "system"]
 UserMessage = Annotated[bytes, "user"]
 AssistantMessage = Annotated[bytes, "assistant"]
@@ -154,19 +155,6 @@ class TaskReopened(NamedTuple):
             raise KeyError("only a task that is over is opened again")
         task.status, task.reason, task.max_steps = "running", None, self.max_steps
         state.session_status = "SESSION_RUNNING"
-
-
-@_record("task_queued")
-class TaskQueued(NamedTuple):
-    """A prompt came while another task was open; its task begins when that one is over. Fields as in TaskStarted."""
-
-    task_id: str
-    prompt: str
-    max_steps: int
-    options: Annotated[Mapping[str, Any], "task options"] = {}
-
-    def _fold(self, state: Checkpoint) -> None:
-        state.queue.append(self)
 
 
 @_record("task_steered")
@@ -265,48 +253,13 @@ class ApprovalAsked(NamedTuple):
         call.gated, call.approval_id, call.answer = True, self.approval_id, None
 
 
-@_record("approval")
-class ApprovalAnswered(NamedTuple):
-    """Somebody, or nobody in time, answered. `arguments` are what the person wrote in place of the model's; `bound_to`
-    is what an approval holds for (`policy.rules.canonical`), `answered_by` the face that the person used, None
-    where nobody was asked."""
-
-    call_id: str
-    approval_id: str
-    approved: bool
-    scope: Scope
-    reason: str
-    unattended: bool = False
-    timed_out: bool = False
-    bound_to: str | None = None
-    arguments: EditedArguments | None = None
-    answered_by: Answerer | None = None
-
-    def _fold(self, state: Checkpoint) -> None:
-        call = state.open_call(self.call_id)
-        call.gated, call.approval_id, call.answer = True, self.approval_id, self
+# Those that stay in the state as they are.
+for _kind, _of in (("task_queued", TaskQueued), ("approval", ApprovalAnswered), ("grant", ApprovalGranted)):
+    _record(_kind)(_of)
 
 
 OF_THE_CALL: Final = frozenset(("callId", "approvalId", "arguments"))
 """The fields of an answer that a snapshot has in the row of its call."""
-
-
-@_record("grant")
-class ApprovalGranted(NamedTuple):
-    """An approval for a task or a session. `action_hash` is what it is bound to; `granted_at` is in RFC 3339."""
-
-    scope: str
-    approval_id: str
-    task_id: str | None = None
-    tool_name: str | None = None
-    capability: str | None = None
-    action: str | None = None
-    action_hash: str | None = None
-    policy_bundle_version: str | None = None
-    granted_at: str | None = None
-
-    def _fold(self, state: Checkpoint) -> None:
-        state.grants.append(self)
 
 
 @_record("call_started")

@@ -15,6 +15,7 @@ from state import Damaged, OtherShape, UnknownVersion
 from state.checkpoint import (
     CALL_FIELDS,
     FIELDS,
+    ApprovalAnswered,
     Checkpoint,
     EarlierTask,
     OpenCall,
@@ -25,7 +26,7 @@ from state.checkpoint import (
     name_in_files,
     open_step_from,
 )
-from state.records import OF_THE_CALL, ApprovalAnswered, fields_of, record_of
+from state.records import OF_THE_CALL, fields_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,13 +15,13 @@ from config import json_text
 from config.lean_typing import NamedTuple
 from config.shapes import FLAG, ListOf, Record, Text, first_problem, number, one_of, whole
 from policy.urls import UrlProblem, host_of
-from state.records import ApprovalAnswered
+from state.checkpoint import ApprovalAnswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from config.shapes import Shape
-    from state.records import ApprovalGranted
+    from state.checkpoint import ApprovalGranted
 
 Scope = Literal["once", "task", "session"]
 AnsweredBy = Literal["client", "command", "chat", "acp", "view"]

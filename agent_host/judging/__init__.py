@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from policy.bundle import ApprovalRule, LlmPolicy, PolicyBundle
     from policy.facts import ActionFacts, OsFamily, PathFacts, ShellName
     from policy.rules import ApprovalMode, Limits, NativeExec, TaskOptions
-    from state.records import ApprovalAnswered
+    from state.checkpoint import ApprovalAnswered
 
 
 _READING = "File.Read"
@@ -216,7 +216,7 @@ class PreparedCall(NamedTuple):
     `spec` is its tool, None for a name that no tool has; `facts` and `decision` are None for a call that policy did not
     see. `effect` is that of a call that changes one file and may start. `renewed`: its effect is newer than the turn's
     record, and is in the record of its start. `approval_id`: policy wants an approval for it, or wanted one when its
-    turn was recorded, and so its start record is synced (`state.checkpoint.judge`). `answer` is the answer on record
+    turn was recorded, and so its start record is synced (`state.loading.judge`). `answer` is the answer on record
     from before a crash, or that of a replay."""
 
     call: ToolCall

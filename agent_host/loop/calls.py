@@ -29,7 +29,7 @@ from policy.rules.canonical import move_problem, place_of, same_action
 from policy.rules.toolset import DEFAULT_RISK
 from state import WriteFailed
 from state.blobs import sha256_hex
-from state.records import ApprovalGranted
+from state.checkpoint import ApprovalGranted
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

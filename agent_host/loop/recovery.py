@@ -18,7 +18,7 @@ from agent_host.loop.background import CUT_OFF, CommandChanges, is_watched
 from agent_host.loop.prepare import hash_on_disk, prepare_calls, request_for
 from agent_host.loop.results import Observations, call_on_record, finish, refused_result
 from policy.rules.toolset import is_repeatable
-from state.checkpoint import CallOutcome, ResumeVerdict, compare, judge, paths_of
+from state.loading import CallOutcome, ResumeVerdict, compare, judge, paths_of
 from state.records import ApprovalAsked
 
 if TYPE_CHECKING:

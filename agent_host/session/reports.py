@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import ApprovalReporter
     from agent_host.states import EndStatus, TaskEnd
     from agent_host.thread.messages import ToolCall
-    from state.checkpoint import Checkpoint, OpenCall, SessionIdentity, Task, TaskStatus
-    from state.records import ApprovalAnswered
+    from state.checkpoint import ApprovalAnswered, Checkpoint, OpenCall, SessionIdentity, Task, TaskStatus
 
 _END_NAMES: dict[EndStatus, str] = {
     "completed": TaskPhase.COMPLETED,

@@ -17,7 +17,8 @@ from agent_host.session.reports import verdict
 from agent_host.thread.messages import Message, decode, encodable, encode, message_tokens
 from config.lean_typing import NamedTuple
 from policy.rules import AS_THE_BUNDLE_SAYS, TaskOptions
-from state.records import TaskQueued, TaskStarted, TaskUnqueued
+from state.checkpoint import TaskQueued
+from state.records import TaskStarted, TaskUnqueued
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

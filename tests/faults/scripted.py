@@ -20,8 +20,9 @@ import orjson
 from agent_host.faults.crash import Killed, PowerCut
 from state import NoSuchSession, WriteFailed
 from state.blobs import UNAVAILABLE, sha256_hex
-from state.checkpoint import Checkpoint, ResumeVerdict, SessionIdentity, judge
+from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
+from state.loading import ResumeVerdict, judge
 from state.records import record_of
 from tests.support.beside import Later
 from tests.unit.state.helpers import OPTIONS, message

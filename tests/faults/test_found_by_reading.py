@@ -22,10 +22,10 @@ from agent_host.session import opening
 from agent_host.thread import Thread
 from agent_host.thread.messages import Message, ToolCall, decode, encode
 from state import Damaged, NoSuchSession, StateError
-from state.checkpoint import ResumeVerdict, judge
 from state.disk import Disk
 from state.file_store import FileCheckpointStore
 from state.journal import frame, parse
+from state.loading import ResumeVerdict, judge
 from state.records import record_of
 from tests.support.memory_store import MemoryCheckpointStore
 from tests.support.process import PATIENCE_S, Host, call, gateway, say, shell, use

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from agent_host.faults.crash import CODES, Faults
 from agent_host.faults.disk import EXTREMES, PickedOutcome, SimulatedDisk
 from state import StateError
-from state import checkpoint as recovery
+from state import loading as recovery
 from state.journal import JournalFile
 from tests.faults import scripted
 from tests.faults.scripted import SCRIPT, STATE_DIR, World, advance

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, TokenUsage
+from state.checkpoint import ApprovalAnswered, ApprovalGranted, Checkpoint, EarlierTask, SessionIdentity, TokenUsage
 from state.file_store import FileCheckpointStore
-from state.records import ApprovalAnswered, ApprovalGranted, fields_of, record_of
+from state.records import fields_of, record_of
 
 if TYPE_CHECKING:
     from state.file_session import FileSession

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from agent_host.approval import ApprovalAnswer, ApprovalRequest, call_digest, covering, replay_of
 from policy.facts import CommandFacts, PathFacts
 from policy.rules.canonical import exact_call, same_action
-from state.records import ApprovalAnswered, ApprovalGranted, fields_of, record_of
+from state.checkpoint import ApprovalAnswered, ApprovalGranted
+from state.records import fields_of, record_of
 
 if TYPE_CHECKING:
     from agent_host.approval import Scope

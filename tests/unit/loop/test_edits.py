@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from agent_host.loop.results import arguments_in_note, arguments_to_keep, call_on_record, note_of_edit
 from agent_host.thread.messages import ToolCall
-from state.checkpoint import OpenCall
-from state.records import ApprovalAnswered
+from state.checkpoint import ApprovalAnswered, OpenCall
 from tests.support.loop import Loop
 from tests.support.rows import each_row
 

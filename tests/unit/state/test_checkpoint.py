@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from state import Damaged, UnknownVersion
-from state.checkpoint import Checkpoint, OpenCall, SessionIdentity, Task, TokenUsage
-from state.records import ApprovalGranted, TaskStarted, record_of
+from state.checkpoint import ApprovalGranted, Checkpoint, OpenCall, SessionIdentity, Task, TokenUsage
+from state.records import TaskStarted, record_of
 from tests.support.memory_store import MemoryCheckpointStore
 from tests.unit.state.helpers import USAGE, commit, finish, fresh_state, message, start_task, turn
 

@@ -12,6 +12,8 @@ import pytest
 
 from state import Damaged, NoSuchSession, UnknownVersion, WriteFailed
 from state.checkpoint import (
+    ApprovalAnswered,
+    ApprovalGranted,
     Checkpoint,
     EarlierTask,
     Intent,
@@ -20,12 +22,13 @@ from state.checkpoint import (
     ReplayRow,
     SessionIdentity,
     Task,
+    TaskQueued,
     TokenUsage,
 )
 from state.disk import LOCAL_DISK, Disk
 from state.file_store import FileCheckpointStore
 from state.journal import JournalContent, JournalFile, frame, parse
-from state.records import ApprovalAnswered, ApprovalGranted, TaskQueued, record_of
+from state.records import record_of
 from state.snapshot import EncodedSnapshot, call_to_json, decode_snapshot, encode_head, read_open_step
 from tests.support.rows import each_row
 from tests.unit.state.helpers import SESSION, create, fresh_state, message, on_disk, paths_in, reopen, start_task, turn

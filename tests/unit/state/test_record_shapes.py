@@ -13,7 +13,7 @@ from agent_host.llm import Meaning
 from agent_host.states import SessionStatus
 from agent_host.thread.messages import Role
 from policy.rules import ApprovalMode, TaskOptions
-from state import Damaged, record_shapes, records
+from state import Damaged, checkpoint, record_shapes, records
 from state import record_shapes as message_shapes
 from state.checkpoint import CallStatus, CommandReason, TaskStatus
 from state.journal import frame, parse
@@ -33,8 +33,8 @@ from tests.unit.state.helpers import USAGE, message
         (get_args(CallStatus), get_args(ToolStatus)),
         (get_args(records.Meaning), get_args(Meaning)),
         (record_shapes.ARTIFACT_TYPES, get_args(ArtifactType)),
-        (get_args(records.Scope), get_args(Scope)),
-        (get_args(records.Answerer), get_args(AnsweredBy)),
+        (get_args(checkpoint.Scope), get_args(Scope)),
+        (get_args(checkpoint.Answerer), get_args(AnsweredBy)),
         (record_shapes.APPROVAL_MODES, get_args(ApprovalMode)),
         (get_args(CommandReason), get_args(contracts.CommandReason)),
     ],

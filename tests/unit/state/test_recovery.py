@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state import InvalidSessionId, SessionPaths, check_session_id, default_state_dir
-from state.checkpoint import OpenCall, ResumeVerdict, judge
+from state.checkpoint import OpenCall
 from state.disk import boot_id
+from state.loading import ResumeVerdict, judge
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.checkpoint import CallOutcome, OpenCall, ResumeVerdict, compare, judge
+from state.checkpoint import OpenCall
+from state.loading import CallOutcome, ResumeVerdict, compare, judge
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.checkpoint import CallOutcome, OpenCall, compare, paths_of
+from state.checkpoint import OpenCall
+from state.loading import CallOutcome, compare, paths_of
 from tests.support.rows import each_row
 
 if TYPE_CHECKING:
