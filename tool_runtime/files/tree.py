@@ -6,7 +6,6 @@ counted. No link is followed, directories are opened by descriptor from the root
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 import os
@@ -207,7 +206,7 @@ class Walk:
             found.hide(GIT)
         for _, names in found.names:
             names.sort()
-        for name in _own_names(found.files):
+        for name in [name for name in found.files if name.startswith(OWN_PREFIX) and is_own_name(name)]:
             found.hide(name)
         return found
 
@@ -252,12 +251,6 @@ class Walk:
 @functools.lru_cache(maxsize=16)
 def _tree_rule(allowed: tuple[str, ...] | None, blocked: tuple[str, ...] | None) -> TreeRule:
     return TreeRule(allowed, blocked, OS_FAMILY)
-
-
-def _own_names(names: Sequence[str]) -> list[str]:
-    at = bisect.bisect_left(names, OWN_PREFIX)
-    there = itertools.takewhile(lambda name: name.startswith(OWN_PREFIX), itertools.islice(names, at, None))
-    return [name for name in there if is_own_name(name)]
 
 
 def _inherited_patterns(root: str, rule: TreeRule) -> IgnorePatterns:

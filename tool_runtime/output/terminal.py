@@ -26,9 +26,6 @@ _MAX_BODY: Final = 4096  # of a title or a link; what is longer is text
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 _DROPPED: Final = bytes({*range(0x20), 0x7F} - {0x09, 0x0A, 0x0D})
 _LAST_BYTES: Final = 8 * 1024
-_LEARNED_BYTES: Final = 8192
-_MAX_KNOWN: Final = 12
-_COMMON: Final = re.compile(rb"\x1b\[[0-9;]{0,64}[A-GJKm]")
 _FORM: Final = rb"[0-?]{0,64}[ -/]{0,4}"
 # An escape that moves nothing, with what belongs to it where that is a sequence.
 _IGNORED: Final = re.compile(
@@ -91,7 +88,6 @@ class Reducer:
         self._later = b""  # text behind the rows, which is looked at when something acts on it
         self._rest = b""  # what waits for what follows it
         self._cut_char = b""
-        self._colours = _Colours()
         self._out: list[str | bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
@@ -101,7 +97,7 @@ class Reducer:
         if is_escaped or data.endswith(b"\r") or self._rest:
             data, self._rest = _whole(data)
         if is_escaped:
-            data = self._colours.strip(data)
+            data = _IGNORED.sub(b"", data)
         if self._cut_char or data[-1:] >= b"\x80":
             data = self._cut_char + data
             whole = max(0, len(data) - 4) + len(whole_end(data[-4:]))
@@ -330,25 +326,6 @@ def _parse(sequence: str) -> tuple[str, int | None]:
     return sequence[-1], int(parameters) if parameters.isdigit() and len(parameters) < 6 else None
 
 
-class _Colours:
-    """Takes escapes that move nothing out of text. A program uses few sequences, and taking those out one after the
-    other is many times faster than looking for a pattern, wherever nothing else is escaped."""
-
-    def __init__(self) -> None:
-        self._known: list[bytes] = []
-
-    def strip(self, data: bytes) -> bytes:
-        """`data`, whose last sequence is whole, without them."""
-        if self._known and sum(map(data.count, self._known)) == data.count(b"\x1b"):
-            for known in self._known:
-                if known.endswith(b"m"):
-                    data = data.replace(known, b"")
-            return data
-        found = set(_COMMON.findall(data[:_LEARNED_BYTES]))
-        self._known = list(found) if len(found) <= _MAX_KNOWN else []
-        return _IGNORED.sub(b"", data)
-
-
 def _is_plain(data: bytes) -> bool:
     if b"\x1b" in data or b"\b" in data:
         return False
@@ -455,24 +432,21 @@ class ShownEnds:
 
 
 class _Last:
-    """The last `size` bytes of a stream of `total` bytes, in a ring: a byte is copied once."""
+    """The last `size` bytes of a stream of `total` bytes."""
 
     def __init__(self, size: int) -> None:
         self.total = 0
         self._size = size
-        self._ring = bytearray(size)
+        self._kept = bytearray()
 
     def add(self, chunk: bytes) -> None:
-        view = memoryview(chunk)[-self._size :]
-        at = (self.total + len(chunk) - len(view)) % self._size
-        first = min(len(view), self._size - at)
-        self._ring[at : at + first] = view[:first]
-        self._ring[: len(view) - first] = view[first:]
         self.total += len(chunk)
+        self._kept += chunk
+        if len(self._kept) > 2 * self._size:  # trimmed at twice the size: a byte is moved once
+            del self._kept[: len(self._kept) - self._size]
 
     def content(self) -> bytes:
-        at = self.total % self._size
-        return bytes(self._ring[:at]) if self.total < self._size else bytes(self._ring[at:] + self._ring[:at])
+        return bytes(self._kept[max(0, len(self._kept) - self._size) :])
 
 
 def _line_start(data: bytes) -> int:
