@@ -184,7 +184,7 @@ class ResponsesAssembler(Assembler):
         stop_reason = _REFUSAL if refusal else self._stop_reason
         is_short = self.meaning_of(stop_reason) in ("cut", "blocked")
         detail = (one_line(refusal) or stop_reason) if is_short else ""
-        return self._turn(parts, stop_reason, usage_of(self._usage), detail)
+        return self._turn(parts, stop_reason, _token_usage(self._usage), detail)
 
     def _on_created(self, data: dict[str, Any]) -> None:
         if self._started:
@@ -200,7 +200,7 @@ class ResponsesAssembler(Assembler):
             return
         item = self._items.announce(kind_of(raw), _place_of(raw, data))
         if item.kind == "function_call":
-            _name(item, raw)
+            item.take_names(raw)
         self.content += 1
 
     def _item_done(self, data: dict[str, Any]) -> str:
@@ -219,7 +219,7 @@ class ResponsesAssembler(Assembler):
         item.is_whole = raw.get("status") in _WHOLE
         text = thinking = ""
         if kind == "message":
-            text = _take_message(item, raw)
+            text = item.take_content(raw.get("content"))
         elif kind == "function_call":
             self._take_call(item, raw, path)
         elif kind == "reasoning" and not item.told:
@@ -237,7 +237,7 @@ class ResponsesAssembler(Assembler):
         return text, thinking
 
     def _take_call(self, item: ResponseItem, raw: dict[str, Any], path: tuple[str | int, ...]) -> None:
-        _name(item, raw)
+        item.take_names(raw)
         arguments = raw.get("arguments")
         if arguments is None:
             arguments = "".join(item.parts)
@@ -266,7 +266,7 @@ class ResponsesAssembler(Assembler):
         left = ""
         if self._halves:
             if self._said is not None and self._said is not item:  # a character does not go on in the next message
-                left = _close_end(self._said)
+                left = self._said.close_end()
             self._said = item
             delta, item.open_end = split_open_end(item.open_end + delta)
             delta, count = repair(delta)
@@ -318,7 +318,7 @@ class ResponsesAssembler(Assembler):
         shown = "" if self._has_items else self._take_output(response.get("output") or ())
         for item in self._items.sorted_items():
             if item.kind == "message" and not item.is_done:
-                shown += _close_end(item)
+                shown += item.close_end()
                 item.text = "".join(item.parts)
         details = response.get("incomplete_details")
         reason = details.get("reason") if status == "incomplete" and isinstance(details, dict) else None
@@ -389,6 +389,38 @@ class ResponseItem:
         self.open_end = ""  # the first half of a character that the next delta may complete
         self.size = self.replaced = 0
 
+    def take_names(self, raw: Mapping[str, Any]) -> None:
+        """Take the id and the name of a call, as far as they are there."""
+        call_id, first = repair(text_in(raw.get("call_id")))
+        name, second = repair(text_in(raw.get("name")))
+        self.call_id, self.name = call_id or self.call_id, name or self.name
+        self.replaced = first + second
+
+    def take_content(self, content: Any) -> str:
+        """Take the content of a message that is done; returns what of it has not been shown."""
+        before = "".join(self.parts)
+        said: list[str] = []
+        refused: list[str] = []
+        for part in [{"text": content}] if isinstance(content, str) else content or ():  # as some servers have it
+            is_refusal = part.get("type") == "refusal"
+            said.append(text_in(part.get("refusal" if is_refusal else "text")))
+            refused += said[-1:] if is_refusal else []
+        if text := "".join(said):
+            self.text, self.replaced = repair(text)
+            self.refused = [repair("".join(refused))[0]]
+        else:  # a server that leaves it to the deltas
+            self.text, self.is_whole = before + self.close_end(), False
+        self.parts, self.open_end = [], ""
+        return self.text[len(before) :] if self.text.startswith(before) else ""
+
+    def close_end(self) -> str:
+        """End a message in the first half of a character; returns what is shown for it, "" where there is none."""
+        end, count = repair(self.open_end)
+        self.open_end, self.replaced = "", self.replaced + count
+        if end:
+            self.parts.append(end)
+        return end
+
 
 class StreamedItems:
     """The items of one answer. Of the two names of an item proxies get one or the other wrong: ids that change from
@@ -397,15 +429,14 @@ class StreamedItems:
 
     def __init__(self) -> None:
         self._items: list[ResponseItem] = []
-        self._by_id: dict[tuple[Kind, str], ResponseItem] = {}
-        self._by_index: dict[tuple[Kind, int], ResponseItem] = {}
-        self._newest: dict[Kind, ResponseItem] = {}
+        # By id, by place, and of all of its kind by None.
+        self._newest: dict[tuple[Kind, str | int | None], ResponseItem] = {}
         self._closed: set[tuple[Kind, ItemPosition, str]] = set()
         self._highest = 0
 
     def announce(self, kind: Kind, place: ItemPosition) -> ResponseItem:
         """A new item, or the one that is known: another event may have been sent before the one that announces it."""
-        known = self._by_id.get((kind, place.item_id)) if place.item_id else None
+        known = self._newest.get((kind, place.item_id)) if place.item_id else None
         if known is None or known.is_done or place.number not in (None, known.index):
             return self._begin(kind, place)
         return known
@@ -432,9 +463,9 @@ class StreamedItems:
         return sorted(self._items, key=lambda item: item.index)
 
     def _find(self, kind: Kind, place: ItemPosition) -> ResponseItem | None:
-        found = self._by_id.get((kind, place.item_id)) if place.item_id else None
+        found = self._newest.get((kind, place.item_id)) if place.item_id else None
         if found is None or found.is_done:
-            found = self._newest.get(kind) if place.number is None else self._by_index.get((kind, place.number))
+            found = self._newest.get((kind, place.number))
         return None if found is None or found.is_done else found
 
     def _begin(self, kind: Kind, place: ItemPosition) -> ResponseItem:
@@ -442,11 +473,8 @@ class StreamedItems:
             self._highest = max(place.number, self._highest)
         item = ResponseItem(kind, self._highest if place.number is None else place.number)
         self._items.append(item)
-        if place.item_id:
-            self._by_id[kind, place.item_id] = item
-        if place.number is not None:
-            self._by_index[kind, place.number] = item
-        self._newest[kind] = item
+        for name in (place.item_id or None, place.number, None):
+            self._newest[kind, name] = item
         return item
 
 
@@ -467,53 +495,9 @@ def _place_of(item: dict[str, Any], data: dict[str, Any]) -> ItemPosition:
     return _place({**data, "item_id": item.get("id")})
 
 
-def _name(item: ResponseItem, raw: dict[str, Any]) -> None:
-    call_id, first = repair(text_in(raw.get("call_id")))
-    name, second = repair(text_in(raw.get("name")))
-    item.call_id, item.name = call_id or item.call_id, name or item.name
-    item.replaced = first + second
-
-
-def _close_end(item: ResponseItem) -> str:
-    """End a message in the first half of a character; returns what is shown for it, "" where there is none."""
-    end, count = repair(item.open_end)
-    item.open_end, item.replaced = "", item.replaced + count
-    if end:
-        item.parts.append(end)
-    return end
-
-
-def _take_message(item: ResponseItem, raw: dict[str, Any]) -> str:
-    """Take the text of a message that is done; returns what of it has not been shown."""
-    before = "".join(item.parts)
-    text, refusal = message_text(raw.get("content"))
-    if text:
-        item.text, item.replaced = repair(text)
-        item.refused = [repair(refusal)[0]]
-    else:  # a server that leaves it to the deltas
-        item.text, item.is_whole = before + _close_end(item), False
-    item.parts, item.open_end = [], ""
-    return item.text[len(before) :] if item.text.startswith(before) else ""
-
-
 def text_in(value: object) -> str:
     """A text that may be missing, or of another type: "" then."""
     return value if isinstance(value, str) else ""
-
-
-def message_text(content: Any) -> tuple[str, str]:
-    """The text in the content of a message that is done, and the part of it that is a refusal."""
-    if isinstance(content, str):  # as some servers have it
-        return content, ""
-    said: list[str] = []
-    refused: list[str] = []
-    for part in content or ():
-        is_refusal = part.get("type") == "refusal"
-        text = part.get("refusal" if is_refusal else "text")
-        if isinstance(text, str):
-            said.append(text)
-            refused += [text] if is_refusal else []
-    return "".join(said), "".join(refused)
 
 
 def failure_of(error: Any) -> StreamFault:
@@ -525,7 +509,7 @@ def failure_of(error: Any) -> StreamFault:
     return fault
 
 
-def usage_of(usage: Any) -> TokenUsage:
+def _token_usage(usage: Any) -> TokenUsage:
     """The counts; `input_tokens` is all input, `output_tokens` has the reasoning in it."""
     details = usage.get("input_tokens_details") if isinstance(usage, dict) else None
     given = count_in(usage, "input_tokens")
