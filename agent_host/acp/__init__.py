@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from agent_host.acp.peer import AcpError, PeerMethod, RpcPeer
 from agent_host.acp.session import AUTH_REQUIRED, EditorSession, error_of, translated
 from agent_host.acp.updates import MOST_BLOCKS, POLICY, Choices, ChosenOptions, Features, Told, prompt_in
-from agent_host.clients.supervisor import RpcFailure, SessionConnection, SessionGone, SessionSpec, Supervisor
+from agent_host.clients.supervisor import LOCAL, RpcFailure, SessionConnection, SessionGone, SessionSpec, Supervisor
 from agent_host.display_text import count_noun, one_line
 from agent_host.rpc.messages import INVALID_PARAMS, INVALID_REQUEST, name, params
 from agent_host.version import __version__
@@ -395,8 +395,7 @@ class StateProcess:
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask it. Raises AcpError."""
-        default = SessionSpec((), {}, "")
-        given = {**params, "userId": default.user_id, "tenantId": default.tenant_id}
+        given = {**params, "userId": LOCAL, "tenantId": LOCAL}
         try:
             try:
                 return await (await self._connected()).request(method, given)

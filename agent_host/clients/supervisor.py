@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 
+LOCAL: Final = "local"
+"""The user of this machine, and its tenant."""
+
+
 class SessionSpec(NamedTuple):
     """Launch parameters of a session's process: options of `serve`, environment, directory, client. `opening` are extra
     parameters of CreateSession and of every ResumeSession."""
@@ -37,8 +41,8 @@ class SessionSpec(NamedTuple):
     arguments: Sequence[str]
     environment: Mapping[str, str]
     directory: str
-    user_id: str = "local"
-    tenant_id: str = "local"
+    user_id: str = LOCAL
+    tenant_id: str = LOCAL
     client_info: Mapping[str, str] = MappingProxyType({"name": "agent-host", "version": __version__})
     opening: Mapping[str, Any] = MappingProxyType({})
 
@@ -49,19 +53,15 @@ class Listener(Protocol):
 
     async def on_event(self, event: dict[str, Any]) -> None:
         """Take one event (docs/events.md). Of a replay: questions that are open, and `replay_finished`."""
-        ...
 
     async def on_item(self, item: dict[str, Any]) -> None:
         """Take one item of the transcript of a session that is replayed."""
-        ...
 
     async def on_gone(self, exit_code: int, last_words: str) -> None:
         """Learn that the process has ended, other than by `close`."""
-        ...
 
     async def on_resumed(self, result: dict[str, Any]) -> None:
         """Learn that another process has resumed the session; `result` is that of ResumeSession."""
-        ...
 
 
 class TooManySessions(Exception):

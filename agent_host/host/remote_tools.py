@@ -15,7 +15,7 @@ from config.lean_typing import NamedTuple
 from policy.rules.toolset import delegated_capabilities, lists
 from state.tool_lists import ToolLists
 from tool_runtime.families.catalogue import specs_of
-from tool_runtime.remote import Definition, RemoteTools, SourceTerms, ToolList, definition_of, spec_of
+from tool_runtime.remote import Definition, RemoteTools, Source, SourceTerms, ToolList, definition_of, spec_of
 from tool_runtime.remote.backend import CAPABILITY, NAME, BackendSource
 from tool_runtime.remote.backend import InvocationTerms as CallTerms
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from state.checkpoint import SessionIdentity
-    from tool_runtime.remote import Source
     from tool_runtime.remote.backend import Service
     from tool_runtime.tool import CallContext
 
@@ -211,7 +210,7 @@ class RecordedToolService(NamedTuple):
         return elsewhere.provider(_RecordedSource(self), _PLACE, terms, stand_ins(settings, judge.bundle))
 
 
-class _RecordedSource:
+class _RecordedSource(Source):
     name = NAME
 
     def __init__(self, service: RecordedToolService) -> None:
@@ -227,9 +226,3 @@ class _RecordedSource:
         if answer.failed:
             raise ToolFault(FaultKind.SYSTEM, answer.text)
         return ToolOutput(answer.text)
-
-    async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
-        return None
-
-    async def aclose(self) -> None:
-        """See Source."""

@@ -126,7 +126,8 @@ class Source(Protocol):
         return None
 
     async def aclose(self) -> None:
-        """Let go of it."""
+        """Let go of it, where it holds something."""
+        return
 
 
 class SourceTerms(NamedTuple):
