@@ -25,9 +25,8 @@ Rules of a fold:
   snapshot keeps is lost at the next compaction.
 
 Traps: `ApprovalAsked` and `ApprovalAnswered` share the kind "approval" and are told apart by `approved`. Records that
-stay in the state as they are, such as `ApprovalAnswered`, are in `state.checkpoint`. `CallStarted`
-holds a `FileEffect`, whose two fields stand in the file as the record's own. Rows inside a record are those
-of `state.checkpoint`.
+stay in the state as they are, such as `ApprovalAnswered`, are in `state.checkpoint`, as are the rows inside a record.
+`CallStarted` holds a `FileEffect`, whose two fields stand in the file as the record's own.
 """
 
 from __future__ import annotations

@@ -50,11 +50,7 @@ _VARIABLES = Endpoints(
     "TELEMETRY_SERVICE_URL",
     TOOLS_URL_VARIABLE,
 )
-
-
-_OF_OBSERVERS = frozenset(
-    {_VARIABLES.workspace, _VARIABLES.approval, _VARIABLES.audit, _VARIABLES.telemetry, _VARIABLES.backend_tools}
-)
+_OF_OBSERVERS = frozenset(_VARIABLES) - {_VARIABLES.session}
 
 
 def drop_observers(environ: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -152,11 +153,9 @@ class HttpSessionService:
 async def say_goodbye(service: SessionService, session_id: str, *, reason: str, within_s: float) -> None:
     """Report to the service that a session has ended, as well as that goes: it is over here, whether or not the service
     hears of it."""
-    try:
+    with contextlib.suppress(AgentHostError, TimeoutError):
         async with asyncio.timeout(within_s):
             await service.cancel(session_id, reason=reason)
-    except (AgentHostError, TimeoutError):
-        return
 
 
 def _grant(answer: Any) -> SessionGrant:

@@ -230,13 +230,10 @@ class HttpWorkspaceService:
                 key = await asyncio.to_thread(self._key, artifact, task_id, step_id)
             answer = check_object(await self._client.post(self._path, body, idempotency_key=key), "the answer")
             return check_uri(answer.get("artifactUri"), "artifactUri")
-        except ServiceError as error:
-            passing = isinstance(error, ServiceUnavailable)
-            message = f"storing artifact {printable(artifact.name)} failed: {error}"
-            raise UploadFailed(message, passing=passing) from error
-        except OSError as error:
-            said = error.strerror or error
-            raise UploadFailed(f"storing artifact {printable(artifact.name)} failed: {said}") from error
+        except (ServiceError, OSError) as error:
+            said = (error.strerror or error) if isinstance(error, OSError) else error
+            message = f"storing artifact {printable(artifact.name)} failed: {said}"
+            raise UploadFailed(message, passing=isinstance(error, ServiceUnavailable)) from error
 
     def _key(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> str:
         """The same for the same artifact of the same step. A history is known by its session and its content: it is
