@@ -1,13 +1,13 @@
-"""Paths that have a meaning to git, and the contents of git directories: the one place that says what git goes by; and
-the temporary directories of sessions. Pure: paths are known by their spelling alone, whatever machine they are of.
+"""Paths that have a meaning to git, and the contents of git directories: the only module with git's names; and the
+temporary directories of sessions. Pure: paths are judged by their spelling alone, for any machine.
 
-A git directory decides which programs git runs, for the person too who types `git status` in it later. So the names are
-a list of those that start nothing: objects, refs, logs, the index, heads and messages. What git itself continues with
-(a rebase, `worktrees`, `modules`) and configuration may stay if the content starts nothing. Every other name, known or
-not, is not a command's to leave. Names are compared without letter case, as some file systems do.
+A git directory decides which programs git runs, also for a person who types `git status` in it later. So the list
+contains the names that start nothing: objects, refs, logs, the index, heads and messages. State that git continues from
+(a rebase, `worktrees`, `modules`) and configuration may stay if the content starts nothing. A command must not leave
+any other name, known or not. Names are compared without letter case, as some file systems do.
 
-`find_refused_name` judges by the name alone, for whoever has no content: file tools, and names in an archive.
-`find_left_problem` judges what a command has left.
+`find_refused_name` judges by the name alone, for callers without the content: file tools, and names in an archive.
+`find_left_problem` judges the leftovers of a command.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TODO = frozenset({
     "pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "drop", "d", "label", "l", "reset", "t",
     "merge", "m", "update-ref", "u", "noop", "break", "b", "revert",
 })  # fmt: skip
-"""The steps of a rebase that start nothing: all that git knows but `exec`."""
+"""The steps of a rebase that start nothing: all of git's except `exec`."""
 _QUOTED = r"'(?:[^']|'\\['!]')*'"
 _AUTHOR = rf"(?:GIT_AUTHOR_(?:NAME|EMAIL|DATE)={_QUOTED}|\n)*+"
 _APPLY_OPTION = (
@@ -69,9 +69,9 @@ Kind = Literal["file", "directory", "other"]
 
 class GitDirectory(NamedTuple):
     """One git directory. `path` is absolute and real. `role`: of a linked working tree (`worktrees/NAME`), of a
-    submodule (`modules/NAME`), or neither. `is_new`: a command has made it, so that it has what git's templates have.
-    `is_strict`: names that git does not know are refused too; a directory that is only laid out like a repository may
-    have a project's files beside them."""
+    submodule (`modules/NAME`), or neither. `is_new`: a command has created it, so it has the files of git's templates.
+    `is_strict`: names unknown to git are denied too; a directory that is only laid out like a repository may have a
+    project's files as well."""
 
     path: str
     role: Role = "own"
@@ -80,8 +80,8 @@ class GitDirectory(NamedTuple):
 
 
 class LeftEntry(NamedTuple):
-    """One entry of it: `content` is a file's, None for one that is too large to be kept. `target` is the real path of
-    what the content names (`target_of`), None for nothing."""
+    """One entry of it: `content` is a file's, None if it is too large to be kept. `target` is the real path named by
+    the content (`target_of`), None if it names none."""
 
     kind: Kind
     content: bytes | None = b""
@@ -109,13 +109,14 @@ def find_refused_name(inside: Sequence[str]) -> str | None:
 
 
 def is_laid_out(names: Iterable[str]) -> bool:
-    """True where a directory with these entries is one that git takes for a git directory."""
+    """True if git takes a directory with these entries for a git directory."""
     folded = {name.lower() for name in names} & SHAPE
     return "head" in folded and ({"objects", "refs"} <= folded or "commondir" in folded)
 
 
 def target_of(content: bytes | None, directory: str) -> str | None:
-    """Return where a file leads whose content is a path or `gitdir: PATH`, absolute by spelling; None for nowhere."""
+    """Return the target of a file whose content is a path or `gitdir: PATH`, absolute by spelling; None if there is
+    none."""
     if content is None or len(content) > _MAX_LINK or b"\0" in content:
         return None
     named = content.decode("utf-8", "surrogateescape").removeprefix("gitdir: ").rstrip("\r\n")
@@ -158,7 +159,7 @@ def find_left_problem(
 
 
 def git_file_problem(left: LeftEntry, known: Iterable[str]) -> str | None:
-    """Say why a command may not leave a `.git` that is no directory; `known` are the git directories judged."""
+    """Return why a command must not leave a `.git` that is not a directory; `known` are the judged git directories."""
     if left.kind != "file" or left.content is None or not left.content.startswith(b"gitdir: "):
         return "it leads to no git directory"
     return None if left.target in set(known) else "it leads to a directory that is no git directory of this workspace"
@@ -192,7 +193,7 @@ def _is_within(left: LeftEntry, roots: Sequence[str]) -> bool:
 
 
 def _is_of_template(inside: Sequence[str], left: LeftEntry) -> bool:
-    """True for what `git init` copies from its templates, and what says no more than that."""
+    """True for files that `git init` copies from its templates, and for files without further content."""
     if len(inside) == 1:
         return left.kind == ("file" if inside[0] == "description" else "directory") and inside[0] in _TEMPLATE
     folder, name = inside[0], inside[-1]
@@ -240,10 +241,10 @@ def _options_problem(content: bytes) -> str | None:
     return "it names a strategy that is not git's own" if is_odd else None
 
 
-# Read the configuration of a git repository as git does, and judge what a command has changed in it. Pure.
+# Read the configuration of a git repository as git does, and judge a command's changes in it. Pure.
 #
-# Only keys of a list may come, go and change: they name branches, remotes and people. Every other key may start a
-# program, or may in the next version of git.
+# Only listed keys may be added, removed and changed: they name branches, remotes and people. Every other key may start
+# a program, now or in the next version of git.
 
 MAX_BYTES = 256 * 1024
 """A longer file is not read, and counts as one that git could not read either."""
@@ -277,7 +278,7 @@ class GitSetting(NamedTuple):
 
 
 def settings_of(content: bytes) -> list[GitSetting] | None:
-    """The settings of a file in their order; None where git would not read all of it, or beyond MAX_BYTES."""
+    """The settings of a file in their order; None if git would not read all of it, or beyond MAX_BYTES."""
     if len(content) > MAX_BYTES or b"\0" in content:
         return None
     text = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff").replace("\r\n", "\n") + "\n"
@@ -311,8 +312,9 @@ def tree_of(content: bytes, directory: str) -> str | None:
 
 
 def config_problem(content: bytes, before: bytes, directory: str, roots: Sequence[str]) -> str | None:
-    """Say what a command may not leave in the `config` of the git directory `directory` (POSIX, absolute) that held
-    `before`; None for nothing. A working tree has to lie below one of `roots`, real places."""
+    """Return the setting that a command must not leave in the `config` of the git directory `directory` (POSIX,
+    absolute), whose content was `before`; None if there is none. A working tree must be below one of the real paths
+    `roots`."""
     now, then = settings_of(content), settings_of(before)
     if now is None:
         return "it cannot be read as git reads it"
@@ -337,7 +339,7 @@ def _is_harmless(one: GitSetting, directory: str, roots: Sequence[str]) -> bool:
 
 
 def _read_value(text: str, place: int) -> tuple[str, int] | None:
-    """The value behind `=`, and the place after its line; None where git gives up."""
+    """The value after `=`, and the position after its line; None if git rejects it."""
     value: list[str] = []
     length, is_quoted = 0, False
     while place < len(text):
@@ -370,13 +372,13 @@ _MOST_DIRECTORIES = 3
 def repository_place(
     path: str, allowed: Iterable[str] | None, os: OsFamily, *, in_repository: bool = False
 ) -> str | None:
-    """Return what of a git repository a normalised absolute path would change so that git may run other programs from
-    then on: `.git` itself, or anything in it whose name alone may start something
-    (`git_directory.find_refused_name`). None for any other path, and for one that an entry of `allowed` covers which
-    names a `.git` itself. Letter case and characters that file systems leave out of names do not matter.
+    """Return the part of a git repository that a write to a normalised absolute path would change so that git may run
+    other programs: `.git` itself, or anything in it whose name alone may start something (`find_refused_name`). None
+    for any other path, and for one covered by an entry of `allowed` that names a `.git` itself. Letter case and
+    characters that file systems ignore in names do not matter.
 
-    `in_repository`: the directory that would have to be a repository is laid out like one, whatever it is called, or is
-    by this change. Then an entry of `allowed` has to be that directory, or lie in it."""
+    `in_repository`: the directory is laid out like a repository, whatever its name, or becomes one by this change. Then
+    an entry of `allowed` must be that directory, or be in it."""
     place = _repository_place(path, os)
     if place is not None:
         return None if names_repository(path, allowed, os) else place
@@ -397,7 +399,7 @@ def names_repository(path: str, allowed: Iterable[str] | None, os: OsFamily) -> 
 
 
 def gives_whole(directory: str, allowed: Iterable[str] | None, os: OsFamily) -> bool:
-    """True if an entry of `allowed` names the git directory itself, so that what is in it is as free as any file."""
+    """True if an entry of `allowed` names the git directory itself, so that its contents are ordinary files."""
     return names_repository(directory, allowed, os) or any(is_under(one, directory, os) for one in allowed or ())
 
 
@@ -440,7 +442,7 @@ def _repository_place(path: str, os: OsFamily) -> str | None:
     return refused
 
 
-# The temporary directories of sessions, which lie beside each other: one session's are nothing to the next.
+# The temporary directories of sessions, which are siblings: no session may use another's.
 
 _OF_SESSIONS = "agent-host-"
 _SESSION_FOLDER = re.compile(_OF_SESSIONS + r"[A-Za-z0-9_-]+-[0-9a-f]{8}")
@@ -450,9 +452,9 @@ _TEMPORARY_FOLDERS = frozenset({
 
 
 def session_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None:
-    """The temporary directory of a session that a normalised absolute path is in, unless an entry of `allowed` that
-    covers the path names that directory itself. None for any other path. Such a directory lies directly below a
-    directory for temporary files: a usual one, or the one that a session's directory in `allowed` lies in."""
+    """The temporary directory of a session that contains a normalised absolute path, unless an entry of `allowed` that
+    covers the path names that directory itself. None for any other path. Such a directory is directly in a directory
+    for temporary files: a usual one, or the parent of a session's directory in `allowed`."""
     entries = [normalize(one, os) for one in allowed if is_absolute(one, os)]
     folders = _TEMPORARY_FOLDERS | {key(_parent(one, os), os, "wide") for one in entries if _is_of_session(one, os)}
     for at in ancestors(path, os, len(path)):
@@ -480,7 +482,7 @@ def may_be_of_session(path: str, os: OsFamily) -> bool:
 
 
 def session_samples(allowed: Iterable[str], os: OsFamily) -> list[str]:
-    """A directory of a session that nobody has, in each place where others' may be."""
+    """The directory of a nonexistent session, in each place that may contain those of others."""
     entries = [normalize(one, os) for one in allowed if is_absolute(one, os)]
     folders = [_parent(one, os) for one in entries if _is_of_session(one, os)]
     usual = sorted(one for one in _TEMPORARY_FOLDERS if is_absolute(one, os))

@@ -36,9 +36,9 @@ NO_WIDENING = Widening()
 def sandbox_denial(
     bundle: PolicyBundle, capability: str, level: SandboxLevel, wanted: str, why: str, *, is_untried: bool = False
 ) -> Decision | None:
-    """The denial of a command that nothing holds as it has to be held, None where it may run. `level` is the one that
-    works, `wanted` the one that was asked for, `auto` included; `why` says what keeps a stronger one from working.
-    `is_untried`: that is no lack of a sandbox, but a trial that failed for a reason of its own."""
+    """The denial of a command without the required sandbox, None if it may run. `level` is the working level, `wanted`
+    the requested one, possibly `auto`; `why` is the reason why no stronger one works. `is_untried`: the sandbox is not
+    missing, but its trial failed for another reason."""
     said = bundle.sandbox
     because = f": {why}" if why else ""
     if is_untried:
@@ -59,9 +59,9 @@ def sandbox_denial(
 def apply_widening(
     decision: Decision, widening: Widening, scope: CommandScope, bundle: PolicyBundle, os: OsFamily
 ) -> Decision:
-    """The decision on a call that asks for more than its scope: a person has to approve it and is shown what it opens.
-    What is blocked is never opened, and no sandbox at all only where the bundle says `allowOff`. `scope` is that of the
-    call with what it asks for."""
+    """The decision on a call that requests more than its scope: a person must approve it and is shown the additions.
+    Blocked places are never opened, and running without a sandbox requires `allowOff` in the bundle. `scope` is the
+    call's scope with the additions."""
     if decision.decision == "DENIED":
         return decision
     problem = _never_opened(widening, scope, bundle, os)
@@ -81,7 +81,7 @@ def apply_widening(
 def _never_opened(
     widening: Widening, scope: CommandScope, bundle: PolicyBundle, os: OsFamily
 ) -> tuple[str, str] | None:
-    """The rule against what is asked for, and why; None where a person may approve it."""
+    """The rule against the request, and the reason; None if a person may approve it."""
     if widening.off and (bundle.sandbox is None or not bundle.sandbox.allow_off):
         return "sandbox.allowOff", "the policy lets no command run without a sandbox"
     for name in (Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE):
@@ -104,7 +104,7 @@ def _never_opened(
 
 
 def widening_of(asked: object) -> Widening | str | None:
-    """Parse `sandboxGrant`, paths as spelled: None for nothing, or what is wrong with it, for the model."""
+    """Parse `sandboxGrant`, with paths as spelled: None if absent, or the problem with it, for the model."""
     if asked is None:
         return None
     if not isinstance(asked, dict):
@@ -127,15 +127,15 @@ def widening_of(asked: object) -> Widening | str | None:
     return Widening(tuple(dict.fromkeys(write)), tuple(dict.fromkeys(named)), off is True, reason[:_MAX_REASON])
 
 
-# What a CommandScope says of a path: the answer that the operating system is to give as well (design, invariant 11).
-# Pure; for policy, which makes scopes, and for the runtime, which explains refusals.
+# Decisions of a CommandScope about paths, which the operating system enforces too (design, invariant 11). Pure; for
+# policy, which creates scopes, and for the runtime, which explains denials.
 
 ScopePart = Literal["reads", "writes", "hidden", "guarded"]
 
 
 def refusal(scope: CommandScope, path: str, os: OsFamily, *, write: bool) -> ScopePart | None:
-    """The part of `scope` that refuses to read `path`, which is absolute and real, or with `write` to write, make, move
-    and remove it; None where it may be done. Of places that contain each other the innermost decides."""
+    """The part of `scope` that denies reading `path`, which is absolute and real, or with `write` writing, creating,
+    moving and removing it; None if it is allowed. Of nested places the innermost decides."""
     writes = Places(scope.writes, os).inmost(path)
     reads = 0 if scope.reads is None else Places(scope.reads, os).inmost(path)
     granted = writes if write else max(reads, writes)
@@ -165,8 +165,8 @@ def command_scope(
     blocked_domains: tuple[str, ...] = (),
     grant: Widening = NO_WIDENING,
 ) -> CommandScope:
-    """The scope of each command of a session. `opened` is what the user opens for all of them, `blocked_domains` what
-    the configuration blocks; `grant` what a person has approved for one call. What is blocked stays blocked."""
+    """The scope of each command of a session. `opened` are the user's additions for all commands, `blocked_domains` the
+    configuration's blocked hosts; `grant` is a person's approval for one call. Blocked places stay blocked."""
     blocks = _Blocks.collect(bundle, facts, os)
     strict = _reads_strictly(bundle)
     writes = [*_own_roots(bundle, Name.FILE_WRITE, facts, os), *opened.write, *grant.write]
@@ -211,7 +211,7 @@ def server_scope(
     blocked_domains: tuple[str, ...] = (),
 ) -> CommandScope:
     """The scope of an MCP server that the user's configuration starts: it reads what a command reads, and writes and
-    reaches what its entry says. What the bundle blocks stays blocked."""
+    connects as its entry allows. The bundle's blocked places stay blocked."""
     widest = command_scope(bundle, facts, os, opened=Widening(write), blocked_domains=blocked_domains)
     own = () if facts.tmp is None else (facts.tmp,)
     places = [one for one in (*write, *facts.devices) if may_write(widest, one, os)]
@@ -260,14 +260,14 @@ def common_scope(one: CommandScope, other: CommandScope, os: OsFamily) -> Comman
 def add_own_places(
     scope: CommandScope, os: OsFamily, *, reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()
 ) -> CommandScope:
-    """The scope with places that the host gives to a call. They may lie in what is hidden."""
+    """The scope with places that the host adds for a call. They may be in hidden places."""
     blocked = (*scope.hidden, *scope.guarded)
     more = None if scope.reads is None else _outermost((*scope.reads, *reads), os, blocked)
     return scope._replace(reads=more, writes=_outermost((*scope.writes, *writes), os, blocked))
 
 
 def is_hidden(scope: CommandScope, path: str, os: OsFamily) -> bool:
-    """True if a place lies in one that is hidden."""
+    """True if a place is in a hidden one."""
     return Places(scope.hidden, os).contain(path)
 
 
@@ -282,7 +282,7 @@ def _reads_strictly(bundle: PolicyBundle) -> bool:
 
 
 def _says_strict(bundle: PolicyBundle) -> bool:
-    """True if reading is strict though File.Read lists nothing: the workspace is what is meant then."""
+    """True if reading is strict although File.Read lists nothing, which then means the workspace."""
     entry = bundle.capability(Name.FILE_READ)
     return entry is not None and not entry.requires_approval and entry.allowed_paths is None
 
@@ -311,7 +311,7 @@ def _domains(bundle: PolicyBundle, more: tuple[str, ...]) -> tuple[str, ...] | N
 
 
 def _outermost(places: Iterable[str], os: OsFamily, blocked: Sequence[str] = ()) -> tuple[str, ...]:
-    """Each place once, in order, and none that lies in another, unless something `blocked` lies between the two."""
+    """Each place once, in order, without places inside others, unless something `blocked` is between the two."""
     several = tuple(dict.fromkeys(places))
     given, refused = Places(several, os), Places(blocked, os)
     return tuple(one for one in several if given.around(one) <= refused.inmost(one))
@@ -374,8 +374,8 @@ class _Blocks(NamedTuple):
 
 
 def _block_list(bundle: PolicyBundle, names: Iterable[str], patterns: dict[str, list[str]], os: OsFamily) -> list[str]:
-    """The places that these capabilities block, where they are spelled and where they really are. What a pattern stands
-    for is added to `patterns`, its names by their root; what it names directly in its root is a place."""
+    """The places that these capabilities block, as spelled and as real paths. Patterns are added to `patterns`, their
+    names by root; a name directly in the root is a place."""
     real, found = bundle.real_places.get("blocked", {}), []
     for entry in (one for name in names for one in _list(bundle.capability(name), "blocked_paths")):
         if not is_absolute(entry, os):
@@ -409,8 +409,9 @@ def _keyring(bundle: PolicyBundle, facts: ScopeFacts, os: OsFamily) -> str | Non
 
 
 def _split_repository(bundle: PolicyBundle, blocked: list[str], facts: ScopeFacts, os: OsFamily) -> list[str]:
-    """`.git` as @steering blocks it is for the file tools: a command is kept from what steers git in it. Spelled out in
-    a bundle it is kept whole, and no command commits. In the workspace's own it depends on what the repository is."""
+    """`.git` in @steering is blocked for the file tools; for a command only the files in it that steer git are. Spelled
+    out in a bundle it is blocked entirely, and no command can commit. In the workspace's own repository it depends on
+    its layout."""
     split: list[str] = []
     for one in blocked:
         if one not in bundle.by_groups or not is_called(one, ".git", os):
@@ -434,7 +435,7 @@ def _steering_of(repository: RepositoryFacts | None, bundle: PolicyBundle, os: O
     if repository is None:
         return []
     places = [place for one in (repository.common, *repository.modules) for place in _steering_in(one, os)]
-    if repository.top != repository.own:  # a file that says where the directory is, and so do these
+    if repository.top != repository.own:  # a file with the directory's path, and so are these
         places += [repository.top, *(normalize(f"{repository.own}/{name}", os) for name in _OF_LINKED)]
     allowed = _list(bundle.capability(Name.FILE_WRITE), "allowed_paths")
     return [one for one in places if not names_repository(one, allowed, os)]

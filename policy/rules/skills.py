@@ -51,7 +51,7 @@ class SkillTools(NamedTuple):
 
 
 def skill_tools(skill: str, allowed: Iterable[str], known: Collection[str]) -> SkillTools:
-    """The limit of a skill's `allowed-tools`, where tools called `known` are there besides those of the families."""
+    """The limit of a skill's `allowed-tools`; tools called `known` exist in addition to those of the families."""
     tools: set[str] = set(ALWAYS)
     unknown: list[str] = []
     patterns: list[str] = []
@@ -123,8 +123,8 @@ def _spell_as_instructed(command: SimpleCommand, script: ScriptFacts) -> Iterato
 
 
 def _is_named(command: SimpleCommand, patterns: Iterable[str]) -> bool:
-    """True if a command fits one of the patterns: `git log:*` and all behind it, `npm run test*` and longer words, `*`,
-    or the whole command. Words are compared as words: what a quoted space joins is one."""
+    """True if a command matches one of the patterns: `git log:*` and anything after it, `npm run test*` and longer
+    words, `*`, or the whole command. Words are compared as words: a quoted space does not separate them."""
     if command.program is None:
         return False
     given = _BETWEEN.join(("" if word is None else word) for word in (command.program, *command.arguments))

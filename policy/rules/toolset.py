@@ -1,8 +1,8 @@
-"""The tools that a session may use: the bundle's grants, and all that takes away from them (SK 3.1, AH 5.2).
+"""The tools that a session may use: the bundle's grants, and all limits of them (SK 3.1, AH 5.2).
 
-The user's configuration, the workspace's, a skill's `allowed-tools`, a mode: each is a `ToolLimit`, and what may be
-used is what none of them withholds. Limits are put together as a set, so neither their order nor how often one is given
-matters, and each tool that is withheld can say by whom.
+The user's configuration, the workspace's, a skill's `allowed-tools`, a mode: each is a `ToolLimit`, and a tool may be
+used if none of them withholds it. Limits are combined as a set, so neither order nor repetition matters, and each
+withheld tool has a known source.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def only_enabled(names: Iterable[str]) -> ToolLimit:
 
 
 def withheld_by(limits: Limits, tool_name: str, capability: str, least: RiskLevel | None = None) -> str | None:
-    """Name the limit that takes the tool away, None if none does. Of several the first in order of their names. `least`
-    is the lowest risk of any call, where that is not the capability's default."""
+    """Return the name of the limit that withholds the tool, None if none does; of several the first by name. `least` is
+    the lowest risk of any call, if it differs from the capability's default."""
     usual = least or DEFAULT_RISK.get(capability, "high")
     risk = max(usual, risk_of_guarded(tool_name, capability) or usual, key=RISK_LEVELS.index)
     for limit in sorted(limits, key=order):
@@ -155,7 +155,7 @@ def exceeds(level: RiskLevel, ceiling: RiskLevel) -> bool:
 
 
 def over(limit: ToolLimit, level: RiskLevel) -> str:
-    """The reason for what a limit's ceiling takes away."""
+    """The reason for a denial by a limit's ceiling."""
     return f"its risk is {level}, and {limit.source} admits {limit.risk_ceiling} at most"
 
 
@@ -204,12 +204,12 @@ def reason_for(capability: str) -> str:
     return f"the policy has tools of {capability} run in the Backend Tool Service, which has none of this name"
 
 
-# Tools that are judged by their names: those of MCP servers and of backend services, a project's own, Python tools.
+# Tools that are judged by their names: those of MCP servers and backend services, a project's tools, Python tools.
 #
-# In Mcp.Invoke and BackendTool.Invoke an entry may be a pattern (`server/*`), since these names come from elsewhere.
-# What stands behind a name may change: a program of the workspace, a definition that a server gives. A tool that has an
-# identity (the SHA-256 of what it consists of) runs only as a person has approved it, or as an entry
-# `name@sha256:HASH` of the bundle says (NT, TR 9.3).
+# In Mcp.Invoke and BackendTool.Invoke an entry may be a pattern (`server/*`), because these names come from remote
+# lists. The tool of a name may change: a program of the workspace, a server's definition. A tool with an identity (the
+# SHA-256 of its parts) runs only in the version that a person has approved, or that an entry `name@sha256:HASH` of the
+# bundle names (NT, TR 9.3).
 
 
 _PINNED = "{}@sha256:"
@@ -247,7 +247,7 @@ def names_it(entry: Capability, tool_name: str) -> bool:
 
 
 def find_entry(entry: Capability, tool_name: str) -> str | None:
-    """The entry of allowedToolNames that the tool's name fits, the name itself first; None where none does."""
+    """The entry of allowedToolNames that matches the tool's name, the name itself first; None if none does."""
     names = entry.allowed_tool_names or ()
     if tool_name in names:
         return tool_name
@@ -267,7 +267,7 @@ def judge_name(entry: Capability, tool_name: str) -> Decision | str | None:
 
 
 def judge_identity(entry: Capability, facts: NamedToolFacts, identity: str) -> Decision | str | None:
-    """Judge a tool by the grant and its identity, the SHA-256 of what it consists of, in hex."""
+    """Judge a tool by the grant and its identity, the SHA-256 of its parts in hex."""
     names, name = entry.allowed_tool_names, facts.tool_name
     pinned = f"{_PINNED.format(name)}{identity}"
     if names is not None and pinned in names:
@@ -296,21 +296,21 @@ def entry_for_tool(entry: Capability, tool_name: str) -> Capability:
 
 
 def asking_rule(entry: Capability, tool_name: str) -> str:
-    """The JSON path of what has calls of the tool wait for an approval."""
+    """The JSON path of the entry that requires approval for calls of the tool."""
     asked = _deciding(entry.tool_policies or (), tool_name, "requires_approval", strict=True)
     place = "requiresApproval" if asked is None else f"toolPolicies[{asked.tool}].requiresApproval"
     return where(entry, place, "true")
 
 
 def is_repeatable(bundle: PolicyBundle, capability_name: str, tool_name: str) -> bool:
-    """True if a call of the tool that a crash cut off may be sent again: nothing but a bundle says so."""
+    """True if a call of the tool interrupted by a crash may be sent again, which only a bundle can allow."""
     entry = bundle.capability(capability_name)
     said = None if entry is None else _deciding(entry.tool_policies or (), tool_name, "repeatable", strict=False)
     return said is not None and said.repeatable is True
 
 
 def _deciding(policies: Iterable[ToolPolicy], tool_name: str, field: str, *, strict: bool) -> ToolPolicy | None:
-    """Of the fitting policies that set `field` the one that names the tool, else the first that says `strict`."""
+    """Of the matching policies that set `field` the one that names the tool, else the first with `strict`."""
     fitting = [one for one in policies if getattr(one, field) is not None and fits(one.tool, tool_name)]
     exact = [one for one in fitting if one.tool == tool_name]
     strictest = [one for one in exact or fitting if getattr(one, field) is strict]
