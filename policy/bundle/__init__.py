@@ -133,10 +133,10 @@ class RedactionRule(NamedTuple):
 
 
 class SandboxPolicy(NamedTuple):
-    """The sandbox that commands run in. `required`: they run in no other way; `minimum_level` is the weakest level that
-    will do. `allow_off`: a person may let a call run without. `reads` says whether a command reads what File.Read
-    allows (`strict`) or all that it does not block (`open`); left out it follows File.Read. `agents` are those whose
-    sockets commands may use."""
+    """The sandbox of commands. `required`: they do not run without it; `minimum_level` is the weakest acceptable level.
+    `allow_off`: a person may let a call run without it. `reads`: a command reads what File.Read allows (`strict`) or
+    everything that it does not block (`open`); by default it follows File.Read. `agents` are those whose sockets
+    commands may use."""
 
     required: bool = False
     minimum_level: Literal["landlock", "namespace"] | None = None
@@ -169,7 +169,7 @@ class PolicyBundle(_Content):
     by_groups: frozenset[str] = frozenset()
     """Blocked paths that a group names (`@steering`), and that no entry of a list spells out."""
     held: bool = False
-    """True if a sandbox holds commands to what the bundle says of files."""
+    """True if a sandbox enforces the bundle's rules for files on commands."""
     lines_ask: bool = True
     """True if a command needs the approvals that File.* wants for the files that its line names."""
 
@@ -178,7 +178,7 @@ class PolicyBundle(_Content):
         return self.keep_known(self, real_places=real_places)
 
     def keep_known(self, like: PolicyBundle, **facts: Any) -> PolicyBundle:
-        """This bundle with what is known of another one beside its JSON, but for these `facts`."""
+        """This bundle with another one's data that is not in its JSON, except for these `facts`."""
         bundle = self._replace()
         bundle.real_places, bundle.by_groups = like.real_places, like.by_groups
         bundle.held, bundle.lines_ask = like.held, like.lines_ask
@@ -231,8 +231,8 @@ NO_DEFAULT: Final = object()
 
 
 class Member(NamedTuple):
-    """A field of a bundle's class: Python name, annotation as written, default (NO_DEFAULT where it is required), and
-    the class of the object, or of the list's items, that stands there; None for plain values."""
+    """A field of a bundle's class: Python name, annotation as written, default (NO_DEFAULT if it is required), and the
+    class of its object or of its list's items; None for plain values."""
 
     name: str
     annotation: str
@@ -281,8 +281,8 @@ def _from_json(cls: type, raw: Mapping[str, Any]) -> Any:
 
 
 def bundle_from_trusted(raw: Mapping[str, Any]) -> PolicyBundle:
-    """Builds a bundle from JSON that is known to be good: our own files, or what `to_json` gave. Not for anything else:
-    a wrong shape raises KeyError or TypeError at best. `expiresAt` is RFC 3339 text or an aware datetime."""
+    """Build a bundle from valid JSON: our own files, or the result of `to_json`. Not for anything else: a wrong shape
+    raises KeyError or TypeError at best. `expiresAt` is RFC 3339 text or an aware datetime."""
     expires_at = raw["expiresAt"]
     if isinstance(expires_at, str):
         expires_at = datetime.fromisoformat(expires_at)
@@ -291,7 +291,7 @@ def bundle_from_trusted(raw: Mapping[str, Any]) -> PolicyBundle:
 
 
 def policy_hash(bundle: PolicyBundle) -> str:
-    """sha256, in hex, of what the bundle says; whose session it is for and until when does not count."""
+    """SHA-256, in hex, of the bundle's rules; its session, user and expiry do not count."""
 
     def digest() -> str:
         said = {name: value for name, value in bundle.to_json().items() if name not in {"expiresAt", "sessionId"}}
@@ -300,11 +300,11 @@ def policy_hash(bundle: PolicyBundle) -> str:
     return bundle.remember(policy_hash, digest)
 
 
-# What is wrong with a bundle, in words for the one who wrote it.
+# Problems of a bundle, in words for its author.
 
 
 class BundleProblem(NamedTuple):
-    """One thing that is wrong: where (`capabilities[2].allowedPaths`, empty for the whole), what, and what may help."""
+    """One problem: its place (`capabilities[2].allowedPaths`, empty for the whole), the problem, and a hint."""
 
     path: str
     message: str
@@ -324,7 +324,7 @@ class BundleProblems(ValueError):
 
 
 def together(of_types: Iterable[BundleProblem], of_values: Iterable[BundleProblem]) -> tuple[BundleProblem, ...]:
-    """Both in one list, each once. Where a value is found to be wrong, that its type is wrong adds nothing."""
+    """Both in one list, each once, without the type problem of a value that has another problem."""
     first = tuple(of_values)
     places = {problem.path for problem in first}
     return tuple(dict.fromkeys((*(one for one in of_types if one.path not in places), *first)))
@@ -339,7 +339,7 @@ def nearest(name: str, known: tuple[str, ...]) -> str | None:
     return f"did you mean {folded[close[0]]}?" if close else f"known are {', '.join(known)}"
 
 
-# Narrowing a bundle: what a workspace, a mode or a user may take away (SK 3). Nothing here can add.
+# Narrowing a bundle: restrictions by a workspace, a mode or a user (SK 3). Nothing here can add permissions.
 
 
 class Narrowing(NamedTuple):
@@ -378,9 +378,9 @@ def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
 
 
 def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> Capability | None:
-    """The limits that one call under a capability has, for the code that checks them again at the time of use; None
-    when it is not granted. For a capability that reads a file they are its own and those of File.Read together. Paths
-    that are links stand beside where they lead."""
+    """The limits of one call under a capability, for the check at the time of use; None if it is not granted. For a
+    capability that reads a file they include those of File.Read. Paths that are links are listed together with their
+    targets."""
     entry = _add_real_places(bundle, bundle.capability(capability_name), os)
     reading = _add_real_places(bundle, bundle.capability(CapabilityName.FILE_READ), os)
     if entry is None or reading is None or capability_name not in READS_TOO:
@@ -432,7 +432,7 @@ def _add_real_places(bundle: PolicyBundle, entry: Capability | None, os: OsFamil
 
 
 def _common(one: tuple[str, ...] | None, other: tuple[str, ...] | None, os: OsFamily) -> tuple[str, ...] | None:
-    """The places that lie under both lists: of two nested roots the inner one."""
+    """The intersection of both lists: of two nested roots the inner one."""
     if one is None or other is None:
         return other if one is None else one
     return tuple(dict.fromkeys(_inner(one, other, os) + _inner(other, one, os)))

@@ -1,8 +1,8 @@
-"""Built-in bundles: a shipped template plus the places of this session gives a PolicyBundle.
+"""Built-in bundles: a PolicyBundle made of a shipped template and the places of this session.
 
-A template is the bundle's own JSON with three differences: `expiresInS` stands for `expiresAt`, lists may hold
-placeholders for paths of this machine (`${workspace}`, groups of places), and `sandboxed` says what is otherwise where
-a sandbox holds commands: by capability the fields that replace those of the entry, and whether lines ask
+A template is the bundle's own JSON with three differences: `expiresInS` replaces `expiresAt`, lists may contain
+placeholders for paths of this machine (`${workspace}`, groups of places), and `sandboxed` has the differences in a
+sandbox: by capability the fields that replace those of the entry, and whether lines require approval
 (`PolicyBundle.lines_ask`).
 """
 
@@ -83,7 +83,7 @@ def instantiate(
 
 
 def adapt_to_sandbox(template: Mapping[str, Any]) -> dict[str, Any]:
-    """The template as it is where a sandbox holds commands."""
+    """The template for sandboxed commands."""
     changes = template.get(_SANDBOXED, {})
     entries = [
         {name: value for name, value in {**entry, **changes.get(entry["name"], {})}.items() if name != _LINES_ASK}
@@ -93,12 +93,12 @@ def adapt_to_sandbox(template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def asks_in_lines(template: Mapping[str, Any]) -> bool:
-    """True if a command that a sandbox holds needs the approvals that files in its line would need."""
+    """True if a sandboxed command needs the approvals of the files in its line."""
     return all(change.get(_LINES_ASK, True) for change in template.get(_SANDBOXED, {}).values())
 
 
 def expiry(template: Mapping[str, Any], now: datetime) -> datetime:
-    """Until when what is made of a template at `now` holds."""
+    """The expiry of a bundle made of a template at `now`."""
     return now + timedelta(seconds=template.get("expiresInS", DEFAULT_LIFETIME_S))
 
 
@@ -112,8 +112,8 @@ def _adapt_to_machine(entry: Mapping[str, Any], places: PlaceholderValues) -> di
 
 class PlaceholderValues(NamedTuple):
     """Values of the placeholders: real, absolute paths; None if there is no such place. `groups` are the lists of
-    places, by name, with placeholders in their entries. `step_files` is where GitHub Actions reads what a step leaves
-    for later ones. `tools` are the names and patterns that _CONFIGURED stands for, by capability."""
+    places, by name, with placeholders in their entries. `step_files` is the directory in which a step of GitHub Actions
+    leaves data for later ones. `tools` are the names and patterns for _CONFIGURED, by capability."""
 
     workspace: str
     home: str | None
@@ -125,7 +125,7 @@ class PlaceholderValues(NamedTuple):
     tools: Mapping[str, Sequence[str]] = {}
 
     def path_of(self, name: str) -> str | None:
-        """The path that the placeholder `name` stands for, None where there is none. Raises KeyError."""
+        """The path of the placeholder `name`, None if there is none. Raises KeyError."""
         place: str | None = getattr(self, _FIELDS[name])
         return place
 
@@ -171,7 +171,7 @@ def _paths(entries: Sequence[str], places: PlaceholderValues, *, allowed: bool) 
 
 
 def expand_path(entry: str, places: PlaceholderValues) -> str | None:
-    """The absolute path that an entry stands for, None where its placeholder has no value."""
+    """The absolute path of an entry, None if its placeholder has no value."""
     if entry.startswith("${"):
         name, _, rest = entry[2:].partition("}")
         place = places.path_of(name)
@@ -200,7 +200,7 @@ def step_files(environ: Mapping[str, str], os: OsFamily) -> str | None:
 
 
 def kept_step_files(environ: Mapping[str, str], os: OsFamily) -> tuple[str, ...]:
-    """The files of the step, and their directory, if `KEEP_STEP_FILES` says that nobody may write them."""
+    """The files of the step, and their directory, if `KEEP_STEP_FILES` forbids writing them."""
     if not environ.get(KEEP_STEP_FILES):
         return ()
     folder = _directory_of_step_files(environ, os)

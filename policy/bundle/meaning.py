@@ -1,4 +1,4 @@
-"""Checks of a bundle's values beyond their types. Reads the raw shape, so it can speak beside type errors."""
+"""Checks of a bundle's values beyond their types, on the raw shape, so that they also work if types are wrong."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SERVER_NAME = r"[A-Za-z0-9_.-]{1,64}"
 """Valid names of an MCP server; its tools are `server/tool`."""
 _TOKENS = dict.fromkeys(("maxInputTokens", "maxOutputTokens", "maxSessionTokens"), 1)
 _SERVER_NEEDS = {"stdio": ("command", "url"), "http": ("url", "command")}
-"""By transport: the field that says where the server is, and the one of the other transport."""
+"""By transport: the field with the server's address, and the one of the other transport."""
 
 
 def meaning(
     shape: dict[str, Any], *, checks: EntryChecks | None = None, more_rules: tuple[str, ...] = ()
 ) -> Iterator[BundleProblem]:
-    """Find the problems in the values of a bundle's JSON shape, whose types may be wrong as well. `checks` are those of
-    the wire for the entries of lists unless others are given; `more_rules` are approval rules that stand elsewhere."""
+    """Find the problems in the values of a bundle's JSON shape, whose types may be wrong as well. `checks` are by
+    default those of the wire for the entries of lists; `more_rules` are approval rules from elsewhere."""
     yield from _top(shape)
     yield from _llm_policy(shape.get("llmPolicy"))
     rules = objects(shape.get("approvalRules"))
@@ -158,7 +158,7 @@ def _capability(
         yield from tool_policy_problems(f"{path}.toolPolicies[{place}]", policy, rules)
 
 
-# What the entries of a capability's lists must be, and which of its fields mean anything at all (AH 8.2).
+# Valid entries of a capability's lists, and its meaningful fields (AH 8.2).
 
 _PATHS = words("allowedPaths blockedPaths")
 SCOPES: dict[str, frozenset[str]] = {
@@ -221,7 +221,7 @@ def list_problems(path: str, entry: dict[str, Any], checks: EntryChecks | None =
 
 
 def objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
-    """The objects in a list with their places; none where it is no list."""
+    """The objects in a list with their places; none if it is not a list."""
     items = value if isinstance(value, (list, tuple)) else []
     return [(place, item) for place, item in enumerate(items) if isinstance(item, dict)]
 
@@ -255,7 +255,7 @@ def _check_allowed_path(value: str) -> tuple[str, str] | None:
 
 
 def _check_blocked_path(value: str) -> tuple[str, str] | None:
-    """A star in front of a name is refused where it means nothing: what it was to protect would lie open."""
+    """Reject a star before a name if it has no meaning, because the place would be unprotected."""
     parts = _parts(value)
     starred = [part.startswith("*") for part in parts]
     if not any(starred) or path_entry(value):
@@ -325,7 +325,7 @@ ENTRY_CHECKS: EntryChecks = {
     "blockedDomains": _domain_entry,
     "allowedVariables": _variable_entry,
 }
-"""By the name of a list: what is wrong with one of its entries, and what may help."""
+"""By the name of a list: the problem of one of its entries, and a hint."""
 
 
 def command_policy_problems(path: str, policy: dict[str, Any]) -> Iterator[BundleProblem]:

@@ -1,5 +1,5 @@
 """Bundles from outside: every problem at once, each with its JSON path and a hint (AH 3.2 step 5, 8.1). The classes of
-`policy.bundle` are the schema: what stands in a field follows from its annotation."""
+`policy.bundle` are the schema: the annotation of a field determines its values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     Place = tuple[int | str, ...]
     """Path of a value: names of fields and numbers of items, from the top."""
     Read = Callable[[Any, Place, list[BundleProblem]], Any]
-    """(JSON value, its place, problems, to be added to) → the value; _WRONG where it is none of the type."""
+    """(JSON value, its place, list of problems to extend) → the value; _WRONG if it does not have the type."""
 
 MAX_BYTES = 16 * 1024 * 1024
 MISSING: Final = "is missing"
@@ -108,7 +108,7 @@ def check_usable(bundle: PolicyBundle, *, session_id: str, now: datetime) -> lis
 
 
 def read_shape(raw: bytes | dict[str, Any]) -> tuple[dict[str, Any], list[BundleProblem]]:
-    """The JSON object, and what is wrong with how it is written. Raises BundleProblems for no object."""
+    """The JSON object, and problems of its notation. Raises BundleProblems if it is not an object."""
     problems: list[BundleProblem] = []
     shape = _read(raw, problems) if isinstance(raw, bytes) else _load_json(raw)
     if not isinstance(shape, dict):
@@ -161,7 +161,7 @@ def _read(raw: bytes, problems: list[BundleProblem]) -> Any:
 
 
 def read_typed(shape: Any) -> tuple[PolicyBundle | None, list[BundleProblem]]:
-    """The bundle of a JSON shape, None where there are problems with its types."""
+    """The bundle of a JSON shape, None if there are problems with its types."""
     problems: list[BundleProblem] = []
     bundle = _read_object(PolicyBundle, shape, problems)
     return None if bundle is _WRONG else bundle, problems
@@ -194,7 +194,7 @@ def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[Comm
 
 
 def _read_object(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
-    """The value of the class, or _WRONG with what is wrong added to `problems`, in the order of the class's fields."""
+    """The value of the class, or _WRONG with its problems added to `problems`, in the order of the class's fields."""
     if not isinstance(shape, dict):
         return _wrong(problems, place, "must be an object")
     known = members(cls)
@@ -301,23 +301,23 @@ def _json_path(place: Place) -> str:
     return path
 
 
-# Bundles given by file: what their user need not write down, and what they build on (interface section 3).
+# Bundle files: what they may omit, and the built-ins that they extend (interface section 3).
 #
-# A file may hold placeholders and groups, leave `expiresAt` out, and start from a built-in with `extends`. Problems
-# name the JSON path in the file, so its own shape is judged before anything is added to it.
+# A file may contain placeholders and groups, omit `expiresAt`, and start from a built-in with `extends`. Problems name
+# the JSON path in the file, so its own shape is checked before anything is added to it.
 
 
 EXTENDS = "extends"
 _VERSION = "policyBundleVersion"
 _HASH_DIGITS = 8
 _BY_ID = {"approvalRules": "approvalRuleId", "mcpServers": "name", "redactionRules": "redactionRuleId"}
-"""Lists of objects, and the field that says which of two replaces which."""
+"""Lists of objects, and the field by which an object replaces another."""
 _NOT_IN_BUNDLES = OF_TEMPLATES | {EXTENDS}
 
 
 class BuiltIns(NamedTuple):
-    """The bundles that `extends` may name, and how to get a template, with placeholders and groups in it. `models` are
-    the user's own; a built-in puts them before its own, and `more_models` behind them."""
+    """The bundles that `extends` may name, and a function that returns a template, with placeholders and groups in it.
+    `models` are the user's own; a built-in puts them before its own, and `more_models` after them."""
 
     names: tuple[str, ...]
     template: Callable[[str], Mapping[str, Any]]
@@ -328,9 +328,8 @@ class BuiltIns(NamedTuple):
 def parse_file_bundle(
     raw: bytes | dict[str, Any], *, places: PlaceholderValues, built_ins: BuiltIns, now: datetime, held: bool = False
 ) -> PolicyBundle:
-    """A bundle from the JSON text of a file, or from its shape. `now` is aware: without `expiresAt` the bundle holds as
-    long as a built-in that begins now. `held`: a sandbox holds commands. Raises BundleProblems with all that is
-    wrong."""
+    """A bundle from the JSON text of a file, or from its shape. `now` is aware: without `expiresAt` the bundle expires
+    like a built-in that starts now. `held`: commands are sandboxed. Raises BundleProblems with all problems."""
     shape, problems = read_shape(raw)
     base = _base(shape, built_ins)
     lines_ask = not held or base is None or asks_in_lines(base)
@@ -376,7 +375,7 @@ def _join_by_id(
     field: str,
     join: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Those of `present` in their order, each joined with the one of the same id, then what is new."""
+    """Those of `present` in their order, each merged with the one of the same id, then the new ones."""
     known = {one[field]: dict(one) for one in present}
     for one in added:
         known[one[field]] = join(known[one[field]], one) if one[field] in known else dict(one)
@@ -384,8 +383,8 @@ def _join_by_id(
 
 
 def _merge(present: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Scalars replace, lists are added to, each entry once. `null` for a list says nothing, as everywhere; to one that
-    a template has taken away nothing is added."""
+    """Scalars replace, lists are extended, each entry once. `null` for a list has no effect, as everywhere; a list that
+    a template has removed is not extended."""
     whole = dict(present)
     for name, value in added.items():
         before = whole.get(name)
@@ -422,7 +421,7 @@ def _extends(shape: Mapping[str, Any], built_ins: BuiltIns) -> Iterator[BundlePr
 
 
 def _types(shape: Mapping[str, Any]) -> Iterator[BundleProblem]:
-    """Problems with types, but for what a file may leave out."""
+    """Problems with types, except for fields that a file may omit."""
     _, problems = read_typed({name: value for name, value in shape.items() if name != EXTENDS})
     for one in problems:
         may_miss = one.path == "expiresAt" or (EXTENDS in shape and "[" not in one.path)
@@ -432,14 +431,14 @@ def _types(shape: Mapping[str, Any]) -> Iterator[BundleProblem]:
         yield one._replace(hint=nearest(one.path, (*members(PolicyBundle), EXTENDS))) if is_top else one
 
 
-# What a good bundle says to no effect: each is worth a warning.
+# Entries of a valid bundle without effect: each causes a warning.
 
 
 def suspicions(
     shape: Mapping[str, Any], places: PlaceholderValues, find: Callable[[str], str | None]
 ) -> Iterator[BundleProblem]:
-    """Entries of a good file's lists that name what is not there, or allow what the same capability blocks. `find` is
-    given an absolute path: None if this machine has it, else a hint at another one, or nothing."""
+    """Entries of a valid file's lists that name missing places, or allow what the same capability blocks. `find` takes
+    an absolute path and returns None if this machine has it, else a hint at another one, or an empty text."""
     for place, entry in objects(shape.get("capabilities")):
         at = f"capabilities[{place}]"
         lists = {field: entry.get(field) or () for pair in _PAIRS for field in pair}
@@ -468,7 +467,7 @@ _PAIRS = (
 
 
 def _plain_path(value: str, places: PlaceholderValues) -> str | None:
-    """The absolute path of an entry; None for groups, patterns, other systems' paths and what is a session's own."""
+    """The absolute path of an entry; None for groups, patterns, other systems' paths and a session's own places."""
     if value.startswith(("@", "${tmp}", "${stepFiles}")) or "*" in value:
         return None
     path = expand_path(value, places)
@@ -482,7 +481,7 @@ def _blocks(blocked: str, value: str, field: str, places: PlaceholderValues) -> 
     return outer is not None and inner is not None and is_under(inner, outer, places.os)
 
 
-# What is wrong with the forms that only a bundle given by file may have: `${workspace}`, `@credentials`, `src`.
+# Problems of the forms that only a bundle file may have: `${workspace}`, `@credentials`, `src`.
 
 _SHELL_PLACES = re.compile(r"~|\$|%")
 """Text that a shell would expand into a path: `~/x`, `$HOME/x`, `%USERPROFILE%`."""
@@ -554,7 +553,7 @@ def _placeholder_inside(value: str) -> tuple[str, str] | None:
 
 
 def program_problem(value: str) -> tuple[str, str] | None:
-    """Return what is wrong with an entry of allowedCommands, and a hint."""
+    """Return the problem of an entry of allowedCommands, and a hint."""
     if not value.startswith("${"):
         return command_entry(value)
     if CONTROL.search(value):

@@ -1,10 +1,9 @@
-"""Programs that policy knows, a row for each (`row` says what is in one): the rows by the names of the programs, and
-the row of a spelled one.
+"""Programs with a row in policy (`row` describes the format): the rows by program name, and the row of a spelled name.
 
-Those that read, change, copy, pack and find files are in `row`. Here are those that run code (shells, interpreters,
-build tools, package managers, with what runs a program of a package), those that reach another machine, Windows' by
-the names that PowerShell's aliases stand for, and version control. What its configuration names, git may run; an editor
-is no matter of the line: RunCommand names one that refuses (`tool_runtime.platform.environment`).
+Programs that read, change, copy, pack and find files are in `row`. Here are those that run code (shells, interpreters,
+build tools, package managers and runners of packaged programs), those that reach another machine, Windows' programs by
+the full names of PowerShell's aliases, and version control. Git may run programs named by its configuration; editors
+are not judged: RunCommand sets one that refuses to start (`tool_runtime.platform.environment`).
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ _FILTERS = (
 
 
 def _wrapper(options: str = "", operands: str = "program", *, one_option: bool = False) -> Program:
-    """A program that starts the one after its options; an option that it does not know ends the reading."""
+    """A program that starts the one after its options; an unknown option ends the reading."""
     return Program("behind", options=options, operands=operands, stops=True, one_option=one_option)
 
 
@@ -192,7 +191,7 @@ def _runs(options: str) -> Program:
 
 
 def _manager(what: str, options: str = "", *, online: str = "", **subcommands: Program) -> Program:
-    """A program that starts what a file says, and by some of its subcommands the program that they name."""
+    """A program that starts whatever a file names, and by some of its subcommands the program that they name."""
     return Program("files", what, options, stops=True, subcommands=tuple(subcommands.items()), online=online)
 
 
@@ -256,7 +255,7 @@ _ROWS = rows(
         "jj": Program(risky=r"--config.*|--tool.*", words="exec"),
         # Programs that run code.
         "time": _wrapper("-p", one_option=True),
-        # Not `-i`: without PATH a shell looks where it was built to, which may be the working directory.
+        # Not `-i`: without PATH a shell searches its built-in path, which may include the working directory.
         "env": _wrapper(_ENV, operands="set program"),
         "nice": _wrapper("-n,--adjustment= -#"),
         "setsid": _wrapper("-f,--fork -w,--wait -c,--ctty"),
@@ -312,7 +311,7 @@ _ROWS = rows(
         "smbclient": Program("language"),
         # A session of its own, with a policy of its own, and answers to open questions.
         "agent-host": Program("language"),
-        # What stands somewhere in their arguments is started; it is not looked for.
+        # They start a program somewhere in their arguments, which is not searched for.
         "rename prename file-rename perl-rename mlr erb escript sage watch parallel flock script su runuser pkexec "
         "chroot unshare nsenter strace ltrace busybox toybox start-stop-daemon systemd-run screen tmux at batch "
         "crontab unbuffer entr fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl "
@@ -478,7 +477,7 @@ def family_of(base: str) -> str:
 
 
 def program_named(base: str) -> Program | None:
-    """The row of a program by its base name; None for one that is not known."""
+    """The row of a program by its base name; None for an unknown one."""
     if base.startswith("ld-"):  # the dynamic loader, whatever its version
         return Program("somewhere")
     return PROGRAMS.get(family_of(base))
@@ -492,7 +491,7 @@ def is_known(program: str) -> bool:
 
 def what_it_starts(program: str) -> str | None:
     """Describe what allowing a program also allows: the code and the programs that it starts by itself. None for one
-    that starts nothing of the kind, or whose line names what it starts (`env`, `xargs`)."""
+    that starts none, or whose line names the started program (`env`, `xargs`)."""
     base = base_name(program)
     if base in {"eval", "source", "."}:
         return "any command line"

@@ -1,4 +1,4 @@
-"""One row for each program that policy knows: data only. A program without a row counts as one that may start anything.
+"""One row for each program in policy: data only. A program without a row counts as one that may start anything.
 
 `options` is a text of tokens, one for each option: its spellings, joined by commas, then how it takes a value, then
 what it does, if that matters:
@@ -16,8 +16,8 @@ is no directory to copy into), `backup`, `keep`, `stdout`, `unpack` and the like
 `policy.shell.file_effects` read. `!` runs or writes what the line does not show.
 
 `operands` says what the words without a dash are: `read`, `write`, `delete`, `skip` by their places, each with `?` or
-`*`; or one name of a table there. For a program that `starts` the one behind it: `skip` for each word of its own, `set`
-where it takes assignments, `program`, `input` where words are added from its input.
+`*`; or one name of a table there. For a program that `starts` the one after it: `skip` for each word of its own, `set`
+if it takes assignments, `program`, `input` if words are added from its input.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 Starts = Literal["", "behind", "somewhere", "language", "shell", "unread shell", "code", "files"]
-"""The way in which a program starts others: not at all; the program after its own words; one at an unknown place in its
-arguments; as its own commands say; from shell text or code that it is given; as `what` says."""
+"""The way in which a program starts others: not at all; the program after its own words; one at an unknown position in
+its arguments; by its own commands; from shell text or code in its arguments; as described by `what`."""
 
 
 class Program(NamedTuple):
@@ -64,7 +64,7 @@ class Option(NamedTuple):
 
     @property
     def is_risky(self) -> bool:
-        """True if it runs or writes what the line does not show."""
+        """True if it runs or writes something that the line does not show."""
         return "!" in self.roles
 
 
@@ -84,7 +84,7 @@ def options_of(text: str) -> dict[str, Option]:
 
 Rows = dict[str, Program]
 PLAIN = Program()
-"""The row of programs of which nothing has to be known."""
+"""The row of programs without relevant options."""
 
 
 def rows(table: dict[str, Program]) -> Rows:
