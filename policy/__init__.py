@@ -1,5 +1,6 @@
-"""Policy: what a session may do. Here are the names of capabilities (AH 8.5 and those of tool services and projects),
-decisions (AH 8.2) and the scope of a command's process, which a sandbox enforces (design, invariant 11)."""
+"""Policy: the permissions of a session. This module has the names of capabilities (AH 8.5 and those of tool services
+and projects), decisions (AH 8.2) and the scope of a command's process, which a sandbox enforces (design, invariant
+11)."""
 
 from __future__ import annotations
 
@@ -116,12 +117,12 @@ def strictest(decisions: Sequence[Decision]) -> Decision:
 
 
 def is_of_place(decision: Decision) -> bool:
-    """True if a denial is for where the call would act, and not for what it would start."""
+    """True if a denial concerns the call's paths and hosts, and not the programs that it would start."""
     return decision.decision == "DENIED" and any(word in decision.rule for word in ("Paths", "Places", "roots"))
 
 
 def is_weaker(level: SandboxLevel, than: SandboxLevel) -> bool:
-    """True if `level` holds less than another one."""
+    """True if `level` restricts less than another one."""
     return LEVELS.index(level) < LEVELS.index(than)
 
 
@@ -146,8 +147,8 @@ class Widening(NamedTuple):
 
 
 class CommandScope(NamedTuple):
-    """Places are absolute real paths, each with all below it; none is a pattern. The operating system holds what a
-    level can hold; `unheld` names the rules that no level can, in words for people.
+    """Places are absolute real paths, each including everything below it; none is a pattern. The operating system
+    enforces what a level can enforce; `unheld` lists the rules that no level can, in words for people.
 
     `reads`: None for every place that is not hidden. `writes` may be read as well. `hidden` may be neither read nor
     written, `guarded` may be read and not written, whatever contains them: of the places that a path lies in, the
@@ -181,7 +182,8 @@ class CommandScope(NamedTuple):
         return tuple(one for one in self.guarded if one not in self.judged)
 
     def to_wire(self, level: SandboxLevel, withheld: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The scope in JSON (interface section 3); null: no restriction. `withheld`: what the level refuses of it."""
+        """The scope in JSON (interface section 3); null: no restriction. `withheld`: the parts that the level
+        denies."""
         return {
             "level": level,
             "reads": None if self.reads is None else list(self.reads),

@@ -29,7 +29,7 @@ _ISATAP = frozenset({0x0000_5EFE, 0x0200_5EFE})
 
 
 def canonical_v6(text: str) -> str | None:
-    """One spelling for each IPv6 address, in hexadecimal throughout; None for what is none."""
+    """The canonical spelling of an IPv6 address, entirely in hexadecimal; None if it is not one."""
     try:
         address = IPv6Address(text)
     except ValueError:
@@ -41,8 +41,8 @@ def canonical_v6(text: str) -> str | None:
 
 
 def address_is_public(address: str) -> bool:
-    """True when an IP address (text as a resolver gives it) lies on the public internet. Anything else, text that is no
-    address and scoped addresses included, is False. IPv4 inside IPv6 is judged as the IPv4 address it is."""
+    """True if an IP address (text from a resolver) is on the public internet. False for anything else, including other
+    text and scoped addresses. IPv4 inside IPv6 is judged as IPv4."""
     try:
         parsed = ip_address(address)
     except ValueError:
@@ -51,7 +51,7 @@ def address_is_public(address: str) -> bool:
 
 
 def find_embedded_v4(host: str) -> str | None:
-    """The IPv4 address that an IPv6 literal carries, None for any other host; whether it is reached nobody knows."""
+    """The IPv4 address inside an IPv6 literal, None for any other host; it may be unreachable."""
     if ":" not in host:
         return None
     address = IPv6Address(host)

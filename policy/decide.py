@@ -1,17 +1,16 @@
-"""Decide about one tool call: the one function that every call passes first (AH 8.2, 8.6).
+"""Decisions about tool calls: every call passes this function first (AH 8.2, 8.6).
 
 `RULES` is the only order in which anything may deny a call. The loop, `policy check`, dry runs and a call that is
 judged again after a wait all run it, so that they cannot disagree. A rule reads one `Case`, which holds everything as
 values (policy does no I/O and reads no clock), and the decision so far. It returns that decision or a stricter one: no
 rule can turn a denial into anything else, because the first denial ends the run.
 
-A call that needs several capabilities is decided under each, and the strictest decision counts. Only two questions lie
-outside of the table. Whether a tool is switched off is asked before facts are gathered, and what a sandbox must add is
-asked after the strictest decision is known, because a call has one process however many capabilities it needs
-(`agent_host.judging.decisions`).
+A call that needs several capabilities is decided under each, and the strictest decision counts. Only two checks are
+outside of the table. Withheld tools are denied before facts are gathered, and the sandbox is checked after the
+strictest decision, because a call has one process however many capabilities it needs (`agent_host.judging.decisions`).
 
-Traps: approval comes after everything that the bundle denies, since a person must not be asked for what cannot run;
-task options and ceilings come after approval, because they may deny what would have been asked.
+Traps: approval comes after all denials of the bundle, because a person must not be asked about a call that cannot run;
+task options and ceilings come after approval, because they may deny a call that would need approval.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def check_tool(
     os: OsFamily = "posix",
     workspace: str | None = None,
 ) -> Decision:
-    """Return what the bundle alone says to one capability, without a task's options and limits."""
+    """Return the bundle's decision on one capability, without a task's options and limits."""
     return _run_rules(case_of(bundle, capability_name, facts, now=now, os=os, workspace=workspace))
 
 
@@ -114,7 +113,7 @@ def _run_rules(case: Case) -> Decision:
 
 
 def not_expired(case: Case, decision: Decision) -> Decision:
-    """The bundle still holds; a denial pauses the session (AH 8.6)."""
+    """Deny if the bundle has expired, which pauses the session (AH 8.6)."""
     return expiry_denial(case.bundle, case.capability, case.now) or decision
 
 
@@ -171,7 +170,7 @@ def _why_it_follows(case: Case) -> str | None:
 
 
 def require_approval(case: Case, decision: Decision) -> Decision:
-    """A person approves what the grant wants approved (AH 8.2 step 3)."""
+    """Require a person's approval if the grant does (AH 8.2 step 3)."""
     if _why_it_follows(case) is not None:
         return decision
     entry = entry_for_tool(case.entry, case.facts.tool_name) if isinstance(case.facts, NamedToolFacts) else case.entry

@@ -1,7 +1,7 @@
 """Facts about the world, gathered by the host and handed to policy as values: policy itself does no I/O (AH 8).
 
-Every path is given three ways because each answers another question: what the model asked for, where that points by
-spelling alone, and where it really leads once symbolic links are followed.
+Every path has three forms for different questions: the model's spelling, the normalised path by spelling alone, and the
+real path after following symbolic links.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ class PathFacts(NamedTuple):
 
     @property
     def real_paths(self) -> tuple[str, ...]:
-        """The places where the call acts, each once, this one first."""
+        """The real paths on which the call acts, each once, this one first."""
         return tuple(dict.fromkeys((self.real_path, *(facts.real_path for _, facts in self.also))))
 
 
 class ScriptFacts(NamedTuple):
-    """A script of a skill. `folder` is that of the skill, and `path` where `relative_path` in it leads, both real.
-    `argv` is what runs it, with what stands in front of the script; empty, and without the `sha256` of its content, for
-    one that lies where no script is run. `allowed_tools` is the list of the skill, None for a skill without one."""
+    """A script of a skill. `folder` is the skill's, and `path` the target of `relative_path` in it, both real. `argv`
+    is its interpreter with the arguments before the script; empty, and without the `sha256` of its content, for a
+    script outside of the directories for scripts. `allowed_tools` is the list of the skill, None for a skill without
+    one."""
 
     skill: str
     relative_path: str
@@ -76,14 +77,14 @@ class ScriptFacts(NamedTuple):
 
 class CommandFacts(NamedTuple):
     """One shell command line. `cwd` and `home` are real paths; `real_paths` maps each path that the line opens or
-    hands to a program that changes files, and the directory of each program that is a path (as absolute spellings), to
-    its real path, for those that were looked up. `environment` has the variables that the line reads, as far as they
-    are known and hold no secret. `argv` is a program with its arguments that is started without a shell, and `command`
-    the line that would start the same; `variables` are what its environment has in addition, by name. `script` is the
-    script of a skill that it runs, `widening` what the call asks for beyond its scope. `below` has for directories on
-    which the line acts as a whole (by their real paths) what is there of the names that are blocked at any depth, as
-    relative paths; None for one that was too large to be looked through. `through` has for a directory and a
-    pattern the real paths of what it finds there by way of a link."""
+    passes to a program that changes files, and the directory of each program that is a path (as absolute spellings), to
+    its real path, if looked up. `environment` has the variables that the line reads, as far as they are known and
+    contain no secret. `argv` is a program with its arguments that is started without a shell, and `command` the
+    equivalent line; `variables` are additions to its environment, by name. `script` is the skill's script that it runs,
+    `widening` the requested additions to its scope. `below` lists, for directories on which the line acts as a whole
+    (by their real paths), the names in them that are blocked at any depth, as relative paths; None for a directory that
+    was too large to search. `through` lists, for a directory and a pattern, the real paths of its matches by way of a
+    link."""
 
     command: str
     cwd: str
@@ -100,8 +101,8 @@ class CommandFacts(NamedTuple):
 
 
 class UrlFacts(NamedTuple):
-    """One outbound request. `resolved_addresses` are the addresses its host has, where somebody looked them up. `also`
-    are the files that it sends or saves, each with the capability that it needs there."""
+    """One outbound request. `resolved_addresses` are the addresses of its host, if looked up. `also` are the files that
+    it sends or saves, each with the capability that it needs there."""
 
     url: str
     method: str = "GET"
@@ -110,16 +111,16 @@ class UrlFacts(NamedTuple):
 
     @property
     def real_paths(self) -> tuple[str, ...]:
-        """The files of the request, where they really are, each once."""
+        """The real paths of the request's files, each once."""
         return tuple(dict.fromkeys(facts.real_path for _, facts in self.also))
 
 
 class NamedToolFacts(NamedTuple):
-    """A tool that is judged by its name: BackendTool.Invoke, Mcp.Invoke, Tool.Invoke, and Workspace.Upload of what is
-    no file. `identity` is the SHA-256 of what the tool consists of, where that may change under the host;
-    `is_approved`: a person has approved it as it is. `elsewhere`: the call goes over the network.
-    `also` is by what it is judged under other capabilities: a tool that runs elsewhere in place of one of this machine
-    needs what that one needs. `widening` is what the call asks for beyond the scope of the program that it starts."""
+    """A tool that is judged by its name: BackendTool.Invoke, Mcp.Invoke, Tool.Invoke, and Workspace.Upload without a
+    file. `identity` is the SHA-256 of the tool's parts, if these may change; `is_approved`: a person has approved this
+    version. `elsewhere`: the call goes over the network. `also` are its facts for other capabilities: a remote tool in
+    place of a local one needs the local one's capabilities. `widening` are the requested additions to the scope of the
+    program that it starts."""
 
     tool_name: str
     identity: str | None = None

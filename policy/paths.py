@@ -1,7 +1,7 @@
-"""Paths by spelling alone: normal forms, containment, spellings to refuse (AH 8.3). Both dialects work on any machine.
+"""Paths by spelling alone: normal forms, containment, rejected spellings (AH 8.3). Both dialects work on any machine.
 
-Containment is by component, never by string prefix. Comparison is narrow where it permits and wide where it refuses:
-a block list also matches what a case-folding or Unicode-normalising file system would take for the same name.
+Containment is by component, never by string prefix. Comparison is narrow for permissions and wide for denials: a block
+list also matches names that a case-folding or Unicode-normalising file system would treat as equal.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def is_absolute(path: str, os: OsFamily) -> bool:
 
 def is_share(path: str, os: OsFamily) -> bool:
     """True for a normalised absolute path on a share (`\\\\host\\share\\…`), which may be a directory of this machine
-    (`\\\\localhost\\C$`): its spelling does not say."""
+    (`\\\\localhost\\C$`)."""
     return os == "windows" and path.startswith("\\\\")
 
 
@@ -97,8 +97,8 @@ def ancestors(path: str, os: OsFamily, longest: int) -> Iterator[str]:
 
 
 def key(path: str, os: OsFamily, width: Width) -> str:
-    """Return the key that two normalised paths have in common if they are to be taken for the same place. Wide is what
-    the most forgiving file system makes of a name, whatever this machine's does: any of them may be mounted here."""
+    """Return a comparison key, equal for normalised paths of the same place. A wide key follows the most forgiving file
+    system, because any file system may be mounted here."""
     if path.isascii():
         return path.lower() if width == "wide" or os == "windows" else path
     if width == "wide":
@@ -122,7 +122,7 @@ class Nested(NamedTuple):
 
 class Roots(NamedTuple):
     """The absolute paths of one list, by comparison key. `longest` is the length of the longest key; `relative` is an
-    entry that is not absolute, where there is one; `nested` are those that name something at any depth."""
+    entry that is not absolute, if any; `nested` are entries that name something at any depth."""
 
     entries: dict[str, str]
     longest: int
@@ -322,7 +322,7 @@ def _fold_one(character: str) -> str:
     return lower if len(upper) == 1 and upper.lower() == lower and lower.upper() == upper else character
 
 
-# Which of many directories a path lies in: an answer costs the path's depth, however many there are.
+# Look-up of the directory that contains a path, among many: it costs the path's depth, independent of their number.
 
 NOWHERE = -1
 
@@ -336,11 +336,11 @@ class Places:
         self._longest = max(map(len, self._keys), default=0)
 
     def contain(self, path: str) -> bool:
-        """True if a path is one of them or lies in one."""
+        """True if a path is one of them or in one."""
         return self.inmost(path) != NOWHERE
 
     def inmost(self, path: str) -> int:
-        """The length of the longest of them that a path is or lies in, `NOWHERE` where it is in none."""
+        """The length of the longest of them that contains or equals a path, `NOWHERE` if none does."""
         return self._inmost(_key(path, self._os)) if self._keys and is_absolute(path, self._os) else NOWHERE
 
     def around(self, path: str) -> int:
@@ -420,9 +420,9 @@ def _unclear(pattern: str) -> bool:
 
 
 def may_meet(pattern: str, name: str, *, hidden: bool = False) -> bool:
-    """True if a component of a pattern may find the name of a blocked entry, which may begin with a star. As the shell
-    finds names, a dot in front has to be spelled, unless what is `hidden` is found too. What a bare star finds only the
-    disk says, and so it is with a star at the end and a name that begins with one, unless they share some text."""
+    """True if a component of a pattern may match the name of a blocked entry, which may begin with a star. As in a
+    shell, a leading dot must be spelled, unless `hidden` names match too. Matches of a bare star depend on the disk,
+    and so do those of a star at the end against a name that begins with one, unless they share some text."""
     pattern = pattern.casefold()
     if not pattern.strip("*"):
         return False

@@ -1,7 +1,7 @@
-"""Regular expressions that a bundle brings: RE2's syntax, and time that is linear in the text, whatever they say.
+"""Regular expressions of a bundle: RE2's syntax, in time linear in the text for any expression.
 
-RE2 is the engine behind Go's regexp, so a rule written for that (NT) reads the same here. It works on bytes: a text is
-matched as UTF-8, offsets are those of bytes.
+RE2 is the engine of Go's regexp, so a rule written for that (NT) means the same here. It works on bytes: a text is
+matched as UTF-8, and offsets are in bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_CHARACTERS = 4_096
 _MAX_MEMORY_BYTES = 2 * 1024 * 1024
 _MAX_SHIPPED_MEMORY_BYTES = 64 * 1024 * 1024
-# The time for one character grows with the program, whose size follows what is repeated by number.
+# The time for one character grows with the program, whose size depends on counted repetitions.
 _MAX_PROGRAM = 20_000
 _ONE_BYTE = r"(?<!\\)(?:\\\\)*\\C"
 HINT = "RE2's syntax: no look-around, no back-references, at most 1000 repetitions by number, and \\z for \\Z"
@@ -26,8 +26,8 @@ HINT = "RE2's syntax: no look-around, no back-references, at most 1000 repetitio
 
 Match = re.Match[bytes]
 Pattern = re.Pattern[bytes]
-"""What is used of RE2's classes, which have no types. A pattern is given bytes only: text may hold what has no UTF-8,
-see `fits`; a match of length 0 may stand inside a character."""
+"""The used part of RE2's classes, which have no types. A pattern takes bytes only: text may contain characters without
+UTF-8, see `fits`; an empty match may be inside a character."""
 
 
 class _Compiled(NamedTuple):
@@ -114,7 +114,7 @@ def _compile(pattern: str) -> _Compiled:
 
 
 class UnusablePattern(ValueError):
-    """A regular expression that cannot be used; the message says why."""
+    """An unusable regular expression; the message is the reason."""
 
 
 def rule_pattern(pattern: str) -> Pattern:

@@ -1,7 +1,7 @@
-"""Secrets taken out of text (AH 8.7): by the bundle's rules, then by the shipped detectors. Linear in the text.
+"""Redaction of secrets in text (AH 8.7): by the bundle's rules, then by the shipped detectors. Linear in the text.
 
-What is taken out leaves a placeholder: `[redacted:github-token:1f3c9a]`. Its last part follows from the value and a
-key: one value has one placeholder wherever it turns up, and nobody without the key can try values out against it.
+A secret is replaced by a placeholder: `[redacted:github-token:1f3c9a]`. Its last part is derived from the value and a
+key: one value has one placeholder everywhere, and values cannot be tried against it without the key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HOSTS_OWN = r"(?:Ids?|Sha256|Hash|[tT]imestamp)$|^(?:eventType|component|severi
 # The first few short texts are looked through without RE2: a start is not to wait for its import.
 _WITHOUT_ENGINE = 16
 _SHORT = 4096
-# What was taken out may have hidden where a word begins or ends.
+# The removed text may have hidden a word boundary.
 _ROUNDS = 4
 # Sequences that a terminal obeys and does not show (ECMA-48): controls, titles and links, sets of characters.
 _TERMINAL = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[0-Z\\^_`-~])"
@@ -64,14 +64,14 @@ class Redaction:
         return bool(self._rules)
 
     def text(self, text: str, *, rules: bool = True) -> str:
-        """`text` without what is found, by detectors alone where `rules` is false."""
+        """Redact `text`, by detectors alone if `rules` is false."""
         raw = text.encode("utf-8", "surrogatepass")
         clean = self.data(raw, rules=rules)
         return text if clean is raw else clean.decode("utf-8", "surrogatepass")
 
     def data(self, data: bytes, *, rules: bool = True) -> bytes:
-        """`data` without what is found; the same object where that is nothing. What sets colours on a terminal hides
-        nothing: where it stands inside of what is found, the text comes back without any of it."""
+        """Redact `data`; returns the same object if nothing is found. Colour codes of a terminal hide nothing: if a
+        match contains some, the text is returned without any."""
         if b"\x1b" in data:
             shown = strip_terminal_codes(data)
             clean = self._clean(shown, rules=rules)
@@ -95,13 +95,13 @@ class Redaction:
         return data
 
     def concerns(self, encoded: bytes, *, is_event: bool = False) -> bool:
-        """False if encoded JSON surely holds nothing to take out. ValueError for no JSON, if there are rules."""
+        """False if encoded JSON certainly contains no secret. Raises ValueError for other text, if there are rules."""
         if self._detectors and _may_be_found(encoded):
             return True
         return self.has_rules and self._fits_a_rule(json.loads(encoded), is_event)
 
     def may_concern(self, lines: bytes) -> bool:
-        """False where lines of encoded JSON surely hold nothing to take out: no detector asks where a text begins."""
+        """False if lines of encoded JSON certainly contain no secret: no detector depends on the start of a text."""
         return self.has_rules or (self._detectors and _may_be_found(lines))
 
     def _fits_a_rule(self, value: Any, is_event: bool, name: str = "") -> bool:
@@ -120,8 +120,8 @@ class Redaction:
         return False
 
     def value(self, value: Any, *, is_event: bool = False) -> Any:
-        """A JSON value without what is found in its texts, or is given away by the name of its field. In an event's
-        (`is_event`) the bundle's rules do not count where the host's own numbers and hashes stand."""
+        """Redact the texts of a JSON value, and values revealed by the name of their field. In an event (`is_event`)
+        the bundle's rules do not apply to the host's own numbers and hashes."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list | tuple):
@@ -136,7 +136,7 @@ class Redaction:
         for name, item in value.items():
             is_short = len(name) < _MIN_NAME and (is_event or not self._rules)
             shown = name if is_short else self.text(name, rules=not is_event)
-            while shown in clean:  # what a rule makes the same stays two fields
+            while shown in clean:  # fields that a rule makes equal stay two fields
                 shown += "'"
             told_by = named if name == "value" and isinstance(named, str) else name
             clean[shown] = self._field(told_by, item, is_event)
@@ -152,7 +152,7 @@ class Redaction:
         clean = self.text(value)
         begin = secret_of_field(name, value) if self._detectors else None
         if begin is None and self._detectors and clean != value and secret_of_field(name, clean) is not None:
-            begin = 0  # what is left beside the placeholder looks like a secret of its own
+            begin = 0  # the rest next to the placeholder looks like another secret
         if begin is None or re.fullmatch(PLACEHOLDER, clean[begin:]):
             return clean
         secret = value.encode("utf-8", "surrogatepass")[begin:]
@@ -165,7 +165,7 @@ class Redaction:
             found = match.span()  # of whole characters: of nothing else can RE2 make one
             start, end = found
             if any(put in data[max(0, end - len(put)) : start + len(put)] for put in self._puts):
-                continue  # nothing but a part of what a rule has put there
+                continue  # only a part of a rule's replacement
             if taken is None:
                 taken = [done.span() for done in re.finditer(_PLACEHOLDER_BYTES, data)][::-1]
             for start, end in _parts_outside(found, taken):
@@ -196,7 +196,7 @@ class Redaction:
 
 
 class _Rule(NamedTuple):
-    """A bundle's rule, ready for use; `put` is what it leaves, None for a placeholder."""
+    """A compiled rule of a bundle; `put` is its replacement, None for a placeholder."""
 
     pattern: Pattern
     rule_id: str
@@ -209,15 +209,15 @@ class _Rule(NamedTuple):
 
 
 def strip_terminal_codes(data: bytes) -> bytes:
-    """`data` without what a terminal obeys and does not show."""
-    for _ in range(_ROUNDS if b"\x1b" in data else 0):  # what is left may make another
+    """`data` without a terminal's control sequences."""
+    for _ in range(_ROUNDS if b"\x1b" in data else 0):  # the rest may form another
         data = re.sub(_TERMINAL, b"", data)
     return data
 
 
 def _parts_outside(found: tuple[int, int], taken: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a match outside of the placeholders in it, whose spans are given from the last to the first
-    and used up. A text that looks like one must not hide what stands beside it."""
+    """Yield the parts of a match outside of the placeholders in it, whose spans are listed from last to first and
+    consumed. A text that looks like a placeholder must not hide its neighbours."""
     start, end = found
     while taken and taken[-1][1] <= start:
         taken.pop()
@@ -265,12 +265,12 @@ _concerned = _Scan()
 
 def _may_be_found(encoded: bytes) -> bool:
     """True if a detector may find something in encoded JSON: its anchor is there, and for a known token its form is."""
-    if b"\\u001b" in encoded.lower():  # what a terminal obeys may stand inside of an anchor
+    if b"\\u001b" in encoded.lower():  # an anchor may contain control sequences
         return True
     concerned = _concerned(encoded)
     if not concerned:
         return False
-    # A number is no secret, whatever the name of its field says: most of an event's telling names are these.
+    # A number is no secret, whatever the name of its field: most suspicious names in events are of numbers.
     rest = re.sub(_COUNTED_TOKENS, b"", encoded)
     if rest is not encoded:
         concerned = _concerned(rest)

@@ -1,9 +1,9 @@
-"""The shipped detectors (AH 8.7): secrets that are known by what they look like, wherever they stand, and those that
-are given away by where they stand: beside a telling name, in a URL, a header, a command line, a file of passwords. The
-latter are all called `secret`: a value has one placeholder, wherever it turns up.
+"""The shipped detectors (AH 8.7): secrets recognized by their form in any place, and secrets recognized by their
+context: after a suspicious name, in a URL, a header, a command line, a file of passwords. The latter are all called
+`secret`: a value has one placeholder everywhere.
 
-Patterns are RE2's, over bytes. Each has the literals that any of its matches holds, so that most text is known to be
-clean before an expression is asked. Small predicates over bytes, which keep no state, then say if a value may be one.
+Patterns are RE2's, over bytes. Each has literals of which any match contains one, so that most text is known to be
+clean before an expression runs. Small, stateless predicates over bytes then decide if a value may be a secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Confirms = Callable[[bytes, bytes, bytes], bool]
-    """(all that was found, the secret in it, the byte behind it) → True if it is one."""
+    """(the match, the secret in it, the byte after it) → True if it is a secret."""
 
 _MIN_RANDOM, _MIN_PASSWORD = 16, 8
 """Shorter values are not taken for a key or a password by their names alone, in bytes."""
@@ -55,7 +55,7 @@ def entropy(value: bytes) -> float:
 
 
 def is_random(value: bytes) -> bool:
-    """True for what nobody would write by hand: long, of many characters, with letters and digits."""
+    """True for text that a person would not write: long, of many different characters, with letters and digits."""
     if len(value) < _MIN_RANDOM or not _is_mixed(value) or _is_stand_in(value):
         return False
     if re.fullmatch(_SLUG, value) or re.fullmatch(_PATH, value):
@@ -64,7 +64,7 @@ def is_random(value: bytes) -> bool:
 
 
 def is_password(value: bytes) -> bool:
-    """True for what may well be a password that somebody chose."""
+    """True for a plausible password of a person."""
     if len(value) < _MIN_PASSWORD or not re.search(rb"[A-Za-z]", value) or not re.search(_NO_LETTER, value):
         return False
     if _is_stand_in(value) or re.fullmatch(_PATH, value):
@@ -77,22 +77,22 @@ def _is_mixed(value: bytes) -> bool:
 
 
 def is_key(value: bytes) -> bool:
-    """True where what stands behind a service's prefix is no word."""
+    """True if the text after a service's prefix is not a word."""
     return _is_mixed(value) and entropy(value) >= _MIN_ENTROPY
 
 
 def is_address(value: bytes) -> bool:
-    """True for what begins like a URL or the name of a resource: it says where a secret is."""
+    """True for text that begins like a URL or the name of a resource, which refers to a secret."""
     return re.match(rb"[a-z][a-z0-9+.-]{0,30}:", value) is not None
 
 
 def _is_stand_in(value: bytes) -> bool:
-    """True for what is put in the place of a secret: a variable, stars, a word of documentation."""
+    """True for a substitute of a secret: a variable, stars, a word of documentation."""
     return bool(re.search(_TEMPLATE, value) or re.search(_STAND_IN, value))
 
 
 def _is_computed(match: bytes, value: bytes, behind: bytes) -> bool:
-    """True for the code that gets a secret: a call, a subscript, an attribute. `behind` is the byte after it."""
+    """True for code that reads a secret: a call, a subscript, an attribute. `behind` is the byte after it."""
     if behind in {b"(", b"["}:
         return True
     if b'"' in match or b"'" in match:
@@ -105,12 +105,12 @@ def _is_operation(value: bytes) -> bool:
 
 
 def holds_credentials(encoded: bytes) -> bool:
-    """True where base64 holds `user:password`, as Basic authorization has it."""
+    """True if base64 contains `user:password`, as in Basic authorization."""
     return b":" in _decode(encoded)
 
 
 def holds_private_key(encoded: bytes) -> bool:
-    """True where base64 begins like a private key in PEM."""
+    """True if base64 begins like a private key in PEM."""
     return b"PRIVATE KEY" in _decode(encoded[:88])
 
 
@@ -127,10 +127,10 @@ def _decode(encoded: bytes) -> bytes:
 
 
 class Detector(NamedTuple):
-    """One kind of secret. Any match of `pattern` holds one of `anchors`: those with a capital letter as they are, the
-    others in any letter case. The group `secret` of `pattern` is what is taken out, the whole match where it has none;
-    `confirms` gets the match's text, the secret, and the byte behind the secret, and has the last word. `in_json` also
-    fits wherever JSON encodes a text that `pattern` fits; None where no such expression is known."""
+    """One kind of secret. Any match of `pattern` contains one of `anchors`: those with a capital letter literally, the
+    others in any letter case. The group `secret` of `pattern` is redacted, the whole match if there is no group;
+    `confirms` takes the match's text, the secret, and the byte after the secret, and decides. `in_json` also matches
+    any JSON encoding of a text that `pattern` matches; None if there is no such expression."""
 
     kind: str
     pattern: str
@@ -164,7 +164,8 @@ def _tokens(kind: str, *known: tuple[str, str], word: bool = False) -> Detector:
 
 
 def _same_in_json(rest: str) -> str:
-    """As much of `rest` as JSON does not change: it escapes backslashes, and where a word ends it may put others."""
+    """The part of `rest` that JSON leaves unchanged: it escapes backslashes, and may add others at the end of a
+    word."""
     rest = rest.removesuffix(r"\b")
     return "" if "\\" in rest else rest
 
@@ -302,7 +303,7 @@ _SCHEME = rb"(?i)((?:bearer|basic|token|apikey)\s{1,8})[A-Za-z0-9._~+/=-]{8,}$"
 
 
 def _named(judge: Callable[[bytes], bool], *, is_quoted: bool = False) -> Confirms:
-    """Confirm a value that stands behind its name."""
+    """Confirm a value after its name."""
 
     def confirm(match: bytes, secret: bytes, behind: bytes) -> bool:
         if (is_quoted and is_address(secret)) or not judge(secret) or _is_computed(match, secret, behind):
@@ -332,7 +333,7 @@ _BLANK = r"(?:\s|\\{1,7}[nrt])"
 _ASSIGNS = rf"{_QUOTE}\s{{0,8}}(?:=>|:=|=|:)\s{{0,8}}{_QUOTE}"
 _BEFORE_QUOTE = rf"{_QUOTE}\s{{0,8}}(?:=>|:=|=|:)\s{{0,8}}"
 _SETS = r"(?:\\{0,7}[\"']|[:=]| [:=])[:=\s\"'\\]{0,12}"
-"""The same, where nothing else stands behind the name."""
+"""The same if nothing else follows the name."""
 _SLASHES = r"(?://|\\{1,7}/\\{1,7}/)"
 _PARAMETER = r"(?:[?&]|\\{1,7}u0026|&amp;)"
 """Separator before a parameter of a URL; `&` may also be escaped as in JSON for web pages and in XML."""
@@ -374,13 +375,13 @@ _NAMES = (
         ("key", "secret", "token", "credential", "bearer", "authorization"), is_random,
     ),
 )  # fmt: skip
-"""Telling names: the least length of a value behind one, its anchors, and the judge of a value."""
+"""Suspicious names: the minimum length of a value after one, its anchors, and the predicate for a value."""
 
 
 def _telling(
     pattern: str, anchors: tuple[str, ...], confirms: Confirms | None = None, in_json: str | None = None
 ) -> Detector:
-    """A value that is a secret by where it stands, unless it stands for another."""
+    """A value that is a secret by its context, unless it is a substitute."""
     return Detector("secret", pattern, anchors, confirms or _if(lambda secret: not _is_stand_in(secret)), in_json)
 
 

@@ -24,7 +24,7 @@ _LOCAL_NAMES = frozenset(
 
 
 class UrlProblem(ValueError):
-    """A URL that is refused before any rule is asked; the message says why."""
+    """A URL that is rejected before any rule; the message is the reason."""
 
 
 def host_of(url: str) -> str:
