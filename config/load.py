@@ -150,7 +150,6 @@ def _user_file(environ: Mapping[str, str]) -> tuple[str | None, bool]:
 
 
 def _user_folder() -> str | None:
-    """The folder of the user's configuration; None where there is no home directory."""
     if _LINUX:  # as platformdirs says it; its import is a fortieth of a start
         chosen = os.environ.get("XDG_CONFIG_HOME", "")
         # A relative one is to be ignored, says the specification of these directories: a workspace would choose it.

@@ -310,7 +310,6 @@ def _edit(
 
 
 def _without_end(lines: list[str]) -> list[str]:
-    """The lines without empty ones at the end."""
     while lines and not lines[-1].strip():
         lines.pop()
     return lines

@@ -59,15 +59,6 @@ class LlmProvider(NamedTuple):
         """True if requests are to carry a key that the configuration names."""
         return bool(self.key_env or self.key_keyring)
 
-    @property
-    def has_key_header(self) -> bool:
-        """True if the configuration itself has a key, as the value of a header."""
-        return has_key_header(self.headers)
-
-    def with_model(self, settings: Settings, model: str) -> Settings:
-        """The settings of a run that asks this provider for another model."""
-        return settings_under(settings, self._replace(model=model, dialect=settings.llm.dialect))
-
 
 class ValueSource(Enum):
     """The place in which a value was chosen; a larger one goes over a smaller one."""

@@ -36,7 +36,7 @@ from agent_host.services.session import (
 from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService, UploadLimits, UploadQueue
 from config import json_text
 from config.lean_typing import NamedTuple
-from config.settings import MOCK_PREFIX, MODELS
+from config.settings import MOCK_PREFIX, MODELS, has_key_header, settings_under
 from policy.redaction import Redaction
 from state import WriteFailed
 from state.keys import LocalServers, redaction_key, server_key
@@ -122,7 +122,7 @@ def token_name(settings: Settings) -> str:
 def key_of(provider: LlmProvider) -> str | None:
     """The key of the provider, from its variable or from the keyring; None where it has none. Raises UsageError for one
     that is not there, and for one that would go over a network unencrypted."""
-    if not provider.has_key and not provider.has_key_header:
+    if not provider.has_key and not has_key_header(provider.headers):
         return None
     host = dialects.check_url(provider.base_url).host
     if provider.base_url.lower().startswith("http://") and not is_loopback(host):
@@ -385,7 +385,7 @@ async def settle_model(
             f"the policy allows the models {', '.join(allowed or ())}, and provider {provider.name} serves "
             f"{', '.join(served[:_MODELS_SHOWN]) or 'none'}: none is in both lists"
         )
-    return provider.with_model(settings, model)
+    return settings_under(settings, provider._replace(model=model, dialect=settings.llm.dialect))
 
 
 def fit_toolset(settings: Settings, bundle: PolicyBundle) -> Settings:

@@ -60,7 +60,9 @@ def load_bundle(
     one; `installed` are the names of the Python tools that the configuration names. `held`: a sandbox holds commands.
     `to_try`: whose session it is and whether it has expired is for the decisions to say. Raises PolicyBundleInvalid
     with every problem in one message, PolicyExpired, UsageError when there is no such file."""
-    places = places_of(environment, state_dir, session_id, _tools_by_capability(settings, installed))
+    servers = [f"{one['name']}/*" for one in settings.mcp.servers if isinstance(one.get("name"), str)]
+    tools: Mapping[str, Sequence[str]] = {CapabilityName.MCP_INVOKE: servers, CapabilityName.TOOL_INVOKE: installed}
+    places = places_of(environment, state_dir, session_id, tools)
     places = places if temporary is None else places._replace(tmp=temporary)
     if granted is None and policy_name(settings) in BUILT_IN:
         bundle = _built_in(settings, places, ANY_SESSION if to_try else session_id, now, held=held)
@@ -118,12 +120,6 @@ def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[Redact
 
 SESSION_TO_TRY = "SESSION"
 """In place of an id in the name of a directory, where there is no session."""
-
-
-def _tools_by_capability(settings: Settings, installed: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
-    """The tools that the user's configuration names, by capability: those of its MCP servers and of its packages."""
-    servers = [one["name"] for one in settings.mcp.servers if isinstance(one.get("name"), str)]
-    return {CapabilityName.MCP_INVOKE: [f"{name}/*" for name in servers], CapabilityName.TOOL_INVOKE: installed}
 
 
 def places_of(

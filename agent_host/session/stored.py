@@ -143,6 +143,9 @@ class StoredSessions:
             return StoredSession(summary.session_id, UNREADABLE, why, why, 0, None, updated, "", whose, pid=summary.pid)
         prompt = "" if state.task is None else state.task.prompt
         first = state.earlier_tasks[0].prompt if state.earlier_tasks else prompt
+        reason = None if state.task is None else state.task.reason
+        if state.task is not None and state.awaits_approval:
+            reason = ErrorCode.APPROVAL_REQUIRED
         return StoredSession(
             summary.session_id,
             state.session_status,
@@ -160,7 +163,7 @@ class StoredSessions:
                 **({} if self._models is None else cost_fields(self._models, state.usage, state.usage_by_model)),
             },
             ending=verdict_on_record(state, is_live=summary.pid is not None),
-            reason=_reason_of(state),
+            reason=reason,
         )
 
     def _ended_sessions(self) -> Iterator[StoredSession]:
@@ -172,12 +175,6 @@ class StoredSessions:
                 found = _read_ended(SessionPaths(self._state_dir, name))
                 if found is not None:
                     yield found
-
-
-def _reason_of(state: Checkpoint) -> str | None:
-    if state.task is None or state.awaits_approval:
-        return None if state.task is None else ErrorCode.APPROVAL_REQUIRED
-    return state.task.reason
 
 
 def can_go_on(summary: Summary) -> bool:

@@ -285,7 +285,6 @@ def _lies_as(tracked: Tracked, there: Stamp) -> bool:
 
 
 def _only_mode(then: Stamp, there: Stamp) -> bool:
-    """True if the file has got another mode, and nothing else."""
     return then.mode != there.mode and then[:3] == there[:3] and stat.S_IFMT(then.mode) == stat.S_IFMT(there.mode)
 
 
