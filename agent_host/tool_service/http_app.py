@@ -1,4 +1,4 @@
-"""The service's HTTP: Starlette routes over `Invoker` and `Tenants`. `document` describes what it answers."""
+"""The service's HTTP: Starlette routes over `Invoker` and tenants. `document` describes what it answers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from agent_host.capability_grants import GRANT_HEADER
 from agent_host.errors import ErrorCode
 from agent_host.tool_service.answers import IdempotencyScope
 from agent_host.tool_service.invocation import MAX_KEY_CHARS, InvocationRequest, tool_of
+from agent_host.tool_service.tenants import find_tenant
 from agent_host.tool_service.tool import HttpRefusal, database_is_away
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from starlette.requests import Request as HttpRequest
 
     from agent_host.tool_service.invocation import Answers, Invoker, Metrics
-    from agent_host.tool_service.tenants import ServedTenant, Tenants
+    from agent_host.tool_service.tenants import ServedTenant
 
     Handler = Callable[[HttpRequest], Awaitable[Response]]
     Opened = Callable[[], AbstractAsyncContextManager[tuple[Answers, Invoker]]]
@@ -47,7 +48,7 @@ _PROBLEMS: Final = {
 class HttpApp:
     """The routes. `opened` gives what keeps answers and what runs calls, for as long as the application lives."""
 
-    def __init__(self, tenants: Tenants, metrics: Metrics, opened: Opened) -> None:
+    def __init__(self, tenants: Sequence[ServedTenant], metrics: Metrics, opened: Opened) -> None:
         self._tenants = tenants
         self._metrics = metrics
         self._opened = opened
@@ -98,7 +99,7 @@ class HttpApp:
 
     def _tenant(self, request: HttpRequest) -> ServedTenant:
         """The tenant that sends the request. Raises Refusal 401."""
-        tenant = self._tenants.find(request.headers.get("authorization"))
+        tenant = find_tenant(self._tenants, request.headers.get("authorization"))
         request.scope[HAS_TOKEN] = True
         return tenant
 

@@ -34,13 +34,13 @@ from agent_host.tool_service.answers import LocalSlots, MemoryAnswers
 from agent_host.tool_service.http_app import HAS_TOKEN, HttpApp
 from agent_host.tool_service.invocation import METRICS_DIRECTORY, Invoker, Metrics, Watchers
 from agent_host.tool_service.storage import LocalStorage, ServiceStorage
-from agent_host.tool_service.tenants import ServedTenant, Tenants, read_configuration
+from agent_host.tool_service.tenants import ServedTenant, read_configuration
 from agent_host.tool_service.tool import ENTRY_POINTS
 from agent_host.tool_service.tools import CloudDbQuery, ObjectRead, VaultRead
 from state.temporary import scratch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from starlette.applications import Starlette
 
@@ -228,15 +228,14 @@ def application(
     def storage(bucket: Bucket | None) -> Storage:
         return LocalStorage(artifacts) if workspace is None else ServiceStorage(workspace, bucket)
 
-    served = [ServedTenant(tenant, kinds, key, storage) for tenant in configuration.tenants.values()]
-    tenants = Tenants(served, configuration)
+    tenants = [ServedTenant(tenant, kinds, key, storage) for tenant in configuration.tenants.values()]
     opened = functools.partial(_opened, configuration.answers_url, key, tenants, watchers, metrics, workspace)
     return HttpApp(tenants, metrics, opened).starlette()
 
 
 @contextlib.asynccontextmanager
 async def _opened(
-    answers_url: str | None, key: bytes, tenants: Tenants, watchers: Watchers, metrics: Metrics,
+    answers_url: str | None, key: bytes, tenants: Sequence[ServedTenant], watchers: Watchers, metrics: Metrics,
     workspace: ServiceClient | None,
 ) -> AsyncIterator[tuple[Answers, Invoker]]:  # fmt: skip
     """The store of answers and the invoker. At the end services get their last events, and everything is released."""
@@ -247,13 +246,13 @@ async def _opened(
 
         answers = await postgres.PostgresAnswers.opening(answers_url)
         slots = postgres.PostgresSlots(answers_url)
-    for tenant in tenants.all.values():
+    for tenant in tenants:
         tenant.open(slots)
     try:
         yield answers, Invoker(key, answers, watchers, metrics)
     finally:
         await watchers.aclose(5.0)
-        for tenant in tenants.all.values():
+        for tenant in tenants:
             await tenant.aclose()
         if workspace is not None:
             await workspace.aclose()

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import tempfile
 import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,6 +16,7 @@ from agent_host.ids import MACHINE
 from agent_host.services.workspace import HttpWorkspaceService, UploadFailed
 from agent_host.tool_service.tool import BucketSettings, ToolFault
 from config.shapes import FLAG, TEXT, Record, Text
+from state.disk import LOCAL_DISK, replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +61,13 @@ class LocalStorage(NamedTuple):
         """See ServiceStorage."""
         artifact_id = MACHINE.new_id("art")
         folder = os.path.join(self.directory, _file_name(call.tenant), call.workspace_id)
+
+        def write() -> None:
+            os.makedirs(folder, 0o700, exist_ok=True)
+            replace_atomically(LOCAL_DISK, os.path.join(folder, artifact_id), artifact.pieces())
+
         try:
-            await asyncio.to_thread(_write, folder, artifact_id, artifact)
+            await asyncio.to_thread(write)
         except OSError as error:
             message = f"the output could not be stored ({error.strerror})"
             raise ToolFault(ErrorCode.WORKSPACE_UPLOAD_FAILED, message) from error
@@ -71,21 +76,6 @@ class LocalStorage(NamedTuple):
 
 Storage = ServiceStorage | LocalStorage
 """Stores what calls of one tenant leave."""
-
-
-def _write(folder: str, name: str, artifact: Artifact) -> None:
-    os.makedirs(folder, 0o700, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=".being-written-", dir=folder)
-    try:
-        with open(descriptor, "wb") as file:
-            file.writelines(artifact.pieces())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, os.path.join(folder, name))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _file_name(name: str) -> str:

@@ -68,6 +68,8 @@ class ServedTenant:
     def __init__(self, tenant: Tenant, kinds: Mapping[str, BackendTool], key: bytes, storage: StorageOf) -> None:
         self.name = tenant.name
         self.limits = tenant.limits
+        # Digests have one length: comparing them tells nothing of a token, not even how long it is.
+        self.digest = _digest(tenant.token)
         self.admission: Admission
         self._bucket = None if tenant.bucket is None else Bucket(tenant.bucket)
         self.storage: Storage = storage(self._bucket)
@@ -107,25 +109,17 @@ class ServedTenant:
         return OpenedSecret(name, await self._vault().value(name, version))
 
 
-class Tenants:
-    """All tenants, by their tokens."""
-
-    def __init__(self, tenants: Iterable[ServedTenant], configuration: Configuration) -> None:
-        self.all = {tenant.name: tenant for tenant in tenants}
-        # Digests have one length: comparing them tells nothing of a token, not even how long it is.
-        self._digests = [(_digest(one.token), self.all[one.name]) for one in configuration.tenants.values()]
-
-    def find(self, authorization: str | None) -> ServedTenant:
-        """The tenant whose token an Authorization header has, each compared in constant time. Raises Refusal 401."""
-        found: ServedTenant | None = None
-        if authorization is not None and authorization[: len(_BEARER)].lower() == _BEARER:
-            sent = _digest(authorization[len(_BEARER) :].strip())
-            for digest, tenant in self._digests:
-                if hmac.compare_digest(digest, sent):
-                    found = tenant
-        if found is None:
-            raise HttpRefusal(401, ErrorCode.UNAUTHORIZED, "a bearer token of a tenant is needed")
-        return found
+def find_tenant(tenants: Iterable[ServedTenant], authorization: str | None) -> ServedTenant:
+    """The tenant whose token an Authorization header has, each compared in constant time. Raises Refusal 401."""
+    found: ServedTenant | None = None
+    if authorization is not None and authorization[: len(_BEARER)].lower() == _BEARER:
+        sent = _digest(authorization[len(_BEARER) :].strip())
+        for tenant in tenants:
+            if hmac.compare_digest(tenant.digest, sent):
+                found = tenant
+    if found is None:
+        raise HttpRefusal(401, ErrorCode.UNAUTHORIZED, "a bearer token of a tenant is needed")
+    return found
 
 
 def _digest(token: str) -> bytes:
