@@ -36,6 +36,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from policy.addresses import address_is_public
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock, linux_sandbox
 from tool_runtime.platform.linux_sandbox import KeptRules
@@ -303,7 +304,7 @@ class Sandbox:
             proxy_port=None if command.proxy is None else command.proxy.port,
             is_open=restriction.network == "open",
             private=(landlock.SHARED_MEMORY,) if self.found.level == "namespace" else (),
-            address_allowed=self._runtime.address_allowed or _is_public,
+            address_allowed=self._runtime.address_allowed or address_is_public,
             opens_here=(lambda *_: False) if command.proxy is None else command.proxy.opens_here,
             report=command.report,
         )
@@ -349,12 +350,6 @@ class Sandbox:
             self._end_proxy(proxy)
         if self._ending:
             await asyncio.wait(self._ending)
-
-
-def _is_public(address: str) -> bool:
-    from policy.addresses import address_is_public  # most commands connect to nobody
-
-    return address_is_public(address)
 
 
 def _is_open(scope: CommandScope) -> bool:
