@@ -1,4 +1,4 @@
-"""Ids and times as they stand in every message, event and record, and the clock and chance that they are made of."""
+"""Ids and times of messages, events and records, and the clock and random numbers for them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Outside(NamedTuple):
         return f"{prefix}_{self.random_bytes(8).hex()}"
 
     def ms_since(self, began: float) -> int:
-        """Whole milliseconds since the moment `began` of `monotonic`."""
+        """Whole milliseconds since `began`, a value of `monotonic`."""
         return int((self.monotonic() - began) * 1000)
 
     def fraction(self) -> float:
@@ -71,7 +71,7 @@ def _second(second: int) -> str:
 
 
 def own_name(digits: str) -> str:
-    """The name of a file that is not yet what it is to be; `digits` are 32 hexadecimal ones."""
+    """The name of an unfinished file; `digits` are 32 hexadecimal ones."""
     return f"{OWN_PREFIX}{digits}{_OWN_SUFFIX}"
 
 

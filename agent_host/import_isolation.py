@@ -1,13 +1,13 @@
 """Keep the workspace off `sys.path`, so that a model cannot shadow our packages.
 
 `config`, `policy`, `state` and `tool_runtime` are top-level packages, and a model may write a `config.py`, or a
-`json.py`, into the workspace. So the program takes the workspace off `sys.path` before it imports anything else, and
-finds these four where it lies itself. In a program that embeds it nothing is changed; where that program has another
-`config`, the import fails and says so.
+`json.py`, into the workspace. So the program removes the workspace from `sys.path` before it imports anything else, and
+finds these four packages next to itself. In an embedding program nothing is changed; if that program has another
+`config`, the import fails with a message.
 
-Imports here come before all others: only what the interpreter has loaded by then, so not even `__future__`. What the
-interpreter itself imports before that (for `-m`, and for a `sitecustomize`) only its options `-P` and `-I` keep from
-PYTHONPATH.
+This module is imported before all others and imports only modules that the interpreter has already loaded, so not even
+`__future__`. Imports of the interpreter itself (for `-m`, and for a `sitecustomize`) are protected from PYTHONPATH only
+by its options `-P` and `-I`.
 """
 
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("config", "policy", "state", "tool_runtime")
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""The directory that holds this distribution."""
+"""The directory of this distribution."""
 _OF_ENVIRONMENTS = ("bin", "lib", "lib64", "Lib", "Scripts", "pyvenv.cfg")
 """Entries of a virtual environment that was made in the project's directory itself."""
 _inside: "dict[str, tuple[str, ...]]" = {}
@@ -32,8 +32,8 @@ _FIRST = None if sys.flags.safe_path or not sys.path else sys.path[0]
 
 
 def settle() -> None:
-    """On the first import of `agent_host`: as the program, keep the workspace out; as part of another one, change
-    nothing. Raises ImportError where that one's own packages are in the way."""
+    """On the first import of `agent_host`: in our own program, exclude the workspace; in another one, change nothing.
+    Raises ImportError if packages of the other program have our names."""
     if is_program():
         keep_out(*_workspaces_in(sys.argv))
         sys.meta_path.insert(0, _OwnPackages)
@@ -51,7 +51,7 @@ def is_program() -> bool:
 
 
 def _module_run(options: "Sequence[str]") -> "str | None":
-    """The module that the interpreter's options name with `-m`, joined or not; None where it runs something else."""
+    """The module after the interpreter's option `-m`, joined or not; None if it runs something else."""
     words = iter(options)
     for word in words:
         if word.startswith("--"):
@@ -90,7 +90,7 @@ def keep_out(*workspaces: str) -> None:
 
 
 def refuse_others() -> None:
-    """Raise ImportError where one of our packages has the name of another module of the program."""
+    """Raise ImportError if one of our packages has the name of another module of the program."""
     for name in PACKAGES:
         found = _place_of(name)
         expected = os.path.join(ROOT, name)
@@ -106,8 +106,8 @@ def refuse_others() -> None:
 
 
 def places_in(workspace: str) -> "tuple[str, ...]":
-    """Return what this program runs from and has in `workspace`, a real path: its interpreter with what is installed
-    for it, and our packages. Who writes there changes this program."""
+    """Return the parts of this program in `workspace`, a real path: its interpreter with installed packages, and our
+    packages. Writing there changes this program."""
     if workspace in _inside:
         return _inside[workspace]
     found = []
@@ -168,7 +168,7 @@ def _place_of(name: str) -> str | None:
 
 
 class _OwnPackages:
-    """Finds our top-level packages where this distribution lies, whatever else `sys.path` has of their names."""
+    """Finds our top-level packages in this distribution, whatever `sys.path` has of the same names."""
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> "ModuleSpec | None":

@@ -1,9 +1,8 @@
-"""Secrets, kept away from everything this process writes, shows or sends.
+"""Redaction of secrets in everything that this process writes, displays or sends.
 
-Those that the host itself has, its tokens, are known by their values. They are taken out of the environment, their
-bytes in this process's own environment block are overwritten (a child could read them under /proc), and should a value
-turn up in what a tool brings back, it is replaced. All others are found by what they look like
-(`policy.redaction`).
+The host's own secrets, its tokens, are known by value. They are removed from the environment, their bytes in this
+process's environment block are overwritten (a child could read them under /proc), and they are replaced in results of
+tools. All others are detected by their form (`policy.redaction`).
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _NESTED_JSON = 3
 
 
 class Scrubber:
-    """Replaces known secret values, and what `redaction` finds. A session has one for its life; a bundle that takes
-    another's place brings another `redaction`."""
+    """Replaces known secret values, and the matches of `redaction`. A session has one scrubber; a new bundle brings a
+    new `redaction`."""
 
     def __init__(self, secrets: Iterable[str | None], redaction: Redaction | None = None) -> None:
         self.redaction = redaction
@@ -39,7 +38,7 @@ class Scrubber:
     def add(self, secrets: Iterable[str | None]) -> None:
         """Replace these values as well from now on."""
         known = {*self._secrets, *(one for one in secrets if one is not None and len(one) >= _MIN_CHARS)}
-        # The longest first: one that is escaped once more, or that is another with more behind it, may hold the other.
+        # The longest first: a spelling with another level of escapes, or a longer secret, may contain the other.
         spellings = sorted({form for secret in known for form in _spellings(secret)}, key=len)[::-1]
         self._in_json = tuple({_escape(form, ascii_only=ascii_only).encode("utf-8", "surrogateescape")
                                for form in spellings for ascii_only in (False, True)})  # fmt: skip
@@ -70,9 +69,8 @@ class Scrubber:
         return known if self.redaction is None else self.redaction.value(known, is_event=is_event)
 
     def json(self, data: bytes, *, is_event: bool = False) -> bytes:
-        """Encoded JSON without the secrets, also where JSON writes them in other characters than their own, or holds
-        JSON that does. Cheap for what holds none; what does is taken apart and put together again, for a spelling may
-        begin in the middle of an escape."""
+        """Redact encoded JSON, including secrets that JSON spells with escapes, also in nested JSON. Cheap if there is
+        none; otherwise the JSON is decoded and encoded again, because a match may begin inside of an escape."""
         holds_known = any(form in data for form in self._in_json)
         if not holds_known and (self.redaction is None or not self.redaction.concerns(data, is_event=is_event)):
             return data
@@ -84,8 +82,8 @@ class Scrubber:
         return json.dumps(clean, separators=(",", ":")).encode() + end
 
     def are_clean(self, lines: bytes) -> bool:
-        """True if several lines of encoded JSON surely hold no secret: one look at all of them, where they are many and
-        short. Where it is false each of them has to be looked at."""
+        """True if several lines of encoded JSON certainly contain no secret: one search for many short lines. If False,
+        each line must be searched."""
         if any(form in lines for form in self._in_json):
             return False
         return self.redaction is None or not self.redaction.may_concern(lines)
@@ -107,7 +105,7 @@ class Scrubber:
 
 
 def _spellings(secret: str) -> Iterator[str]:
-    """`secret`, and as it stands in JSON within a text."""
+    """`secret`, and its spellings in JSON inside of a text."""
     for ascii_only in (False, True):
         form = secret
         for _ in range(_NESTED_JSON):
@@ -116,14 +114,14 @@ def _spellings(secret: str) -> Iterator[str]:
 
 
 def _escape(text: str, *, ascii_only: bool) -> str:
-    """`text` as it stands between the quotes of a JSON string; `ascii_only` is what `json_text.dumps` falls back on."""
+    """`text` as spelled inside of a JSON string; `ascii_only` is the fallback of `json_text.dumps`."""
     return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
 
 def hide_in_process_table(variables: Iterable[str]) -> None:
-    """Blank the values of `variables` where the kernel shows a process's environment: in the block that it was started
-    with. `os.environ` keeps them. To be called before anything puts variables into the environment; nothing on Windows,
-    which shows no such block."""
+    """Overwrite the values of `variables` in the process's initial environment block, which the kernel exposes.
+    `os.environ` keeps them. Call it before anything changes the environment; does nothing on Windows, which exposes no
+    such block."""
     present = [(name, os.environ[name]) for name in variables if os.environ.get(name)]
     if not present or sys.platform == "win32":
         return
@@ -137,9 +135,9 @@ def hide_in_process_table(variables: Iterable[str]) -> None:
             ctypes.memset(address, ord("*"), len(os.fsencode(value)))
 
 
-# Secrets taken out of what is too large for memory, piece by piece (AH 8.7).
+# Redaction of data that is too large for memory, in pieces (AH 8.7).
 #
-# A piece ends where it makes no difference: what is cleaned on both sides of the cut is what is cleaned as a whole.
+# A piece is cut at a place where redacting both sides separately gives the same result as redacting the whole.
 
 PIECE_BYTES: Final = 512 * 1024
 """Size of a searched piece, without the overlap."""
@@ -150,8 +148,8 @@ _TRIES: Final = 8
 
 
 def clean_pieces(clean: Callable[[bytes], bytes], chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Clean the `chunks`, of any length, by `clean`. Memory is bounded, unless what is found leaves no place for a cut:
-    then more is looked at at once."""
+    """Redact the `chunks`, of any length, by `clean`. Memory is bounded, unless matches leave no place for a cut: then
+    pieces get larger."""
     held, wanted = b"", PIECE_BYTES
     for chunk in chunks:
         for start in range(0, len(chunk), PIECE_BYTES):
@@ -168,8 +166,8 @@ def clean_pieces(clean: Callable[[bytes], bytes], chunks: Iterable[bytes]) -> It
 
 
 def _cut(clean: Callable[[bytes], bytes], data: bytes) -> tuple[int, bytes]:
-    """Return where to cut, and what is before it, cleaned; (0, b"") if no place is found. What begins near the end of
-    `data` may end behind it, so the end stays for the next piece."""
+    """Return the place of a cut, and the redacted data before it; (0, b"") if there is no place. A secret near the end
+    of `data` may continue after it, so the end stays for the next piece."""
     whole = clean(data)
     limit = len(data) - OVERLAP_BYTES
     for _ in range(_TRIES):
@@ -177,7 +175,7 @@ def _cut(clean: Callable[[bytes], bytes], data: bytes) -> tuple[int, bytes]:
         if whole == data:
             return cut, data[:cut]
         before = clean(data[:cut])
-        # Colours go where they stand inside of what is found, from all that is looked at.
+        # Colour codes inside of a match are removed from all searched data.
         if strip_terminal_codes(before) + strip_terminal_codes(clean(data[cut:])) == strip_terminal_codes(whole):
             return cut, before
         limit = cut - OVERLAP_BYTES // 2

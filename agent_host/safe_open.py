@@ -1,11 +1,11 @@
-"""Files that others name or put there.
+"""Files named or created by others.
 
 Opening one that may have been put there by somebody else: nothing in its place holds the program up, and no link leads
 elsewhere.
 
-Names of files that a model cannot give as they are: with spaces that look like others, accents in two characters, or
-bytes that are no UTF-8. Every name that was shown can be given back: as it was shown, escapes included, it means that
-file. For reading, a name that is not there and looks exactly like one that is means that one, too.
+Names of files that a model cannot spell exactly: with look-alike spaces, accents in two characters, or bytes that are
+not UTF-8. Every displayed name, escapes included, means its file. For reading, a missing name that looks exactly like
+an existing one means that one, too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 O_PATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
 """To open what need not be readable, to ask about it; opening it so has no effect. Only Linux has it."""
 SAYS_PATHS: Final = sys.platform == "linux"
-_GONE: Final = " (deleted)"  # which is put behind the path of what is not there any more
+_GONE: Final = " (deleted)"  # which is appended to the path of a removed file
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _FOLDER = O_PATH | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def open_regular(path: str, flags: int, folder: int | None = None) -> int:
-    """A descriptor of the regular file at `path`, in the `folder` of that descriptor where one is given; private where
-    `flags` have it made. A link, a named pipe or a folder in its place is refused at once. Raises OSError."""
+    """Open the regular file at `path`, relative to the descriptor `folder` if given; `flags` that create it make it
+    private. A link, a named pipe or a folder in its place is refused at once. Raises OSError."""
     fd = os.open(path, flags | _FLAGS, 0o600, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -74,7 +74,7 @@ def read_real(path: str, most: int) -> bytes:
 
 
 def link_at(path: str) -> bytes | None:
-    """The target of the symbolic link at the real path, as it says; None if there is none, or a link is on the way."""
+    """The target of the symbolic link at the real path, unresolved; None if there is none, or a link is on the way."""
     parent, name = os.path.split(path)
     folder = open_there(parent, _FOLDER)
     try:
@@ -89,8 +89,8 @@ def link_at(path: str) -> bytes | None:
 
 
 def open_there(path: str, flags: int) -> int | None:
-    """Descriptor of what lies at the path, by what the system says of the descriptor: whatever was moved meanwhile, it
-    is no place that a link led to. None where the system does not say so. The caller closes it."""
+    """A descriptor whose path, as reported by the system, is this path: even after concurrent moves no link was
+    followed. None if the system does not report it. The caller closes it."""
     if not SAYS_PATHS or path.endswith(_GONE):
         return None
     try:
@@ -116,8 +116,8 @@ _MAX_NEAREST: Final = 3
 
 
 def name_that_is_meant(path: str, *, looks: bool) -> str | None:
-    """The path that is meant by the absolute `path`, where nothing has that: the one that was shown so, or with `looks`
-    the only one that looks the same. None where there is no such one."""
+    """The path meant by a missing absolute `path`: the one that was displayed like this, or with `looks` the only one
+    that looks the same. None if there is no such path."""
     drive, rest = os.path.splitdrive(path)
     at, parts = drive + os.sep, rest.strip(os.sep).split(os.sep)
     for number, part in enumerate(parts):

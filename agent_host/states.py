@@ -1,7 +1,7 @@
 """Both state machines of a session as tables (AH 3.3): the session's life, and the current task within it.
 
-A row says which trigger leads from which states to which one, when that may happen and what goes with it. What has no
-row cannot happen: `Machine.fire` raises. docs/states.md is generated from these tables.
+A row has a trigger, its source states, its target state, its condition and its effects. A transition without a row is
+impossible: `Machine.fire` raises. docs/states.md is generated from these tables.
 """
 
 from __future__ import annotations

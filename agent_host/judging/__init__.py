@@ -35,7 +35,7 @@ NO_EFFECT = FileEffect()
 
 
 class Approved(Protocol):
-    """Tools of the workspace that a person has approved, by what they consist of (`state.tool_lists`)."""
+    """Tools of the workspace that a person has approved, by the hash of their parts (`state.tool_lists`)."""
 
     def knows(self, name: str, identity: str) -> bool:
         """True if this one is."""
@@ -59,13 +59,13 @@ AS_LAUNCHED = Mode()
 
 @dataclass(slots=True, eq=False, repr=False)
 class Judge:
-    """Everything that calls are judged by: the bundle, the limits of the configuration and the options of the task, for
-    the tools that there are, in their environment. `expired`: a decision found the bundle to be expired. `outputs`
-    gives the call that stored something under a reference, None for no reference of the session; `approved` are the
-    tools of the workspace that a person has approved, None for none. `native` is the list of programs that start
-    without a shell, None where none does. `scripts` are those of the skills on this machine, and `script_runs` is how
-    many have run in the task. `tool_lists` has the SHA-256 of the list that the tools of each source elsewhere are
-    from, by its name. `scoping` says how commands are held, None where nobody asks. `mode` narrows the session."""
+    """All inputs of decisions about calls: the bundle, the limits of the configuration, the options of the task, the
+    tools and their environment. `expired`: a decision found the bundle expired. `outputs` returns the call that stored
+    a reference, None if it is no reference of the session; `approved` are the workspace's approved tools, None for
+    none. `native` is the list of programs that start without a shell, None if there is none. `scripts` are the scripts
+    of skills on this machine, and `script_runs` is their number of runs in the task. `tool_lists` has the SHA-256 of
+    each remote source's tool list, by the source's name. `scoping` is the sandbox of commands, None if irrelevant.
+    `mode` narrows the session."""
 
     bundle: PolicyBundle
     environment: Environment
@@ -96,7 +96,7 @@ class Judge:
 
     @property
     def approval_timeout_s(self) -> float | None:
-        """The longest that a call waits for an approval; None if no bundle says it."""
+        """The timeout of approvals; None if no bundle sets it."""
         return min((one.approval_timeout_s for one in self.bundles if one.approval_timeout_s is not None), default=None)
 
     @property
@@ -118,14 +118,14 @@ class Judge:
         return next((rule for rule in found if rule is not None), None)
 
     def sandbox(self) -> dict[str, Any]:
-        """{sandbox} with how commands are held (`Scoping.report`); empty where nothing is to be said."""
+        """{sandbox} with the sandbox of commands (`Scoping.report`); empty if there is nothing to report."""
         said = None if self.scoping is None else self.scoping.report(self.bundle, self.environment)
         return {} if said is None else {"sandbox": said}
 
     def offered_tools(self) -> list[ToolSpec]:
         """The tools that the model is offered: those that some call could be allowed of."""
         offered = {spec.name for spec in self.tools if spec.subject.kind != "output" and self._is_offered(spec)}
-        # What reads outputs needs what the calls needed that left them.
+        # Reading outputs requires the capabilities of the calls that produced them.
         return [
             spec
             for spec in self.tools
@@ -175,7 +175,7 @@ class Registry:
             self._by_name.setdefault(spec.name, spec)
 
     def get(self, name: str) -> ToolSpec | None:
-        """The tool of this name; None where there is none, and a call of it never runs (invariant 1)."""
+        """The tool of this name; None if there is none, and a call of it never runs (invariant 1)."""
         return self._by_name.get(name)
 
     def __iter__(self) -> Iterator[ToolSpec]:
@@ -196,10 +196,10 @@ class Registry:
 
 
 class Refusal(NamedTuple):
-    """The reason why a call ends without being run: `status` failed or denied, a documented code, and words for the
-    model. `approve` is what `--approve` would have taken, where nobody was there to be asked. `name` is what the model
-    reads in place of the code, where that is not what the tool's family calls it otherwise. `withheld` names the
-    setting that withholds the tool from the session."""
+    """The reason why a call ends without running: `status` failed or denied, a documented code, and a message for the
+    model. `approve` is the value for `--approve` if no approver was present. `name` is what the model reads in place of
+    the code, if it differs from the family's name of it. `withheld` names the setting that withholds the tool from the
+    session."""
 
     status: ToolStatus
     code: str
@@ -232,8 +232,8 @@ class PreparedCall(NamedTuple):
 
     @property
     def needs_approval(self) -> bool:
-        """True when an approval decides about it: policy asks for one, or a person has said no before a crash. That
-        nobody was there, or answered in time, counts only as long as policy asks."""
+        """True if an approval decides about it: policy requires one, or a person denied it before a crash. A missing
+        approver or a timeout counts only as long as policy requires approval."""
         if self.refusal is not None or self.decision is None:
             return False
         answer = self.answer
@@ -252,7 +252,7 @@ class PreparedCall(NamedTuple):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The real paths that it acts on, none for what has no files."""
+        """The real paths that it acts on, none for a call without files."""
         found = getattr(self.facts, "real_paths", ())  # a command's are a mapping, and not all that it acts on
         return found if isinstance(found, tuple) else ()
 
@@ -265,7 +265,7 @@ class PreparedCall(NamedTuple):
         return decision.rule_id or name
 
 
-# This machine as facts are gathered on it, and where the paths of a bundle lead there (AH 8.2).
+# This machine as a source of facts, and the targets of a bundle's paths on it (AH 8.2).
 
 
 class Environment(NamedTuple):
@@ -279,16 +279,16 @@ class Environment(NamedTuple):
     """The environment of commands; None if not specified."""
 
     def absolute(self, path: str) -> str:
-        """A path as a call spells it, made absolute: `~` is the home, and what is relative lies in the workspace. Links
-        are not followed, and dots stay where the path was absolute."""
+        """Make a call's path absolute: `~` is the home, and a relative path is in the workspace. Links are not
+        followed, and dots in an absolute path stay."""
         if is_absolute(path, self.os_family):
             return path
         return normalize(path, self.os_family, self.workspace, self.home)
 
 
 def resolve_places(bundle: PolicyBundle, environment: Environment) -> PolicyBundle:
-    """The bundle with where the entries of its path lists really lead. For an allowed path no link inside the workspace
-    is followed: a change there would choose what is allowed."""
+    """The bundle with the real targets of its path lists' entries. For an allowed path no link inside the workspace is
+    followed, because a change there would change the permission."""
     allowed = {path for entry in bundle.capabilities for path in entry.allowed_paths or ()}
     blocked = {path for entry in bundle.capabilities for path in entry.blocked_paths or ()}
     outside = {path: _real_outside_of(path, environment.workspace) for path in filter(_is_followed, allowed)}

@@ -93,14 +93,14 @@ def _withheld(judge: Judge, name: str, capabilities: Iterable[str]) -> str | Non
 
 
 def _reading_again(judge: Judge, call: ToolCall, spec: ToolSpec) -> PreparedCall:
-    """A call that reads what an earlier one stored: it needs every capability that the earlier one needed."""
+    """A call that reads an earlier call's output needs every capability of the earlier call."""
     ref = call.arguments.get(spec.subject.argument)
     maker = judge.outputs(ref) if isinstance(ref, str) else None
     made_by = None if maker is None else judge.tools.get(maker.tool_name)
     if maker is None or made_by is None:
         problem = f"this session has stored nothing under {ref!r}: results name it as storage_ref"
         return PreparedCall(call, spec, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, problem))
-    # An older version did not record what the call needed: then all that it may have needed.
+    # An older version did not record the call's capabilities: then all that it may have needed.
     recorded = maker.capabilities or [need.capability for need in made_by.also]
     needed = tuple(dict.fromkeys((*made_by.capabilities, *recorded)))
     withheld = _withheld(judge, spec.name, needed)
@@ -121,7 +121,7 @@ def _decision(judge: Judge, spec: ToolSpec, needs: Sequence[tuple[str, ActionFac
             max_script_runs=None if judge.scripts is None else judge.scripts.max_runs,
         )
     bundles = judge.bundles
-    if spec.elsewhere:  # no sandbox of ours holds what runs there
+    if spec.elsewhere:  # our sandbox does not apply to remote programs
         bundles = tuple(map(_unheld, bundles))
     now = judge.clock()
     decision = strictest(

@@ -1,7 +1,7 @@
-"""A tool call that is only judged, and never made: facts that somebody states, in place of those of this disk.
+"""Dry runs: a tool call is judged by stated facts, in place of those of this disk, and never made.
 
-So a policy can be tried for another machine, another operating system or a file that is not there. Nothing is executed,
-no name is looked up.
+So a policy can be tried for another machine, another operating system or a missing file. Nothing is executed, no host
+name is resolved.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ _CASE = Record(
 
 
 class InvalidCase(ValueError):
-    """A case that does not say what is to be judged."""
+    """A case without a call to judge."""
 
 
 class StatedFacts(NamedTuple):
-    """The facts that a case states (interface section 1); None for what it leaves open."""
+    """The facts stated by a case (interface section 1); None for unstated ones."""
 
     real_path: str | None = None
     exists: bool | None = None
@@ -148,11 +148,11 @@ def judge_case(
     approved: Approved | None = None,
     scoping: Callable[[Environment, bool], Scoping] | None = None,
 ) -> Decision:
-    """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
-    `case`. `here` is this machine, and is taken where the case leaves something out; `limits` and `native`, the list of
-    programs that start without a shell, are those of the configuration; `scripts` those of the skills here, `approved`
-    the tools of the project that a person has approved. A name that no tool has, and that BackendTool.Invoke lists, is
-    judged by the name. `scoping` says how commands are held in an environment, which may be this machine's."""
+    """Policy's decision on the case, as in the host; calls that the host refuses earlier are denied by the rule `case`.
+    `here` is this machine, which supplies unstated facts; `limits` and `native`, the list of programs that start
+    without a shell, come from the configuration; `scripts` from the skills here, and `approved` are the approved tools
+    of the project. A name without a tool that BackendTool.Invoke lists is judged by the name. `scoping` returns the
+    sandbox of commands for an environment, which may be this machine's."""
     there = _place(case, here)
     is_here = case.facts is None and there.os_family == here.os_family
     world = None if is_here else _Stated(case.facts or StatedFacts())
@@ -177,7 +177,7 @@ def judge_case(
 
 
 def _spec_by_name(bundle: PolicyBundle, name: str) -> Iterator[ToolSpec]:
-    """A backend tool of which no more is known than that the bundle lists it."""
+    """A backend tool known only from the bundle's list."""
     needed = CapabilityName.BACKEND_TOOL_INVOKE
     entry = bundle.capability(needed)
     if entry is not None and names_it(entry, name):
@@ -185,7 +185,7 @@ def _spec_by_name(bundle: PolicyBundle, name: str) -> Iterator[ToolSpec]:
 
 
 class _Stated(World):
-    """The world of a case. A path leads where the case says, else where its spelling says."""
+    """The world of a case. The real path of a path is the stated one, else its spelling."""
 
     def __init__(self, facts: StatedFacts) -> None:
         self.facts = facts
@@ -201,7 +201,7 @@ class _Stated(World):
         looks: bool = False,
     ) -> PathFacts | None:
         del looks  # nothing is looked at
-        stated = self.facts if is_subject else StatedFacts()  # what a case states is about the call's first path
+        stated = self.facts if is_subject else StatedFacts()  # the stated facts are about the call's first path
         absolute = normalize(environment.absolute(spelled), environment.os_family)
         if not is_absolute(absolute, environment.os_family):
             return None
@@ -223,7 +223,7 @@ class _Stated(World):
         return self.facts.real_path or normalize(path, environment.os_family)
 
     def bare_name(self, program: str, environment: Environment) -> str | None:
-        # What a case states is no PATH: the system's own programs are found.
+        # A case states no PATH, so only the system's own programs are found.
         place, _, name = program.rpartition("/")
         return name if environment.os_family == "posix" and place in ("/bin", "/usr/bin") else None
 
@@ -233,7 +233,7 @@ class _Stated(World):
     def script(
         self, skill: str, relative_path: str, environment: Environment, scripts: Scripts | None
     ) -> ScriptFacts | ToolError:
-        del scripts  # those of this disk: the skill is one of the workspace, and its script's name says what runs it
+        del scripts  # from this disk: the skill is in the workspace, and its script's name determines the interpreter
         system = environment.os_family
         folder = normalize(f".agent/skills/{skill}", system, environment.workspace)
         spelled = normalize(relative_path, system, folder)

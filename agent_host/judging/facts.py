@@ -38,7 +38,7 @@ _MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
 
 
 class UnusableArguments(Exception):
-    """The arguments do not say on what the call acts; the call is answered with `code` and never runs."""
+    """The arguments do not determine what the call acts on; the call fails with `code` and never runs."""
 
     def __init__(self, message: str, code: str = ErrorCode.INVALID_REQUEST) -> None:
         super().__init__(message)
@@ -53,8 +53,8 @@ def gather(
     scripts: Scripts | None = None,
     bundle: PolicyBundle | None = None,
 ) -> ActionFacts:
-    """The facts about one call, from this disk where no other `world` is given; `scripts` are those of the skills on
-    it. Under a `bundle` whose commands no sandbox holds, a shell line's trees and globs are looked through. Raises
+    """The facts about one call, by default from this disk, else from `world`; `scripts` are those of the skills on it.
+    Under a `bundle` without a sandbox for commands, a shell line's trees and globs are searched. Raises
     UnusableArguments."""
     kind, argument, by_name = spec.subject[:3]
     arguments = spec.complete(arguments, environment.workspace)
@@ -130,7 +130,7 @@ def _path(
         )
     if subject.endswith(_SLASHES) and (facts.kind == "file" or (not reads and not acts_on_tree)):
         raise UnusableArguments(f"argument {argument!r} ends in a slash, so it names a directory: {subject!r}")
-    # What changes goes on record by its name; bytes that are no UTF-8 are lone surrogates in it.
+    # Changes are recorded by name; bytes that are not UTF-8 are lone surrogates in it.
     if spec.changes_file and encodable(facts.real_path) != facts.real_path:
         raise UnusableArguments(f"{subject!r} leads to a name that is not UTF-8; files of such names are not changed")
     return facts
@@ -139,7 +139,7 @@ def _path(
 def _add_others(
     facts: PathFacts, spec: ToolSpec, arguments: Mapping[str, Any], environment: Environment, world: World
 ) -> PathFacts:
-    """`facts` with what the call needs besides; a file that moves brings its size along."""
+    """`facts` with those for the call's further capabilities; a moved file keeps its size."""
     others: list[tuple[str, PathFacts]] = []
     for need in spec.also:
         argument = need.subject.argument
@@ -154,9 +154,9 @@ def _add_others(
 
 
 def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = None, follow: bool = True) -> PathFacts:
-    """Facts about the absolute path `absolute`, which was asked for as `requested`. Touches the disk, reads nothing.
-    Without `follow` a link at its end is what they are about. `..` goes by the spelling and not by where a link leads,
-    which is how the file tools read it (AH 8.3)."""
+    """Facts about the absolute path `absolute`, spelled `requested` by the call. Accesses the disk, but reads no file.
+    Without `follow` they are about a link at its end itself. `..` removes the previous component of the spelling, not
+    of a link's target, as in the file tools (AH 8.3)."""
     absolute = os.path.normpath(absolute)
     real, found = _found_at(absolute) if follow else _stat_name(absolute)
     steers = _is_in_repository(absolute) or (real != absolute and _is_in_repository(real))
@@ -181,7 +181,7 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
 
 
 def _found_at(absolute: str) -> tuple[str, os.stat_result | None]:
-    """The real path, and what lies there; the system says at once that no link is in the way, where it can."""
+    """The real path, and its status; if possible, one system call shows that there is no link on the way."""
     fd = open_there(absolute, O_PATH)
     if fd is not None:
         try:
@@ -196,7 +196,7 @@ def _found_at(absolute: str) -> tuple[str, os.stat_result | None]:
 
 
 def _stat_name(absolute: str) -> tuple[str, os.stat_result | None]:
-    """The real path of the directory with the last name of the path, and what has that name."""
+    """The real path of the directory plus the last name of the path, and the status of that name."""
     parent, name = os.path.split(absolute)
     real = os.path.join(os.path.realpath(parent), name)
     try:
@@ -247,8 +247,8 @@ def _add_real_paths(
 
 
 def _add_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
-    """The facts with what is below the directories that a line acts on as a whole, of the names that the bundle blocks
-    at any depth. Costs a walk through them, and nothing for other lines."""
+    """Add the names that the bundle blocks at any depth and that are below directories on which a line acts as a whole.
+    Costs a walk through these, and nothing for other lines."""
     parsed = parse_line(facts)
     files = [one for one in parsed.files if one.pattern or one.tree]
     if not files:
@@ -278,8 +278,8 @@ def _add_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
 
 
 def _found_through_links(root: str, pattern: str, *, is_kept: bool) -> Iterator[str]:
-    """The real paths of what a pattern finds below a directory by way of links. The last name counts as a link where
-    what it leads to is read or written; removing it removes the link."""
+    """The real paths of a pattern's matches below a directory by way of links. The last name counts as a link if its
+    target is read or written; removing it removes the link."""
     pending = [(root, 0, False)]
     parts = pattern.strip("/").split("/")
     seen = 0
@@ -306,8 +306,8 @@ def _found_through_links(root: str, pattern: str, *, is_kept: bool) -> Iterator[
 
 
 def _find_below(root: str, names: set[str], deepest: int | None) -> tuple[str, ...] | None:
-    """Return the entries below a directory that have one of the names, which may begin with a star, or lie in one that
-    has; None for too large a directory."""
+    """Return the entries below a directory with one of the names, which may begin with a star, and the entries inside
+    of these; None if the directory is too large."""
     endings = tuple(name[1:] for name in names if name.startswith("*"))
     found: list[str] = []
     seen = 0
@@ -344,7 +344,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _first_in_proc(path: str) -> str | None:
-    """The place in /proc that following `path` comes through first, with what is left to follow; None when none."""
+    """The first place in /proc on the way of `path`, with the rest of the path; None if there is none."""
     followed, rest = "/", [part for part in path.split("/") if part]
     for _ in range(400):
         if not rest:
@@ -368,7 +368,7 @@ def _first_in_proc(path: str) -> str | None:
 
 
 class World:
-    """A source of facts: this machine, as it is now. Another one is somebody's statement (`dry_run`)."""
+    """A source of facts: the present state of this machine. Another one has stated facts (`dry_run`)."""
 
     def path(
         self,
@@ -404,10 +404,11 @@ class World:
         return real if real == os.path.normpath(path) else _first_in_proc(path) or real
 
     def bare_name(self, program: str, environment: Environment) -> str | None:
-        """The name by which a shell finds the program at this absolute path; None where it finds another, or none."""
+        """The name by which a shell finds the program at this absolute path; None if it finds another, or none."""
         name = os.path.basename(program)
         path = (environment.environment or os.environ).get("PATH", "") if name else ""
-        # What a command finds first, and what the host does, which starts an interpreter from outside the workspace.
+        # The program that a command finds first, and the one that the host finds, which starts no interpreter in the
+        # workspace.
         inside = environment.workspace.rstrip(os.sep) + os.sep
         entries = path.split(os.pathsep)
         outside = os.pathsep.join(
@@ -417,7 +418,7 @@ class World:
         return name if os.path.realpath(program) in map(os.path.realpath, found) else None
 
     def addresses(self) -> tuple[str, ...]:
-        """The addresses of a URL's host, where they are known already."""
+        """The addresses of a URL's host, if already known."""
         return ()
 
     def script(

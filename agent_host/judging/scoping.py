@@ -27,13 +27,13 @@ def nothing_withheld(_scope: CommandScope, _level: SandboxLevel) -> tuple[str, .
 
 @dataclass(slots=True, eq=False, repr=False)
 class Scoping:
-    """The sandbox of commands. `level` is the one that works, `wanted` the one that was asked for, and `why` says what
-    keeps a stronger one from working. `gather` gives the facts of this machine, once. `opened` is what the user opens
-    for all commands, `blocked_domains` what the configuration blocks. `scripts` is where scripts of skills run.
-    `unheld` is what the level cannot hold of any scope, `withheld` says what it refuses although a scope gives it.
-    `always`: decisions have the scope also where nothing holds it. `is_here`: the facts are of this machine.
-    `is_untried`: no level works, and a trial of one failed for a reason of its own. `within`: the bundle of the
-    session's mode, whose scope counts as well; `is_of_mode`: the level is the mode's, and not that of the launch."""
+    """The sandbox of commands. `level` is the working level, `wanted` the requested one, and `why` the reason why no
+    stronger one works. `gather` returns the facts of this machine, once. `opened` are the user's additions for all
+    commands, `blocked_domains` the configuration's blocked hosts. `scripts` is the directory in which scripts of skills
+    run. `unheld` are the rules that the level can enforce in no scope, `withheld` returns what it denies although a
+    scope allows it. `always`: decisions have the scope even if nothing enforces it. `is_here`: the facts are of this
+    machine. `is_untried`: no level works, and a trial failed for another reason. `within`: the bundle of the session's
+    mode, whose scope applies as well; `is_of_mode`: the level is the mode's, not the launch's."""
 
     level: SandboxLevel
     wanted: str
@@ -55,11 +55,11 @@ class Scoping:
 
     @property
     def holds(self) -> bool:
-        """True if commands are held at all."""
+        """True if commands are sandboxed."""
         return self.level != "none"
 
     def denial(self, bundle: PolicyBundle, capability: str) -> Decision | None:
-        """The denial of what starts a program where nothing holds it as it has to be held; None where it may run."""
+        """The denial of a call that starts a program without the required sandbox; None if it may run."""
         return sandbox_denial(bundle, capability, self.level, self.wanted, self.why, is_untried=self.is_untried)
 
     def facts(self) -> ScopeFacts:
@@ -71,7 +71,7 @@ class Scoping:
     def scope(
         self, bundle: PolicyBundle, environment: Environment, grant: Widening = NO_WIDENING, *, network: bool = True
     ) -> CommandScope:
-        """The scope of a command that is granted this. Without `network` it reaches nobody."""
+        """The scope of a command with this grant. Without `network` it has no network."""
         facts, plain = self.facts(), self._plain
         if grant == NO_WIDENING and plain is not None and plain[0] is bundle and plain[1] == facts:
             found = plain[2]  # as for nearly every command
@@ -90,7 +90,7 @@ class Scoping:
     def server_scope(
         self, bundle: PolicyBundle, environment: Environment, *, write: tuple[str, ...], domains: tuple[str, ...]
     ) -> CommandScope:
-        """The scope of an MCP server of the configuration: its entry has where it writes to, and its hosts."""
+        """The scope of an MCP server of the configuration: its entry has its writable places and its hosts."""
         found = server_scope(
             bundle,
             self.facts(),
@@ -102,7 +102,7 @@ class Scoping:
         return found._replace(unheld=(*found.unheld, *self.unheld))
 
     def report(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any] | None:
-        """{level, wanted, why?, scope?} of the sandbox; None if nobody wants one, or no program can start."""
+        """{level, wanted, why?, scope?} of the sandbox; None if none is wanted, or no program can start."""
         if self.wanted == "none" and bundle.sandbox is None:
             return None
         if all(bundle.capability(one) is None for one in (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)):
@@ -115,7 +115,7 @@ class Scoping:
         return said
 
     def notice(self, bundle: PolicyBundle, environment: Environment) -> str | None:
-        """A line for the user: nothing holds commands, and what follows; None where that is not so, or is wanted."""
+        """A line for the user about a missing sandbox and its consequences; None if there is one, or none is wanted."""
         if self.holds or self.report(bundle, environment) is None:
             return None
         required = self.wanted not in ("none", STRONGEST) or (bundle.sandbox is not None and bundle.sandbox.required)
@@ -151,13 +151,12 @@ def this_machine(
 
 
 def stated_machine(environment: Environment) -> Callable[[], ScopeFacts]:
-    """The facts of a machine that somebody states: its system has the usual places, and no program besides."""
+    """The facts of a stated machine: its system has the usual places, and no other programs."""
     return lambda: usual_facts(environment.workspace, environment.home)
 
 
-# What this machine is like to a command, as policy has to know it for the command's scope: the system's places, the
-# programs that PATH names, the repository of the workspace. Nothing is started, and no file of the workspace is
-# trusted.
+# Facts of this machine for a command's scope: the system's places, the programs on PATH, the repository of the
+# workspace. Nothing is started, and no file of the workspace is trusted.
 
 _SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc", "/nix", "/snap", "/gnu",
@@ -169,7 +168,7 @@ _DEVICES = (
     "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts",
     "/dev/shm",  # noqa: S108  the one that the platform has
 )  # fmt: skip
-"""Devices that programs write to or use as a terminal; /dev/shm holds semaphores and shared memory."""
+"""Devices that programs write to or use as a terminal; /dev/shm contains semaphores and shared memory."""
 _SECRETS = (
     "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
     "/etc/ssl/private", "/etc/krb5.keytab", "/etc/security", "/etc/kubernetes", "/etc/wireguard",
@@ -195,7 +194,7 @@ _TOOLCHAIN_SECRETS = (
     ".m2/settings-security.xml", ".config/git/credentials",
 )  # fmt: skip
 _PROGRAMS = ("python3", "python", "node", "git", "cargo", "go", "java", "ruby", "uv", "make", "gcc")
-"""Programs that are looked for by name: a link of PATH may lead to them from a place that says nothing."""
+"""Programs that are searched by name, because a link on PATH may lead to them from an unrelated place."""
 _BINARIES = ("bin", "sbin", "shims", "Scripts", "libexec", "cmd")
 _MODULES = "node_modules"
 
@@ -209,11 +208,11 @@ def scope_facts(
     records: Iterable[str] = (),
     steering: Iterable[str] = (),
 ) -> ScopeFacts:
-    """The facts of a command in the real directory `workspace`. `environment` is the command's; `records` is where the
-    host keeps its sessions, `steering` what steers it for its user: real paths."""
+    """The facts of a command in the real directory `workspace`. `environment` is the command's; `records` is the host's
+    directory of sessions, `steering` the user's configuration of the host: real paths."""
     system = _existing(_SYSTEM)
     toolchains = tuple(dict.fromkeys(_toolchains(workspace, environment, home, system)))
-    # A toolchain of PATH may lie in another home directory than this one.
+    # A toolchain on PATH may be in another home directory.
     homes = dict.fromkeys(([] if home is None else [home]) + [os.path.dirname(one) for one in toolchains])
     return ScopeFacts(
         workspace=workspace,
@@ -243,7 +242,7 @@ def places_of_program(program: str, home: str | None) -> tuple[str, ...]:
 
 
 def _packages(folder: str, home: str | None) -> Iterator[str]:
-    """The outermost `node_modules` that the folder lies in; else the package, by its package.json."""
+    """The outermost `node_modules` that contains the folder; else the package, by its package.json."""
     parts = folder.split(os.sep)
     if _MODULES in parts:
         yield os.sep.join(parts[: parts.index(_MODULES) + 1])
@@ -256,7 +255,7 @@ def _packages(folder: str, home: str | None) -> Iterator[str]:
 
 
 def usual_facts(workspace: str, home: str | None) -> ScopeFacts:
-    """The facts of a machine of which nothing else is known: a Linux, whose workspace has a repository."""
+    """The facts of an unknown machine: Linux, with a repository in the workspace."""
     top = f"{workspace.rstrip('/')}/.git"
     return ScopeFacts(workspace, home, system=_SYSTEM, devices=_DEVICES, repository=RepositoryFacts(top, top, top))
 
@@ -275,9 +274,8 @@ def _is_in(path: str, places: Iterable[str]) -> bool:
 def _toolchains(
     workspace: str, environment: Mapping[str, str], home: str | None, system: tuple[str, ...]
 ) -> Iterator[str]:
-    """Directories of the programs that PATH names outside of the system's places, and what these read for their
-    user. Those of which PATH says nothing are none. A link in the workspace opens no place but that of a program of its
-    name: an interpreter's, for a virtual environment."""
+    """Directories of the programs on PATH outside of the system's places, and files that these read for their user. A
+    link in the workspace opens only the place of a program of its name: an interpreter's, for a virtual environment."""
     path = environment.get("PATH", "")
     named = [os.path.realpath(one) for one in path.split(os.pathsep) if os.path.isabs(one) and os.path.isdir(one)]
     found = {one: _found(one, named) for one in _PROGRAMS}
@@ -333,7 +331,7 @@ def _root_of(directory: str, home: str | None) -> str:
 
 
 def _is_wide(place: str, home: str | None) -> bool:
-    """True if a place holds more than programs: a home directory or its `.local`, or what homes lie in."""
+    """True if a place contains more than programs: a home directory or its `.local`, or a directory of homes."""
     if place == os.sep or os.path.dirname(place) == os.sep:
         return True
     return home is not None and (_is_in(home, (place,)) or place == os.path.join(home, ".local"))
@@ -348,7 +346,7 @@ def _bases(roots: Iterable[str]) -> Iterator[str]:
 
 
 def _value(path: str, name: str) -> str | None:
-    """The value of a line `name = value` of a small file, None where there is none."""
+    """The value of a line `name = value` of a small file, None if there is none."""
     for line in _head(path).splitlines():
         key, equals, value = line.partition("=")
         if equals and key.strip() == name:
@@ -357,7 +355,7 @@ def _value(path: str, name: str) -> str | None:
 
 
 def _head(path: str) -> str:
-    """The beginning of a small regular file; empty where there is none, and without what no path has in it."""
+    """The beginning of a small regular file; empty if there is none, and without characters that no path contains."""
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (OSError, ValueError):
@@ -372,10 +370,10 @@ def _head(path: str) -> str:
 
 
 def repository_of(workspace: str) -> RepositoryFacts | None:
-    """The git repository of `workspace`: its own, or the one around it (the user's home aside), which is only read. A
-    `.git` that is a file or a link belongs to the workspace, whose author is not the user: what it names counts only
-    where that names the workspace in turn, or is a git directory made to lie apart from its working tree. None where
-    there is no repository, or none that can be believed."""
+    """The git repository of `workspace`: its own, or the one around it (except the user's home), which is only read. A
+    `.git` that is a file or a link belongs to the workspace, whose author is not the user: its target counts only if
+    that names the workspace in turn, or is a git directory made for a separate working tree. None if there is no
+    repository, or no trustworthy one."""
     if os.path.lexists(os.path.join(workspace, ".git")):
         found = _repository_at(workspace)
         return None if found is None else found._replace(reads=_alternates(found.common))
@@ -452,7 +450,7 @@ def _common_of(own: str, top: str) -> str | None:
 
 
 def _is_module_of(own: str, workspace: str) -> bool:
-    """True if the directory is a submodule's in the repository around it, and says that this is its working tree."""
+    """True if the directory is a submodule's in the surrounding repository, with this as its working tree."""
     if f"{os.sep}.git{os.sep}modules{os.sep}" not in own or not _is_repository(own):
         return False
     named = _value(os.path.join(own, "config"), "worktree")
