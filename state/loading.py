@@ -71,7 +71,7 @@ class LoadedFiles:
     unusable: bool = False
 
     def require_state(self, *, salvaged_too: bool = True) -> Checkpoint:
-        """What was whole. Raises Damaged where nothing was, and without `salvaged_too` where there is damage."""
+        """Return what was whole. Raises Damaged where nothing was, and without `salvaged_too` where there is damage."""
         if self.state is None or (self.damage is not None and not salvaged_too):
             raise Damaged(self.damage or "the checkpoint is empty")
         return self.state

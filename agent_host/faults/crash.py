@@ -157,7 +157,7 @@ class FailingDisk(Disk):
         return self._paths.get(fd, fd)
 
     def _fail_to_sync(self, fd: int) -> None:
-        """What a failing sync does to the file: nothing that could be asked of a real disk."""
+        """Do to the file what a failing sync does: nothing that could be asked of a real disk."""
 
     @contextlib.contextmanager
     def _call(self, text: str, *, reads: bool = False, instead: Callable[[], object] | None = None) -> Iterator[None]:
