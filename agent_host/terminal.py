@@ -14,18 +14,20 @@ import re
 import threading
 import time
 import unicodedata
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.display_text import escape
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from typing import ClassVar
 
     from markdown_it import MarkdownIt
     from rich.console import JustifyMethod
     from rich.markdown import Markdown
+
+    from agent_host.approval import Form, FormField
 
 MIN_COLUMNS: Final = 40
 _READ_BYTES: Final = 64 * 1024
@@ -289,66 +291,19 @@ def _has_cut(value: Any) -> bool:
 # A server's question at a terminal: one line for each thing that is asked for.
 
 
-class Field(Protocol):
-    """One thing that is asked for; `agent_host.FormField` is one."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the answer."""
-
-    @property
-    def kind(self) -> str:
-        """`string`, `integer`, `number`, `boolean`, `choice` or `choices`."""
-
-    @property
-    def title(self) -> str:
-        """Its title, which may be empty."""
-
-    @property
-    def description(self) -> str:
-        """Its description, which may be empty."""
-
-    @property
-    def required(self) -> bool:
-        """True if it cannot be left out."""
-
-    @property
-    def choices(self) -> Sequence[tuple[str, str]]:
-        """The values to choose from, each with its words."""
-
-    @property
-    def default(self) -> Any:
-        """The answer of an empty line, None for none."""
-
-    def problem(self, value: Any) -> str | None:
-        """The problem with a value; None if it fits."""
-
-
-class Question(Protocol):
-    """A question of a server; `agent_host.Form` is one."""
-
-    @property
-    def source(self) -> str:
-        """The server."""
-
-    @property
-    def url(self) -> str | None:
-        """A page to open."""
-
-
 _FLAGS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 DECLINES: Final = "!"
 """A line that takes the whole form back in the middle of it."""
 
 
-def question_of(form: Question) -> str:
+def question_of(form: Form) -> str:
     """Lines before the fields, or instead of them if there is a page to open."""
     if form.url is not None:
         return "Open the page yourself, then y; n declines: "
     return f"Answer {form.source}? y answer, n decline ({DECLINES} declines later): "
 
 
-def prompt_of(field: Field, problem: str) -> str:
+def prompt_of(field: FormField, problem: str) -> str:
     """The text before the answer; `problem` is what was wrong with the one before."""
     lines = [f"  {problem}\n"] if problem else []
     name = field.name if field.title in ("", field.name) else f"{field.title} ({field.name})"
@@ -357,7 +312,7 @@ def prompt_of(field: Field, problem: str) -> str:
     return escape(f"{''.join(lines)}  {_hint(field)}: ")
 
 
-def _hint(field: Field) -> str:
+def _hint(field: FormField) -> str:
     how = {"boolean": "y or n", "choice": "a number of the list", "choices": "numbers of the list, with blanks"}
     said = how.get(field.kind, {"integer": "a whole number", "number": "a number"}.get(field.kind, "a text"))
     if field.default is not None:
@@ -366,7 +321,7 @@ def _hint(field: Field) -> str:
     return said if field.required else f"{said}; nothing to leave it out"
 
 
-def take(field: Field, line: str, content: dict[str, Any]) -> str | None:
+def take(field: FormField, line: str, content: dict[str, Any]) -> str | None:
     """Take a line as the answer to `field` into `content`; what is wrong with it, None where it is taken."""
     text = line.strip()
     if not text:
@@ -385,7 +340,7 @@ def take(field: Field, line: str, content: dict[str, Any]) -> str | None:
     return problem
 
 
-def _value(field: Field, text: str) -> Any:
+def _value(field: FormField, text: str) -> Any:
     if field.kind == "boolean":
         return _FLAGS[text.lower()]
     if field.kind == "integer":
@@ -402,7 +357,7 @@ def _value(field: Field, text: str) -> Any:
     return text
 
 
-def _chosen(field: Field, number: str) -> str:
+def _chosen(field: FormField, number: str) -> str:
     place = int(number) - 1
     if place < 0:
         raise IndexError(number)

@@ -177,9 +177,7 @@ class TextOutput(ProgressLines):
         self._any_text = False
         self.refused: Exception | None = None
         if not verbose and can_draw(self._progress):
-            self._view = LiveView(
-                self._progress, self._running, self._outputs, self._clock, self._stamp, is_busy=lambda: self._in_text
-            )
+            self._view = LiveView(self._progress, self._running, self._clock, self._stamp, lambda: self._in_text)
         self._blocks = MarkdownBlocks() if renders(self._out) else None
         self._drop_loading: Callable[[], None] | None = None
 
@@ -253,19 +251,18 @@ class TextOutput(ProgressLines):
         self._write(f"{render(escape(block), columns_of(self._out))}\n")
 
     def _tool_completed(self, payload: dict[str, Any]) -> None:
-        call_id = payload["toolCallId"]
         outcome = payload["status"] + (f" {payload['code']}" if "code" in payload else "")
         if payload.get("exitCode"):
             outcome = f"exit code {payload['exitCode']}"
-        label = self._running.label(call_id) or escape(payload["toolName"], keep="")
-        call = self._running.calls.get(call_id)
+        call = self._running.calls.get(payload["toolCallId"])
+        label = escape(payload["toolName"], keep="") if call is None else call.label
         took_ms = max(payload["latencyMs"] - (0 if call is None else call.answered_ms), 0)  # a person's time is theirs
         lines = [self._stamp(f"  tool    {label} — {outcome}, {took_ms} ms")]
         if "message" in payload:
             lines.append(f"{_UNDER}{escape(payload['message'], keep='')}\n")
         failed = payload["status"] == "failed" or payload.get("exitCode")
-        if failed and not self._verbose and call_id in self._outputs:
-            lines += [f"{OUTPUT_PREFIX}{_head(line)}\n" for line in self._outputs[call_id].last_of_each()]
+        if failed and not self._verbose and call is not None:
+            lines += [f"{OUTPUT_PREFIX}{_head(line)}\n" for line in call.output.last_of_each()]
         self._put("".join(lines))
 
 

@@ -18,7 +18,7 @@ from agent_host.events import RUN_ENDS, EventType
 from agent_host.terminal import DIFF_COLOURS, DIM, MIN_COLUMNS, PLAIN, cells, cut, is_in_ci, wants_style
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from typing import TextIO
 
     from agent_host.events.emitter import Event
@@ -51,7 +51,6 @@ class ProgressLines:
         self._clock = clock or Clock()
         self._began = self._clock.now()
         self._running = Running(self._clock)
-        self._outputs: dict[str, OutputLines] = {}
         self._thoughts: OutputLines | None = None
         self._printed_last: str | None = None
         self._held: deque[str] = deque()
@@ -73,7 +72,6 @@ class ProgressLines:
         self._show(event)
         if kind is EventType.TOOL_COMPLETED:
             self._running.calls.pop(event.payload["toolCallId"], None)
-            self._outputs.pop(event.payload["toolCallId"], None)
         elif kind in _BEGINNINGS and self._view is not None:
             self._view.began()
 
@@ -122,23 +120,21 @@ class ProgressLines:
         elif self._thoughts is not None:
             lines, self._thoughts = self._thoughts.end(), None
         self._print_lines(_THINKING, "  model   thinks", lines)
-        call_id = event.payload.get("toolCallId", "")
-        if event.event_type is EventType.TOOL_OUTPUT_CHUNK:
-            lines = self._take_output(event)
-        elif event.event_type is EventType.TOOL_COMPLETED and call_id in self._outputs:
-            lines = self._outputs[call_id].end()
-        else:
-            return
-        self._print_lines(call_id, f"  output  {self._running.label(call_id)}", lines)
+        call = self._running.calls.get(event.payload.get("toolCallId", ""))
+        if call is not None:
+            is_over = event.event_type is EventType.TOOL_COMPLETED
+            lines = call.output.end() if is_over else self._take_output(event)
+            self._print_lines(event.payload["toolCallId"], f"  output  {call.label}", lines)
 
     def _take_output(self, event: Event) -> list[str]:
-        """The lines that a piece of output completes; none of a call that is not known."""
-        call_id, payload = event.payload["toolCallId"], event.public_payload
-        if call_id not in self._running.calls:
+        """The lines that a piece of output completes; none of a call that is not known, or of another event."""
+        call_id = event.payload["toolCallId"]
+        call = self._running.calls.get(call_id)
+        if call is None or event.event_type is not EventType.TOOL_OUTPUT_CHUNK:
             return []
         if self._view is not None:
             self._view.note_output(call_id)
-        return self._outputs.setdefault(call_id, OutputLines()).add(payload["stream"], payload["text"])
+        return call.output.add(event.public_payload["stream"], event.public_payload["text"])
 
     def _print_lines(self, source: str, title: str, lines: list[str]) -> None:
         """The lines, under a title where their source was not the last to print."""
@@ -198,13 +194,14 @@ class Clock:
 
 class CallProgress:
     """A tool call that has no result yet, by the event of its request: `since` when it runs, or waits for an approval,
-    which took `answered_ms`."""
+    which took `answered_ms`, and its output so far."""
 
     def __init__(self, requested: Event, since: float) -> None:
         self.requested = requested
         self.since = since
         self.asked = False
         self.answered_ms = 0
+        self.output = OutputLines()
 
     @property
     def label(self) -> str:
@@ -253,11 +250,6 @@ class Running:
                 if call is not None:
                     call.asked, call.since = event.event_type is EventType.APPROVAL_REQUESTED, self._clock.now()
                     call.answered_ms += payload.get("latencyMs", 0)
-
-    def label(self, call_id: str) -> str:
-        """Tool and subject of a call; empty for one that is not known."""
-        call = self.calls.get(call_id)
-        return "" if call is None else call.label
 
     def line(self) -> str:
         """The step, what runs or is waited for, and for how long."""
@@ -329,14 +321,13 @@ TICK_S = 1.0
 
 class LiveView:
     """Draws below everything else on the terminal `stream` what of `running` printed last, or began first, or that the
-    model is waited for. `outputs` has the output of each call, and `stamp` gives a line its time. Nothing is drawn
-    while `is_busy`: a line that is still open stands there."""
+    model is waited for. `stamp` gives a line its time. Nothing is drawn while `is_busy`: a line that is still open
+    stands there."""
 
     def __init__(
         self,
         stream: TextIO,
         running: Running,
-        outputs: Mapping[str, OutputLines],
         clock: Clock,
         stamp: Callable[[str], str],
         is_busy: Callable[[], bool],
@@ -344,7 +335,6 @@ class LiveView:
         self._stream = stream
         self._widths: list[int] = []
         self._running = running
-        self._outputs = outputs
         self._clock = clock
         self._stamp = stamp
         self._is_busy = is_busy
@@ -395,8 +385,8 @@ class LiveView:
             return
         else:
             call_id = self._latest if self._latest in active else next(iter(active))
-            output, call = self._outputs.get(call_id), active[call_id]
-            lines = [] if output is None else [f"{OUTPUT_PREFIX}{line}" for line in output.last()]
+            call = active[call_id]
+            lines = [f"{OUTPUT_PREFIX}{line}" for line in call.output.last()]
             self._show(f"tool    {call.label}", self._running.state(call, others=len(active) - 1), lines)
         self._draw_at(self._drawn_at + TICK_S)
 
