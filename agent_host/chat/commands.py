@@ -14,9 +14,11 @@ import orjson
 from agent_host.clients.markdown import session_markdown
 from agent_host.clients.supervisor import RpcFailure, SessionGone
 from agent_host.display_text import count_noun, one_line
+from agent_host.errors import AgentHostError
 from agent_host.host.options import state_option
 from agent_host.terminal import hides_something, prompt_of, take
 from config import json_text
+from state import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -76,7 +78,7 @@ async def run_command(chat: Conversation, line: str) -> None:
         await command.run(chat, argument.strip())
     except OSError as error:
         chat.warn(f"/{name}: {f'{error.filename}: {error.strerror}' if error.filename else error}")
-    except (RpcFailure, SessionGone) as error:
+    except (RpcFailure, SessionGone, AgentHostError, StateError) as error:
         chat.warn(f"/{name}: {error}")
 
 

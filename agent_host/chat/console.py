@@ -355,34 +355,27 @@ class Console(Face):
             dont_extend_height=True,
         )
         question = Window(FormattedTextControl(self._question_text), wrap_lines=True, dont_extend_height=True)
-        completes = Condition(lambda: self._buffer.complete_state is not None)
-        return Layout(
-            HSplit(
-                [
-                    Window(
-                        FormattedTextControl(lambda: ANSI("\n".join(self._live_rows))),
-                        dont_extend_height=True,
-                        height=lambda: len(self._live_rows),
-                    ),
-                    ConditionalContainer(question, asks),
-                    ConditionalContainer(self._input, ~armed),
-                    ConditionalContainer(
-                        Window(FormattedTextControl(self._picked_text), dont_extend_height=True), picks
-                    ),
-                    ConditionalContainer(
-                        Window(
-                            CompletionsMenuControl(),
-                            height=Dimension(min=1, max=8),
-                            dont_extend_height=True,
-                            style="class:completion-menu",
-                        ),
-                        completes,
-                    ),
-                    ConditionalContainer(Window(FormattedTextControl(self._hint), height=1), ~completes & ~picks),
-                ]
-            ),
-            focused_element=self._input,
+        picked = Window(FormattedTextControl(self._picked_text), dont_extend_height=True)
+        menu = Window(
+            CompletionsMenuControl(),
+            height=Dimension(min=1, max=8),
+            dont_extend_height=True,
+            style="class:completion-menu",
         )
+        hint = Window(FormattedTextControl(self._hint), height=1)
+        live = FormattedTextControl(lambda: ANSI("\n".join(self._live_rows)))
+        completes = Condition(lambda: self._buffer.complete_state is not None)
+        parts = (
+            (question, asks), (self._input, ~armed), (picked, picks), (menu, completes),
+            (hint, ~completes & ~picks),
+        )  # fmt: skip
+        return Layout(
+            HSplit([
+                Window(live, dont_extend_height=True, height=lambda: len(self._live_rows)),
+                *(ConditionalContainer(*part) for part in parts),
+            ]),
+            focused_element=self._input,
+        )  # fmt: skip
 
     def _label(self) -> StyleAndTextTuples:
         return [("class:ask" if self._typed else "class:prompt", self._typed.label if self._typed else "› ")]

@@ -84,18 +84,12 @@ class LocalRecords:
             return []
 
     def transcript(self, session_id: str) -> Transcript:
-        """The session as it is shown. Raises OSError."""
-        try:
-            return stored_sessions(self.state_dir).record(session_id).transcript()
-        except (AgentHostError, StateError) as error:
-            raise OSError(str(error)) from error
+        """The session as it is shown. Raises AgentHostError, StateError."""
+        return stored_sessions(self.state_dir).record(session_id).transcript()
 
     def session_id_of(self, key: str) -> str:
-        """The id that a person means; see `host.records.session_id_of`. Raises OSError."""
-        try:
-            return session_id_of(self.state_dir, key)
-        except AgentHostError as error:
-            raise OSError(str(error)) from error
+        """The id that a person means; see `host.records.session_id_of`. Raises SessionNotFound."""
+        return session_id_of(self.state_dir, key)
 
     def diff_of_call(self, session_id: str, payload: Mapping[str, Any]) -> str:
         """The diff that a write left in the session's folder, by its `tool_completed` or its item; empty if it has

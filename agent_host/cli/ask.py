@@ -13,20 +13,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
-from agent_host import ApprovalAnswer
+from agent_host import ApprovalAnswer, terminal
 from agent_host.cli import put
 from agent_host.display_text import escape
-from agent_host.terminal import (
-    DECLINES,
-    PLAIN,
-    is_in_ci,
-    lines_of_question,
-    prompt_of,
-    question_of,
-    read_lines,
-    take,
-    wants_style,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +42,7 @@ _SHOWN_CHARS = 40
 
 def can_ask(*, no_input: bool) -> bool:
     """True if a person reads and types: standard input and error are terminals, and no CI runs this."""
-    if no_input or is_in_ci() or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if no_input or terminal.is_in_ci() or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     if sys.platform == "win32":
         return True
@@ -109,11 +98,11 @@ class Terminal:
                 raise
 
     def _print(self, payload: Mapping[str, Any]) -> None:
-        styled, text = wants_style(), "\n"
-        for line in lines_of_question(payload):
+        styled, text = terminal.wants_style(), "\n"
+        for line in terminal.lines_of_question(payload):
             words = line.text.lstrip(" ")
             indent = line.text[: len(line.text) - len(words)]
-            text += f"{indent}{line.colour}{words}{PLAIN}\n" if styled and line.colour else f"{line.text}\n"
+            text += f"{indent}{line.colour}{words}{terminal.PLAIN}\n" if styled and line.colour else f"{line.text}\n"
         put(sys.stderr, text)
 
     async def _ask(self) -> ApprovalAnswer:
@@ -135,17 +124,17 @@ class Terminal:
         asked_at = time.monotonic()
         key: str | None = ""
         while key is not None and key.strip().lower() not in ("y", "yes", "n", "no"):
-            key = await self._read_line(question_of(form), asked_at)
+            key = await self._read_line(terminal.question_of(form), asked_at)
         if key is not None and key.strip().lower() in ("n", "no"):
             return ApprovalAnswer(False, "declined at the terminal")
         content: dict[str, Any] = {}
         for field in form.fields if key is not None else ():
             problem: str | None = ""
             while problem is not None and key is not None:
-                key = await self._read_line(prompt_of(field, problem), asked_at)
-                if key is not None and key.strip() == DECLINES:
+                key = await self._read_line(terminal.prompt_of(field, problem), asked_at)
+                if key is not None and key.strip() == terminal.DECLINES:
                     return ApprovalAnswer(False, "declined at the terminal")
-                problem = None if key is None else take(field, key, content)
+                problem = None if key is None else terminal.take(field, key, content)
         if key is None:
             return ApprovalAnswer(False, "the input ended before anybody answered it")
         return ApprovalAnswer(True, "answered at the terminal", arguments=content)
@@ -169,6 +158,7 @@ class Terminal:
             def hand_over(text: str | None, begun_at: float) -> None:
                 loop.call_soon_threadsafe(lines.put_nowait, (text, begun_at))
 
-            self._reader = threading.Thread(target=read_lines, args=(sys.stdin.fileno(), hand_over), daemon=True)
+            args = (sys.stdin.fileno(), hand_over)
+            self._reader = threading.Thread(target=terminal.read_lines, args=args, daemon=True)
             self._reader.start()
         return await self._lines.get()

@@ -21,7 +21,7 @@ from agent_host.cli.ask import agrees
 from agent_host.cli.shared import CommandLine, on_signals, options_again, settings_of_options
 from agent_host.clients.fork_server import default_starter
 from agent_host.clients.supervisor import SessionSpec, Supervisor
-from agent_host.errors import UsageError
+from agent_host.errors import AgentHostError, UsageError
 from agent_host.host.backends import hide_key, hide_secrets
 from agent_host.host.options import existing_workspace, is_default_state_dir, with_provider
 from agent_host.terminal import load_soon, wants_style
@@ -121,8 +121,10 @@ async def _begin(namespace: argparse.Namespace, conversation: Conversation, prep
     if not namespace.plain:
         load_soon()
     preparing = asyncio.ensure_future(prepare())
-    with contextlib.suppress(OSError):
+    try:
         await _open(namespace, conversation)
+    except (AgentHostError, OSError) as error:
+        conversation.warn(str(error))
     await preparing
     own = None if conversation.session is None else conversation.session.session_id
     for line in await asyncio.to_thread(conversation.records.others_here, own):

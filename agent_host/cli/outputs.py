@@ -181,7 +181,7 @@ def _write_patch(
     return patch, of_files, is_whole
 
 
-class OutputFiles:
+class OutputFiles(dict[str, OutputFile]):
     """All of them, by option, those of an earlier run removed. Raises UsageError.
 
     `step_summary` and `step_outputs` are the files of the step of GitHub Actions that the run is, None outside of one:
@@ -189,43 +189,37 @@ class OutputFiles:
     """
 
     def __init__(self, namespace: argparse.Namespace) -> None:
+        super().__init__()
         step = os.environ if os.environ.get(GITHUB) else dict[str, str]()
         summarizes = not getattr(namespace, "no_summary", True)
         self.step_summary = step.get("GITHUB_STEP_SUMMARY") or None if summarizes else None
         self.step_outputs = step.get("GITHUB_OUTPUT") or None if getattr(namespace, "patch", None) else None
-        self._files: dict[str, OutputFile] = {}
         given = {option: getattr(namespace, option, None) for option in OPTIONS}
         try:
             for option, path in given.items():
                 if path is not None:
-                    self._files[option] = OutputFile(option, path)
-            self.places = frozenset(one.real_path for one in self._files.values())
+                    self[option] = OutputFile(option, path)
+            self.places = frozenset(one.real_path for one in self.values())
             """The real paths, which are no part of a patch."""
-            if len(self.places) < len(self._files):
-                raise UsageError(f"{' and '.join(f'--{one}' for one in self._files)}: each needs a file of its own")
-            check_apart(self._files.values(), namespace)
-            for one in self._files.values():
+            if len(self.places) < len(self):
+                raise UsageError(f"{' and '.join(f'--{one}' for one in self)}: each needs a file of its own")
+            check_apart(self.values(), namespace)
+            for one in self.values():
                 one.remove_old()
         except UsageError:
             self.close()
             raise
 
-    def __contains__(self, option: str) -> bool:
-        return option in self._files
-
     def __bool__(self) -> bool:
-        return bool(self._files or self.step_summary)
-
-    def __getitem__(self, option: str) -> OutputFile:
-        return self._files[option]
+        return bool(len(self) or self.step_summary)
 
     def write(self, option: str, data: bytes) -> bool:
         """Write one that was asked for; True if it is there, or was not asked for."""
-        return option not in self._files or self._files[option].write(data)
+        return option not in self or self[option].write(data)
 
     def close(self) -> None:
         """Let go of all directories."""
-        for one in self._files.values():
+        for one in self.values():
             one.close()
 
 

@@ -423,6 +423,15 @@ def test_without_a_provider_it_leads_to_init(host: Host) -> None:
 
 
 @pytest.mark.slow
+def test_the_start_of_several_ids_is_said(host: Host) -> None:
+    with gateway(say("One."), say("Two.")) as model, at_tmux(host, 200) as terminal:
+        for name in ("twin-1", "twin-2"):
+            assert host.run("run", "Hello.", "--session-id", name, "--gateway", model.url).code == 0
+        terminal.command("chat", "--session", "twin", *options(host, model))
+        terminal.shows("twin is the start of 2 session ids: twin-2, twin-1")
+
+
+@pytest.mark.slow
 def test_a_second_chat_in_the_workspace_is_told(host: Host) -> None:
     with gateway(say("Hello.")) as model, at_tmux(host) as first, at_tmux(host) as second:
         first.chat(*options(host, model))
