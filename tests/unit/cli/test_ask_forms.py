@@ -80,7 +80,7 @@ def test_a_terminal_of_another_session_is_one_to_ask_at(
     typing: Callable[..., Screen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a program has it that is started with a pseudo-terminal, and not by a shell in it."""
-    monkeypatch.setattr("agent_host.cli.ask.is_in_ci", lambda: False)
+    monkeypatch.setattr("agent_host.terminal.is_in_ci", lambda: False)
     screen = typing()
     monkeypatch.setattr(screen, "isatty", lambda: True)
     assert can_ask(no_input=False)
