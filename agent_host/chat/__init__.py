@@ -15,12 +15,14 @@ import select
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.terminal import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from agent_host.chat.conversation import Conversation
 
 if sys.platform != "win32":
     import termios
@@ -38,23 +40,10 @@ class Choice(NamedTuple):
     line: str
 
 
-class Talk(Protocol):
-    """The conversation, as its face sees it."""
-
-    def submit(self, text: str) -> None:
-        """Take what was typed."""
-
-    def interrupt(self) -> bool:
-        """Stop the running task; False if nothing runs."""
-
-    def note(self, text: str) -> None:
-        """Say something."""
-
-
 class Face(abc.ABC):
     """See the module. `Console` is a live one, `PlainConsole` one that only appends; `fd` is where they write."""
 
-    chat: Talk
+    chat: Conversation
     """Set before `run`."""
 
     def __init__(self, fd: int) -> None:

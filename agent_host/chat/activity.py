@@ -1,5 +1,5 @@
-"""A session's current activity, from its events, and the live lines that show it below the printed output: text that
-grows, calls that run, questions that wait. Bounded in height; drawn by the console."""
+"""A session's current activity, from its events: calls that run with their output, what a task has taken, and the text
+of an answer, cut into blocks. Bounded."""
 
 from __future__ import annotations
 
@@ -8,25 +8,12 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.chat.paper import INDENT, TAIL_LINES, duration, end_in_words, result_line
-from agent_host.display_text import count_noun, escape, one_line
-from agent_host.terminal import (
-    CYAN,
-    DIM,
-    FENCE,
-    MarkdownBlocks,
-    cut,
-    last_state,
-    render,
-    without_colours,
-    wrap,
-    wrap_coloured,
-)
+from agent_host.chat.paper import TAIL_LINES, duration
+from agent_host.display_text import count_noun, one_line
+from agent_host.terminal import MarkdownBlocks, cut, last_state, without_colours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from agent_host.chat.conversation import Conversation
 
 _KEPT_CHARS: Final = 256 * 1024
 _OPEN_CHARS: Final = 16 * 1024
@@ -222,74 +209,12 @@ def subject_of(arguments: Mapping[str, Any], summary: str, workspace: str) -> st
     return one_line(str(found), _SUBJECT_BYTES).removeprefix(workspace.rstrip("/\\") + "/")
 
 
-_RENDERED_CHARS: Final = 1024
-_TAIL_CHARS: Final = 4096
-_MOST_ROWS: Final = 12
-_QUEUED_SHOWN: Final = 3
-_SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-
-
-class LiveArea:
-    """The live lines of a conversation."""
-
-    def __init__(self, chat: Conversation) -> None:
-        self._chat = chat
-        self._rendered: tuple[str, int, list[str]] = ("", 0, [])
-
-    def rows(self, columns: int, height: int) -> list[str]:
-        """The rows, each at most `columns` wide; the last is the status of what runs."""
-        chat = self._chat
-        most = max(3, min(_MOST_ROWS, height // 3))
-        rows = (self._growing(columns) or list(self._running(columns)))[-most:]
-        rows += [chat.paper.style(DIM, one) for one in self._queued(columns)]
-        if chat.is_busy:
-            rows += self._status(columns)
-        return rows
-
-    def _status(self, columns: int) -> list[str]:
-        chat = self._chat
-        turn = _SPINNER[int(chat.activity.seconds) % len(_SPINNER)] if chat.paper.styled else "*"
-        first, *rest = wrap(f"{turn} {chat.activity.line(columns - 2)}", columns, len(INDENT))
-        rows = [first, *([cut(INDENT + " ".join(one.strip() for one in rest), columns)] if rest else [])]
-        return [chat.paper.style(CYAN, row) for row in rows]
-
-    def _growing(self, columns: int) -> list[str]:
-        text = self._chat.answer.growing
-        if not text.strip():
-            return []
-        room = min(columns, self._chat.paper.columns) - len(INDENT)
-        if len(text) > _RENDERED_CHARS or FENCE.match(text) is not None:
-            rows = wrap(escape(text[-_TAIL_CHARS:]), room)
-        elif self._rendered[:2] == (text, room):
-            rows = self._rendered[2]
-        else:
-            rows = render(escape(text), min(room, 100), styled=self._chat.paper.styled).rstrip("\n").split("\n")
-            self._rendered = (text, room, rows)
-        return [f"{INDENT}{row}" for row in rows]
-
-    def _running(self, columns: int) -> Iterator[str]:
-        for call in list(self._chat.activity.calls.values())[-2:]:
-            for line in () if call.is_asked else call.output.tail:
-                row = wrap_coloured(line, columns - len(INDENT))[0]
-                yield INDENT + (row if self._chat.paper.styled else cut(one_line(line, 400), columns - 2))
-
-    def _queued(self, columns: int) -> Iterator[str]:
-        waiting = list(self._chat.queued.values())
-        for text in waiting[:_QUEUED_SHOWN]:
-            yield cut(f"queued: {one_line(text, 400)}", columns)
-        if len(waiting) > _QUEUED_SHOWN:
-            yield f"and {count_noun(len(waiting) - _QUEUED_SHOWN, 'prompt')} more (/queue)"
-
-
 # The model's text as it comes, cut into blocks of Markdown that are final, so that each is printed once.
 #
 # A block is final when the next one begins. What was printed cannot be taken back: a terminal's scrollback is not ours.
 # So where an answer begins again (the gateway failed, the process died), its new text is compared with what stands
 # there already, and only what is new is printed. If it says something else, a mark says that it does, and all of it
 # follows.
-#
-# Items of a transcript are printed in the form that events have, so that a conversation that is continued looks as it
-# was.
 
 
 BEGINS_AGAIN: Final = None
@@ -346,66 +271,3 @@ class AnswerText:
     def _cut(self, text: str) -> Iterator[str]:
         self._text += text
         yield from self._blocks.add(text)
-
-
-_STREAMS: Final = re.compile(r"^--- (stdout|stderr) ---\n", re.MULTILINE)
-_COMMANDS: Final = frozenset({"RunCommand", "cp__exec", "run_script"})
-_MARKS: Final = {
-    "crashed": "the process of the session died here",
-    "session_resumed": "the session was resumed",
-    **dict.fromkeys(("session_paused", "task_failed", "task_cancelled", "session_failed"), ""),
-}
-
-
-def print_item(chat: Conversation, item: Mapping[str, Any]) -> None:
-    """Print one item."""
-    for text in _texts(chat, item):
-        chat.face.print(text)
-
-
-def _texts(chat: Conversation, item: Mapping[str, Any]) -> Iterator[str]:
-    paper = chat.paper
-    if item["kind"] == "message" and item["role"] == "user":
-        yield paper.prompt(item["text"])
-    elif item["kind"] == "message":
-        chat.printed.add(str(item.get("stepId", "")))
-        blocks = MarkdownBlocks()
-        for block in [*blocks.add(item["text"]), blocks.end()]:
-            if block.strip():
-                yield paper.answer(block)
-    elif item["kind"] == "call":
-        if item["status"] != "open":
-            yield _call(chat, item)
-    elif item["mark"] == "task_steered":
-        yield paper.prompt(str(item.get("text", "")), steers=True)
-    elif item["mark"] == "context_compacted":
-        yield paper.notice("requests show less of the conversation from here on; the record keeps all of it")
-    elif item["mark"] in _MARKS:
-        yield paper.notice(_MARKS[item["mark"]] or end_in_words(item["mark"], item))
-
-
-def _call(chat: Conversation, item: Mapping[str, Any]) -> str:
-    chat.printed.add(item["itemId"])
-    arguments = item["arguments"] if isinstance(item["arguments"], dict) else {}
-    subject = subject_of(arguments, "", chat.workspace)
-    output = CommandOutput()
-    if item["toolName"] in _COMMANDS:
-        output = _printed_by(str(item.get("output", "")))
-        chat.last_output = (f"{item['toolName']} {subject}", output, item)
-    return chat.paper.call(
-        item["toolName"],
-        subject,
-        status=item["status"],
-        result=result_line(item),
-        tail=output.tail,
-        hidden=output.hidden,
-        diff=chat.diff_of(item),
-    )
-
-
-def _printed_by(output: str) -> CommandOutput:
-    """The lines of a command's streams in what the model read of it."""
-    found = CommandOutput()
-    for text in _STREAMS.split(output)[2::2]:
-        found.add("all", text.rstrip("\n") + "\n" if text.strip() else "")
-    return found

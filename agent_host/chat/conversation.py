@@ -42,18 +42,18 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.chat.activity import BEGINS_AGAIN, Activity, AnswerText, RunningCall, print_item, subject_of
+from agent_host.chat.activity import BEGINS_AGAIN, Activity, AnswerText, CommandOutput, RunningCall, subject_of
 from agent_host.chat.commands import Questions, run_command
 from agent_host.chat.paper import compaction_in_words, end_in_words, result_line
 from agent_host.clients.supervisor import RpcFailure, SessionGone, TooManySessions
 from agent_host.display_text import one_line
 from agent_host.ids import MACHINE
+from agent_host.terminal import MarkdownBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
     from agent_host.chat import Face
-    from agent_host.chat.activity import CommandOutput
     from agent_host.chat.local import LocalRecords
     from agent_host.chat.paper import Paper
     from agent_host.clients.supervisor import SessionSpec, SupervisedSession, Supervisor
@@ -80,6 +80,13 @@ _NEWS: Final = {
     "storage_limit_reached": "the session may keep no more",
     "step_limit_approaching": "four fifths of the steps are used",
     "llm_server_read": "",
+}
+_STREAMS: Final = re.compile(r"^--- (stdout|stderr) ---\n", re.MULTILINE)
+_COMMANDS: Final = frozenset({"RunCommand", "cp__exec", "run_script"})
+_MARKS: Final = {
+    "crashed": "the process of the session died here",
+    "session_resumed": "the session was resumed",
+    **dict.fromkeys(("session_paused", "task_failed", "task_cancelled", "session_failed"), ""),
 }
 
 
@@ -408,7 +415,7 @@ class Conversation:
 
     async def on_item(self, item: dict[str, Any]) -> None:
         """See Listener."""
-        print_item(self, item)
+        self._print_item(item)
         await self.face.room()
 
     async def _catch_up(self, session_id: str, task_id: str) -> Mapping[str, Any]:
@@ -420,7 +427,7 @@ class Conversation:
                 self.printed.add(step_id)
                 self._print_blocks([*self.answer.add(item["text"]), *self.answer.end()])
             elif item["kind"] == "call" and item["status"] != "open" and item["itemId"] not in self.printed:
-                print_item(self, item)
+                self._print_item(item)
             elif item["kind"] == "mark" and item["mark"] in _ENDS:
                 end = item
         return end
@@ -557,16 +564,45 @@ class Conversation:
         call.output.end()
         if call.output.count:
             self.last_output = (f"{call.name} {call.subject}".strip(), call.output, payload)
-        text = self.paper.call(
-            call.name,
-            call.subject,
-            status=payload["status"],
-            result=result_line(payload),
-            tail=call.output.tail,
-            hidden=call.output.hidden,
-            diff="" if call_id in self.questions.shown_diffs else self.diff_of(payload),
-        )
+        diff = "" if call_id in self.questions.shown_diffs else self.diff_of(payload)
+        self._print_call(call.name, call.subject, payload, call.output, diff)
+
+    def _print_call(
+        self, name: str, subject: str, payload: Mapping[str, Any], output: CommandOutput, diff: str
+    ) -> None:
+        status, result, tail, hidden = payload["status"], result_line(payload), output.tail, output.hidden
+        text = self.paper.call(name, subject, status=status, result=result, tail=tail, hidden=hidden, diff=diff)
         self.face.print(text)
+
+    # Items of a transcript, in the form that events have: a conversation that is continued looks as it was.
+
+    def _print_item(self, item: Mapping[str, Any]) -> None:
+        if item["kind"] == "message" and item["role"] == "user":
+            self.face.print(self.paper.prompt(item["text"]))
+        elif item["kind"] == "message":
+            self.printed.add(str(item.get("stepId", "")))
+            blocks = MarkdownBlocks()
+            self._print_blocks(block for block in [*blocks.add(item["text"]), blocks.end()] if block.strip())
+        elif item["kind"] == "call":
+            if item["status"] != "open":
+                self._print_recorded_call(item)
+        elif item["mark"] == "task_steered":
+            self.face.print(self.paper.prompt(str(item.get("text", "")), steers=True))
+        elif item["mark"] == "context_compacted":
+            self.note("requests show less of the conversation from here on; the record keeps all of it")
+        elif item["mark"] in _MARKS:
+            self.note(_MARKS[item["mark"]] or end_in_words(item["mark"], item))
+
+    def _print_recorded_call(self, item: Mapping[str, Any]) -> None:
+        self.printed.add(item["itemId"])
+        arguments = item["arguments"] if isinstance(item["arguments"], dict) else {}
+        subject = subject_of(arguments, "", self.workspace)
+        output = CommandOutput()
+        if item["toolName"] in _COMMANDS:  # the model read its streams, each under its name
+            for text in _STREAMS.split(str(item.get("output", "")))[2::2]:
+                output.add("all", text.rstrip("\n") + "\n" if text.strip() else "")
+            self.last_output = (f"{item['toolName']} {subject}", output, item)
+        self._print_call(item["toolName"], subject, item, output, self.diff_of(item))
 
     def _warn_of_start(self, payload: Mapping[str, Any]) -> None:
         sandbox = payload.get("sandbox") or {}
