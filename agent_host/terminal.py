@@ -180,32 +180,15 @@ def read_lines(fd: int, take: Callable[[str | None, float], object]) -> None:
 
 # Details that have a line of their own, in this order.
 _PLAIN_FIELDS: Final = (
-    ("command", "command"),
-    ("cwd", "in"),
-    ("path", "path"),
-    ("requestedPath", "asked for as"),
-    ("newPath", "moved to"),
-    ("method", "method"),
-    ("url", "url"),
-    ("host", "host"),
-    ("saveTo", "saved to"),
-    ("bodyFile", "sends"),
-    ("note", "note"),
-    ("source", "asked by"),
-    ("question", "question"),
-    ("stdin", "stdin"),
-    ("body", "body"),
-    ("start", "begins with"),
-    ("otherArguments", "arguments"),
-)
+    ("command", "command"), ("cwd", "in"), ("path", "path"), ("requestedPath", "asked for as"), ("newPath", "moved to"),
+    ("method", "method"), ("url", "url"), ("host", "host"), ("saveTo", "saved to"), ("bodyFile", "sends"),
+    ("note", "note"), ("source", "asked by"), ("question", "question"), ("stdin", "stdin"), ("body", "body"),
+    ("start", "begins with"), ("otherArguments", "arguments"),
+)  # fmt: skip
 _LISTS: Final = (
-    ("writes", "writes"),
-    ("deletes", "deletes"),
-    ("reads", "reads"),
-    ("hosts", "reaches"),
-    ("doubts", "in doubt"),
+    ("writes", "writes"), ("deletes", "deletes"), ("reads", "reads"), ("hosts", "reaches"), ("doubts", "in doubt"),
     ("runs", "runs"),
-)
+)  # fmt: skip
 _NOT_SHOWN: Final = (("segmentsNotShown", "programs"), ("headersNotShown", "headers"))
 _UNKNOWN: Final = "(known when it runs)"
 _CUT_MARK: Final = "[… "

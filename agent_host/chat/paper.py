@@ -100,8 +100,11 @@ class Paper:
 
     def unfolded(self, title: str, lines: Iterable[str]) -> str:
         """All of what was folded; colours of a program's output stay."""
+        return self.notice(title) + self._output(lines)
+
+    def _output(self, lines: Iterable[str]) -> str:
         rows = [row for line in lines for row in wrap_coloured(last_state(line), self.columns - len(INDENT))]
-        return self.notice(title) + self._indented(rows if self.styled else map(without_colours, rows))
+        return self._indented(rows if self.styled else map(without_colours, rows))
 
     def call(
         self,
@@ -122,9 +125,7 @@ class Paper:
         body = self._hanging(INDENT, escape(result), DIM) if result else ""
         if hidden:
             body += self._hanging(INDENT, f"… {hidden} before (Ctrl-O shows all)", DIM)
-        rows = [row for line in tail for row in wrap_coloured(last_state(line), self.columns - len(INDENT))]
-        body += self._indented(rows if self.styled else map(without_colours, rows))
-        return f"\n{title}{body}" + (self.diff(diff, most=_DIFF_LINES) if diff else "")
+        return f"\n{title}{body}{self._output(tail)}" + (self.diff(diff, most=_DIFF_LINES) if diff else "")
 
     def diff(self, diff: str, *, most: int | None = None) -> str:
         """A unified diff, side by side where there is room."""
