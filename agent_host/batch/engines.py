@@ -146,9 +146,8 @@ class RayEngine:
     async def _send(self, name: str, arguments: list[str], directory: str, parcel: Parcel) -> ProcessEnd:
         """Run a process on a node that gets what it needs, and gives it back."""
         sent = _Sent()
-        away = _Away(
-            arguments, directory, parcel, self._depot.directory, self._depot.state_dir, self._marks, self._mark
-        )
+        depot = self._depot
+        away = _Away(arguments, directory, parcel, depot.directory, depot.state_dir, self._marks, self._mark)
         try:
             chunks = await asyncio.to_thread(self._put, parcel)
             self._depot.costs.set_risk(parcel.key, parcel.risk)

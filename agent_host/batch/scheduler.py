@@ -404,7 +404,7 @@ class Attempts:
         if row["endedBy"] != INFRASTRUCTURE and task.check and not row["retryable"]:
             checked = await self._run_line(task, "check")
             if checked.is_held:  # the session repeats its result once the line can be run
-                return Attempted({**row, **_held(checked.why)}, has_asked=True)
+                return Attempted({**row, **_failure(ErrorCode.SESSION_HELD, checked.why)}, has_asked=True)
             fields["check"] = {"exitCode": checked.exit_code, **({"why": checked.why} if checked.why else {})}
         return Attempted(row, has_asked=row["reason"] != ErrorCode.SESSION_HELD)
 
@@ -423,7 +423,7 @@ class Attempts:
             return None
         held = await asyncio.to_thread(self._forget_line, task, "setup") if task.setup else None
         if held is not None:  # the setup of a batch that was killed is still at work there
-            return _held(held)
+            return _failure(ErrorCode.SESSION_HELD, held)
         try:
             await asyncio.to_thread(self._workspaces.make, task.key, task.workspace)
         except WorkspaceUnavailable as error:
@@ -432,7 +432,7 @@ class Attempts:
             end = await self._run_line(task, "setup")
             fields["setup"] = {"exitCode": end.exit_code}
             if end.is_held:
-                return _held(end.why)
+                return _failure(ErrorCode.SESSION_HELD, end.why)
             if end.denied:
                 return {**_failure(end.denied, end.why), "endedBy": "policy", "retryable": False}
             if end.exit_code != 0:
@@ -535,15 +535,11 @@ def _line_end(end: ProcessEnd) -> LineEnd:
 def _unfinished(end: ProcessEnd) -> Row:
     said = _last_line(end.last_words)
     if end.exit_code == HELD:
-        return _held(said)
+        return _failure(ErrorCode.SESSION_HELD, said)
     if end.exit_code == 2:
         return {**_failure(ErrorCode.INVALID_REQUEST, said), "retryable": False}
     how = f"signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
     return {**_failure("INTERRUPTED", f"the process ended by {how}: {said}"), "exitCode": end.exit_code}
-
-
-def _held(message: str) -> Row:
-    return _failure(ErrorCode.SESSION_HELD, message)
 
 
 def _failure(reason: str, message: str) -> Row:

@@ -165,7 +165,9 @@ class HttpApp:
         headers = {} if refusal.retry_after_s is None else {"retry-after": str(refusal.retry_after_s)}
         if refusal.status == 401:
             headers["www-authenticate"] = "Bearer"
-        return self._json(orjson.dumps(refusal.body()), refusal.status, headers)
+        status, retryable = refusal.status, refusal.status in (429, 503)
+        body = {"code": str(refusal.code), "message": refusal.message, "retryable": retryable}
+        return self._json(orjson.dumps(body), status, headers)
 
     def _json(self, body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
         epoch = {EPOCH_HEADER: self._answers.epoch} if self._answers.epoch else {}

@@ -320,5 +320,5 @@ def _cross_check(tenants: Mapping[str, Mapping[str, Any]], tools: Mapping[str, B
 
 def _tenant(name: str, value: Mapping[str, Any]) -> Tenant:
     limits = TenantLimits(**as_fields(value.get("limits", {})))
-    bucket = BucketSettings.read(value["bucket"]) if "bucket" in value else None
+    bucket = BucketSettings(**as_fields(value["bucket"])) if "bucket" in value else None
     return Tenant(name, value["token"], value["tools"], limits, bucket)

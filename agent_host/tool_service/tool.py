@@ -33,11 +33,6 @@ class BucketSettings(NamedTuple):
     prefix: str = ""
     path_style: bool = False
 
-    @classmethod
-    def read(cls, value: Mapping[str, Any]) -> BucketSettings:
-        """From the tenants file."""
-        return cls(**as_fields(value))
-
 
 class TenantLimits(NamedTuple):
     """Limits of a tenant. So many calls run at once, over all workers that share a database, and wait in each worker;
@@ -158,10 +153,6 @@ class HttpRefusal(Exception):
         self.code = code
         self.message = message
         self.retry_after_s = retry_after_s
-
-    def body(self) -> dict[str, Any]:
-        """The error as it stands on the wire."""
-        return {"code": str(self.code), "message": self.message, "retryable": self.status in (429, 503)}
 
 
 def database_is_away() -> HttpRefusal:

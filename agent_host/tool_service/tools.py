@@ -26,7 +26,7 @@ from agent_host.http import TlsContext, is_loopback, usable_in_header
 from agent_host.services import check_service_url
 from agent_host.services.workspace import StoredFile
 from agent_host.tool_service.storage import BUCKET_SHAPE, Bucket
-from agent_host.tool_service.tool import BucketSettings, Caps, Output, Table, ToolFault, replace_secrets
+from agent_host.tool_service.tool import BucketSettings, Caps, Output, Table, ToolFault, as_fields, replace_secrets
 from config import json_text
 from config.shapes import TEXT, AnyOf, ListOf, MapOf, Record, Text, number, whole
 
@@ -281,7 +281,7 @@ class ObjectRead(ShippedTool):
     high_risk: ClassVar = False
 
     def __init__(self, configuration: Mapping[str, Any], services: TenantServices) -> None:  # noqa: ARG002  ShippedTool's
-        self._stores = {name: Bucket(BucketSettings.read(value)) for name, value in configuration["stores"].items()}
+        self._stores = {name: Bucket(BucketSettings(**as_fields(one))) for name, one in configuration["stores"].items()}
         self._max_object_bytes = configuration.get("maxObjectBytes", _MAX_OBJECT_BYTES)
 
     async def run(self, call: Call) -> Output:

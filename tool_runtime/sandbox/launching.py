@@ -23,15 +23,13 @@ from tool_runtime.sandbox.helper_processes import Backoff, end_helper, start_hel
 from tool_runtime.threads import run_in_fresh_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tool_runtime.platform.linux_sandbox import Restriction
-
-    Launch = Callable[[Sequence[str], str, Mapping[str, str], tuple[int, ...]], int]
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tool_runtime.files.writer import OpenDirectory
+    from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
+
+    Launch = Callable[[Sequence[str], str, Mapping[str, str], tuple[int, ...]], int]
 
 _NUMBER: Final = struct.Struct("i")
 _PATIENCE_S: Final = 20.0
@@ -67,10 +65,8 @@ class Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ExitStack() as unused, theirs:
             unused.callback(ours.close)
-            descriptors = (theirs.fileno(), self._alive[0])
-            self._process = start_helper(
-                "launcher.py", *map(str, descriptors), f"-{self._kinds}", descriptors=descriptors
-            )
+            ends = (theirs.fileno(), self._alive[0])
+            self._process = start_helper("launcher.py", *map(str, ends), f"-{self._kinds}", descriptors=ends)
             unused.pop_all()
         self._asked = ours
 
