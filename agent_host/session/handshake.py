@@ -65,6 +65,7 @@ def load_bundle(
     places = places_of(environment, state_dir, session_id, tools)
     places = places if temporary is None else places._replace(tmp=temporary)
     if granted is None and policy_name(settings) in BUILT_IN:
+        added = _added_rules(settings, settings.policy.allowed_commands)
         bundle = _built_in(settings, places, ANY_SESSION if to_try else session_id, now, held=held)
     else:
         from agent_host.session import external_bundles  # with it comes all that reads and validates them
@@ -75,7 +76,8 @@ def load_bundle(
             bundle = external_bundles.read_named(settings, _content(settings), places, now, own_files(), held=held)
             if not to_try:
                 external_bundles.refuse_unusable(bundle, external_bundles.named(settings), session_id, now)
-    return resolve_places(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
+        added = _added_rules(settings)
+    return resolve_places(narrow(bundle, _narrowing(settings, environment.workspace, added)), environment)
 
 
 def policy_name(settings: Settings) -> str:
@@ -168,11 +170,6 @@ def files_to_guard(settings: Settings, workspace: str) -> tuple[str, ...]:
 def _built_in(
     settings: Settings, places: PlaceholderValues, session_id: str, now: datetime, *, held: bool
 ) -> PolicyBundle:
-    programs = settings.policy.allowed_commands
-    if programs:
-        from agent_host.session import external_bundles
-
-        external_bundles.refuse_odd_programs(programs)
     return instantiate(
         template(settings.host.policy),
         places,
@@ -181,24 +178,28 @@ def _built_in(
         models=(settings.llm.model,) if settings.llm.model else (),
         more_models=settings.llm.fallback_models,
         unchanged=own_files(),
-        programs=programs,
+        programs=settings.policy.allowed_commands,
         held=held,
     )
 
 
-def _narrowing(settings: Settings, workspace: str) -> Narrowing:
-    """Raises UsageError with every problem of the entries for commands."""
-    command_policies: tuple[CommandPolicy, ...] = ()
-    if settings.policy.command_policies:
-        from agent_host.session import external_bundles
+def _added_rules(settings: Settings, programs: Sequence[str] = ()) -> tuple[CommandPolicy, ...]:
+    """Raises UsageError with every problem of the programs, else of the entries for commands."""
+    if not (programs or settings.policy.command_policies):
+        return ()
+    from agent_host.session.external_bundles import command_policies, refuse_odd_programs
 
-        command_policies = external_bundles.command_policies(settings.policy.command_policies)
+    refuse_odd_programs(programs)
+    return command_policies(settings.policy.command_policies)
+
+
+def _narrowing(settings: Settings, workspace: str, added: tuple[CommandPolicy, ...]) -> Narrowing:
     return Narrowing(
         blocked_paths=tuple(os.path.join(workspace, path) for path in settings.policy.blocked_paths),
         unchanged_paths=files_to_guard(settings, workspace),
         blocked_commands=settings.policy.blocked_commands,
         blocked_domains=settings.policy.blocked_domains,
-        command_policies=command_policies,
+        command_policies=added,
         max_file_size_bytes=settings.limits.max_file_size_bytes or None,
         max_output_bytes=settings.tools.max_output_bytes,
         max_session_tokens=settings.limits.max_session_tokens or None,
