@@ -13,9 +13,9 @@ from agent_host.errors import UsageError
 from agent_host.host.environment import built_in, families_of, skill_index, this_environment
 from agent_host.ids import MACHINE, REPLAY_PREFIX
 from agent_host.llm.deferred import KnownModels
-from agent_host.session.handshake import own_files, places_of
 from agent_host.session.opening import ResolvedOptions as ResolvedOptions
 from agent_host.session.opening import read_options
+from agent_host.session.start import own_files, places_of
 from config.lean_typing import NamedTuple
 from config.load import ConfigError, load, read_regular_file
 from config.policies import BUILT_IN, names_file

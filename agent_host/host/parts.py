@@ -33,9 +33,9 @@ from agent_host.loop.background import CommandLog
 from agent_host.loop.conversation import Compaction, Conversation, ForModel, refuse_uncounted, refuse_unpriced
 from agent_host.loop.progress import Cancellation, Progress, instruction_on
 from agent_host.loop.results import RecordedResults
-from agent_host.session.handshake import files_to_guard, load_bundle, own_files
 from agent_host.session.lifecycle import SessionMode
 from agent_host.session.opening import refuse_other_owner
+from agent_host.session.start import files_to_guard, load_bundle, own_files
 from agent_host.states import task_machine
 from agent_host.thread import Thread, summary_message
 from agent_host.thread.messages import AUTO, TokenizerUnavailable, counter, decode

@@ -14,12 +14,12 @@ from agent_host.host.environment import level_of, refuse_weaker
 from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, state_dir_from, with_provider
 from agent_host.ids import MACHINE
 from agent_host.services import endpoints
-from agent_host.session.handshake import policy_source, rules_on_record
 from agent_host.session.opening import LOCAL, find_begun, refuse_another, state_errors_translated
 from agent_host.session.reports import MARK_WORDS as MARK_WORDS
 from agent_host.session.reports import UNREADABLE as UNREADABLE
 from agent_host.session.reports import Owner as Owner
 from agent_host.session.reports import StoredSession as StoredSession
+from agent_host.session.start import policy_source, rules_on_record
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 from policy.redaction import Redaction

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from agent_host.rpc.server import Feed
-    from agent_host.session.handshake import Opened, SessionHost
     from agent_host.session.lifecycle import LiveSession
+    from agent_host.session.start import Opened, SessionHost
     from agent_host.session.transcript import Item, Transcript
     from config.shapes import Shape
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from agent_host.events.emitter import Event
-    from agent_host.session.handshake import SessionHost
+    from agent_host.session.start import SessionHost
 
 _MAX_IN_FLIGHT = 64
 _MAX_WAITING_BYTES = 4 * 1024 * 1024

@@ -4,7 +4,7 @@ A session is created or resumed by `opening`, runs one task after the other on o
 and ends once: completed, cancelled, or left to be resumed. `states` has the machines: which move is allowed when. This
 object checks the move, and the parts do the work.
 
-- `handshake` gets the identity and the policy bundle, and validates both.
+- `start` gets the identity and the policy bundle, and validates both.
 - `tasks` has what is asked for: the record that a task begins with, and the queue; a task that waits is on record.
 - `reports` makes the answers to questions about a session: its state, the result object, what is still to be approved.
 - `patches` computes what a session or a task changed, from the first versions on record and the disk.

@@ -14,7 +14,7 @@ from agent_host.services.session import NewSession
 from tests.support.person import resolved_options
 
 if TYPE_CHECKING:
-    from agent_host.session.handshake import Opened
+    from agent_host.session.start import Opened
     from tests.support.process import Host
 
 

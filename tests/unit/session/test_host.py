@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.errors import OutOfOrder, SessionNotReady
 from agent_host.services.session import NewSession
-from agent_host.session.handshake import Opened, SessionHost
+from agent_host.session.start import Opened, SessionHost
 from agent_host.session.stored import StoredSessions
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.judging import Environment
-from agent_host.session.handshake import load_bundle
+from agent_host.session.start import load_bundle
 from config.load import load
 from policy import ANY_SESSION
 from tests.support.loop_parts import NOW, SESSION
