@@ -23,7 +23,7 @@ from agent_host.judging.dry_run import DryRunCase, case_from, judge_case
 from agent_host.judging.dry_run import InvalidCase as InvalidCase
 from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
 from agent_host.services import TOOLS_URL_VARIABLE
-from agent_host.session import handshake
+from agent_host.session import start as session_start
 from agent_host.session.external_bundles import read_file_bundle, suspicions_in
 from agent_host.thread.messages import estimate
 from agent_host.thread.prompt import system_prompt
@@ -250,11 +250,13 @@ def policy_to_try(
     that it would have unless one is given. Raises UsageError, PolicyBundleInvalid."""
     existing_directory(workspace)
     settings, now = settings_from(portable(flags), workspace=workspace), MACHINE.now()
-    paths = SessionPaths(state_dir, handshake.SESSION_TO_TRY if session_id == ANY_SESSION else session_id)
+    paths = SessionPaths(state_dir, session_start.SESSION_TO_TRY if session_id == ANY_SESSION else session_id)
     temporary = session_directory(state_dir, paths.session_id, os.environ)
     here = environment.this_environment(workspace, environment.command_environment(settings, temporary), temporary)
     installed = environment.names_of_packages(settings) if settings.tools.installed else ()
-    load = functools.partial(handshake.load_bundle, settings, here, state_dir=state_dir, now=now, installed=installed)
+    load = functools.partial(
+        session_start.load_bundle, settings, here, state_dir=state_dir, now=now, installed=installed
+    )
     bundle, held = (load(session_id=session_id, held=is_held, to_try=True) for is_held in (False, True))
     families, index = environment.families_of(settings), environment.skill_index(here.workspace)
     return Tried(
@@ -273,7 +275,7 @@ def policy_to_try(
             settings.policy.blocked_domains,
             state_dir,
             temporary,
-            (*handshake.own_files(), *handshake.files_to_guard(settings, here.workspace)),
+            (*session_start.own_files(), *session_start.files_to_guard(settings, here.workspace)),
         ),
         level or environment.level_to_try(settings, state_dir, flags.get(environment.LEVEL)),
         (*settings.ignored, *bundle_changes(settings, state_dir)),
@@ -378,14 +380,14 @@ def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, st
     level = environment.level_to_try(
         settings_from(flags, workspace=workspace), state_dir, flags.get(environment.LEVEL)
     ).level
-    places = handshake.places_of(environment.this_environment(workspace), state_dir)
+    places = session_start.places_of(environment.this_environment(workspace), state_dir)
     try:
-        bundle = read_file_bundle(raw, places, now, handshake.own_files(), held=level != LEVELS[0])
+        bundle = read_file_bundle(raw, places, now, session_start.own_files(), held=level != LEVELS[0])
     except BundleProblems as error:
         return BundleReport(list(error.problems), "", [], level)
     found = check_usable(bundle, session_id=bundle.session_id, now=now)
     admits = [*summarize(bundle), *ends_commits(bundle)]
-    odd = suspicions_in(raw, places, now, handshake.own_files(), hints=True)
+    odd = suspicions_in(raw, places, now, session_start.own_files(), hints=True)
     lasts = f"holds for {DEFAULT_LIFETIME_S // 3600} hours from each start on"
     if "expiresAt" in json.loads(raw):
         lasts = f"expires {bundle.expires_at.isoformat()}"

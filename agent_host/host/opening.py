@@ -38,7 +38,7 @@ from agent_host.loop.background import take_up_commands
 from agent_host.loop.results import take_up_uploads
 from agent_host.services import drop_observers
 from agent_host.services.session import say_goodbye
-from agent_host.session import handshake
+from agent_host.session import start as session_start
 from agent_host.session.lifecycle import LiveSession, unknown_approvals
 from agent_host.session.opening import (
     LOCAL,
@@ -131,7 +131,7 @@ class SessionOpener:
         """See Opener."""
         self._servers = tuple(servers)
 
-    async def create(self, new: NewSession, task: NewTask | None = None) -> handshake.Opened:
+    async def create(self, new: NewSession, task: NewTask | None = None) -> session_start.Opened:
         """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
         Incompatible, ServiceError, SessionHeld, and GatewayError where the gateway's dialect is to be found."""
         resolved = self._source.new(new.local_paths[0] if new.local_paths else None)
@@ -174,9 +174,9 @@ class SessionOpener:
                     backends.know(store.state.identity)
                     session = await self._session(ready, store, resources)
                     begun.pop_all()
-            return handshake.Opened(session, grant.compatibility_status, grant.feature_flags)
+            return session_start.Opened(session, grant.compatibility_status, grant.feature_flags)
 
-    async def resume(self, session_id: str, *, cursor: str | None) -> handshake.Opened:
+    async def resume(self, session_id: str, *, cursor: str | None) -> session_start.Opened:
         """The session that another process left. Its files stay as they are until nothing refuses it any more. Raises
         SessionNotFound, SessionExpired (then it is gone here as well), SessionHeld, CheckpointUnreadable, UsageError
         for a cursor that is none of the session's, and what `create` raises."""
@@ -199,9 +199,9 @@ class SessionOpener:
                 make_temporary(terms.machine.temporary, resolved.state_dir)
                 session = await self._session(ready, store, resources)
                 opened.pop_all()
-            return handshake.Opened(session, grant.compatibility_status, grant.feature_flags)
+            return session_start.Opened(session, grant.compatibility_status, grant.feature_flags)
 
-    async def refresh(self, session: LiveSession, *, cursor: str | None) -> handshake.Opened:
+    async def refresh(self, session: LiveSession, *, cursor: str | None) -> session_start.Opened:
         """The session under a bundle that is asked for again (AH 8.6). Raises what `resume` raises; after
         SessionExpired the session has ended."""
         ready = self._ready
@@ -228,7 +228,7 @@ class SessionOpener:
         self._launch = launch
         if made is not None:
             session.apply_mode(made)
-        return handshake.Opened(session, grant.compatibility_status, grant.feature_flags)
+        return session_start.Opened(session, grant.compatibility_status, grant.feature_flags)
 
     async def set_mode(self, session: LiveSession, changes: Mapping[str, str]) -> dict[str, str]:
         """Change options of the session's mode, and return those that hold: {policy?, model, sandbox, approvalMode?}.
@@ -298,7 +298,7 @@ class SessionOpener:
         """The terms with what a local server says of its model, and the bundle under them; a session that goes on
         keeps to what it had learned when it started. Raises what `Terms.make_bundle` raises, and UsageError."""
         settings, token = terms.resolved.settings, self._session_tokens.gateway
-        may_choose = not terms.grant.brings_policy and handshake.policy_name(settings) in BUILT_IN
+        may_choose = not terms.grant.brings_policy and session_start.policy_name(settings) in BUILT_IN
         started = {} if terms.identity is None else terms.identity.options.get("started", {})
         bundle = terms.make_bundle(self.outside.now())
         informed = Informed(settings)
@@ -479,7 +479,7 @@ def beginning_of(ready: Ready, task: NewTask | None, outside: Outside) -> Beginn
     """The first record of a new session."""
     terms, parts = ready.parts.terms, ready.parts
     resolved, grant = terms.resolved, terms.grant
-    policy = handshake.policy_source(resolved.settings, grant.policy_bundle)
+    policy = session_start.policy_source(resolved.settings, grant.policy_bundle)
     provider = resolved.settings.provider
     started: dict[str, Any] = {
         "model": parts.model,
@@ -520,7 +520,7 @@ def make_temporary(path: str, state_dir: str) -> None:
 
 def session_host(
     source: LayeredOptions, watch: Callable[[int], Sequence[Sink]], on_asked: OnAsked | None = None
-) -> handshake.SessionHost:
+) -> session_start.SessionHost:
     """The one session of a server, whose client approves; the tokens are taken out of the environment.
     `watch` gives its sinks, by the number of its first event; `on_asked` as PendingApprovals has it."""
     tokens = Tokens.take()
@@ -532,7 +532,7 @@ def session_host(
 
     opener = SessionOpener(source, gate=gate, watch=watch, tokens=tokens, owns_process=True, reopens=True)
 
-    return handshake.SessionHost(
+    return session_start.SessionHost(
         opener, partial(stored_sessions, source.state_dir, tokens), partial(remove_session, source.state_dir)
     )
 
