@@ -340,7 +340,7 @@ def test_a_tool_that_is_another_one_now_needs_an_approval(host: Host) -> None:
     assert (between.code, events(host, between, "tools_changed")) == (0, [])
     assert "is not what it was when this task began, and was not called" in text
     outcome, text = session()
-    assert "nobody has approved this tool of another program as it is now: odd/change@sha256:" in text
+    assert "the present version of this tool of another program is not approved: odd/change@sha256:" in text
     assert outcome.code == 4
     (changed,) = events(host, outcome, "tools_changed")
     assert changed["changed"] == ["odd/change"]
