@@ -86,10 +86,11 @@ def text_to_evaluate(source: bytes, node: Node, is_number: Callable[[Node], bool
     return "" if found is None else _LENGTH.sub("0", f"{found['index'] or ''} {found['offset'] or ''}")
 
 
-def names_evaluated(text: str) -> set[str]:
-    """The variables whose text an evaluated text evaluates: a subscript in one runs substitutions. `*` is any value
+def names_evaluated(text: str) -> list[str]:
+    """The variables whose text an evaluated text evaluates, in order and each once: a subscript in one runs substitutions. `*` is any value
     without a name: the output of a substitution, a parameter of a function."""
-    return {"*" if not name[0].isalpha() and name[0] != "_" else name for name in _NAME_IN_NUMBERS.findall(text)}
+    names = _NAME_IN_NUMBERS.findall(text)
+    return list(dict.fromkeys("*" if not name[0].isalpha() and name[0] != "_" else name for name in names))
 
 
 def find_assignments(text: str) -> list[str | None]:

@@ -805,3 +805,8 @@ def test_a_directory_or_link_into_proc_is_denied_too() -> None:
 )
 def test_redirections_to_the_null_device_and_the_streams_are_allowed(command: str) -> None:
     assert shell(command, allowedCommands=LISTED) == "ALLOWED"
+
+
+def test_what_is_evaluated_is_named_in_the_order_of_the_line() -> None:
+    parsed = parse("read f e d c b a; (( f + e + d + c + b + a ))")  # a set's order differs from process to process
+    assert [reason.split()[0] for reason in parsed.evaluates] == ["f", "e", "d", "c", "b", "a"]
