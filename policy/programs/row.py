@@ -104,42 +104,32 @@ _INTO = "-t,--target-directory=into -T,--no-target-directory:exact -S,--suffix=s
 _COMMON = "-f,--force -i,--interactive -v,--verbose --debug --help --version -Z --context? "
 _RECURSIVE = "-R,--recursive:tree -H -L -P -h,--no-dereference:tree --dereference -x -n "
 _CHANGING = "-c,--changes -f,--silent,--quiet -v,--verbose --preserve-root --no-preserve-root --help --version "
-_PACKS = "-v,--verbose -q,--quiet -f,--force -h,--help -V,--version -L,--license -# "
-_UNPACK = "-d,--decompress,--uncompress:unpack -k,--keep:keep -c,--stdout,--to-stdout:stdout -t,--test:stdout "
-_GZIP = (
-    _PACKS
-    + _UNPACK
-    + (
-        "-l,--list:stdout -n,--no-name -N,--name:named -r,--recursive:tree -S,--suffix=suffix -a,--ascii --fast --best "
-        "--rsyncable --synchronous"
-    )
+_PACKS = (
+    "-v,--verbose -q,--quiet -f,--force -h,--help -V,--version -L,--license -# -d,--decompress,--uncompress:unpack "
+    "-k,--keep:keep -c,--stdout,--to-stdout:stdout -t,--test:stdout "
 )
-_BZIP = _PACKS + _UNPACK + "-z,--compress -s,--small --fast --best --repetitive-fast --repetitive-best"
-_XZ = (
-    _PACKS
-    + _UNPACK
-    + (
-        "-z,--compress -l,--list:stdout -S,--suffix=suffix --files?unnamed --files0?unnamed --single-stream "
-        "--no-sparse -F,--format= -C,--check= --ignore-check -e,--extreme --fast --best -T,--threads= --block-size= "
-        "--block-list= --flush-timeout= -M,--memlimit,--memory= --memlimit-compress= --memlimit-decompress= "
-        "--memlimit-mt-decompress= --no-adjust --no-sync -Q,--no-warn --robot --info-memory --lzma1? --lzma2? --x86 "
-        "--arm --arm64 --armthumb --powerpc --sparc --ia64 --riscv --delta? -H,--long-help"
-    )
+_GZIP = _PACKS + (
+    "-l,--list:stdout -n,--no-name -N,--name:named -r,--recursive:tree -S,--suffix=suffix -a,--ascii --fast --best "
+    "--rsyncable --synchronous"
 )
-_ZSTD = (
-    _PACKS
-    + _UNPACK
-    + (
-        "-z,--compress -o=write -l,--list:stdout -r:tree --rm:remove --output-dir-flat=into --output-dir-mirror=into "
-        "--filelist=unnamed -T= --threads= -D= -M= --memory= --long? --fast? --ultra --adaptive? --single-thread "
-        "--rsyncable --no-progress --progress --check --no-check -C --sparse --no-sparse --format= "
-        "--exclude-compressed --no-name -b? -e? -i? -B? -S -p --pass-through --stream-size= --size-hint= "
-        "--patch-from= --train? --auto-threads="
-    )
+_BZIP = _PACKS + "-z,--compress -s,--small --fast --best --repetitive-fast --repetitive-best"
+_XZ = _PACKS + (
+    "-z,--compress -l,--list:stdout -S,--suffix=suffix --files?unnamed --files0?unnamed --single-stream --no-sparse "
+    "-F,--format= -C,--check= --ignore-check -e,--extreme --fast --best -T,--threads= --block-size= --block-list= "
+    "--flush-timeout= -M,--memlimit,--memory= --memlimit-compress= --memlimit-decompress= --memlimit-mt-decompress= "
+    "--no-adjust --no-sync -Q,--no-warn --robot --info-memory --lzma1? --lzma2? --x86 --arm --arm64 --armthumb "
+    "--powerpc --sparc --ia64 --riscv --delta? -H,--long-help"
 )
-_LZ4 = (
-    _PACKS + _UNPACK + "-z,--compress -m,--multiple:many -r:many --rm:remove -l -B? -D= -T= --long? --fast? --best "
-    "--favor-decSpeed --list:stdout --no-frame-crc --frame-crc --content-size --sparse --no-sparse -b? -e? -i?"
+_ZSTD = _PACKS + (
+    "-z,--compress -o=write -l,--list:stdout -r:tree --rm:remove --output-dir-flat=into --output-dir-mirror=into "
+    "--filelist=unnamed -T= --threads= -D= -M= --memory= --long? --fast? --ultra --adaptive? --single-thread "
+    "--rsyncable --no-progress --progress --check --no-check -C --sparse --no-sparse --format= --exclude-compressed "
+    "--no-name -b? -e? -i? -B? -S -p --pass-through --stream-size= --size-hint= --patch-from= --train? "
+    "--auto-threads="
+)
+_LZ4 = _PACKS + (
+    "-z,--compress -m,--multiple:many -r:many --rm:remove -l -B? -D= -T= --long? --fast? --best --favor-decSpeed "
+    "--list:stdout --no-frame-crc --frame-crc --content-size --sparse --no-sparse -b? -e? -i?"
 )
 _TAR = (
     "-x,--extract,--get:extract -c,--create:create -r,--append:create -u,--update:create "

@@ -87,8 +87,8 @@ def text_to_evaluate(source: bytes, node: Node, is_number: Callable[[Node], bool
 
 
 def names_evaluated(text: str) -> list[str]:
-    """The variables whose text an evaluated text evaluates, in order and each once: a subscript in one runs substitutions. `*` is any value
-    without a name: the output of a substitution, a parameter of a function."""
+    """The variables whose text an evaluated text evaluates, each once and in order: a subscript in one runs
+    substitutions. `*` is any value without a name: the output of a substitution, a parameter of a function."""
     names = _NAME_IN_NUMBERS.findall(text)
     return list(dict.fromkeys("*" if not name[0].isalpha() and name[0] != "_" else name for name in names))
 
@@ -353,36 +353,27 @@ class Assigned(NamedTuple):
 
 def assignments_of(source: bytes, node: Node) -> list[Assigned]:
     """Return the variables that a node of one of the `CONSTRUCTS` sets itself, without those of nested constructs."""
-    return CONSTRUCTS[node.type](source, node)
-
-
-def _assignment(source: bytes, node: Node) -> list[Assigned]:
-    name = _NAME.match(text_of(source, node.children[0]))
-    found = [Assigned(name[0] if name else None, node.child_by_field_name("value"))]
-    return (
-        [*found, *_assignments_in_numbers(source, node.children[0])] if node.children[0].type == "subscript" else found
-    )
-
-
-def _loop(source: bytes, node: Node) -> list[Assigned]:
-    return [Assigned(text_of(source, child)) for child in node.children if child.type == "variable_name"]
-
-
-def _function(source: bytes, node: Node) -> list[Assigned]:
-    name = node.child_by_field_name("name")
-    return [] if name is None else [Assigned(text_of(source, name), is_function=True)]
-
-
-def _expansion(source: bytes, node: Node) -> list[Assigned]:
-    by_default = _BY_DEFAULT.match(text_of(source, node))
-    found = [Assigned(by_default[1])] if by_default else []
-    return [*found, *_arithmetic(source, node)]
-
-
-def _redirection(source: bytes, node: Node) -> list[Assigned]:
-    """`{name}>file` puts the number of the descriptor into a variable."""
-    front = _DESCRIPTOR.search(source[max(node.start_byte - _MAX_DESCRIPTOR, 0) : node.start_byte])
-    return [Assigned(front[1].decode(), is_number=True)] if front else []
+    found: list[Assigned] = []
+    parts = evaluated_parts(source, node)
+    match node.type:
+        case "variable_assignment":
+            target = node.children[0]
+            name = _NAME.match(text_of(source, target))
+            found.append(Assigned(name[0] if name else None, node.child_by_field_name("value")))
+            parts = [target] if target.type == "subscript" else []
+        case "for_statement":
+            found += [Assigned(text_of(source, one)) for one in node.children if one.type == "variable_name"]
+        case "function_definition":
+            named = node.child_by_field_name("name")
+            found += [] if named is None else [Assigned(text_of(source, named), is_function=True)]
+        case "file_redirect" | "heredoc_redirect" | "herestring_redirect":
+            # `{name}>file` puts the number of the descriptor into a variable.
+            front = _DESCRIPTOR.search(source[max(node.start_byte - _MAX_DESCRIPTOR, 0) : node.start_byte])
+            found += [Assigned(front[1].decode(), is_number=True)] if front else []
+        case "expansion":
+            by_default = _BY_DEFAULT.match(text_of(source, node))
+            found += [Assigned(by_default[1])] if by_default else []
+    return [*found, *(one for part in parts for one in _assignments_in_numbers(source, part))]
 
 
 def _assignments_in_numbers(source: bytes, node: Node) -> list[Assigned]:
@@ -392,20 +383,9 @@ def _assignments_in_numbers(source: bytes, node: Node) -> list[Assigned]:
     return [Assigned(name, is_number=True) for name in find_assignments(text)]
 
 
-def _arithmetic(source: bytes, node: Node) -> list[Assigned]:
-    return [one for part in evaluated_parts(source, node) for one in _assignments_in_numbers(source, part)]
-
-
-CONSTRUCTS: dict[str, Callable[[bytes, Node], list[Assigned]]] = {
-    "variable_assignment": _assignment,
-    "for_statement": _loop,
-    "function_definition": _function,
-    "file_redirect": _redirection,
-    "heredoc_redirect": _redirection,
-    "herestring_redirect": _redirection,
-    **dict.fromkeys(ARITHMETIC, _arithmetic),
-    "expansion": _expansion,
-}
+CONSTRUCTS = ARITHMETIC | words(
+    "variable_assignment for_statement function_definition file_redirect heredoc_redirect herestring_redirect"
+)
 """By type of node, for bash, POSIX's shells and zsh alike. `select` is a `for_statement` to the grammar, and `coproc` a
 reserved word that is not read."""
 

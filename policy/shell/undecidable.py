@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from policy.shell.findings import Findings
 
+    Doubt = Callable[[bytes, Node], str | None]
+
 DELIMITER = re.compile(r"(['\"]?)([A-Za-z_][A-Za-z0-9_]{0,63})\1")
 _SUBSTITUTES = re.compile(r"(?<!\\)(?:\\\\)*(?:`|\$[({\[])")
 _PARAMETER = r"(?:[A-Za-z0-9_]+|[@*#?$!-])"
@@ -159,17 +161,6 @@ def _check_translation(source: bytes, node: Node) -> str | None:
     return "a string that is translated, which evaluates what a catalogue says" if is_translated else None
 
 
-def _ansi_c_string(source: bytes, node: Node) -> str | None:
-    """The grammar takes `\\\\'` for an escaped quote; to bash it is an escaped backslash and the end."""
-    is_plain = _ANSI_C_STRING.fullmatch(text_of(source, node)) is not None
-    return None if is_plain else "a string with escapes whose end is not plain"
-
-
-def _subshell(source: bytes, node: Node) -> str | None:
-    """After `!` and `time` the grammar sees two subshells where bash sees arithmetic."""
-    return "(( that may be arithmetic" if source.startswith(b"((", node.start_byte) else None
-
-
 def _stands_alone(source: bytes, node: Node) -> bool:
     return source[node.end_byte : node.end_byte + 1] in {b" ", b"\t", b"\n"}
 
@@ -194,41 +185,45 @@ def _gaps(_source: bytes, node: Node) -> str | None:
     return None
 
 
-def _parts(_source: bytes, node: Node) -> str | None:
-    ends_oddly = any(
+def _parts(_source: bytes, node: Node) -> bool:
+    return any(
         left.type == "variable_assignment" and left.end_byte == right.start_byte and right.type not in _REDIRECTS
         for left, right in pairwise(node.children)
     )
-    return "an assignment whose end is not plain" if ends_oddly else None
 
 
-def _check_negation(source: bytes, node: Node) -> str | None:
-    return None if _stands_alone(source, node.children[0]) else "! that is part of a longer word"
-
-
-def _comment(source: bytes, node: Node) -> str | None:
+def _comment(source: bytes, node: Node) -> bool:
     before = source[max(node.start_byte - 2, 0) : node.start_byte]
-    if before and (before[-1:] not in b" \t\n;&|()" or before[:-1] == b"\\"):
-        return "a comment whose start is not plain"
-    return None
+    return bool(before) and (before[-1:] not in b" \t\n;&|()" or before[:-1] == b"\\")
 
 
-DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
+def _if(is_odd: Callable[[bytes, Node], bool], reason: str) -> Doubt:
+    return lambda source, node: reason if is_odd(source, node) else None
+
+
+DOUBTS: dict[str, Doubt] = {
     "expansion": _expansion,
     **dict.fromkeys(words("string translated_string"), _check_translation),
-    "ansi_c_string": _ansi_c_string,
+    # The grammar takes `\\'` for an escaped quote; to bash it is an escaped backslash and the end.
+    "ansi_c_string": _if(
+        lambda source, node: _ANSI_C_STRING.fullmatch(text_of(source, node)) is None,
+        "a string with escapes whose end is not plain",
+    ),
     "arithmetic_expansion": arithmetic,
     "command_substitution": _substitution,
     "heredoc_redirect": heredoc_end,
     "heredoc_body": _heredoc_body,
     "test_command": _test,
     "compound_statement": _compound,
-    "subshell": _subshell,
+    # After `!` and `time` the grammar sees two subshells where bash sees arithmetic.
+    "subshell": _if(lambda source, node: source.startswith(b"((", node.start_byte), "(( that may be arithmetic"),
     "function_definition": _function,
     "c_style_for_statement": counting_loop,
-    "comment": _comment,
-    "negated_command": _check_negation,
-    **dict.fromkeys(words("command variable_assignments"), _parts),
+    "comment": _if(_comment, "a comment whose start is not plain"),
+    "negated_command": _if(
+        lambda source, node: not _stands_alone(source, node.children[0]), "! that is part of a longer word"
+    ),
+    **dict.fromkeys(words("command variable_assignments"), _if(_parts, "an assignment whose end is not plain")),
     **dict.fromkeys(words("concatenation variable_assignment simple_expansion"), _gaps),
     **dict.fromkeys(words("word regex extglob_pattern"), _leaf),
 }
@@ -324,26 +319,21 @@ _NAME_END = re.compile(r"[^A-Za-z0-9_-]")
 _UNLIKE_POSIX = _INTERNAL | words("more find sort timeout")
 """Programs that only share a name with one of POSIX."""
 CMD_ALIASES = {"erase": "del", "rd": "rmdir", "md": "mkdir", "chdir": "cd", "ren": "rename"}
-ALIASES = {
-    "rm": "remove-item", "ri": "remove-item", "del": "remove-item", "erase": "remove-item", "rd": "remove-item",
-    "rmdir": "remove-item", "ls": "get-childitem", "dir": "get-childitem", "gci": "get-childitem",
-    "cat": "get-content", "gc": "get-content", "type": "get-content", "cp": "copy-item", "copy": "copy-item",
-    "cpi": "copy-item", "mv": "move-item", "move": "move-item", "mi": "move-item", "ren": "rename-item",
-    "rni": "rename-item", "echo": "write-output", "write": "write-output", "cd": "set-location",
-    "chdir": "set-location", "sl": "set-location", "pushd": "push-location", "popd": "pop-location",
-    "pwd": "get-location", "gl": "get-location", "curl": "invoke-webrequest", "wget": "invoke-webrequest",
-    "iwr": "invoke-webrequest", "irm": "invoke-restmethod", "kill": "stop-process", "spps": "stop-process",
-    "ps": "get-process", "gps": "get-process", "sc": "set-content", "ac": "add-content", "clc": "clear-content",
-    "cli": "clear-item", "clp": "clear-itemproperty", "ni": "new-item", "md": "new-item", "mkdir": "new-item",
-    "gi": "get-item", "gp": "get-itemproperty", "sp": "set-itemproperty", "rp": "remove-itemproperty",
-    "rnp": "rename-itemproperty", "cpp": "copy-itemproperty", "mp": "move-itemproperty", "rdr": "remove-psdrive",
-    "sls": "select-string", "spsv": "stop-service", "gsv": "get-service", "gwmi": "get-wmiobject",
-    "rwmi": "remove-wmiobject", "swmi": "set-wmiinstance", "epcsv": "export-csv", "ipcsv": "import-csv",
-    "tee": "tee-object", "sleep": "start-sleep", "sort": "sort-object", "diff": "compare-object",
-    "compare": "compare-object", "cls": "clear-host", "clear": "clear-host", "man": "get-help", "help": "get-help",
-    "gcm": "get-command", "gal": "get-alias", "h": "get-history", "history": "get-history", "scb": "set-clipboard",
-    "gcb": "get-clipboard", "rv": "remove-variable", "gv": "get-variable", "mount": "new-psdrive",
-}  # fmt: skip
+ALIASES = {alias: name for name, aliases in {
+    "remove-item": "rm ri del erase rd rmdir", "get-childitem": "ls dir gci", "get-content": "cat gc type",
+    "copy-item": "cp copy cpi", "move-item": "mv move mi", "rename-item": "ren rni", "write-output": "echo write",
+    "set-location": "cd chdir sl", "push-location": "pushd", "pop-location": "popd", "get-location": "pwd gl",
+    "invoke-webrequest": "curl wget iwr", "invoke-restmethod": "irm", "stop-process": "kill spps",
+    "get-process": "ps gps", "set-content": "sc", "add-content": "ac", "clear-content": "clc", "clear-item": "cli",
+    "clear-itemproperty": "clp", "new-item": "ni md mkdir", "get-item": "gi", "get-itemproperty": "gp",
+    "set-itemproperty": "sp", "remove-itemproperty": "rp", "rename-itemproperty": "rnp", "copy-itemproperty": "cpp",
+    "move-itemproperty": "mp", "remove-psdrive": "rdr", "select-string": "sls", "stop-service": "spsv",
+    "get-service": "gsv", "get-wmiobject": "gwmi", "remove-wmiobject": "rwmi", "set-wmiinstance": "swmi",
+    "export-csv": "epcsv", "import-csv": "ipcsv", "tee-object": "tee", "start-sleep": "sleep", "sort-object": "sort",
+    "compare-object": "diff compare", "clear-host": "cls clear", "get-help": "man help", "get-command": "gcm",
+    "get-alias": "gal", "get-history": "h history", "set-clipboard": "scb", "get-clipboard": "gcb",
+    "remove-variable": "rv", "get-variable": "gv", "new-psdrive": "mount",
+}.items() for alias in aliases.split()}  # fmt: skip
 """PowerShell's own names for its commands, so that a block list meets them under either."""
 _SINGLE = re.compile(r"""(\\.|"(?:\\.|[^"\\$`]|\$(?!\())*"|"[\s\S]*)|'[^']*'""", re.DOTALL)
 """Text to keep, or a single-quoted text. Everything after double quotes with a substitution in them is kept."""
