@@ -7,7 +7,7 @@ IPv4-compatible, site-local and multicast forms of local addresses for global on
 from __future__ import annotations
 
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 _NOT_PUBLIC_V4 = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
@@ -25,6 +25,7 @@ _EMBEDDED_V4 = (
     ("64:ff9b::/96", 0),  # NAT64
     ("2002::/16", 80),  # 6to4
 )
+_network = lru_cache(maxsize=64)(ip_network)
 _ISATAP = frozenset({0x0000_5EFE, 0x0200_5EFE})
 
 
@@ -58,36 +59,23 @@ def find_embedded_v4(host: str) -> str | None:
     number = int(address)
     if (number >> 32) & 0xFFFF_FFFF in _ISATAP:
         return str(IPv4Address(number & 0xFFFF_FFFF))
-    for network, shift in _tables()[3]:
-        if address in network:
+    for network, shift in _EMBEDDED_V4:
+        if address in _network(network):
             return str(IPv4Address((number >> shift) & 0xFFFF_FFFF))
     return None
 
 
 def _v4_is_public(address: IPv4Address) -> bool:
-    return not any(address in network for network in _tables()[0])
+    return not any(address in _network(one) for one in _NOT_PUBLIC_V4)
 
 
 def _v6_is_public(address: IPv6Address) -> bool:
     if address.scope_id is not None:
         return False
     number = int(address)
-    _, public, not_public, embedded = _tables()
-    for network, shift in embedded:
-        if address in network:
+    for network, shift in _EMBEDDED_V4:
+        if address in _network(network):
             return _v4_is_public(IPv4Address((number >> shift) & 0xFFFF_FFFF))
     if (number >> 32) & 0xFFFF_FFFF in _ISATAP and not _v4_is_public(IPv4Address(number & 0xFFFF_FFFF)):
         return False
-    return address in public and not any(address in network for network in not_public)
-
-
-@lru_cache(maxsize=1)
-def _tables() -> tuple[
-    tuple[IPv4Network, ...], IPv6Network, tuple[IPv6Network, ...], tuple[tuple[IPv6Network, int], ...]
-]:
-    return (
-        tuple(map(IPv4Network, _NOT_PUBLIC_V4)),
-        IPv6Network(_PUBLIC_V6),
-        tuple(map(IPv6Network, _NOT_PUBLIC_V6)),
-        tuple((IPv6Network(network), shift) for network, shift in _EMBEDDED_V4),
-    )
+    return address in _network(_PUBLIC_V6) and not any(address in _network(one) for one in _NOT_PUBLIC_V6)

@@ -144,7 +144,7 @@ def apply_grant(case: Case, decision: Decision) -> Decision:
         return deny(entry.name, where(entry), "the call's facts do not fit the capability")
     granted_by = where(entry)
     for rule in _RULES_OF_FACTS[type(facts)]:
-        answer = rule(case)
+        answer = rule(case, facts)
         if isinstance(answer, Decision):
             return answer
         granted_by = answer or granted_by
@@ -185,19 +185,17 @@ def require_approval(case: Case, decision: Decision) -> Decision:
     return decision._replace(risk_level=level, risks=(*decision.risks, *risks))
 
 
-def tool_name(case: Case) -> Decision | str | None:
+def tool_name(case: Case, facts: NamedToolFacts | PathFacts) -> Decision | str | None:
     """allowedToolNames."""
-    assert isinstance(case.facts, NamedToolFacts | PathFacts)  # noqa: S101  the table is keyed by these types
-    if isinstance(case.facts, NamedToolFacts) and case.facts.identity is not None:
-        return judge_identity(case.entry, case.facts, case.facts.identity)
-    return None if case.facts.tool_name is None else judge_name(case.entry, case.facts.tool_name)
+    if isinstance(facts, NamedToolFacts) and facts.identity is not None:
+        return judge_identity(case.entry, facts, facts.identity)
+    return None if facts.tool_name is None else judge_name(case.entry, facts.tool_name)
 
 
-def url_rules(case: Case) -> Decision | str | None:
+def url_rules(case: Case, facts: UrlFacts) -> Decision | str | None:
     """Scope of Network.Http (AH 8.2): spelling, blocked domains, allowed domains, then addresses that are not public.
     No name is looked up here, no redirect followed."""
-    entry, facts = case.entry, case.facts
-    assert isinstance(facts, UrlFacts)  # noqa: S101  the table of rules is keyed by this type
+    entry = case.entry
     try:
         host, port = urls.target_of(facts.url)
     except urls.UrlProblem as problem:
@@ -215,15 +213,14 @@ def url_rules(case: Case) -> Decision | str | None:
     named = admitted is not None and not admitted.startswith("*")
     if (urls.is_local_name(host) or (urls.is_address(host) and not address_is_public(host))) and not named:
         return deny(entry.name, where(entry), f"not a public address: {host}")
-    refused = _address_problem(case, host, port, trusted=named)
+    refused = _address_problem(case, facts, host, port, trusted=named)
     return refused or (None if admitted is None else where(entry, "allowedDomains", admitted))
 
 
-def _address_problem(case: Case, host: str, port: int, *, trusted: bool) -> Decision | None:
+def _address_problem(case: Case, facts: UrlFacts, host: str, port: int, *, trusted: bool) -> Decision | None:
     """A denial for one of the addresses that a name has, as the tool denies it when it connects: one that is not public
     has to be named itself, unless the name that is listed is a local one."""
-    entry, facts = case.entry, case.facts
-    assert isinstance(facts, UrlFacts)  # noqa: S101  the table of rules is keyed by this type
+    entry = case.entry
     for address in facts.resolved_addresses:
         try:
             canonical = urls.canonical_domain(address)

@@ -4,7 +4,7 @@ words of an answer."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from config.lean_typing import NamedTuple
 from policy import CapabilityName as Name
@@ -105,9 +105,9 @@ class Case(NamedTuple):
         return self.granted
 
 
-Rule = Callable[[Case], Decision | str | None]
-"""A rule for one kind of facts. Returns a denial, a decision of another capability that requires approval, the entry
-that admits the call, or None."""
+Rule = Callable[[Case, Any], Decision | str | None]
+"""A rule for one kind of facts, which it is given too. Returns a denial, a decision of another capability that requires
+approval, the entry that admits the call, or None."""
 
 
 def deny(capability: str, rule: str, reason: str) -> Decision:

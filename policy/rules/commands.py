@@ -46,10 +46,9 @@ _CAPABILITY = {"read": Name.FILE_READ.value, "write": Name.FILE_WRITE.value, "de
 _WRITE_IT_OUT = "write the path out, one command for each file if need be, or use a file tool"
 
 
-def command_rules(case: Case) -> Decision | str | None:
+def command_rules(case: Case, facts: CommandFacts) -> Decision | str | None:
     """A denial, an approval that a redirection needs, the entry that admits, or None (AH 8.2, 8.4)."""
-    entry, facts = case.entry, case.facts
-    assert isinstance(facts, CommandFacts)  # noqa: S101  the table of rules is keyed by this type
+    entry = case.entry
     if not facts.command.strip() or "\0" in facts.command:
         return deny(entry.name, where(entry), "the command is empty or has NUL characters")
     if not is_absolute(facts.cwd, case.os):
@@ -112,7 +111,10 @@ def _check_opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> 
     """Deny programs started by a listed program whose entry of commandPolicies has `startsPrograms: false`."""
     if not case.entry.command_policies:
         return None
-    table = _strict_table(case, facts.shell)
+    strict = (one.command for one in case.entry.command_policies if one.starts_programs is False)
+    table: dict[str, str] = case.bundle.remember(
+        (case.entry.name, "strict", facts.shell), lambda: {wide_name(name, facts.shell): name for name in strict}
+    )
     for command in parsed.commands if table else ():
         name = None if command.program is None else wide_name(command.program, facts.shell)
         if name in table and program_named(name) is None:
@@ -124,13 +126,6 @@ def _check_opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> 
             rule = where(case.entry, "commandPolicies", f"{hit}, startsPrograms: false")
             return deny(case.entry.name, rule, f"{one}; that is not permitted for {hit}")
     return None
-
-
-def _strict_table(case: Case, shell: ShellName) -> dict[str, str]:
-    named = (one.command for one in case.entry.command_policies or () if one.starts_programs is False)
-    return case.bundle.remember(
-        (case.entry.name, "strict", shell), lambda: {wide_name(name, shell): name for name in named}
-    )
 
 
 def _check_allowed(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 from policy import CHANGING, READS_TOO, SIZED_CAPABILITIES
 from policy import CapabilityName as Name
-from policy.facts import PathFacts
 from policy.paths import (
     PROCESS_PLACES,
     covering,
@@ -21,21 +20,20 @@ from policy.paths import (
     roots,
 )
 from policy.rules import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, deny, where
-from policy.rules.protected_paths import may_be_of_session, own_place, repository_place, session_place
+from policy.rules.protected_paths import OF_SESSIONS, may_be_of_session, own_place, repository_place, session_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from policy import Decision
-    from policy.facts import OsFamily
+    from policy.facts import OsFamily, PathFacts
     from policy.paths import Roots, Width
     from policy.rules import Case
 
 
-def path_rules(case: Case) -> Decision | str | None:
+def path_rules(case: Case, facts: PathFacts) -> Decision | str | None:
     """Blocked first, for the spelling and for the real place; allowed by the real place only."""
-    entry, facts, os = case.entry, case.facts, case.os
-    assert isinstance(facts, PathFacts)  # noqa: S101  the table of rules is keyed by this type
+    entry, os = case.entry, case.os
     for spelling in (facts.requested, facts.absolute, facts.real_path):
         problem = problem_with(spelling, os)
         if problem:
@@ -74,27 +72,28 @@ def _root_table(case: Case, which: str) -> Roots:
     return case.bundle.remember((case.entry.name, which, case.os), lambda: roots(entries, case.os, width, real))
 
 
-def process_places(case: Case) -> Decision | str | None:
+def process_places(case: Case, facts: PathFacts) -> Decision | str | None:
     """/proc shows the secrets of processes and leads anywhere, so being inside a wider allowed path is not enough:
     a place there must be inside an allowed path that is there itself."""
-    facts, entry = case.facts, case.entry
-    if not isinstance(facts, PathFacts):
-        return None
+    entry = case.entry
     for path in (facts.requested, facts.absolute, facts.real_path):
-        place = process_place(path, case.os)
-        if place is None:
-            continue
-        named = (one for one in entry.allowed_paths or () if is_under(one, place, case.os))
-        if not any(is_under(path, one, case.os) for one in named):
+        place = _unnamed_process_place(path, entry.allowed_paths or (), case.os)
+        if place is not None:
             return deny(entry.name, f"{PROCESS_RULE}: {place}", f"path is in {place}, which no allowed path names")
     return None
 
 
-def repository_places(case: Case) -> Decision | str | None:
+def _unnamed_process_place(path: str, allowed: Sequence[str], os: OsFamily) -> str | None:
+    place = process_place(path, os)
+    is_named = place is not None and any(is_under(one, place, os) and is_under(path, one, os) for one in allowed)
+    return None if is_named else place
+
+
+def repository_places(case: Case, facts: PathFacts) -> Decision | str | None:
     """Deny a change to a file that decides which programs git runs, unless an allowed path names its `.git`, or the
     repository if it is called otherwise: an allowed path that was meant for a project's files does not reach it."""
-    facts, entry = case.facts, case.entry
-    if not isinstance(facts, PathFacts) or entry.name not in CHANGING:
+    entry = case.entry
+    if entry.name not in CHANGING:
         return None
     for path in dict.fromkeys((normalize(facts.absolute, case.os), normalize(facts.real_path, case.os))):
         place = repository_place(path, entry.allowed_paths, case.os, in_repository=facts.in_repository)
@@ -109,15 +108,12 @@ def repository_places(case: Case) -> Decision | str | None:
     return None
 
 
-def session_places(case: Case) -> Decision | str | None:
+def session_places(case: Case, facts: PathFacts) -> Decision | str | None:
     """Sessions have temporary directories of their own beside each other. That their parent is allowed opens none of
     them: an allowed path has to name it, as `${tmp}` does for the session's own. A bundle without a list of allowed
     paths restricts nothing here."""
-    facts, entry = case.facts, case.entry
-    if not isinstance(facts, PathFacts) or entry.allowed_paths is None:
-        return None
-    real = normalize(facts.real_path, case.os)
-    if not may_be_of_session(real, case.os):
+    entry, real = case.entry, normalize(facts.real_path, case.os)
+    if entry.allowed_paths is None or not may_be_of_session(real, case.os):
         return None
     real_places = case.bundle.real_places.get("allowed", {})
     allowed = [*entry.allowed_paths, *(real_places[one] for one in entry.allowed_paths if one in real_places)]
@@ -131,34 +127,29 @@ def session_places(case: Case) -> Decision | str | None:
 _UNCHANGEABLE = {"directory": "a directory", "other": "not a regular file"}
 
 
-def file_kind(case: Case) -> Decision | str | None:
+def file_kind(case: Case, facts: PathFacts) -> Decision | str | None:
     """Only regular files may be written or deleted, and directories if the call includes their contents."""
-    if isinstance(case.facts, PathFacts) and case.facts.tree and case.entry.name == Name.FILE_DELETE:
+    goes_whole = facts.tree and case.entry.name == Name.FILE_DELETE
+    if goes_whole or case.entry.name not in CHANGING or facts.kind not in _UNCHANGEABLE:
         return None
-    if isinstance(case.facts, PathFacts) and case.entry.name in CHANGING and case.facts.kind in _UNCHANGEABLE:
-        what = _UNCHANGEABLE[case.facts.kind]
-        return deny(case.entry.name, where(case.entry), f"{case.facts.absolute} is {what}")
-    return None
+    return deny(case.entry.name, where(case.entry), f"{facts.absolute} is {_UNCHANGEABLE[facts.kind]}")
 
 
-def file_size(case: Case) -> Decision | str | None:
+def file_size(case: Case, facts: PathFacts) -> Decision | str | None:
     """maxFileSizeBytes: the present size for a read or an upload, the size to be for a write."""
-    limit = case.entry.max_file_size_bytes
-    if limit is None or not isinstance(case.facts, PathFacts) or case.entry.name not in SIZED_CAPABILITIES:
-        return None
-    is_write = case.entry.name == Name.FILE_WRITE
-    size = case.facts.new_size_bytes if is_write else case.facts.size_bytes
-    if case.entry.name == Name.FILE_DELETE or size is None or size <= limit:
+    limit, name = case.entry.max_file_size_bytes, case.entry.name
+    size = facts.new_size_bytes if name == Name.FILE_WRITE else facts.size_bytes
+    if name not in SIZED_CAPABILITIES or name == Name.FILE_DELETE or limit is None or size is None or size <= limit:
         return None
     rule = where(case.entry, "maxFileSizeBytes", limit)
     return deny(case.entry.name, rule, f"file exceeds size limit: {size} > {limit} bytes")
 
 
-def readable_too(case: Case) -> Decision | str | None:
+def readable_too(case: Case, facts: PathFacts) -> Decision | str | None:
     """Judge an upload as a read, too: File.Read may deny it or require approval."""
     if case.entry.name not in READS_TOO:
         return None
-    answer = case.judge(Name.FILE_READ.value, case.facts)
+    answer = case.judge(Name.FILE_READ.value, facts)
     return None if answer.allowed else answer
 
 
@@ -168,7 +159,6 @@ def readable_too(case: Case) -> Decision | str | None:
 Below = Literal["all", "none", "named", "each"]
 """The answer for everything below a directory: all of it is admitted, or nothing, or all but names with a meaning
 (`is_named`), or each path must be checked."""
-_OF_SESSIONS = "agent-host-"
 
 
 class TreeRule:
@@ -196,11 +186,7 @@ class TreeRule:
             return False
         if self._allowed is not None and may_be_of_session(real, os) and session_place(real, self._allowed, os):
             return False
-        place = process_place(real, os)
-        if place is None:
-            return True
-        named = (one for one in self._allowed or () if is_under(one, place, os))
-        return any(is_under(real, one, os) for one in named)
+        return _unnamed_process_place(real, self._allowed or (), os) is None
 
     def judge_below(self, directory: str) -> Below:
         """The places below the real, normalised path of a directory, as the lists judge them."""
@@ -225,12 +211,12 @@ class TreeRule:
     def is_named(self, name: str) -> bool:
         """True if an entry of this name below a directory that is "named" has to be asked for."""
         plain = key(name, self._os, "wide")
-        return plain in self._names or plain.startswith(_OF_SESSIONS) or plain.endswith(self._endings)
+        return plain in self._names or plain.startswith(OF_SESSIONS) or plain.endswith(self._endings)
 
     def some_named(self, names: Sequence[str]) -> bool:
         """True if one of the names may be such a name; a look at all of them at once, which is cheaper."""
         text = key("/".join(names), self._os, "wide")
-        parts = (_OF_SESSIONS, *self._names, *self._endings)
+        parts = (OF_SESSIONS, *self._names, *self._endings)
         return any(part in text for part in parts)
 
 

@@ -444,8 +444,8 @@ def _repository_place(path: str, os: OsFamily) -> str | None:
 
 # The temporary directories of sessions, which are siblings: no session may use another's.
 
-_OF_SESSIONS = "agent-host-"
-_SESSION_FOLDER = re.compile(_OF_SESSIONS + r"[A-Za-z0-9_-]+-[0-9a-f]{8}")
+OF_SESSIONS = "agent-host-"
+_SESSION_FOLDER = re.compile(OF_SESSIONS + r"[A-Za-z0-9_-]+-[0-9a-f]{8}")
 _TEMPORARY_FOLDERS = frozenset({
     "/tmp", "/var/tmp", "/private/tmp", "/private/var/tmp", "c:\\windows\\temp",  # noqa: S108  names to compare with
 })  # fmt: skip
@@ -458,7 +458,7 @@ def session_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None
     entries = [normalize(one, os) for one in allowed if is_absolute(one, os)]
     folders = _TEMPORARY_FOLDERS | {key(_parent(one, os), os, "wide") for one in entries if _is_of_session(one, os)}
     for at in ancestors(path, os, len(path)):
-        if _name(key(at, os, "wide"), os).startswith(_OF_SESSIONS) and key(_parent(at, os), os, "wide") in folders:
+        if _name(key(at, os, "wide"), os).startswith(OF_SESSIONS) and key(_parent(at, os), os, "wide") in folders:
             named = any(is_under(one, at, os) and is_under(path, one, os) for one in entries)
             return None if named else at
     return None
@@ -478,7 +478,7 @@ def is_shared_temporary(path: str, own: str | None, os: OsFamily) -> bool:
 
 def may_be_of_session(path: str, os: OsFamily) -> bool:
     """True if a name on the path is like that of a session's temporary directory."""
-    return _OF_SESSIONS in key(path, os, "wide")
+    return OF_SESSIONS in key(path, os, "wide")
 
 
 def session_samples(allowed: Iterable[str], os: OsFamily) -> list[str]:
@@ -486,7 +486,7 @@ def session_samples(allowed: Iterable[str], os: OsFamily) -> list[str]:
     entries = [normalize(one, os) for one in allowed if is_absolute(one, os)]
     folders = [_parent(one, os) for one in entries if _is_of_session(one, os)]
     usual = sorted(one for one in _TEMPORARY_FOLDERS if is_absolute(one, os))
-    return [f"{folder}/{_OF_SESSIONS}s-00000000" for folder in dict.fromkeys((*folders, *usual))]
+    return [f"{folder}/{OF_SESSIONS}s-00000000" for folder in dict.fromkeys((*folders, *usual))]
 
 
 def _parent(path: str, os: OsFamily) -> str:
