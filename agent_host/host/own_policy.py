@@ -19,7 +19,6 @@ import os
 import re
 import tempfile
 from pathlib import PurePath
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -36,6 +35,7 @@ from agent_host.ids import MACHINE
 from agent_host.loop import NOT_KEPT
 from agent_host.loop.results import arguments_in_note
 from agent_host.services import endpoints
+from agent_host.session.opening import state_errors_translated
 from agent_host.session.transcript import events_on_record
 from agent_host.thread.messages import ToolCall, decode
 from config import json_text
@@ -51,7 +51,6 @@ from policy.shell import parse
 from policy.urls import UrlProblem, host_of
 from state import (
     Damaged,
-    InvalidSessionId,
     NoSuchSession,
     SessionPaths,
     TooLarge,
@@ -63,7 +62,7 @@ from state.blobs import sha256_hex
 from state.file_store import FileCheckpointStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from agent_host.host.dry_runs import Tried
     from policy import Decision, SandboxLevel
@@ -335,13 +334,17 @@ def _read(path: str) -> bytes | None:
 
 
 class Recorded(NamedTuple):
-    """The encoded messages of a session, the workspace it had, and by call id the arguments that were put in place of
-    the model's in the step that is open. `started` says with which policy, model and families it was begun."""
+    """The record of a session: its encoded messages and its workspace. `started` says with which policy, model and
+    families it was begun, `asked` and `edited` what policy said of each call as the model made it and of each edited
+    form, by call id, and `ran_with` has the arguments of these forms, None where they are not on record."""
 
+    paths: SessionPaths
     messages: list[bytes]
     workspace: str
-    edited: dict[str, dict[str, Any]]
-    started: Mapping[str, Any] = MappingProxyType({})
+    started: Mapping[str, Any]
+    asked: Mapping[str, Decided]
+    edited: Mapping[str, Decided]
+    ran_with: Mapping[str, dict[str, Any] | None]
 
     def calls(self) -> Iterator[ToolCall]:
         """The calls of the model, in order; one whose arguments could not be read was never judged. What is kept of a
@@ -360,36 +363,44 @@ class Decided(NamedTuple):
     capability: str | None = None
 
 
-def read_record(paths: SessionPaths) -> Recorded:
+def read_record(state_dir: str, session_id: str) -> Recorded:
     """Of the checkpoint, else of what stayed of a session that has ended. Raises SessionNotFound, UsageError."""
+    with state_errors_translated():
+        paths = SessionPaths(state_dir, session_id)
     store = FileCheckpointStore(paths.state_dir, snapshot_limit_bytes=snapshot_limit())
+    open_edits: dict[str, dict[str, Any]] = {}
     try:
         state = store.load(paths.session_id)
     except (NoSuchSession, Damaged, UnknownVersion, TooLarge, Untrusted, WriteFailed):
-        return _read_ended(paths)
-    calls = [] if state.open_step is None else state.open_step.calls
-    results = [call.result for call in calls if call.result is not None]
-    edited = {call.call_id: call.edited_arguments for call in calls if call.edited_arguments is not None}
-    workspace = str(state.identity.options.get("workspace", os.getcwd()))
-    return Recorded([*state.thread, *results], workspace, edited, state.identity.options.get("started", {}))
+        messages, workspace, started = _read_ended(paths)
+    else:
+        calls = [] if state.open_step is None else state.open_step.calls
+        messages = [*state.thread, *(call.result for call in calls if call.result is not None)]
+        open_edits = {call.call_id: call.edited_arguments for call in calls if call.edited_arguments is not None}
+        options = state.identity.options
+        workspace, started = str(options.get("workspace", os.getcwd())), options.get("started", {})
+    asked, edited = _decisions(paths)
+    # A process that was killed may not have written its last events.
+    ran_with = {**_find_edits(messages, edited), **open_edits}
+    return Recorded(paths, messages, workspace, started, asked, edited, ran_with)
 
 
-def _read_ended(paths: SessionPaths) -> Recorded:
+def _read_ended(paths: SessionPaths) -> tuple[list[bytes], str, dict[str, Any]]:
     try:
         with open(os.path.join(paths.artifacts, "session_history"), "rb") as handle:
             messages = orjson.loads(handle.read())
         with open(paths.result, "rb") as handle:
             result = orjson.loads(handle.read())
         encoded = [orjson.dumps(message) for message in messages]
-        return Recorded(encoded, str(result["workspace"]), {}, dict(result.get("started", {})))
+        return encoded, str(result["workspace"]), dict(result.get("started", {}))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise SessionNotFound(
             f"there is no session {paths.session_id} with its history on this disk; `agent-host sessions` lists all"
         ) from error
 
 
-def decisions(paths: SessionPaths) -> tuple[dict[str, Decided], dict[str, Decided]]:
-    """Policy's word on each call as the model made it, and on each edited form, from the run log; of several the
+def _decisions(paths: SessionPaths) -> tuple[dict[str, Decided], dict[str, Decided]]:
+    """What policy said of each call as the model made it, and of each edited form, by the run log; of several the
     last."""
     asked: dict[str, Decided] = {}
     edited: dict[str, Decided] = {}
@@ -401,14 +412,11 @@ def decisions(paths: SessionPaths) -> tuple[dict[str, Decided], dict[str, Decide
     return asked, edited
 
 
-def find_edits(record: Recorded, edited: dict[str, Decided]) -> dict[str, dict[str, Any] | None]:
-    """The arguments of each edited form by call id, None where they are not on record.
-
-    They stand beside the result; in records of earlier versions the note in front of it has them, and cuts what is
-    long. They count when they have the hash that the run log has.
-    """
+def _find_edits(messages: Iterable[bytes], edited: dict[str, Decided]) -> dict[str, dict[str, Any] | None]:
+    """The arguments of edited forms stand beside the result; in records of earlier versions the note in front of it has
+    them, and cuts what is long. They count when they have the hash that the run log has."""
     found: dict[str, dict[str, Any] | None] = dict.fromkeys(edited)
-    for data in record.messages:
+    for data in messages:
         if b'"toolCallId"' not in data:
             continue
         message = decode(data)
@@ -417,7 +425,7 @@ def find_edits(record: Recorded, edited: dict[str, Decided]) -> dict[str, dict[s
             if arguments is None:
                 arguments = arguments_in_note(message.content)
             found[message.tool_call_id] = arguments if _fits(arguments, edited[message.tool_call_id]) else None
-    return {**found, **record.edited}  # a process that was killed may not have written its last events
+    return found
 
 
 def _fits(arguments: dict[str, Any] | None, said: Decided) -> bool:
@@ -476,31 +484,20 @@ def rejudge_calls(
     approved is judged in both its forms, each beside what policy said to that form. Raises UsageError,
     SessionNotFound, PolicyBundleInvalid.
     """
-    paths = paths_of(state_dir, session_id)
-    record = read_record(paths)
+    record = read_record(state_dir, session_id)
     root = anchor(workspace, os.path.realpath) if workspace else record.workspace
     level = record.started.get("sandbox", LEVELS[0])
     tried = policy_to_try(flags, workspace=root, state_dir=state_dir, session_id=session_id, level=Level(level, level))
     now = MACHINE.now()
-    asked, edited = decisions(paths)
-    ran_with = find_edits(record, edited)
     rows = []
     for call in record.calls():
-        said = asked.get(call.call_id)
+        said = record.asked.get(call.call_id)
         decision = tried.judge(call.name, call.arguments, now, level)
         rows.append(Rejudged(call, None if said is None else said.decision, decision, level=level))
-        if call.call_id in ran_with:
-            then = edited.get(call.call_id)
-            arguments = ran_with[call.call_id]
+        if call.call_id in record.ran_with:
+            then = record.edited.get(call.call_id)
+            arguments = record.ran_with[call.call_id]
             form = call if arguments is None else ToolCall(call.call_id, call.name, arguments)
             changed = None if arguments is None else tried.judge(form.name, form.arguments, now, level)
             rows.append(Rejudged(form, None if then is None else then.decision, changed, edited=True, level=level))
     return rows
-
-
-def paths_of(state_dir: str, session_id: str) -> SessionPaths:
-    """Raises UsageError for what is no id."""
-    try:
-        return SessionPaths(state_dir, session_id)
-    except InvalidSessionId as error:
-        raise UsageError(str(error)) from error

@@ -22,7 +22,7 @@ from agent_host.approval import ApprovalAnswer
 from agent_host.errors import UsageError
 from agent_host.events import EventType
 from agent_host.host.options import SessionOptions, anchor, existing_directory
-from agent_host.host.own_policy import decisions, find_edits, paths_of, read_record
+from agent_host.host.own_policy import read_record
 from agent_host.host.remote_tools import RecordedAnswer, RecordedToolService
 from agent_host.host.sessions import open_recorded
 from agent_host.session.transcript import read_run_log
@@ -164,13 +164,12 @@ class _Original:
     are answered as the people of the record did: by the tool and the arguments of a call, in the order they came."""
 
     def __init__(self, state_dir: str, session_id: str, root: str) -> None:
-        self._paths = paths_of(state_dir, session_id)
-        self.record = read_record(self._paths)
+        self.record = read_record(state_dir, session_id)
         existing_directory(root)
         self._before, self._now = self.record.workspace, root
         self._messages = [decode(data) for data in self.record.messages]
         self.prompts = [message.content for message in self._messages if message.role == "user"]
-        self.log = read_run_log(self._paths.events)
+        self.log = read_run_log(self.record.paths.events)
         if not self.prompts:
             raise UsageError(f"session {session_id} has no prompt on record: there is nothing to run")
         if any(mark["mark"] == EventType.MODE_CHANGED for mark in self.log.marks):
@@ -178,16 +177,13 @@ class _Original:
                 f"session {session_id} had more than one mode (SetMode), which a replay has not: its decisions cannot "
                 "be compared; `agent-host policy rejudge` judges its calls by a bundle"
             )
-        self._asked, edited = decisions(self._paths)
-        edits = find_edits(self.record, edited)
         self._answers: dict[tuple[str, bytes], deque[ApprovalAnswer]] = defaultdict(deque)
         for call in (call for message in self._messages for call in message.tool_calls):
             answer = self.log.calls.get(call.call_id, {}).get("approval")
             if answer is not None:
                 is_approved, scope = answer["decision"] == "approved", answer.get("scope", "once")
-                given = ApprovalAnswer(
-                    is_approved, answer.get("reason", ""), scope=scope, arguments=edits.get(call.call_id)
-                )
+                arguments = self.record.ran_with.get(call.call_id)
+                given = ApprovalAnswer(is_approved, answer.get("reason", ""), scope=scope, arguments=arguments)
                 self._answers[call.name, orjson.dumps(self._arguments(call))].append(given)
 
     def move(self, text: str) -> str:
@@ -233,7 +229,7 @@ class _Original:
         for turn, calls in enumerate(turns):
             for number, call in enumerate(calls):
                 if call.problem is None:
-                    said = self._asked.get(call.call_id)
+                    said = self.record.asked.get(call.call_id)
                     kept = said is not None and said.arguments_hash == sha256_hex(orjson.dumps(call.arguments))
                     grant = call.arguments.get(SANDBOX_GRANT)
                     found[_script_id(turn, number)] = _JudgedCall(
@@ -257,16 +253,16 @@ class _Original:
                 turn = next(turns)
                 for number, call in enumerate(message.tool_calls):
                     waiting[call.call_id] = _script_id(turn, number)
-                    said = self._asked.get(call.call_id)
+                    said = self.record.asked.get(call.call_id)
                     if said is not None and said.capability == CapabilityName.BACKEND_TOOL_INVOKE:
                         called.add(call.name)
             elif message.tool_call_id in waiting:
                 answers[waiting.pop(message.tool_call_id)] = RecordedAnswer(message.content, message.is_error)
-        kept = read_definitions(self._paths.state_dir, BACKEND)
+        kept = read_definitions(self.record.paths.state_dir, BACKEND)
         if missing := sorted(called - kept.keys()):
             raise UsageError(
-                f"session {self._paths.session_id} called {', '.join(missing)} of the Backend Tool Service, and what "
-                "the service listed is not kept in this state directory: it cannot be run again"
+                f"session {self.record.paths.session_id} called {', '.join(missing)} of the Backend Tool Service, and "
+                "what the service listed is not kept in this state directory: it cannot be run again"
             )
         return RecordedToolService(tuple(map(definition_of, kept.values())), answers)
 

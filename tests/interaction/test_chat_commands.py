@@ -68,7 +68,7 @@ def test_every_command_answers_with_good_and_bad_arguments(host: Host) -> None:
         terminal.shows("  Known.")
         asked = json.dumps([body["messages"][-1] for body in model.bodies])
         terminal.enter("/compact")
-        terminal.shows("the next request begins with room")
+        terminal.shows("the next request is compacted")
         terminal.enter("/new")
         terminal.shows("the next prompt begins a new session")
         terminal.enter("/sessions do it")

@@ -256,7 +256,7 @@ def test_a_service_that_does_not_know_the_session(host: Host) -> None:
         outcome = went_on(host, services_at(stranger.url))
     assert outcome.code == 2
     assert session_id in outcome.error
-    assert "is kept" in outcome.error
+    assert "its files here are kept" in outcome.error
     assert f"{session_id}.json" in host.checkpoints()
 
 
