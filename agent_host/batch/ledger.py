@@ -55,7 +55,7 @@ class Ledger:
 
     def __init__(self, path: str, tasks: Sequence[BatchTask], launch: str) -> None:
         self.path = path
-        self._tasks = tasks
+        self.tasks = tasks
         try:
             os.makedirs(self.at("patches"), exist_ok=True)
             self._lock = SessionLock.acquire(self.at(".lock"), "batch")
@@ -76,6 +76,11 @@ class Ledger:
     def at(self, *names: str) -> str:
         """A path in the directory."""
         return os.path.join(self.path, *names)
+
+    @property
+    def task_rows(self) -> list[Row]:
+        """The rows of the tasks, in their order, of those that have one."""
+        return [self.rows[task.id] for task in self.tasks if task.id in self.rows]
 
     def session_id(self, task: BatchTask) -> str:
         """The id of the task's session."""
@@ -112,7 +117,7 @@ class Ledger:
 
     def finish(self, summary: Row) -> None:
         """Leave one line an id, and the files made of them. Raises OSError."""
-        ids = dict.fromkeys([*(task.id for task in self._tasks if task.id in self.rows), *self.rows])
+        ids = dict.fromkeys([*(task.id for task in self.tasks if task.id in self.rows), *self.rows])
         rows = [self.rows[one] for one in ids]
         self._replace("results.jsonl", rows)
         self._replace("predictions.jsonl", self._predictions(rows))
@@ -146,7 +151,7 @@ class Ledger:
 
     def _identify(self, launch: str) -> str:
         """The batch's id. `launch` is what its own policy is, which stays as the tasks do."""
-        meant = {task.id: task.fingerprint for task in self._tasks}
+        meant = {task.id: task.fingerprint for task in self.tasks}
         known = self._known()
         if known is None:
             batch_id = MACHINE.new_id("b").removeprefix("b_")[:16]
@@ -205,17 +210,17 @@ _LISTED: Final = 50
 _WHO: Final = ("model", "policy", "limit", "infrastructure", "person")
 
 
-def summarize(tasks: Sequence[BatchTask], ledger: Ledger, *, stop: Stop, duration_ms: int) -> dict[str, Any]:
+def summarize(ledger: Ledger, *, stop: Stop, duration_ms: int) -> dict[str, Any]:
     """The content of `summary.json`."""
-    rows = [ledger.rows[task.id] for task in tasks if task.id in ledger.rows]
+    rows = ledger.task_rows
     failed = Counter(row["endedBy"] for row in rows if row["status"] != COMPLETED)
     checks = [row["check"]["exitCode"] for row in rows if "check" in row]
     found: dict[str, Any] = {
         "batchId": ledger.batch_id,
-        "tasks": len(tasks),
+        "tasks": len(ledger.tasks),
         "completed": sum(row["status"] == COMPLETED for row in rows),
         "failed": {who: failed[who] for who in _WHO if failed[who]},
-        "notRun": len(tasks) - len(rows),
+        "notRun": len(ledger.tasks) - len(rows),
         "usage": {
             name: sum(row["usage"].get(name, 0) for row in rows)
             for name in ("inputTokens", "outputTokens", "cachedInputTokens")
@@ -231,19 +236,19 @@ def summarize(tasks: Sequence[BatchTask], ledger: Ledger, *, stop: Stop, duratio
     return {**found, "stopped": stop} if stop else found
 
 
-def exit_code_of(tasks: Sequence[BatchTask], ledger: Ledger, stop: Stop) -> int:
+def exit_code_of(ledger: Ledger, stop: Stop) -> int:
     """The exit code of the command (interface, "Batch")."""
     if stop == "interrupted":
         return 130
-    rows = [ledger.rows.get(task.id) for task in tasks]
+    rows = [ledger.rows.get(task.id) for task in ledger.tasks]
     if stop or any(row is None or row["endedBy"] == INFRASTRUCTURE or row["reason"] == SPENDING_LIMIT for row in rows):
         return 3
     return 0 if all(row is not None and row["status"] == COMPLETED for row in rows) else 1
 
 
-def table_of(tasks: Iterable[BatchTask], ledger: Ledger, summary: dict[str, Any]) -> str:
+def table_of(ledger: Ledger, summary: dict[str, Any]) -> str:
     """The summary in lines: what was not completed, or whose check failed, and the totals."""
-    rows = [ledger.rows[task.id] for task in tasks if task.id in ledger.rows]
+    rows = ledger.task_rows
     shown = [row for row in rows if row["status"] != COMPLETED or row.get("check", {"exitCode": 0})["exitCode"] != 0]
     width = max((len(row["id"]) for row in shown[:_LISTED]), default=0)
     lines = [f"{row['id']:<{width}}  {_in_words(row)}" for row in shown[:_LISTED]]
@@ -269,11 +274,10 @@ def _in_words(row: Row) -> str:
 class Progress:
     """One line on standard error: drawn over at a terminal, else a new one now and then."""
 
-    def __init__(self, tasks: Sequence[BatchTask], ledger: Ledger) -> None:
-        self._tasks = tasks
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._began = self._said = MACHINE.monotonic()
-        self._at_first = sum(task.id in ledger.rows for task in tasks)
+        self._at_first = len(ledger.task_rows)
         self._is_drawn = False
 
     def tell(self, waiting: int, running: int) -> None:
@@ -295,12 +299,12 @@ class Progress:
             sys.stderr.flush()
 
     def _line(self, waiting: int, running: int) -> str:
-        rows = [row for task in self._tasks if (row := self._ledger.rows.get(task.id)) is not None]
+        rows = self._ledger.task_rows
         failed = Counter(row["endedBy"] for row in rows if row["status"] != COMPLETED)
         done, left = len(rows), waiting + running
         seconds = MACHINE.monotonic() - self._began
         rate = max(0, done - self._at_first) / seconds if seconds else 0.0
-        parts = [f"{done} of {len(self._tasks)} done", f"{running} running"]
+        parts = [f"{done} of {len(self._ledger.tasks)} done", f"{running} running"]
         parts += [f"{number} ended by {who}" for who, number in failed.items()]
         parts += [f"{60 * rate:.1f} a minute"] if rate else []
         cost = sum(row.get("cost", 0.0) for row in rows)

@@ -101,13 +101,13 @@ async def _run(
         scheduler.interrupt()
 
     attempts = Attempts(ledger, launch, spaces, engine, depot if parcels else None)
-    progress = Progress(tasks, ledger)
+    progress = Progress(ledger)
     max_cost = settings.llm.max_cost or None
     scheduler = Scheduler(
         tasks, ledger, attempts,
         jobs=jobs, retries=namespace.retries, max_cost=max_cost,
         on_row=print_row if namespace.output == "jsonl" else lambda _: None,
-        spent=None if max_cost is None else _costs_on_record(tasks, ledger, depot),
+        spent=None if max_cost is None else _costs_on_record(ledger, depot),
     )  # fmt: skip
     end_on_signals(stop_early)
     telling = asyncio.ensure_future(_tell(progress, scheduler))
@@ -117,14 +117,14 @@ async def _run(
         telling.cancel()
         progress.end()
         await engine.aclose()
-    return _report(namespace, tasks, ledger, launch.state_dir, stop, int((MACHINE.monotonic() - began) * 1000))
+    return _report(namespace, ledger, launch.state_dir, stop, int((MACHINE.monotonic() - began) * 1000))
 
 
-def _costs_on_record(tasks: Sequence[BatchTask], ledger: Ledger, depot: Depot) -> dict[str, float]:
+def _costs_on_record(ledger: Ledger, depot: Depot) -> dict[str, float]:
     """Costs of the sessions that are in the state directory, with those of lost processes, by the ids of their
     tasks."""
-    ids = {ledger.session_id(task): task.id for task in tasks}
-    costs = {task.id: depot.costs.total(task.key) for task in tasks}
+    ids = {ledger.session_id(task): task.id for task in ledger.tasks}
+    costs = {task.id: depot.costs.total(task.key) for task in ledger.tasks}
     for row in stored_sessions(depot.state_dir).all():
         if row.session_id in ids:
             costs[ids[row.session_id]] += float((row.usage or {}).get("cost", 0.0))
@@ -168,38 +168,31 @@ async def _tell(progress: Progress, scheduler: Scheduler) -> None:
         await asyncio.sleep(_TELLS_S)
 
 
-def _report(
-    namespace: argparse.Namespace,
-    tasks: Sequence[BatchTask],
-    ledger: Ledger,
-    state_dir: str,
-    stop: Stop,
-    duration_ms: int,
-) -> int:
+def _report(namespace: argparse.Namespace, ledger: Ledger, state_dir: str, stop: Stop, duration_ms: int) -> int:
     """Write the files that a person takes away, and print the summary; return the exit code."""
-    summary = summarize(tasks, ledger, stop=stop, duration_ms=duration_ms)
-    code = exit_code_of(tasks, ledger, stop)
+    summary = summarize(ledger, stop=stop, duration_ms=duration_ms)
+    code = exit_code_of(ledger, stop)
     try:
         ledger.finish(summary)
     except OSError as error:
         notice(f"error: {ledger.path}: {error.strerror}; the same command writes the rest")
         code = code or 3
-    _write_page(tasks, ledger, state_dir)
+    _write_page(ledger, state_dir)
     if stop == "broken":
         notice("the infrastructure ended the last attempts, and three single ones: nothing more was started")
     if namespace.output in ("json", "jsonl"):  # a line each row came before
         answer(orjson.dumps(summary).decode() + "\n")
     else:
-        answer(f"{table_of(tasks, ledger, summary)}results: {ledger.path}\n")
+        answer(f"{table_of(ledger, summary)}results: {ledger.path}\n")
     return code
 
 
-def _write_page(tasks: Sequence[BatchTask], ledger: Ledger, state_dir: str) -> None:
+def _write_page(ledger: Ledger, state_dir: str) -> None:
     try:
         view = import_view()
     except UsageError:
         return
-    wanted = {ledger.session_id(task) for task in tasks}
+    wanted = {ledger.session_id(task) for task in ledger.tasks}
     rows = [row for row in stored_sessions(state_dir).all() if row.session_id in wanted]
     page = ledger.at("report.html")
     write_page(page, lambda: view.sessions_page(rows, state_dir=state_dir, folder=None), quiet=True)

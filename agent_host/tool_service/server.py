@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from agent_host.tool_service.answers import Slots
     from agent_host.tool_service.invocation import Answers
+    from agent_host.tool_service.postgres import PostgresAnswers, PostgresSlots
     from agent_host.tool_service.storage import Bucket, Storage
     from agent_host.tool_service.tenants import Configuration
     from agent_host.tool_service.tool import BackendTool
@@ -242,10 +243,8 @@ async def _opened(
     answers: Answers = MemoryAnswers()
     slots: Slots = LocalSlots()
     if answers_url is not None:  # shared by all workers and services that use the database
-        from agent_host.tool_service import postgres
-
-        answers = await postgres.PostgresAnswers.opening(answers_url)
-        slots = postgres.PostgresSlots(answers_url)
+        shared_answers, shared_slots = _postgres()
+        answers, slots = await shared_answers.opening(answers_url), shared_slots(answers_url)
     for tenant in tenants:
         tenant.open(slots)
     try:
@@ -262,9 +261,13 @@ async def _opened(
 
 async def _try_answers(url: str) -> None:
     """Raises UsageError where answers cannot be kept."""
-    from agent_host.tool_service.postgres import PostgresAnswers
+    await (await _postgres()[0].open(url)).aclose()
 
-    await (await PostgresAnswers.open(url)).aclose()
+
+def _postgres() -> tuple[type[PostgresAnswers], type[PostgresSlots]]:
+    from agent_host.tool_service.postgres import PostgresAnswers, PostgresSlots  # one worker needs no psycopg
+
+    return PostgresAnswers, PostgresSlots
 
 
 def _check(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[Configuration, bytes]:

@@ -83,7 +83,7 @@ async def run(
     made: Any = script
     batch = Scheduler(tasks, ledger, made, jobs=jobs, retries=2, max_cost=max_cost, on_row=lambda _: None)
     stop = await asyncio.wait_for(batch.run(), 60)
-    return stop, exit_code_of(tasks, ledger, stop)
+    return stop, exit_code_of(ledger, stop)
 
 
 async def test_each_task_ends_and_no_more_than_its_jobs_run_at_once(ledgers: Any) -> None:
@@ -109,7 +109,7 @@ async def test_only_the_result_says_what_is_tried_again(ledgers: Any) -> None:
     }  # fmt: skip
     assert [is_over(ledger.rows[f"t{number}"]) for number in range(4)] == [True, True, False, False]
     assert ledger.rows["t0"]["attempts"] == 3
-    assert summarize(tasks, ledger, stop="", duration_ms=1)["failed"] == {"limit": 1, "infrastructure": 2}
+    assert summarize(ledger, stop="", duration_ms=1)["failed"] == {"limit": 1, "infrastructure": 2}
     healed = Script(lambda *_: DONE)
     assert await run(tasks, ledger, healed) == ("", 1)
     assert sorted(task for task, _ in healed.made) == ["t2", "t3"], "what infrastructure ended is taken up"
@@ -157,7 +157,7 @@ async def test_what_all_sessions_cost_stays_within_the_limit(ledgers: Any) -> No
     assert all(one in ledger.rows for one in (task.id for task in tasks)), "nothing is unreported"
     reasons = {row["reason"] for row in ledger.rows.values() if row["status"] != "TASK_COMPLETED"}
     assert reasons == {"SPENDING_LIMIT"}
-    assert summarize(tasks, ledger, stop=stop, duration_ms=1)["completed"] >= 4
+    assert summarize(ledger, stop=stop, duration_ms=1)["completed"] >= 4
     more = Script(lambda task, _, granted: {**DONE, "cost": min(1.0, granted or 0)})
     assert await run(tasks, ledger, more, jobs=2, max_cost=50.0) == ("", 0)
 
@@ -217,7 +217,7 @@ async def test_an_interrupt_begins_nothing_more(ledgers: Any) -> None:
     script: Any = Endless(lambda *_: DONE)
     batch = Scheduler(tasks, ledger, script, jobs=1, retries=2, max_cost=None, on_row=lambda _: None)
     assert await asyncio.wait_for(batch.run(), 60) == "interrupted"
-    assert (len(script.made), ledger.rows, exit_code_of(tasks, ledger, "interrupted")) == (1, {}, 130)
+    assert (len(script.made), ledger.rows, exit_code_of(ledger, "interrupted")) == (1, {}, 130)
 
 
 async def test_rows_that_the_disk_refuses_are_written_later_or_told(
