@@ -1,8 +1,6 @@
 """The border between the host and whatever runs tools (AH 7.1, TR 3): values and one Protocol, no behaviour.
 
 Values on the way to a session's first request are NamedTuples: a frozen dataclass takes six times as long to define.
-
-Wire names are camelCase; `to_wire` of each value gives the closed schema of BT's "Tool Result Schema".
 """
 
 from __future__ import annotations
@@ -335,13 +333,13 @@ class LoadedSkill(NamedTuple):
 
 class ToolResult(NamedTuple):
     """The result of one call. `artifacts` is data to be stored; `artifact_uris` names stored data. `exit_code` is a
-    command's; the call has succeeded with any exit code, because the tool did its work (TR 4.4). `seen` is the stamp of
-    the file that the call read or wrote, by which tools detect later changes. `command_id` identifies a command left
-    running in the background. `images` go to models that read them (TR 11) and are not in `to_wire`, whose schema is
-    closed. `skill` is a skill that the call has activated. `stderr` is the start of a program's standard error, for
-    observers (NT). `denials` are the sandbox's denials, also described in `output_text`. `settle` is called after the
-    result is recorded, and removes what was retained for a crash. `coloured` is a command's output with its colours
-    (SGR), by stream, for people: the text has none."""
+    command's; the call has succeeded with any exit code, because the tool did its work (TR 4.4). `seen` is the stamp
+    of the file that the call read or wrote, by which tools detect later changes. `command_id` identifies a command
+    left running in the background. `images` go to models that read them (TR 11). `skill` is a skill that the call has
+    activated. `stderr` is the start of a program's standard error, for observers (NT). `denials` are the sandbox's
+    denials, also described in `output_text`. `settle` is called after the result is recorded, and removes what was
+    retained for a crash. `coloured` is a command's output with its colours (SGR), by stream, for people: the text has
+    none."""
 
     tool_name: str
     session_id: str
@@ -368,23 +366,6 @@ class ToolResult(NamedTuple):
         ids = request.session_id, request.task_id, request.step_id
         error = ToolError(str(code), message)
         return cls(request.tool_name, *ids, "failed", output_text=output_text, error=error)
-
-    def to_wire(self) -> dict[str, Any]:
-        """The closed JSON schema of BT; absent fields are left out."""
-        wire: dict[str, Any] = {
-            "toolName": self.tool_name,
-            "sessionId": self.session_id,
-            "taskId": self.task_id,
-            "stepId": self.step_id,
-            "status": self.status,
-        }
-        if self.output_text is not None:
-            wire["outputText"] = self.output_text
-        if self.artifact_uris:
-            wire["artifactUris"] = list(self.artifact_uris)
-        if self.error is not None:
-            wire["error"] = {"code": self.error.code, "message": self.error.message}
-        return wire
 
 
 class PersonAsked(NamedTuple):

@@ -177,18 +177,18 @@ class Activity:
     def totals(self) -> list[str]:
         """Tokens and cost of the task, the sandbox, background commands."""
         tokens = self._tokens + self._expected
-        return [
-            *([f"{tokens:,} tokens"] if tokens else []),
-            *(f"{cost:.4f} {currency}" for currency, cost in self._cost.items()),
-            *([f"sandbox {self.sandbox}"] if self.sandbox else []),
-            *([f"{len(self.background)} in the background"] if self.background else []),
-        ]
+        parts = [f"{tokens:,} tokens"] if tokens else []
+        parts += self._costs()
+        parts += [f"sandbox {self.sandbox}"] if self.sandbox else []
+        return parts + ([f"{len(self.background)} in the background"] if self.background else [])
 
     def summary(self) -> str:
         """The task in one line, at its end."""
-        parts = [count_noun(self._step, "step"), f"{self._tokens:,} tokens"]
-        parts += [f"{cost:.4f} {currency}" for currency, cost in self._cost.items()]
-        return ", ".join([*parts, duration(self.seconds)])
+        done = (count_noun(self._step, "step"), f"{self._tokens:,} tokens")
+        return ", ".join([*done, *self._costs(), duration(self.seconds)])
+
+    def _costs(self) -> list[str]:
+        return [f"{cost:.4f} {currency}" for currency, cost in self._cost.items()]
 
     def _add_usage(self, payload: Mapping[str, Any]) -> None:
         self._model_since, self._expected = None, 0

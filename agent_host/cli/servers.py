@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.cli import answer, exit_codes, notice, protocol_streams, put
 from agent_host.cli.shared import CommandLine, SessionQuestions, on_signals, peer_check, state_dir_of
 from agent_host.errors import UsageError
+from agent_host.host.environment import look_ahead
 from agent_host.host.options import anchor, settings_from
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ def serve(namespace: argparse.Namespace) -> int:
     source = CommandLine(namespace).source
     if namespace.reconnect_s and namespace.socket is None:
         raise UsageError("--reconnect-s is for --socket: no client can reconnect to standard input")
-    from agent_host.host.environment import look_ahead
-
     settings = source.own_settings()
     look_ahead(settings, source.state_dir)
     begin_s = settings.serve.begin_timeout_s

@@ -11,6 +11,7 @@ import pytest
 from agent_host.contracts import Leftovers, Subject, ToolConstraints, ToolRequest, ToolRouter, ToolSpec
 from agent_host.errors import ErrorCode
 from agent_host.ids import MACHINE
+from tests.support.results import wire_of
 from tests.unit.tool_runtime.conftest import until
 from tool_runtime.families import DESKTOP
 from tool_runtime.families.catalogue import SPECS, specs_of
@@ -67,7 +68,7 @@ async def test_each_tool_that_is_listed_runs(router: ToolRouter) -> None:
 async def test_a_result_names_its_request(router: ToolRouter, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("text")
     result = await router.execute(ask("ReadFile", path=f"{tmp_path}/f"))
-    assert result.to_wire() == {
+    assert wire_of(result) == {
         "toolName": "ReadFile",
         "sessionId": "session",
         "taskId": "task",

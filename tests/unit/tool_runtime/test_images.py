@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import Image, ToolConstraints
 from tests.support.pictures import gif, jpeg, png, webp
+from tests.support.results import wire_of
 from tests.unit.tool_runtime.conftest import Call, error_of, request, text_of
 from tool_runtime.files.images import MAX_BYTES, Header, check_image, header_of
 
@@ -80,7 +81,7 @@ async def test_the_model_gets_the_picture_whatever_its_name(call: Call, workspac
     result = await call("ReadFile", path=f"{workspace}/notes.txt")
     assert text_of(result) == f"{media_type}, 640x480, {len(data)} bytes"
     assert result.images == (Image(media_type, 640, 480, data),)
-    assert "images" not in result.to_wire()
+    assert "images" not in wire_of(result)
 
 
 async def test_what_only_looks_like_a_picture_is_read_as_it_was(call: Call, workspace: Path) -> None:
