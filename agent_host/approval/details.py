@@ -265,15 +265,6 @@ _MAX_DIFFED_BYTES: Final = 2 * 1024 * 1024
 _MAX_HEAD_BYTES: Final = 4 * 1024
 
 
-class _ShownChange(NamedTuple):
-    """A write as the person sees it. `counted` is its part of the summary; `note` says why there is no diff."""
-
-    counted: str
-    diff: bytes = b""
-    note: str | None = None
-    fields: dict[str, Any] = {}  # noqa: RUF012  a NamedTuple's default, never changed
-
-
 def describe_write(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
     """A file that is made or written over: its diff against what is there. Reads the file."""
     created = facts.kind == "missing"
@@ -281,22 +272,20 @@ def describe_write(act: DescribedCall, facts: PathFacts, screen: Screen) -> Desc
     known = before if isinstance(before, bytes) and not created else None
     content = act.spec.after(act.arguments, known) if act.spec.after is not None else None
     if content is None:
-        change = _ShownChange(
-            "cannot be made", note="the file is not as the edits need it, so that the call would fail"
+        counted, change = (
+            "cannot be made",
+            {"note": "the file is not as the edits need it, so that the call would fail"},
         )
     else:
-        change = _change(before, content, short_path(facts.real_path, act.workspace), created=created)
+        name = short_path(facts.real_path, act.workspace)
+        counted, change = _change(before, content, "/dev/null" if created else name, name, screen)
     details: dict[str, Any] = {
         "action": "create" if created else "overwrite",
         "sizeBefore": None if created else facts.size_bytes,
         "sizeAfter": None if content is None else len(content),
-        **change.fields,
+        **change,
     }
-    if change.note is None:
-        details["diff"] = screen.text(change.diff.decode("utf-8", "replace"), 64 * 1024)
-    else:
-        details["note"] = change.note
-    return _describe_path(act, facts, screen, "Write", details, f" ({change.counted})", act.spec.content)
+    return _describe_path(act, facts, screen, "Write", details, f" ({counted})", act.spec.content)
 
 
 def describe_delete(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
@@ -359,21 +348,22 @@ BY_DISPLAY: Mapping[str, Callable[[DescribedCall, PathFacts, Screen], Descriptio
 }
 
 
-def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _ShownChange:
+def _change(before: bytes | str, after: bytes, old: str, new: str, screen: Screen) -> tuple[str, dict[str, Any]]:
+    """The change in the words of the summary, and its details: a diff of the files, or a note why there is none."""
+    size = f"{len(after)} bytes"
     if isinstance(before, str):
-        return _ShownChange(f"{len(after)} bytes", note=before)
+        return size, {"note": before}
     if b"\0" in before or b"\0" in after:
-        return _ShownChange(f"binary, {len(after)} bytes", note="binary content is not shown", fields={"binary": True})
+        return f"binary, {size}", {"binary": True, "note": "binary content is not shown"}
     if max(len(before), len(after)) > _MAX_DIFFED_BYTES:
-        return _ShownChange(f"{len(after)} bytes", note=f"files above {_MAX_DIFFED_BYTES} bytes are not compared")
+        return size, {"note": f"files above {_MAX_DIFFED_BYTES} bytes are not compared"}
     found = compare(before, after)
-    label = name.encode("utf-8", "replace").replace(b"\n", b"\\n")
-    old = b"/dev/null" if created else label
-    header = b"--- %s\n+++ %s\n" % (old, label) if found.hunks else b""
+    labels = tuple(name.encode("utf-8", "replace").replace(b"\n", b"\\n") for name in (old, new))
+    diff = b"--- %s\n+++ %s\n" % labels + found.hunks if found.hunks else b""
     # A minus sign as print has it: the hyphen of a terminal is too short beside the plus.
     counted = f"+{found.additions} −{found.deletions}"
-    fields = {"additions": found.additions, "deletions": found.deletions}
-    return _ShownChange(counted, header + found.hunks, fields=fields)
+    shown = screen.text(diff.decode("utf-8", "replace"), 64 * 1024)
+    return counted, {"additions": found.additions, "deletions": found.deletions, "diff": shown}
 
 
 def _read(path: str, most_bytes: int = _MAX_DIFFED_BYTES + 1) -> bytes | str:
