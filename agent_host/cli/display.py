@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 # What each form puts on stdout.
 _SHOWN = {"text": "the answer", "json": "the result", "jsonl": "the events"}
-_ENDS: dict[str, str] = {
-    TaskPhase.FAILED: "failed",
-    TaskPhase.CANCELLED: "cancelled",
-    SessionStatus.PAUSED: "paused",
-}
+_ENDS: dict[str, str] = {TaskPhase.FAILED: "failed", TaskPhase.CANCELLED: "cancelled", SessionStatus.PAUSED: "paused"}
 
 
 class Display:

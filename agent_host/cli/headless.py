@@ -26,13 +26,7 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.host.opening import get_ready
-from agent_host.host.records import (
-    Unfinished,
-    session_id_of,
-    session_under,
-    stored_sessions,
-    weaker_sandbox,
-)
+from agent_host.host.records import Unfinished, session_id_of, session_under, stored_sessions, weaker_sandbox
 from config.policies import BUILT_IN
 from state import InvalidSessionId, check_session_id
 

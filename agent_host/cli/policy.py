@@ -52,11 +52,7 @@ def check(namespace: argparse.Namespace) -> int:
     return _CODES[decision.decision] if namespace.exit_code else exit_codes.COMPLETED
 
 
-_CODES = {
-    "ALLOWED": exit_codes.COMPLETED,
-    "DENIED": exit_codes.FAILED,
-    "APPROVAL_REQUIRED": exit_codes.NEEDED_APPROVAL,
-}
+_CODES = {"ALLOWED": exit_codes.COMPLETED, "DENIED": exit_codes.FAILED, "APPROVAL_REQUIRED": exit_codes.NEEDED_APPROVAL}
 
 
 def validate(namespace: argparse.Namespace) -> int:

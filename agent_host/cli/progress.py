@@ -38,12 +38,7 @@ class ProgressLines:
     """
 
     def __init__(
-        self,
-        progress: TextIO | None = None,
-        *,
-        verbose: bool = False,
-        asks: bool = False,
-        clock: Clock | None = None,
+        self, progress: TextIO | None = None, *, verbose: bool = False, asks: bool = False, clock: Clock | None = None
     ) -> None:
         self._progress = sys.stderr if progress is None else progress
         self._verbose = verbose
@@ -325,12 +320,7 @@ class LiveView:
     stands there."""
 
     def __init__(
-        self,
-        stream: TextIO,
-        running: Running,
-        clock: Clock,
-        stamp: Callable[[str], str],
-        is_busy: Callable[[], bool],
+        self, stream: TextIO, running: Running, clock: Clock, stamp: Callable[[str], str], is_busy: Callable[[], bool]
     ) -> None:
         self._stream = stream
         self._widths: list[int] = []
