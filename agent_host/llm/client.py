@@ -1,26 +1,26 @@
-"""The LLM client: one pooled connection to the gateway, one request at a time, the answer streamed (AH 6).
+"""The LLM client: one persistent connection to the gateway, one request at a time, streamed answers (AH 6).
 
-`LlmClient.stream` sends a request that is already encoded and returns a complete `ModelTurn`, or raises. Between the
-two lie: the connection, the HTTP status and headers, server-sent events within bounds (`network`), and the
-dialect's assembler, which turns events into text, thinking, calls and usage.
+`LlmClient.stream` sends a request that is already encoded and returns a complete `ModelTurn`, or raises. An answer
+passes through the connection, the check of the HTTP status and headers, the bounded reader of server-sent events
+(`network`), and the dialect's assembler, which turns events into text, thinking, calls and usage.
 
-Everything that is one provider's stands in its dialect (`anthropic`, `openai_chat`, `openai_responses`, over
-`dialects` and `raw_json`). The loop sees `stream.ModelTurn` only: text, calls, blocks that go back unchanged, a
+Everything that is specific to a provider is in its dialect (`anthropic`, `openai_chat`, `openai_responses`, built on
+`dialects` and `raw_json`). The loop sees only `ModelTurn`: text, calls, blocks that are sent back unchanged, a
 `meaning` (complete, continue, cut, window, blocked, unknown) and the tokens.
 
 Rules:
 
-- A turn is whole or it is none. A stream that ends early, a call whose arguments are not JSON, an event that cannot be
-  read are found here: the turn fails, or the call gets a `problem` and never runs.
-- What an error means is one set of tables for all dialects (`errors`), by status, names and words in this order.
-  Retries belong to the caller (`agent_host.http`), by the hints that the answer gives.
-- Everything has a bound: a line, an event, an answer, thinking, a repetition without end, the time until the first byte
-  and between two (`network`).
-- Tokens, keys and the gateway's own words pass the scrubber before anybody sees them.
+- A turn is complete or it fails. A stream that ends early or an event that cannot be read fails the turn; a call whose
+  arguments are not JSON gets a `problem` and never runs.
+- One set of tables classifies the errors of all dialects (`errors`), by status, names and words. The caller retries
+  (`agent_host.http`), according to the hints in the answer.
+- Everything is bounded: a line, an event, an answer, thinking, an endless repetition, the time until the first byte and
+  between two bytes (`network`).
+- Errors of the gateway are scrubbed of the token, the password and header values before they are shown.
 
 Traps: gateways are proxies of proxies. A 200 may carry an error, a stream may end without its last event, a tool call
-may come as text, numbers may be strings. What is well formed in itself is taken item by item, and what is odd costs
-only itself. httpx is imported with the first request, because its import is a quarter of a start.
+may come as text, numbers may be strings. Each well-formed item is accepted on its own, and a malformed one loses only
+itself. httpx is imported with the first request, because importing it takes a quarter of the startup time.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ _REPEATED = "repeated"
 
 
 class LlmClient:
-    """Posts requests to one gateway. Safe to build before the event loop runs; connects with the first request.
-    `headers` are those of `llm.headers`, `time` gives seconds since the epoch, and `token_name` says in messages where
-    the token is set.
+    """A client that posts requests to one gateway. It may be built before the event loop runs; it connects with the
+    first request. `headers` are those of `llm.headers`, `time` returns seconds since the epoch, and `token_name` is the
+    name of the token's setting in messages.
 
     Raises UsageError for a URL or a token that no request could carry.
     """
@@ -114,7 +114,7 @@ class LlmClient:
         headers = check_headers(headers)
         self._token_name = token_name
         self._has_token = bool(token or place.password) or not KEY_HEADERS.isdisjoint(headers)
-        self._scrubber = Scrubber([token, place.password, *secrets_in(headers)])  # a gateway may quote what it refuses
+        self._scrubber = Scrubber([token, place.password, *secrets_in(headers)])  # a gateway may quote them in an error
         self._time = time
         self._timeouts = timeouts
         self._limits = limits
@@ -122,7 +122,7 @@ class LlmClient:
         self._shown = displayable_url(url).partition("?")[0]
         own = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
         of_session = {"x-session-id": session_id, "accept-encoding": ACCEPTED}
-        # This machine is reached without the proxy that the environment names.
+        # Loopback addresses are reached without the environment's proxy.
         by_proxy = not is_loopback(place.host) and is_by_proxy(place.scheme)
         self._connection = (_ByProxy if by_proxy else _Direct)(
             url,
@@ -139,7 +139,7 @@ class LlmClient:
         on_thinking: Callable[[str], None] | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> ModelTurn:
-        """One call: `head`, then `messages` in chunks as they were encoded, then the dialect's tail.
+        """Make one call: send `head`, then `messages` in chunks as they were encoded, then the dialect's tail.
 
         `on_text` gets each piece of text as it arrives, `on_thinking` each piece of the model's thinking; tool calls
         come only with the whole turn. `on_sent` is called once the request is out. Nothing is retried here.
@@ -148,7 +148,7 @@ class LlmClient:
         """
         parts = [head, *messages, self.dialect.tail]
         length = sum(map(len, parts))
-        if length <= _ONE_PIECE_BYTES:  # a large one goes out as it lies, without a second copy of it
+        if length <= _ONE_PIECE_BYTES:  # a larger one is sent in parts, without a second copy in memory
             parts = [b"".join(parts)]
         patience = Patience(self._timeouts)
         try:
@@ -217,8 +217,9 @@ class LlmClient:
         return self._refusal(kind, f"HTTP {answer.status}", said._replace(status=answer.status), answer.headers)
 
     async def _whole(self, answer: GatewayAnswer, kind: str) -> list[tuple[str, str]]:
-        """The events that say the same as a successful answer that is no event stream, where it is a whole answer in
-        JSON: some gateways do not heed `stream`. Raises what it is otherwise: GatewayError, GuardrailBlocked."""
+        """Convert a successful answer that is not an event stream but a complete answer in JSON, as sent by gateways
+        that ignore `stream`, to the events of an equivalent stream. Raises GatewayError, GuardrailBlocked for anything
+        else."""
         instead = f"{kind[:_MAX_SHOWN] or 'no content type'} instead of an event stream"
         if "json" in kind:
             stream = BoundedStream(answer.body, answer.decoder(), self._limits)
@@ -242,9 +243,10 @@ class LlmClient:
     def _refusal(
         self, kind: Kind, where: str, said: Said, headers: Mapping[str, str] = MappingProxyType({})
     ) -> GatewayError | GuardrailBlocked:
-        """The error for a refusal of this kind. `where` it was said ("HTTP 400"); `headers` have hints on retries, as
-        the official SDKs read them. What would repeat counts as passing where the gateway asks for a retry, but for a
-        request that is too long: a shorter one is sent in any case."""
+        """Return the error for a refusal of this kind. `where` is the refusal's place in the answer ("HTTP 400");
+        `headers` contain hints on retries, as the official SDKs read them. A permanent error is treated as temporary if
+        the gateway asks for a retry, except for a request that is too long, because a shorter one is sent in any
+        case."""
         meant = KINDS[kind]
         asks_again = _AGAIN.get(str(headers.get("x-should-retry", "")).strip().lower())
         after_s = retry_after_s(headers, self._time)
@@ -275,8 +277,8 @@ class LlmClient:
 
 
 class _RequestBody:
-    """The blocks, each let go once it is sent, and then the calls of `behind`. A body given as bytes would stay with
-    its request until the answer is whole."""
+    """Send the blocks, release each once it is sent, and then call the functions in `behind`. A body given as bytes
+    would stay in memory with its request until the answer is complete."""
 
     def __init__(self, parts: list[bytes], behind: Iterable[Callable[[], object] | None]) -> None:
         self._parts = parts[::-1]
@@ -286,7 +288,7 @@ class _RequestBody:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while self._parts:
             part = self._parts.pop()
-            for start in range(0, len(part), _SLICE_BYTES):  # what is given at once is copied twice on its way
+            for start in range(0, len(part), _SLICE_BYTES):  # each is copied twice when it is sent
                 yield part[start : start + _SLICE_BYTES]
         for call in self._behind:
             if call is not None:
@@ -294,15 +296,16 @@ class _RequestBody:
 
 
 def _event_source() -> type[EventSource]:
-    """Import the reader of server-sent events once the first request is out: it brings httpx, a quarter of a start."""
-    http.httpx  # noqa: B018  first, since httpx-sse imports httpx itself
+    """Import the reader of server-sent events once the first request is sent: it imports httpx, a quarter of the
+    startup time."""
+    http.httpx  # noqa: B018  first, because httpx-sse imports httpx itself
     from httpx_sse import EventSource
 
     return EventSource
 
 
 class _Reading:
-    """One answer as its events come. It is cut where its text or its thinking goes round in a circle."""
+    """One answer, read event by event. It is cut if its text or its thinking repeats endlessly."""
 
     def __init__(
         self, assembler: Assembler, on_text: Callable[[str], None], on_thinking: Callable[[str], None] | None
@@ -314,7 +317,8 @@ class _Reading:
         self._cut: int | None = None
 
     def take(self, name: str, data: str) -> bool:
-        """Take an event and show what it brings; True if the answer is cut here. Raises as an assembler does."""
+        """Process an event and show its text and thinking; return True if the answer is cut here. Raises the same
+        errors as an assembler."""
         assembler = self._assembler
         text = assembler.feed(name, data)
         if text:
@@ -329,7 +333,8 @@ class _Reading:
         return self._cut is not None
 
     def turn(self) -> ModelTurn:
-        """The turn; of an answer that was cut the text, without what it repeats. Raises as an assembler does."""
+        """Return the turn; for an answer that was cut, only its text, without the repetition. Raises the same errors as
+        an assembler."""
         if self._cut is None:
             turn = self._assembler.finish()
             self._cut = 0 if turn.tool_calls else self._of_text.count_at_end(by_itself=turn.meaning == "complete")
@@ -340,7 +345,7 @@ class _Reading:
 
 
 async def _read_bounded(answer: GatewayAnswer) -> bytes:
-    """The start of an error's body; nothing where it cannot be decompressed: the status says enough."""
+    """Read the start of an error's body; return nothing if it cannot be decompressed, because the status is enough."""
     body = bytearray()
     try:
         pieces_of = answer.decoder()
@@ -354,22 +359,22 @@ async def _read_bounded(answer: GatewayAnswer) -> bytes:
     return bytes(body[:_MAX_ERROR_BYTES])
 
 
-# An answer that repeats itself: a model that is caught in a loop writes until its limit of output.
+# Detection of answers that repeat themselves: a model that is caught in a loop writes until its output limit.
 #
-# A run of one visible character proves no loop: a rule, a filler and a picture in letters are runs too. Such an
-# answer is read on, and how it ends says what it was.
+# A run of one visible character does not prove a loop: horizontal rules, padding and ASCII art are runs too. Such an
+# answer is read further, and its end decides.
 
 REPEATED_BYTES: Final = 8 * 1024
-"""So many bytes at the end of an answer that are one piece, over and over, are a loop."""
+"""If this many bytes at the end of an answer repeat one piece, the model is in a loop."""
 MAX_PIECE_BYTES: Final = 512
 MAX_RUN_BYTES: Final = 1024 * 1024
-"""So long a run of one visible character is a loop, however the answer would end."""
+"""A run of one visible character that is this long is a loop, no matter how the answer would end."""
 _LOOK_EVERY_BYTES: Final = 1024
 
 
 class RepetitionWatch:
-    """Watches the texts of one kind, such as an answer's text or its thinking, as they come. `max_run_bytes` is how
-    long a run of one visible character may be while the answer goes on."""
+    """A detector of repetition in texts of one kind, such as an answer's text or its thinking, as they arrive.
+    `max_run_bytes` is the longest allowed run of one visible character while the answer continues."""
 
     def __init__(self, max_run_bytes: int = REPEATED_BYTES) -> None:
         self._max_run_bytes = max_run_bytes
@@ -378,15 +383,15 @@ class RepetitionWatch:
         self._run = 0
 
     def count_repeated(self, text: str) -> int:
-        """Take a text; returns how many bytes at the end of all texts say nothing new, because they repeat the piece
-        before them; 0 if there is no loop."""
+        """Add a text; return the number of bytes at the end of all texts that only repeat the piece before them, 0 if
+        there is no loop."""
         data = text.encode("utf-8", "replace")
         self._tail = (self._tail + data)[-max(REPEATED_BYTES, len(data)) :]
         self._unseen += len(data)
         return self._look(self._max_run_bytes) if self._unseen >= _LOOK_EVERY_BYTES else 0
 
     def count_at_end(self, *, by_itself: bool) -> int:
-        """The same once the last text was taken; `by_itself`: nothing cut the answer, so a run has its end."""
+        """Return the same number after the last text. `by_itself`: the answer was not cut, so a run has ended."""
         return self._look(self._max_run_bytes if by_itself else REPEATED_BYTES)
 
     def _look(self, max_run_bytes: int) -> int:
@@ -400,7 +405,7 @@ class RepetitionWatch:
             window = tail[start : start + REPEATED_BYTES]
             piece = _piece_of(window)
             characters = sum(byte & 0xC0 != 0x80 for byte in window[:piece])
-            if piece and (characters != 1 or window[:piece].isspace()):  # no run of one visible character
+            if piece and (characters != 1 or window[:piece].isspace()):  # not a run of one visible character
                 return len(tail) - start - piece
         in_tail = len(tail) - len(tail.rstrip(tail[-piece:])) if piece else 0
         self._run = in_tail if in_tail < len(tail) else max(in_tail, self._run + new)
@@ -408,8 +413,9 @@ class RepetitionWatch:
 
 
 def _piece_of(tail: bytes) -> int:
-    """The length of the shortest piece that `tail` repeats, 0 for none of at most `MAX_PIECE_BYTES`."""
-    # A text that repeats a piece has its end once more, one piece before it. Two pieces find the shortest.
+    """Return the length of the shortest piece that `tail` repeats, 0 if none of at most `MAX_PIECE_BYTES`."""
+    # In a text that repeats a piece, its end occurs again one piece earlier. An end of two pieces finds the shortest
+    # piece.
     end = tail[-2 * MAX_PIECE_BYTES :]
     place = tail.rfind(end, len(tail) - 3 * MAX_PIECE_BYTES, len(tail) - 1)
     length = len(tail) - len(end) - place
@@ -418,14 +424,15 @@ def _piece_of(tail: bytes) -> int:
 
 # The connection to a gateway, kept from request to request (RFC 9112 9.3).
 #
-# httpx's client shares any number of connections out to any number of requests, to any host. A session asks one gateway
-# one thing at a time, and what the sharing costs is a quarter of a step, and its import a third of a start. httpx comes
-# in for cookies, and for the proxies of the environment: it knows the rules of NO_PROXY, tunnels and SOCKS.
+# httpx's client distributes any number of connections among any number of requests to any host. A session sends one
+# request at a time to one gateway, and that pooling takes a quarter of a step's time, and its import a third of the
+# startup time. httpx is used for cookies and for proxies of the environment, because it implements NO_PROXY, tunnels
+# and SOCKS.
 
 
 class _Direct:
-    """The connection to the host itself, for requests with these `headers` to a `url` that `check_url` has passed: each
-    is sent when the answer to the one before it has been closed."""
+    """The direct connection to the host, for requests with these `headers` to a `url` that `check_url` accepts. Each is
+    sent after the answer to the previous one was closed."""
 
     def __init__(self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts) -> None:
         self._place = place = check_url(url)
@@ -457,7 +464,7 @@ class _Direct:
             await self._kept.aclose()
 
     async def _ready(self) -> HttpConnection:
-        """The connection; a new one where the server has closed it, or it was idle for too long."""
+        """Return the connection, or a new one if the server closed it or it was idle for too long."""
         if self._kept is not None:
             if self._kept.can_be_used:
                 return self._kept
@@ -473,7 +480,8 @@ class _Direct:
         return self._kept
 
     def _take_cookies(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Have the next requests bring what the gateway has set: some send those of one client to one server by it."""
+        """Send the gateway's cookies with the next requests: some gateways use them to route a client to the same
+        server."""
         self._cookies = self._cookies or http.httpx.Cookies()
         request = http.httpx.Request("POST", f"{self._place.scheme}://{self._place.named}{self._place.target}")
         self._cookies.extract_cookies(http.httpx.Response(200, headers=list(headers), request=request))
@@ -483,7 +491,8 @@ class _Direct:
 
 
 class _ByProxy:
-    """By a proxy of the environment, as httpx finds it. Raises UsageError for one that cannot be used."""
+    """The connection through a proxy of the environment, as httpx finds it. Raises UsageError for one that cannot be
+    used."""
 
     def __init__(self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts) -> None:
         limits = http.httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s)
@@ -511,7 +520,7 @@ async def _read(answer: http.httpx.Response) -> AsyncIterator[bytes]:
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Turns httpx's errors into those of the library below it."""
+    """Convert httpx's errors to those of `network`."""
     try:
         yield
     except http.httpx.TimeoutException as error:

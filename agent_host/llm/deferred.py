@@ -1,5 +1,4 @@
-"""Lazy LLM client and model table: both are expensive to import and not needed for the first reply. Both are made when
-they are first needed."""
+"""Lazy LLM client and model table: both are expensive to import and not needed for the first reply."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """The model that answers the loop's requests: what `make` gives, from the first request on. Used on one event
+    """The model that answers the loop's requests. `make` creates the client with the first request. Used on one event
     loop."""
 
     def __init__(self, make: Callable[[], LlmClient]) -> None:
@@ -24,8 +23,8 @@ class Model:
         self._client: LlmClient | None = None
 
     def warm_up(self) -> None:
-        """Get ready for the first request, beside the event loop: what it imports takes a while. The process waits for
-        it when it ends: C code that is cut off in the middle of an import crashes."""
+        """Import the client's modules in a thread, because that takes a while. The process waits for the thread when it
+        ends, because C code that is interrupted during an import crashes."""
         threading.Thread(target=import_client, name="warm-up").start()
 
     async def stream(
@@ -36,31 +35,31 @@ class Model:
         on_thinking: Callable[[str], None] | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> ModelTurn:
-        """See `LlmClient.stream`. Raises what making the client raises, too."""
+        """See `LlmClient.stream`. Also raises the errors of creating the client."""
         if self._client is None:
             self._client = self._make()
         return await self._client.stream(head, messages, on_text, on_thinking, on_sent)
 
     async def aclose(self) -> None:
-        """Close the connection, where there is one."""
+        """Close the connection, if there is one."""
         if self._client is not None:
             await self._client.aclose()
 
 
 class KnownModels:
-    """Facts about models, with `configured`, the section `[models]`, over the shipped table."""
+    """Facts about models: the shipped table, overridden by `configured`, the section `[models]`."""
 
     def __init__(self, configured: Mapping[str, Mapping[str, Any]]) -> None:
         self._configured = configured
 
     @cached_property
     def table(self) -> Models:
-        """The facts, made when they are first asked for."""
+        """The facts, created on first use."""
         from agent_host.llm.models import Models
 
         return Models(self._configured)
 
 
 def import_client() -> None:
-    """Import what makes requests."""
-    import agent_host.llm.client  # noqa: F401  for its effect
+    """Import the client's modules."""
+    import agent_host.llm.client  # noqa: F401  for its side effect

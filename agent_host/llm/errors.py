@@ -1,7 +1,7 @@
-"""Meanings of a gateway's errors, by HTTP status, names and words: one set of tables for every dialect.
+"""Classification of a gateway's errors by HTTP status, names and words: one set of tables for every dialect.
 
-docs/gateway-errors.md is made from them. Names count before words, since words may quote what was sent. Words are RE2's
-and are looked for in a bounded text, so that no answer costs more than its length.
+docs/gateway-errors.md is generated from them. Names take precedence over words, because words may quote the request.
+Words are RE2 patterns and are searched in a bounded text, so that matching takes linear time.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Kind = Literal[
 
 
 class Meant(NamedTuple):
-    """The consequences of a kind of error: its message, the error that is raised, its code if that is not the class's
-    own, and what to do."""
+    """The consequences of a kind of error: its message, the exception raised, its code if that is not the class's own,
+    and advice for the user."""
 
     says: str
     error: type[GatewayUnavailable | GatewayRejected | GuardrailBlocked]
@@ -89,9 +89,10 @@ KINDS: Final[dict[Kind, Meant]] = {
     "refused": Meant("the gateway refused the request", GatewayRejected, ErrorCode.LLM_REFUSED),
 }
 GETTING_READY: Final = frozenset({503, 529})
-"""HTTP statuses of a server that will answer once it is ready: it is waited for by time, as one is that is loading."""
+"""HTTP statuses of a server that will answer once it is ready. Retries are bounded by time, as for a server that is
+loading."""
 
-# Types, codes and reasons as gateways write them, in small letters.
+# Types, codes and reasons of gateways, in lower case.
 NAMES: Final[dict[Kind, tuple[str, ...]]] = {
     "too_long": (
         "context_length_exceeded", "context_window_exceeded", "contextwindowexceedederror", "exceed_context_size_error",
@@ -150,13 +151,13 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
     "refused": ("invalid_request_error", "not_found_error", "bad_request"),
 }  # fmt: skip
 _KIND_OF: Final = {name: kind for kind, names in NAMES.items() for name in names}
-# What these names say is so general that words count before them.
+# The names of these kinds are so general that words take precedence over them.
 _GENERAL: Final = frozenset({"failed", "refused"})
 
 
 class Reading(NamedTuple):
-    """The reading of an HTTP status: what its body may say that it means, the first of them first, and what it means if
-    the body says none of these."""
+    """The interpretation of an HTTP status: kinds that its body may indicate, in order of precedence, and the kind if
+    the body indicates none of them."""
 
     may: tuple[Kind, ...]
     otherwise: Kind
@@ -193,19 +194,19 @@ def kind_of_answer(status: int, said: Said) -> Kind:
 
 
 def kind_of_event(said: Said, *, passing: bool) -> Kind:
-    """Classify an error inside an answer, which has no HTTP status but the one it names. `passing`: it may have gone by
-    the next try, as far as the tables know nothing of it."""
+    """Classify an error inside an answer, whose only HTTP status is the one in its body. `passing`: if the tables have
+    no entry for it, it may be gone at the next retry."""
     of_none = Reading(_NO_STATUS, "failed" if passing else "refused")
     return _kind(said, of_none if said.status is None else reading_of(said.status))
 
 
 def reading_of(status: int) -> Reading:
-    """The reading of a status, which may have no row."""
+    """Return the interpretation of a status, which may not be in the table."""
     return STATUSES.get(status, _FAILURE if status >= 500 else _OTHER_REFUSAL)
 
 
 def limit_of(said: Said) -> int | None:
-    """The number of tokens that the model takes, if an error that is too long says so."""
+    """Return the number of tokens that the model accepts, if an error of the kind `too_long` contains it."""
     if said.limit is not None:
         return said.limit
     found = compile_shipped(LIMITS).search(said.message.encode("utf-8", "replace"))
@@ -234,11 +235,11 @@ def _find_by_words(message: str, kinds: Iterable[Kind]) -> Kind | None:
     return None
 
 
-# How gateways and servers word their errors: RE2 patterns, of any letter case, over the messages in one line.
+# Wordings of gateways' and servers' errors: case-insensitive RE2 patterns, matched with the messages as one line.
 
 
 class Words(NamedTuple):
-    """One wording: the kind of error (`gateway_errors.KINDS`), who words it so, and the pattern."""
+    """One wording: the kind of error (`KINDS`), the servers that use it, and the pattern."""
 
     kind: str
     server: str
@@ -253,7 +254,7 @@ _STOPPED = r"(?:blocked|rejected|denied|flagged|stopped)"
 _GUARDS = r"(?:guardrail|moderation|safety (?:check|filter|polic|system)|content[ _-]?(?:filter|polic))"
 
 WORDS: Final = (
-    # The first speaks of tokens as what is too long does, so this kind is looked for before it (`STATUSES`).
+    # The first mentions tokens as errors of the kind `too_long` do, so this kind is searched first (`STATUSES`).
     Words("rate_limit", "Amazon Bedrock", r"too many tokens, please wait"),
     Words("rate_limit", "Amazon Bedrock", r"\bthrottl(?:ing|ed)\b"),
     Words("rate_limit", "Anthropic, OpenAI, LiteLLM", r"\brate[ _-]?limit(?:ed|error| reached| exceeded)?\b"),
@@ -262,7 +263,7 @@ WORDS: Final = (
     Words("overloaded", "Anthropic, Gemini, OpenAI", r"\boverloaded\b|\bover capacity\b"),
     Words("overloaded", "Mistral", r"capacity exceeded"),
     Words("overloaded", "LiteLLM", r"no deployments available"),
-    # One request of more tokens than a minute may have.
+    # One request with more tokens than are allowed per minute.
     Words("too_large", "OpenAI, Groq", r"request too large for .{1,300}tokens per min"),
     Words("too_large", "Anthropic", r"request exceeds the maximum (?:size|allowed number of bytes)"),
     Words("too_large", "nginx and other proxies", r"(?:request entity|request body|payload) (?:is )?too large"),
@@ -352,7 +353,7 @@ WORDS: Final = (
     Words("parameter", "Ollama", r"does not support (?:tools|thinking|images|vision)"),
     Words("parameter", "OpenRouter", r"no endpoints found that support"),
     Words("parameter", "Gemini", r"invalid json payload received"),
-    # Its proxy takes only its master key where it has no database of others.
+    # Without a database of keys its proxy accepts only its master key.
     Words("credentials", "LiteLLM", r"no connected db\b"),
     Words("credentials", "Gemini", r"api key (?:not valid|expired)"),
     Words("credentials", "OpenAI and servers of its wire", r"(?:invalid|incorrect) api key"),
@@ -364,14 +365,14 @@ _BEFORE_A_LIMIT = (
     r"tokens allowed", r"supports up to", r"context window of", r"allowed (?:input )?length(?: of)?", r"cannot exceed",
 )  # fmt: skip
 LIMITS: Final = rf"(?i)(?:{'|'.join(_BEFORE_A_LIMIT)})[ (]{{0,3}}(\d[\d,]{{2,10}}\d)\b"
-"""The number of tokens that the model takes, behind the words that stand before it."""
+"""The number of tokens that the model accepts, with the words before it."""
 
 
-# What an error of a gateway says, whatever the shape of its body.
+# The parser of a gateway's error, for any shape of its body.
 #
-# Bodies differ: `{"error": {"message", "type", "code"}}` of Anthropic and OpenAI, the same in a list (Gemini),
-# without `error` around it (vLLM, Amazon Bedrock), `{"error": "text"}` (Ollama), `{"detail": ...}` (FastAPI), and one
-# inside the other, also as JSON in a string (OpenRouter, LiteLLM). All are read here by the names of their fields.
+# Bodies differ: `{"error": {"message", "type", "code"}}` of Anthropic and OpenAI, the same in a list (Gemini), without
+# `error` around it (vLLM, Amazon Bedrock), `{"error": "text"}` (Ollama), `{"detail": ...}` (FastAPI), and these nested
+# in each other, also as JSON in a string (OpenRouter, LiteLLM). All are read here by field names.
 
 _MESSAGES = ("message", "detail", "msg", "error", "raw", "error_description", "errorMessage", "actionReason")
 _NAMES = ("type", "code", "error_code", "error_type", "reason", "status", "action", "__type")
@@ -383,13 +384,13 @@ _MAX_PARTS = 64
 _MAX_TEXT = 4096
 _MAX_NAME = 100
 _STATUSES = range(400, 600)
-# Names of several words, as no prose has them.
+# Names of several words, which do not occur in prose.
 _NAME_IN_TEXT = r"\b(?:[A-Za-z]{2,40}_[A-Za-z0-9_]{2,60}|[A-Za-z]{2,60}(?:Error|Exception))\b"
 
 
 class Said(NamedTuple):
-    """The parts of an error. `message` is for people, "" where there is none; `names` are its types, codes and reasons
-    in small letters; `status` is the HTTP status that stands in it, and `limit` the tokens that the model takes."""
+    """The parts of an error. `message` is for people, "" if there is none; `names` are its types, codes and reasons in
+    lower case; `status` is the HTTP status in its body, and `limit` the number of tokens that the model accepts."""
 
     message: str
     names: frozenset[str] = frozenset()
@@ -398,13 +399,13 @@ class Said(NamedTuple):
 
 
 def read(body: bytes) -> Said:
-    """Read the body of an answer; of one that is no JSON, or of an unknown shape, its text."""
+    """Read the body of an answer; if it is not JSON, or of an unknown shape, its text is the message."""
     said = read_value(parse(body))
     return said if said.message or said.names else said._replace(message=_one_line(body.decode("utf-8", "replace")))
 
 
 def parse(body: bytes | str) -> Any:
-    """The JSON value in the body of an answer; None for one that is no JSON."""
+    """Return the JSON value in the body of an answer; None if it is not JSON."""
     try:
         return json_text.loads(body)
     except orjson.JSONDecodeError:
@@ -412,7 +413,7 @@ def parse(body: bytes | str) -> Any:
 
 
 def read_value(value: Any) -> Said:
-    """Read an error from a JSON value; empty if it is of an unknown shape."""
+    """Read an error from a JSON value; the result is empty if its shape is unknown."""
     messages: dict[str, None] = {}
     names: set[str] = set()
     status = limit = None
@@ -427,12 +428,12 @@ def read_value(value: Any) -> Said:
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The names of errors that stand in a text, in small letters: for an error whose names went into its message."""
+    """Return the names of errors in a text, in lower case, for an error whose names are only in its message."""
     return frozenset(name.lower() for name in re.findall(_NAME_IN_TEXT, text[:_MAX_TEXT]))
 
 
 def is_error(value: Any) -> bool:
-    """True if the body of a successful answer is an error all the same."""
+    """True if the body of a successful answer is an error nevertheless."""
     first = value[0] if isinstance(value, list) and value else value
     if not isinstance(first, dict):
         return False
@@ -440,12 +441,13 @@ def is_error(value: Any) -> bool:
 
 
 def is_whole_answer(value: Any) -> bool:
-    """True if the body of a successful answer is the model's, as it comes without a stream."""
+    """True if the body of a successful answer is the model's complete answer, not a stream."""
     return isinstance(value, dict) and any(name in value for name in ("content", "choices", "output", "candidates"))
 
 
 def _parts(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The objects of an error that say something, the outer before the inner; no more than a few."""
+    """Yield the objects of an error that may have information, outer before inner ones; their number and depth are
+    bounded."""
     level, left = [value], _MAX_PARTS
     for _ in range(_MAX_DEPTH):
         below: list[Any] = []
@@ -483,7 +485,7 @@ def _names(part: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _join(messages: Mapping[str, None]) -> str:
-    """Every message once; one that another has in it adds nothing."""
+    """Join the messages without those that are contained in an earlier one."""
     kept: list[str] = []
     for message in messages:
         if message and not any(message in other for other in kept):
@@ -499,21 +501,21 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-# Errors that servers of OpenAI's wires report in the middle of a stream, behind HTTP 200.
+# Errors that servers of OpenAI's wire formats report in the middle of a stream, after HTTP 200.
 
-# Errors that would come again; all others are passing troubles of the gateway. By `code` and by `type`.
+# Permanent errors, by `code` and by `type`; all others are temporary.
 _PERMANENT: Final = frozenset(
     ("authentication_error", "billing_error", "billing_hard_limit_reached", "billing_not_active", "content_filter",
      "content_policy_violation", "context_length_exceeded", "exceed_context_size_error", "insufficient_quota",
      "invalid_api_key", "invalid_prompt", "invalid_request", "invalid_request_error", "model_not_found",
      "not_found_error", "permission_denied", "permission_error", "unsupported_parameter", "unsupported_value")
 )  # fmt: skip
-# Of the 4xx, those that pass.
+# HTTP statuses 4xx of temporary errors.
 _PASSING_STATUS: Final = frozenset({408, 409, 425, 429})
 
 
 def fault_of(error: Any) -> StreamFault:
-    """The fault of an `error` object with `message`, `type` and `code`, or of a text that stands for it."""
+    """Return the fault of an `error` object with `message`, `type` and `code`, or of a text instead of it."""
     if not isinstance(error, dict):
         return StreamFault(repair(str(error))[0], retryable=True, body={"error": error})
     kinds = [error.get("code"), error.get("type")]
@@ -525,7 +527,8 @@ def fault_of(error: Any) -> StreamFault:
 
 
 def _is_permanent(kind: Any) -> bool:
-    """`kind` is a word, or an HTTP status as a number or a text."""
+    """True if an error with this code or type is permanent; `kind` is a word, or an HTTP status as a number or a
+    text."""
     if isinstance(kind, str) and kind.isascii() and kind.isdigit():
         kind = int(kind[:4])
     if type(kind) is int:

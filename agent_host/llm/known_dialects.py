@@ -1,7 +1,6 @@
-"""The dialects that there are, by the names of the setting `llm.dialect`. Each is imported when it is chosen.
+"""The known dialects, by the names of the setting `llm.dialect`. Each is imported when it is chosen.
 
-Where the setting is `auto`, the gateway is asked which it speaks, with requests that run no model: an empty object to
-each path.
+If the setting is `auto`, the dialect is detected by requests that run no model: an empty object is posted to each path.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from config.settings import Settings
 
 AUTO: Final = "auto"
-"""The name that stands for the dialect that the gateway is found to speak (`agent_host.llm.known_dialects`)."""
-# What the empty object is refused with where somebody reads it.
+"""The name that has the gateway's dialect detected (`agent_host.llm.known_dialects`)."""
+# Statuses that refuse the empty object at a path that exists.
 _THERE: Final = frozenset({400, 413, 415, 422})
 _NOT_THERE: Final = frozenset({404, 405, 410, 501})
 _TIMEOUT_S = 10.0
@@ -43,14 +42,14 @@ _CLASSES: Mapping[str, tuple[str, str]] = {
     "openai": ("openai_chat", "ChatDialect"),
     "responses": ("openai_responses", "ResponsesDialect"),
 }
-"""The module and the class of each."""
+"""The module and the class of each dialect."""
 NAMES: Final = tuple(_CLASSES)
-"""In the order in which a gateway is asked for them."""
+"""The names, in the order in which a gateway is probed for them."""
 _HOSTS_WITH_KEYS = r"(?:^|\.)(?:openai|azure)\.com$"
 
 
 def make_dialect(name: str, settings: Settings) -> Dialect:
-    """The dialect called `name`, one of `NAMES`, as the settings want it."""
+    """Return the dialect called `name`, one of `NAMES`, configured by the settings."""
     made = _class_of(name)
     return made(
         max_tokens_field=settings.llm.max_tokens_field,
@@ -65,8 +64,8 @@ def _class_of(name: str) -> type[Dialect]:
 
 
 def names_cache(settings: Settings) -> bool:
-    """True if requests have `prompt_cache_key`. Proxies and servers of others refuse it, some of them only for some
-    models, so that by default it is sent where it is known to be of use."""
+    """True if requests have `prompt_cache_key`. Proxies and servers of other vendors refuse it, some only for some
+    models, so by default it is sent only to hosts that are known to use it."""
     wanted = settings.llm.prompt_cache_key
     gateway = settings.llm.gateway
     if wanted != "auto" or not gateway.lower().startswith(("http://", "https://")):
@@ -75,53 +74,54 @@ def names_cache(settings: Settings) -> bool:
 
 
 def provider_of(name: str) -> str:
-    """OpenTelemetry's name of the provider whose dialect this is."""
+    """Return OpenTelemetry's name of the provider whose dialect this is."""
     return {"responses": "openai"}.get(name, name)
 
 
-# Which dialect a gateway speaks, where the setting `llm.dialect` is `auto`.
+# Detection of a gateway's dialect, if the setting `llm.dialect` is `auto`.
 
 
 class ChosenDialect(NamedTuple):
-    """`said` is one line for a person: what `auto` took, and why; "" where the settings name the dialect."""
+    """A dialect. `said` is one line for display: the choice of `auto` and its reason; "" if the settings name the
+    dialect."""
 
     dialect: Dialect
     said: str = ""
 
 
 def dialect_of_settings(settings: Settings) -> ChosenDialect | None:
-    """The dialect that the settings name; None where it is to be found."""
+    """Return the dialect that the settings name; None if it is to be detected."""
     name = settings.llm.dialect
     return None if name == AUTO else ChosenDialect(make_dialect(name, settings))
 
 
 def dialect_of_script(settings: Settings) -> ChosenDialect:
-    """That of a scripted gateway in this process, which speaks them all."""
+    """Return the dialect for a scripted gateway in this process, which speaks all of them."""
     return _chosen(settings, NAMES[0], "the scripted gateway speaks all")
 
 
 def meaning_of_old_record(stop_reason: str) -> Meaning:
-    """The meaning of a stop reason on record without one: versions that wrote none had one dialect."""
+    """Return the meaning of a stop reason recorded without one: versions that wrote none had only one dialect."""
     return _class_of("anthropic").assembler_type.meaning_of(stop_reason)
 
 
 def find_dialect(
     settings: Settings, url: str, token: str | None, state_dir: str, time: Callable[[], float], *, anew: bool = False
 ) -> ChosenDialect:
-    """The dialect of the gateway at `url`: what the path of the URL says; else what was found within the last days by
-    the clock `time`, unless it is looked for `anew`; else what the gateway says to requests that run no model. Blocks
-    until it has answered. Raises UsageError, GatewayUnavailable, GatewayRejected."""
+    """Return the dialect of the gateway at `url`: from the URL's path; else as detected within the last days by the
+    clock `time`, except with `anew`; else from the gateway's answers to requests that run no model. Blocks until it has
+    answered. Raises UsageError, GatewayUnavailable, GatewayRejected."""
     place = _display(url)
     for name in NAMES:
         path = make_dialect(name, settings).path
-        if place.endswith(path[path.index("/", 1) :]):  # without the version
+        if place.endswith(path[path.index("/", 1) :]):  # the path without the version
             return _chosen(settings, name, "its URL says so")
     kept = GatewayDialects(state_dir, time)
     known = None if anew else kept.find(place)
     if known in NAMES:
         return _chosen(settings, known, "as it was found to do")
     name, why = _probe({name: make_dialect(name, settings) for name in NAMES}, settings, url, token)
-    with contextlib.suppress(WriteFailed):  # it is asked again then
+    with contextlib.suppress(WriteFailed):  # then it is detected again next time
         kept.keep(place, name)
     return _chosen(settings, name, why)
 
@@ -131,7 +131,7 @@ def _chosen(settings: Settings, name: str, why: str) -> ChosenDialect:
 
 
 def _probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token: str | None) -> tuple[str, str]:
-    """The name of the first of `dialects` that the gateway at `url` speaks, and how that was seen. Raises UsageError
+    """Return the name of the first of `dialects` that the gateway at `url` speaks, and the evidence. Raises UsageError
     for a URL or a token that no request could carry, GatewayUnavailable, GatewayRejected."""
     token = check_token(token)
     own = {**check_headers(settings.llm.headers), "x-session-id": "probe", "accept-encoding": "identity"}
@@ -145,7 +145,7 @@ def _probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token:
             statuses[dialect.path] = status
             if status in _THERE or 200 <= status < 300:
                 return name, f"it reads what is posted to {dialect.path}"
-    # A gateway that asks for a token first tells paths that are there from others only with a good one.
+    # A gateway that checks the token first distinguishes existing paths from others only for a valid one.
     unclear = [(name, dialect.path) for name, dialect in dialects.items() if statuses[dialect.path] not in _NOT_THERE]
     if unclear and len(unclear) < len(dialects):
         name, path = unclear[0]
@@ -171,22 +171,22 @@ def _display(url: str) -> str:
     return displayable_url(url).partition("?")[0]
 
 
-# The gateway's URL and token, checked before anything is sent, and shown without what is secret.
+# The gateway's URL and token, checked before anything is sent, and displayed without secrets.
 #
-# Nothing here needs httpx, whose import takes as long as the rest of a session's start.
+# Nothing here needs httpx, whose import takes as long as the rest of a session's startup.
 
 _URL = re.compile(
     r"(?P<scheme>(?i:https?))://(?:(?P<user>[^/?#@]*)@)?(?P<host>\[[0-9a-fA-F:.]+\]|[^/?#@:\[\]\\]+)(?::(?P<port>[0-9]{0,5}))?"
     r"(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?(?:#.*)?"
 )
-_AS_THEY_ARE = "%/:@!$&'()*+,;=~?"  # in a path and a query
+_AS_THEY_ARE = "%/:@!$&'()*+,;=~?"  # characters that are not quoted in a path and a query
 _A_BYTE = r"(?:0|[1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-5])"
 
 
 class GatewayAddress(NamedTuple):
-    """The address of requests. `host` is a name or an address, in lower case, without brackets; `port` None for the
-    usual one, `target` path and query, `named` what stands in the header `host`, `user` "name:password" where the URL
-    has one."""
+    """The address of requests. `host` is a name or an address, in lower case, without brackets; `port` is None for the
+    default one, `target` path and query, `named` the value of the header `host`, `user` "name:password" if the URL has
+    a user."""
 
     scheme: str
     host: str
@@ -197,13 +197,12 @@ class GatewayAddress(NamedTuple):
 
     @property
     def password(self) -> str | None:
-        """The password as it is meant; None when there is none."""
+        """The decoded password; None if there is none."""
         return (self.user or "").partition(":")[2] or None
 
 
 def check_url(url: str, named: str = "--gateway") -> GatewayAddress:
-    """`url` taken apart, an http or https URL with a host that the network has a name for. Raises UsageError, which
-    calls it `named`."""
+    """Parse `url`, an http or https URL with a valid host. Raises UsageError, which calls it `named`."""
     found = _URL.fullmatch(url) if url.isprintable() and " " not in url else None
     if found is None or not 0 < int(found["port"] or 1) < 65536:
         meant = f"; did you mean mock:{url}?" if os.path.isfile(url) else ""
@@ -223,15 +222,15 @@ def check_url(url: str, named: str = "--gateway") -> GatewayAddress:
 
 
 def gateway_name(settings: Settings) -> str:
-    """The name of the gateway's URL where it was written, for messages about it."""
+    """Return the name of the setting or provider that defines the gateway's URL, for messages."""
     provider = settings.provider
     return settings.name_of("llm.gateway") if provider is None else f"provider {provider.name}"
 
 
 def is_by_proxy(scheme: str) -> bool:
-    """True if a proxy may be for such URLs; which hosts it is not for, httpx knows."""
+    """True if a proxy may be configured for URLs of this scheme. The exceptions of hosts are left to httpx."""
     in_environment = any(name.lower().endswith("_proxy") for name in os.environ)
-    if not in_environment and sys.platform not in ("darwin", "win32"):  # those have settings of their own besides
+    if not in_environment and sys.platform not in ("darwin", "win32"):  # these also have system settings
         return False
     from urllib.request import getproxies
 
@@ -239,7 +238,7 @@ def is_by_proxy(scheme: str) -> bool:
 
 
 def _network_name(host: str) -> str:
-    """A host in ASCII. Raises ValueError."""
+    """Return the host in ASCII. Raises ValueError."""
     if ":" in host:
         try:
             socket.inet_pton(socket.AF_INET6, host.strip("[]"))
@@ -256,9 +255,9 @@ def _network_name(host: str) -> str:
 
 
 def request_url(url: str, path: str) -> str:
-    """The URL at which the gateway named by `url` takes requests of a dialect with this `path`, such as `/v1/messages`.
-    Gateways are named with the path, with its version, and with neither; a URL that ends in the path behind the version
-    is taken as it is. A query stays behind it."""
+    """Return the URL for requests of a dialect with this `path`, such as `/v1/messages`, to the gateway at `url`. That
+    may end with the path, with its version or with neither; a URL that ends with the path after the version is not
+    changed. A query stays at the end."""
     place, mark, query = url.partition("?")
     place = place.rstrip("/")
     version, tail = path[: path.index("/", 1)], path[path.index("/", 1) :]
@@ -268,14 +267,14 @@ def request_url(url: str, path: str) -> str:
 
 
 def check_token(token: str | None) -> str | None:
-    """`token` as it is. Raises UsageError for one that no header can carry."""
+    """Return `token` unchanged. Raises UsageError for one that no header can carry."""
     if token is not None and not usable_in_header(token):
         raise UsageError(f"the gateway's token ({TOKEN_VARIABLE}) contains characters that no header can carry")
     return token
 
 
 _HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}"
-# What each request says of itself: another value would break it.
+# Headers that each request sets itself; other values would break it.
 _OWN_HEADERS = frozenset(
     ("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "host", "te",
      "transfer-encoding", "upgrade", "x-session-id")
@@ -283,8 +282,8 @@ _OWN_HEADERS = frozenset(
 
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """`headers` of the setting `llm.headers`, with names in lower case. They may replace `authorization`, `x-api-key`
-    and what the dialect sends. Raises UsageError, which quotes no value."""
+    """Return `headers` of the setting `llm.headers` with names in lower case. They may replace `authorization`,
+    `x-api-key` and the dialect's own headers. Raises UsageError, which quotes no value."""
     found: dict[str, str] = {}
     for name, value in headers.items():
         if not re.fullmatch(_HEADER_NAME, name):
@@ -298,6 +297,6 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def secrets_in(headers: Mapping[str, str]) -> list[str]:
-    """The values of headers, and the keys in them without the scheme that stands before (`Bearer KEY`)."""
+    """Return the values of headers, and also the keys in them without the scheme before them (`Bearer KEY`)."""
     keys = (value.partition(" ")[2] for name, value in headers.items() if name.lower() in KEY_HEADERS)
     return [*headers.values(), *filter(None, keys)]

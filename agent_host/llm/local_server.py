@@ -1,11 +1,10 @@
-"""Facts that a server on this machine or a private network gives about itself: the models that it serves, and their
-windows.
+"""Facts from a server on this machine or a private network: the models that it serves, and their context windows.
 
-Pages of several servers are read: llama.cpp's `/props`, `/v1/models` where it gives a length (vLLM, LM Studio, SGLang),
+Pages of several servers are read: llama.cpp's `/props`, `/v1/models` if it contains a length (vLLM, LM Studio, SGLang),
 and Ollama's `/api/show` with `/api/ps`. Nothing is posted to a gateway that has none of the other pages. A gateway on
-the internet is asked nothing: its models are in the shipped table, and it might count the requests. All of it takes at
-most `PATIENCE_S`; a server that does not answer is known as little as one that has none of these pages. A name is only
-asked if the address behind it is private, seen once connected and before anything is sent.
+the internet is not queried: its models are in the shipped table, and it might count the requests. All requests together
+take at most `PATIENCE_S`; a server that does not answer is treated like one without these pages. A host name is only
+queried if its address is private, which is checked after connecting and before anything is sent.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ PATIENCE_S: Final = 1.0
 _MAX_BYTES = 4 * 1024 * 1024
 _OK = 200
 _LLAMA_PAGE: Final = "/props"
-"""The page that llama.cpp's server has, by which it is known."""
+"""The page that identifies llama.cpp's server."""
 _LENGTHS = ("max_model_len", "loaded_context_length", "context_length", "context_window", "max_context_length")
 _LOCAL_NAME = r"(?:[^.]+|.+\.(?:localhost|local|lan|internal|home\.arpa))\.?"
 _API = r"/v1(?:/.*)?$|/(?:messages|chat/completions|responses)$"
 
 
 class ServerFacts(NamedTuple):
-    """Facts that a server gives: `models` by their ids, in its order, `context_tokens` of the model that was asked for,
-    or of the only one, and the page that says so; None and "" if nobody says. `takes_tools` is False where the server
-    says that the model takes none."""
+    """Facts from a server: `models` are ids in its order, `context_tokens` is the window of the requested model, or of
+    the only one, and `page` its source; None and "" if no page contains it. `takes_tools` is False if the server
+    reports that the model does not accept tools."""
 
     models: tuple[str, ...] = ()
     context_tokens: int | None = None
@@ -53,12 +52,12 @@ class ServerFacts(NamedTuple):
 
     @classmethod
     def read_row(cls, row: Mapping[str, Any]) -> ServerFacts | None:
-        """The facts of a row that was kept; None for one that another version wrote."""
+        """Return the facts of a stored row; None if another version wrote it."""
         return None if row.keys() != set(cls._fields) else cls(**{**row, "models": tuple(row["models"])})
 
     @property
     def takes_forms(self) -> bool:
-        """True unless it is known to take no form of an answer beside tools."""
+        """True unless the server is known to reject an answer schema together with tools."""
         return self.page != _LLAMA_PAGE
 
 
@@ -73,9 +72,9 @@ def is_local(url: str) -> bool:
 async def ask_server(
     url: str, model: str, headers: Mapping[str, str], tls: Callable[[], ssl.SSLContext]
 ) -> ServerFacts | None:
-    """Ask the local server at `url`, for the windows of `model`, "" for the only one that it serves. `headers` are
-    those of requests to it, `tls` gives what an https URL needs. None where it does not answer within `PATIENCE_S`, or
-    is not ready."""
+    """Query the local server at `url` for its models and for the window of `model`, "" for the only one that it serves.
+    `headers` are those of requests to it, `tls` makes the TLS context for an https URL. None if it does not answer
+    within `PATIENCE_S` or is not ready."""
     place = check_url(url)
     secure = tls() if place.scheme == "https" else None
     root = re.sub(_API, "", place.target.partition("?")[0].rstrip("/"))
@@ -83,15 +82,15 @@ async def ask_server(
     until = asyncio.get_running_loop().time() + PATIENCE_S
 
     async def page(path: str, body: bytes | None = None) -> tuple[int, Any]:
-        """The page, (0, None) where it cannot be read: the others may say enough."""
+        """Return the page, (0, None) if it cannot be read, because the other pages may be enough."""
         try:
             async with asyncio.timeout_at(until):
                 return await _page(place, root + path, headers, secure, body)
-        except (OSError, ValueError, EOFError):  # a timeout is the first of these
+        except (OSError, ValueError, EOFError):  # a timeout is an OSError
             return 0, None
 
     (status, props), (listed_status, listed) = await asyncio.gather(page("/props"), page("/v1/models"))
-    if status >= 500 or status == listed_status == 0:  # it is loading, or not there
+    if status >= 500 or status == listed_status == 0:  # it is loading or unreachable
         return None
     rows = _rows(listed)
     wanted = model or (rows[0]["id"] if len(rows) == 1 else "")
@@ -99,7 +98,7 @@ async def ask_server(
     if facts.context_tokens is None:
         facts = facts._replace(**_read_row(next((row for row in rows if row["id"] == wanted), {})))
     if facts.context_tokens is None and wanted:
-        # A gateway that is none of these might take what is posted for a request to its model.
+        # A gateway that is not one of these servers might treat a posted body as a request to its model.
         (_, running), (_, tags) = await asyncio.gather(page("/api/ps"), page("/api/tags"))
         if rows or running is not None or tags is not None:
             _, shown = await page("/api/show", orjson.dumps({"model": wanted}))
@@ -110,7 +109,7 @@ async def ask_server(
 async def _page(
     place: Any, path: str, headers: Mapping[str, str], secure: ssl.SSLContext | None, body: bytes | None
 ) -> tuple[int, Any]:
-    """The status of one page, and its JSON, None where it has none. In HTTP/1.0, whose answers come in one piece."""
+    """Return the status of one page and its JSON, None if it has none. Uses HTTP/1.0, whose answers are not chunked."""
     port = place.port or (443 if secure else 80)
     reader, writer = await asyncio.open_connection(place.host, port, ssl=secure)
     try:
@@ -145,7 +144,7 @@ def _rows(listed: Any) -> list[dict[str, Any]]:
 
 
 def _read_props(props: Any) -> tuple[int | None, str]:
-    """llama.cpp's window of one slot: its whole context is shared among them."""
+    """Return llama.cpp's window of one slot, because all slots share the server's context."""
     inner = _object(_object(props).get("default_generation_settings"))
     found = _tokens(inner.get("n_ctx")) or _tokens(_object(props).get("n_ctx"))
     return (found, _LLAMA_PAGE) if found else (None, "")
@@ -158,7 +157,8 @@ def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_ollama(shown: Any, running: Any, model: str) -> dict[str, Any]:
-    """A window that was set counts before the one that the model could have, and one in use before both."""
+    """Read Ollama's window: the one in use takes precedence over a configured one, and that over the model's
+    maximum."""
     if not isinstance(shown, dict):
         return {}
     parameters, able, loaded = shown.get("parameters"), shown.get("capabilities"), _object(running).get("models")
@@ -183,7 +183,7 @@ def _tokens(value: object) -> int | None:
     return value if type(value) is int and 0 < value <= 10**9 else None
 
 
-# The models that a provider lists: asked where a session has to choose one, or to prove that one is there.
+# The models that a provider lists: queried if a session has to choose one or to check that one exists.
 
 _TIMEOUT_S: Final = 20.0
 _MAX_LIST_BYTES: Final = 16 * 1024 * 1024
@@ -191,17 +191,18 @@ _MAX_LISTED: Final = 5000
 
 
 class NoList(UsageError):
-    """A provider gives no list of models that can be read."""
+    """A provider returned no readable list of models."""
 
 
 async def ask_models(
     settings: Settings, dialect: Dialect, token: str | None, timeout_s: float = _TIMEOUT_S
 ) -> tuple[str, ...]:
-    """The ids of the models that the provider at `llm.gateway` lists, in its order. No redirect is followed, since the
-    key is for this place. Raises NoList, and UsageError for a URL or a key that no request could carry."""
+    """Return the ids of the models that the provider at `llm.gateway` lists, in its order. No redirect is followed,
+    because the key is for this host only. Raises NoList, and UsageError for a URL or a key that no request could
+    carry."""
     url, path = settings.llm.gateway, dialect.path
     host = check_url(url).host
-    # The list stands beside what takes requests.
+    # The list is next to the path of requests.
     address = f"{request_url(url, path).partition('?')[0].removesuffix(path[path.index('/', 1) :])}/models"
     shown, headers = displayable_url(address), {**dialect.headers(check_token(token))}
     headers = {**headers, **check_headers(settings.llm.headers), "accept": "application/json"}

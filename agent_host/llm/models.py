@@ -1,7 +1,7 @@
-"""Facts about models: limits, by the shipped table and the user's, and prices, by the user's alone.
+"""Facts about models: limits from the shipped table and the user's configuration, prices from the configuration only.
 
 Money is counted in whole picos, millionths of a millionth of the currency: a price of 3.00 for a million tokens is
-3,000,000 picos for one, and no sum of tokens is ever rounded.
+3,000,000 picos per token, and the cost of tokens is never rounded.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from state.checkpoint import TokenUsage
 
 PICOS = 10**12
-# What providers ask at most of a token that is written to their cache, for five minutes and for an hour.
+# The highest price factors of providers for a token that is written to their cache for five minutes and for an hour.
 _CACHE_WRITE, _CACHE_WRITE_1H = 1.25, 2.0
 
 
 class ModelLimits(NamedTuple):
-    """Limits of a model; None for one that is not known. `context_tokens` are input and answer together, and
-    `cache_minimum_tokens` the shortest prefix that its provider caches. `thinking_bound`: its provider refuses a thread
-    in which anything in front of its thinking was changed. `tokenizer` is its encoding of tiktoken."""
+    """Limits of a model; None for unknown ones. `context_tokens` are input and answer together, and
+    `cache_minimum_tokens` is the shortest prefix that its provider caches. `thinking_bound`: its provider refuses a
+    thread in which anything before its thinking was changed. `tokenizer` is the name of its tiktoken encoding."""
 
     context_tokens: int | None = None
     max_output_tokens: int | None = None
@@ -36,7 +36,7 @@ class ModelLimits(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """Of one token, in picos of `currency`: of input that is not cached, of output, and of input that is read from the
+    """Prices of one token, in picos of `currency`: of uncached input, of output, and of input that is read from the
     provider's cache or written to it, for five minutes or for an hour."""
 
     input: int
@@ -47,7 +47,7 @@ class Prices(NamedTuple):
     currency: str
 
     def of(self, usage: TokenUsage) -> int:
-        """The cost of `usage`."""
+        """Return the cost of `usage`."""
         read, written, long = usage.cache_read_tokens, usage.cache_write_tokens, usage.cache_write_1h_tokens
         return (
             max(0, usage.input_tokens - read - written) * self.input
@@ -58,12 +58,13 @@ class Prices(NamedTuple):
         )
 
     def most_for_input(self, tokens: int) -> int:
-        """The highest cost of so many tokens of input: nothing of it is read from the cache, all is written to it."""
+        """Return the highest cost of this many input tokens: none are read from the cache, and all may be written to
+        it."""
         return tokens * max(self.input, self.cache_write)
 
 
 class ModelFacts(NamedTuple):
-    """Limits and prices of one model; `prices` is None where the user gave none."""
+    """Limits and prices of one model; `prices` is None if the user configured none."""
 
     limits: ModelLimits = ModelLimits()
     prices: Prices | None = None
@@ -77,11 +78,11 @@ class Cost(NamedTuple):
 
     @property
     def amount(self) -> float:
-        """In the currency."""
+        """The cost in units of the currency."""
         return self.picos / PICOS
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON form in results, events and lists."""
+        """Return the JSON form in results, events and lists."""
         return {"cost": self.amount, "costCurrency": self.currency}
 
     def __str__(self) -> str:
@@ -89,27 +90,27 @@ class Cost(NamedTuple):
 
 
 class Models:
-    """Every model there is, with `configured`, the checked section `[models]`, over the shipped table."""
+    """Facts about all models: the shipped table, overridden by `configured`, the checked section `[models]`."""
 
     def __init__(self, configured: Mapping[str, Mapping[str, Any]]) -> None:
-        # The entry that says most of the name comes first.
+        # The most specific entry comes first.
         self._configured = sorted(configured.items(), key=lambda item: ("*" in item[0], -len(item[0])))
         self._known: dict[str, ModelFacts] = {}
 
     def of(self, model: str) -> ModelFacts:
-        """The facts about `model`. Each limit comes from the first entry that has it, the prices from the first entry
-        that has any."""
+        """Return the facts about `model`. Each limit comes from the first entry that has it, the prices from the first
+        entry that has any."""
         if model not in self._known:
             self._known[model] = self._look_up(model)
         return self._known[model]
 
     def is_configured(self, model: str, field: str) -> bool:
-        """True if an entry of the user for `model` has this field."""
+        """True if the user's configuration for `model` has this field."""
         return any(field in entry for name, entry in self._configured if fits(name, model))
 
     def cost(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> Cost | None:
-        """The cost of `usage`, which is `by_model`; None if not all of it has a model with a price. Nothing that was
-        used costs nothing, in the currency of the prices."""
+        """Return the cost of `usage`, whose parts are `by_model`; None if a part has no model with a price. No usage
+        costs 0, in the currency of the prices."""
         currency = next((entry.get("currency", CURRENCY) for _, entry in self._configured if _has_price(entry)), None)
         if currency is None or self.unpriced(usage, by_model) is not None:
             return None
@@ -117,7 +118,7 @@ class Models:
         return Cost(sum(prices.of(used) for prices, used in priced if prices is not None), currency)
 
     def unpriced(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> str | None:
-        """Why the cost of `usage` is not known, None where it is."""
+        """Return the reason why the cost of `usage` is unknown, None if it is known."""
         if usage.total > sum(used.total for used in by_model.values()):
             return "an earlier version did not put on record which model used its tokens"
         without = [model for model in by_model if self.of(model).prices is None]
@@ -137,14 +138,14 @@ class Models:
 
 
 def format_picos(picos: int) -> str:
-    """An amount for a person, with more digits the smaller it is."""
+    """Format an amount for display; smaller amounts have more digits."""
     amount = picos / PICOS
     digits = 2 if amount >= 1 else 4 if amount >= 0.01 else 6
     return f"{amount:.{digits}f}"
 
 
 def fits(pattern: str, name: str) -> bool:
-    """True if `name` is what `pattern` says, in which `*` stands for any text."""
+    """True if `name` matches `pattern`, in which `*` matches any text."""
     if "*" not in pattern:
         return pattern == name
     first, *others, last = pattern.split("*")
@@ -164,7 +165,7 @@ def _has_price(entry: Mapping[str, Any]) -> bool:
 
 
 def _prices(entry: Mapping[str, Any]) -> Prices:
-    """The prices of an entry. What it leaves out is taken for what providers ask at most."""
+    """Return the prices of an entry. Missing ones are set to the highest that providers charge."""
     given = entry["price_input"]
 
     def price(price: float) -> int:
@@ -180,17 +181,17 @@ def _prices(entry: Mapping[str, Any]) -> Prices:
     )
 
 
-# What models take: limits by family, as their providers stated them in October 2026. No prices: those are the user's
-# (`[models]` of the configuration), and change more often than this program.
+# Limits of models by family, as published by their providers in October 2026. It has no prices: those are configured by
+# the user (`[models]`), and change more often than this program.
 #
-# The first row whose pattern fits a name counts; `*` stands for anything. Names are compared in small letters and
-# with `-` for `.`, since gateways spell `claude-sonnet-4.5` and `claude-sonnet-4-5`.
+# The first row whose pattern matches a name applies; `*` matches anything. Names are compared in lower case and with
+# `-` instead of `.`, because gateways use both `claude-sonnet-4.5` and `claude-sonnet-4-5`.
 
 _O200K, _CL100K = "o200k_base", "cl100k_base"
 
-# Pattern, context (input and answer together) and longest answer in tokens, least tokens that are cached, whether it
-# takes images, thinks, and refuses a thread that was changed in front of its thinking; the encoding of tiktoken, if it
-# has one.
+# Pattern; context (input and answer together) and longest answer in tokens; shortest prefix that is cached, in tokens;
+# whether it accepts images, thinks, and refuses a thread that was changed before its thinking; its tiktoken encoding,
+# if any.
 Row = tuple[str, int, int, int | None, bool, bool, bool, str | None]
 
 ROWS: Final[tuple[Row, ...]] = (

@@ -1,7 +1,7 @@
-"""HTTP/1.1 to one host: h11's protocol over a socket of asyncio's.
+"""HTTP/1.1 to one host: h11's protocol over an asyncio socket.
 
-A session asks one gateway one thing at a time. Through httpcore, which lies below httpx and does the same for any
-network library, the locks and scopes of anyio are a tenth of a step, and the imports a tenth of a start.
+A session sends one request at a time to one gateway. With httpcore, the layer below httpx that supports any network
+library, anyio's locks and scopes would take a tenth of a step's time, and the imports a tenth of the startup time.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 _PIECE: Final = 64 * 1024
 _MOST_WAITING: Final = 256 * 1024
-"""Bytes that wait to be read before no more are taken from the socket."""
+"""Above this many unread bytes no more are read from the socket."""
 _KEPT_S: Final = 5.0
-"""Longest time for which an idle connection is used again: httpx's default."""
+"""Longest idle time after which a connection is used again: httpx's default."""
 _CALL: Final = "Connect call failed"
 _NO_ANSWER: Final = "the connection was closed without an answer"
 
 
 class NetworkFailed(Exception):
-    """The host is not reached, breaks off, or breaks the protocol."""
+    """The host is unreachable, closes the connection early, or violates the protocol."""
 
 
 class NetworkLate(Exception):
-    """The host takes too long to connect, to take a piece of a request, or to send one of an answer."""
+    """The host takes too long to connect, to receive a piece of a request, or to send a piece of an answer."""
 
 
 class HttpConnection:
-    """A connection, for one request at a time. Made by `connect`; `patience_s` is for each piece."""
+    """A connection for one request at a time, made by `connect`. `patience_s` is the timeout for each piece."""
 
     def __init__(self, socket: _Socket, patience_s: float) -> None:
         self._socket = socket
@@ -55,25 +55,26 @@ class HttpConnection:
 
     @property
     def can_be_used(self) -> bool:
-        """True for one that is idle, not for too long, and on which the host has said nothing since, also no end."""
+        """True if the connection is idle, not for too long, and the host has since neither sent anything nor closed
+        it."""
         if asyncio.get_running_loop() is not self._loop or self._loop.time() - self._idle_since >= _KEPT_S:
             return False
         has_said_nothing = self._protocol.trailing_data == (b"", False) and not self._socket.has_news
         return self._protocol.our_state is h11.IDLE and has_said_nothing
 
     async def post(self, target: bytes, headers: Headers, body: AsyncIterable[bytes]) -> tuple[int, Headers]:
-        """Send a request; the status and the headers of the answer. Raises NetworkFailed, NetworkLate."""
+        """Send a request; return the status and the headers of the answer. Raises NetworkFailed, NetworkLate."""
         try:
             await self._send(self._protocol.send(h11.Request(method=b"POST", target=target, headers=list(headers))))
             is_first = True
             async for piece in body:
                 if not is_first:
-                    await asyncio.sleep(0)  # the loop learns of a lost connection, the task of its cancellation
+                    await asyncio.sleep(0)  # lets the loop notice a lost connection, and the task its cancellation
                 is_first = False
                 await self._send(self._protocol.send(h11.Data(data=piece)))
             await self._send(self._protocol.send(h11.EndOfMessage()))
         except _CannotWrite:
-            pass  # who refuses a request may have said so before it has come whole
+            pass  # a host may refuse a request before it has received all of it
         except h11.LocalProtocolError as error:
             raise NetworkFailed(str(error)) from error
         while True:
@@ -84,12 +85,12 @@ class HttpConnection:
                 raise NetworkFailed(_NO_ANSWER)
 
     async def body(self) -> AsyncIterator[bytes]:
-        """The body of the answer, in pieces. Raises NetworkFailed, NetworkLate."""
+        """Yield the body of the answer in pieces. Raises NetworkFailed, NetworkLate."""
         while isinstance(event := await self._next_event(), h11.Data):
             yield bytes(event.data)
 
     async def end(self) -> None:
-        """The answer is no longer read. The connection is kept for the next one if it was read to its end."""
+        """Stop reading the answer. The connection is kept for the next request if the answer was read to its end."""
         if self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE:
             self._protocol.start_next_cycle()
             self._idle_since = self._loop.time()
@@ -97,7 +98,7 @@ class HttpConnection:
             self.close()
 
     def close(self) -> None:
-        """Close the connection; what was not written yet is dropped."""
+        """Close the connection; unwritten data is dropped."""
         if self._protocol.our_state is not h11.CLOSED:
             self._protocol.send_failed()
         if not self._socket.has_closed:
@@ -105,7 +106,7 @@ class HttpConnection:
                 self._socket.transport.abort()
 
     async def aclose(self) -> None:
-        """As `close`, and nothing of it is left in the event loop."""
+        """Close the connection and wait until the event loop has released it."""
         self.close()
         while not self._socket.has_closed:
             await self._socket.wait()
@@ -120,7 +121,7 @@ class HttpConnection:
                 if not data and self._protocol.their_state is h11.SEND_RESPONSE:
                     raise NetworkFailed(_NO_ANSWER)
                 self._protocol.receive_data(data)
-            except h11.RemoteProtocolError as error:  # what the host has said may be what it was told, a key with it
+            except h11.RemoteProtocolError as error:  # the host's text may quote the request, with its key
                 raise NetworkFailed(str(error).partition(": ")[0]) from error
 
     async def _read(self) -> bytes:
@@ -140,7 +141,7 @@ class HttpConnection:
             raise _CannotWrite
         socket.transport.write(data)
         if socket.is_full:
-            # No longer than until the connection is lost, or an answer has come.
+            # The wait also ends when the connection is lost or an answer has arrived.
             await self._wait(lambda: not socket.is_full or socket.has_ended or socket.has_answer)
             if socket.is_full:
                 raise _CannotWrite
@@ -155,16 +156,16 @@ class HttpConnection:
 
 
 class _CannotWrite(Exception):
-    """The host has ended its side, or has answered and reads no more."""
+    """The host has closed its side, or has answered and stopped reading."""
 
 
 async def connect(
     host: str, port: int, tls: ssl.SSLContext | None, *, connect_s: float, patience_s: float
 ) -> HttpConnection:
-    """A connection to the address of the host that answers first; `connect_s` is for that, and again for the handshake
-    of TLS. Raises NetworkFailed, NetworkLate."""
+    """Connect to the address of the host that answers first; `connect_s` is the timeout for that, and again for the TLS
+    handshake. Raises NetworkFailed, NetworkLate."""
     socket, loop = _Socket(), asyncio.get_running_loop()
-    is_address = ":" in host or host.replace(".", "").isdigit()  # of one there is nothing to choose
+    is_address = ":" in host or host.replace(".", "").isdigit()  # there is only one then
     try:
         async with asyncio.timeout(connect_s if tls is None else 2 * connect_s):
             await loop.create_connection(
@@ -174,7 +175,7 @@ async def connect(
             )  # fmt: skip
     except TimeoutError as error:
         raise NetworkLate from error
-    except OSError as error:  # of ssl as well
+    except OSError as error:  # includes ssl.SSLError
         raise NetworkFailed(_said(error)) from error
     except UnicodeError as error:
         raise NetworkFailed(f"{host[:80]} is no name of a host") from error
@@ -189,14 +190,14 @@ def _said(error: Exception) -> str:
 
 
 class _Socket(asyncio.Protocol):
-    """A socket as asyncio reports on it. One task reads and writes."""
+    """An asyncio protocol of one socket, which a single task reads and writes."""
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
         self.received = bytearray()
         self.has_ended = False
-        """True once no more bytes come."""
+        """True when no more bytes will arrive."""
         self.has_closed = False
         self.is_full = False
         self.error: Exception | None = None
@@ -204,7 +205,7 @@ class _Socket(asyncio.Protocol):
 
     @property
     def has_news(self) -> bool:
-        """True if there are bytes, or the end, that are not read yet; also those that the event loop has not seen."""
+        """True if there are unread bytes or the end of the stream, even if the event loop has not noticed them yet."""
         if self.received or self.has_ended or self.transport.is_closing():
             return True
         file = self.transport.get_extra_info("socket").fileno()
@@ -224,7 +225,8 @@ class _Socket(asyncio.Protocol):
         self._changed.set()
 
     def eof_received(self) -> None:
-        """See asyncio.Protocol. A host that has ended gives no other answer: this side is closed as well."""
+        """See asyncio.Protocol. A host that has closed its side sends no other answer, so this side is closed as
+        well."""
         self.has_ended = True
         self._changed.set()
 
@@ -253,7 +255,7 @@ class _Socket(asyncio.Protocol):
 
     @property
     def has_answer(self) -> bool:
-        """True if the status that has come is a last one, none of the hints before it (`HTTP/1.1 1..`)."""
+        """True if a final status has arrived, not only an informational one (`HTTP/1.1 1..`)."""
         return len(self.received) > 9 and self.received[9] != ord("1")
 
     async def wait(self) -> None:
@@ -261,16 +263,16 @@ class _Socket(asyncio.Protocol):
         await self._changed.wait()
 
 
-# The source from which httpx-sse reads an answer: text as it arrives, of which no line and no event is larger, and
-# nothing later, than `[llm]` of the settings allows (AH 6.3).
+# The source from which httpx-sse reads an answer: text as it arrives, within the size limits and timeouts of the
+# section `[llm]` of the settings (AH 6.3).
 #
-# httpx-sse keeps a line until it ends and an event until the empty line behind it, so bytes are counted before it has
-# them.
+# httpx-sse buffers a line until it ends and an event until the empty line after it, so bytes are counted before it
+# receives them.
 
 
 class GatewayAnswer(NamedTuple):
-    """An answer whose body is still to be read. `headers` are by their names in lower case; `close` ends it, after
-    which the connection may be used again."""
+    """An answer whose body is unread. The names of `headers` are in lower case; `close` ends the answer, after which
+    the connection may be used again."""
 
     status: int
     headers: Mapping[str, str]
@@ -283,12 +285,12 @@ class GatewayAnswer(NamedTuple):
 
 
 class BoundedStream:
-    """Stands for the response where httpx-sse takes one. `chunks` is the body as it comes, `pieces_of` decompresses
-    each of them (`decoder`).
+    """A replacement for the response that httpx-sse reads. `chunks` are the body as it arrives, `pieces_of`
+    decompresses each of them (`decoder`).
 
-    An event stream is UTF-8 whatever its header says, and a byte order mark in front of it is no part of the first
-    line. Bytes that are no UTF-8 are an error here, and not a replacement character in a tool's arguments; a lone
-    surrogate that was encoded as if it were a character stands as it is.
+    An event stream is UTF-8 regardless of its header, and a byte order mark before it is not part of the first line.
+    Bytes that are not UTF-8 are an error here, not a replacement character in a tool's arguments; an encoded lone
+    surrogate is decoded unchanged.
     """
 
     headers: Final[Mapping[str, str]] = {"content-type": "text/event-stream"}
@@ -307,12 +309,12 @@ class BoundedStream:
         self._at_start = True
 
     async def aiter_text(self) -> AsyncIterator[str]:
-        """The text. Raises AnswerTooLarge, UnicodeDecodeError, and what `chunks` and `pieces_of` raise."""
+        """Yield the text. Raises AnswerTooLarge, UnicodeDecodeError, and the errors of `chunks` and `pieces_of`."""
         decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
         async for chunk in self._chunks:
             later = False
             for piece in self._pieces_of(chunk):
-                if later:  # one chunk may hold megabytes: time-outs and cancellations come between them
+                if later:  # one chunk may hold megabytes: let timeouts and cancellations happen
                     await asyncio.sleep(0)
                 self._count(piece)
                 text = decoder.decode(piece)
@@ -329,11 +331,11 @@ class BoundedStream:
         if self._answer_bytes > limits.max_answer_bytes:
             raise AnswerTooLarge("an answer", "max_answer_bytes", limits.max_answer_bytes)
         if piece.endswith(b"\n\n") and self._event_bytes + self._line_bytes + len(piece) <= self._smallest:
-            # Whole events, as nearly always: all of it is too short for one line or event that is too long.
+            # The usual case, complete events: together they are shorter than the limits of a line and an event.
             self._event_bytes = self._line_bytes = 0
             self._after_cr = False
             return
-        if self._after_cr and piece.startswith(b"\n"):  # the second half of one line end
+        if self._after_cr and piece.startswith(b"\n"):  # the second half of a line end
             piece = piece[1:]
         self._after_cr = piece.endswith(b"\r")
         for line in piece.splitlines(keepends=True):
@@ -343,13 +345,13 @@ class BoundedStream:
                 raise AnswerTooLarge("a line", "max_line_bytes", limits.max_line_bytes)
             if self._event_bytes + self._line_bytes > limits.max_event_bytes:
                 raise AnswerTooLarge("an event", "max_event_bytes", limits.max_event_bytes)
-            if len(content) < len(line):  # the line is over, and with an empty one the event
+            if len(content) < len(line):  # the line has ended, and with an empty line the event
                 self._event_bytes = self._event_bytes + self._line_bytes + 1 if self._line_bytes else 0
                 self._line_bytes = 0
 
 
 def whole_events(data: bytes) -> Iterator[tuple[str, str]]:
-    """Name and data of the events that are whole at the start of an answer that has been kept."""
+    """Yield name and data of the complete events at the start of a stored answer."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
     for block in text.split("\n\n")[:-1]:
         name, said = "message", []
@@ -364,8 +366,9 @@ def whole_events(data: bytes) -> Iterator[tuple[str, str]]:
 
 
 class GatewayTimeouts(NamedTuple):
-    """Seconds. `read_s` is the longest silence between two bytes of an answer, `progress_s` the longest time without
-    content (pings and comments are none), `answer_s` the longest time for one answer from its request on."""
+    """Timeouts in seconds. `read_s` is the longest silence between two bytes of an answer, `progress_s` the longest
+    time without content (pings and comments are not content), `answer_s` the longest time for one answer, from its
+    request."""
 
     connect_s: float
     read_s: float
@@ -374,7 +377,7 @@ class GatewayTimeouts(NamedTuple):
 
 
 class AnswerLimits(NamedTuple):
-    """Bytes of one answer, counted after decompression; each is the setting of the same name in `[llm]`."""
+    """Limits of one answer in bytes, counted after decompression; each is the setting of the same name in `[llm]`."""
 
     max_line_bytes: int
     max_event_bytes: int
@@ -383,9 +386,9 @@ class AnswerLimits(NamedTuple):
 
 
 class Patience:
-    """The deadlines of one answer. `timeout` is entered around the whole call, `renew` moves it with each content.
+    """The deadlines of one answer. `timeout` is entered around the whole call; `renew` postpones it after each content.
 
-    Made where an event loop runs.
+    To be created in a running event loop.
     """
 
     def __init__(self, timeouts: GatewayTimeouts) -> None:
@@ -396,13 +399,14 @@ class Patience:
         self.timeout = asyncio.timeout_at(self._next())
 
     def renew(self) -> None:
-        """Content has come. Asked with each event, so the deadline is moved only when it is a hundredth late."""
+        """Postpone the deadline because content has arrived. It is called with each event, so it does so only if a
+        hundredth of the time has passed since the last time."""
         if self._now() - self._renewed > self._timeouts.progress_s / 100:
             self._renewed = self._now()
             self.timeout.reschedule(self._next())
 
     def what_was_missed(self) -> str:
-        """The part of the answer that the gateway has not given in time, with its name before it."""
+        """Return the predicate of an error message: the deadline that the gateway missed."""
         if self.timeout.when() == self._end:
             return f"was not done after {self._timeouts.answer_s:g} s (llm.answer_timeout_s)"
         return f"sent no content for {self._timeouts.progress_s:g} s (llm.progress_timeout_s)"
@@ -411,11 +415,11 @@ class Patience:
         return min(self._end, self._now() + self._timeouts.progress_s)
 
 
-# The body of an answer as its sender wrote it, decompressed in pieces: a kilobyte of gzip may hold a megabyte, and
-# nobody who counts bytes can count them before they exist.
+# Decompression of an answer's body in pieces: a kilobyte of gzip may contain a megabyte, which must be counted before
+# all of it is in memory.
 
 ACCEPTED = "gzip, deflate"
-"""The accept-encoding of requests."""
+"""The header accept-encoding of requests."""
 
 _PIECE_BYTES = 64 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
@@ -423,14 +427,14 @@ _WBITS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": zlib.MAX_WBITS}
 
 
 class UnknownCoding(Exception):
-    """The body is coded in a way that the request did not offer."""
+    """The body has a content encoding that the request did not offer."""
 
 
 def decoder(content_encoding: str) -> Callable[[bytes], Iterable[bytes]]:
-    """Return the decoder that makes pieces of at most 64 KiB of each chunk of a body with this Content-Encoding; a
-    chunk that is not coded is its own piece.
+    """Return the decoder that splits each chunk of a body with this Content-Encoding into decompressed pieces of at
+    most 64 KiB; an uncompressed chunk is one piece.
 
-    Raises UnknownCoding. What is returned raises StreamProtocolError for what cannot be decompressed.
+    Raises UnknownCoding. The decoder raises StreamProtocolError for data that cannot be decompressed.
     """
     names = [name.strip().lower() for name in content_encoding.split(",")]
     coded = [name for name in names if name not in ("", "identity")]
@@ -448,12 +452,12 @@ class _Inflater:
         self._may_be_bare = wbits == zlib.MAX_WBITS
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """See `decoder`. What stands behind the end of the compressed data is passed over, as clients do."""
+        """See `decoder`. Data after the end of the compressed data is ignored, as other clients do."""
         if self._may_be_bare and chunk:
             self._may_be_bare = False
-            # RFC 1950: method 8 and, where the second byte is there too, a check of both.
+            # RFC 1950: method 8 and, if the second byte has arrived too, a checksum of both.
             has_header = chunk[0] & 0x0F == 8 and (len(chunk) == 1 or int.from_bytes(chunk[:2]) % 31 == 0)
-            if not has_header:  # some servers take "deflate" by its word
+            if not has_header:  # some servers send raw deflate for "deflate"
                 self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
         while not self._zlib.eof:
             try:

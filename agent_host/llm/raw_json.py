@@ -1,4 +1,4 @@
-"""Parts of JSON text as they stand there: what goes back to a provider unchanged is not read and written again."""
+"""Verbatim parts of JSON text: data that is sent back to a provider unchanged is not parsed and encoded again."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _value_at = json.JSONDecoder().raw_decode
 
 
 def members(data: str) -> dict[str, str]:
-    """The JSON text of each member of the object that `data` is, as it stands there; of each name the last one. Raises
-    ValueError for what is no object."""
+    """Return the verbatim JSON text of each member of the object `data`; of a repeated name the last one. Raises
+    ValueError if `data` is not an object."""
     return dict(_parts(data, "{"))
 
 
 def elements(data: str) -> list[str]:
-    """The JSON text of each element of the array that `data` is, as it stands there. Raises ValueError for what is no
+    """Return the verbatim JSON text of each element of the array `data`. Raises ValueError if `data` is not an
     array."""
     return [text for _, text in _parts(data, "[")]
 
 
 def _parts(data: str, begin: str) -> Iterator[tuple[str, str]]:
-    """Name and JSON text of each part of the object or the array; elements have no name."""
+    """Yield the name and JSON text of each part of the object or the array; the name of elements is ""."""
     at = _skip_space(data, 0)
     if data[at : at + 1] != begin:
         raise ValueError(f"there is no {begin} at the beginning")
@@ -52,14 +52,13 @@ def _parts(data: str, begin: str) -> Iterator[tuple[str, str]]:
 
 
 def join_members(fields: Mapping[str, str]) -> str:
-    """The JSON object that has these members, each as the JSON text that it is."""
+    """Return the JSON object with these members, each given as JSON text."""
     return f"{{{','.join(f'{orjson.dumps(name).decode()}:{text}' for name, text in fields.items())}}}"
 
 
 class RawParts:
-    """The JSON text of parts of `data`, each by the names and places on the way to it, as it stands there. What is on
-    the way is looked for once, when it is first asked for. All methods raise ValueError or LookupError for what is not
-    there."""
+    """The verbatim JSON text of parts of `data`, each addressed by its path of names and positions. The objects and
+    arrays on a path are parsed once, on first use. All methods raise ValueError or LookupError for a missing part."""
 
     def __init__(self, data: str) -> None:
         self.data = data
@@ -67,27 +66,27 @@ class RawParts:
         self._elements: dict[tuple[str | int, ...], list[str]] = {}
 
     def text(self, *path: str | int) -> str:
-        """The part itself."""
+        """Return the text of a part."""
         if not path:
             return self.data
         *way, last = path
         return self.members(*way)[last] if isinstance(last, str) else self.elements(*way)[last]
 
     def members(self, *path: str | int) -> dict[str, str]:
-        """The members of the object that the part is."""
+        """Return the members of a part that is an object."""
         if path not in self._members:
             self._members[path] = members(self.text(*path))
         return self._members[path]
 
     def elements(self, *path: str | int) -> list[str]:
-        """The elements of the array that the part is."""
+        """Return the elements of a part that is an array."""
         if path not in self._elements:
             self._elements[path] = elements(self.text(*path))
         return self._elements[path]
 
 
 def _end_of(data: str, at: int) -> int:
-    """The end of the value at `at`, however deep it nests: who uses a part judges its depth. Raises ValueError."""
+    """Return the end of the value at `at`, of any depth: users of a part check its depth. Raises ValueError."""
     if data[at : at + 1] not in ("[", "{"):
         return _value_at(data, at)[1]
     depth = 0
@@ -103,17 +102,18 @@ def _skip_space(data: str, at: int) -> int:
     return at if match is None else match.end()
 
 
-# Fields of a message or a call that only its provider reads, put together from the deltas of a stream: they go back
-# as they came, under the names that they came under.
+# Fields of a message or a call that only its provider reads, joined from the deltas of a stream. They are sent back
+# unchanged, under the same names.
 
 _Kind = Literal["text", "list", "value"]
-# Of the fragments of one entry of a list, what is said in several of them; of all else the last counts.
+# The fields that are joined from the fragments of one list entry; of all others the last value is used.
 _IN_PIECES = frozenset({"text", "summary", "data", "thinking"})
 
 
 class OpaqueFields:
-    """A text grows with each delta, a list gets more entries, anything else is replaced. `replaced` counts halves of
-    characters that became U+FFFD, `dropped` fields that cannot be sent back unchanged; both are known after `whole`."""
+    """Fields joined from deltas: a text grows with each delta, a list gets more entries, any other value is replaced.
+    `replaced` counts lone surrogates that became U+FFFD, `dropped` fields that cannot be sent back unchanged; both are
+    known after `whole`."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, _Kind] = {}
@@ -122,7 +122,7 @@ class OpaqueFields:
         self.dropped = 0
 
     def add(self, name: str, value: Any, raw: str) -> bool:
-        """Take a field of a delta, whose JSON text is `raw`. Returns whether there is anything in it."""
+        """Add a field of a delta, whose JSON text is `raw`. Return True if it is not empty."""
         if value is None or value in ("", [], {}):
             return False
         kind: _Kind = "text" if isinstance(value, str) else "list" if isinstance(value, list) else "value"
@@ -133,7 +133,7 @@ class OpaqueFields:
         return True
 
     def whole(self) -> str | None:
-        """The fields as a JSON object, those left out that cannot be read; None where there are none."""
+        """Return the fields as a JSON object, without those that cannot be read; None if there are none."""
         members: list[str] = []
         for name, kind in self._kinds.items():
             try:
@@ -156,8 +156,8 @@ class OpaqueFields:
 
 
 def _group(name: str, entries: Iterable[str]) -> Iterable[list[str]]:
-    """The entries of a list, those together that are fragments of one: of `reasoning_details` (OpenRouter) such with
-    one type and index, of `thinking_blocks` (LiteLLM) those up to a signature. A signature holds for the whole only."""
+    """Group the fragments of each list entry: in `reasoning_details` (OpenRouter) those with the same type and index,
+    in `thinking_blocks` (LiteLLM) those up to a signature. A signature is valid only for the complete entry."""
     groups: list[list[str]] = []
     by_key: dict[Any, list[str]] = {}
     for entry in entries:
@@ -175,7 +175,7 @@ def _group(name: str, entries: Iterable[str]) -> Iterable[list[str]]:
 
 
 def _fragment_of(name: str, entry: str) -> Any:
-    """The common beginning of the fragments of one entry; None for one that is whole."""
+    """Return a key that is the same for all fragments of one entry; None for a complete entry."""
     value = orjson.loads(entry) if name in ("reasoning_details", "thinking_blocks") else None
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return None
@@ -186,7 +186,7 @@ def _fragment_of(name: str, entry: str) -> Any:
 
 
 def _join(fragments: list[str]) -> str:
-    """One entry; a single fragment is one as it stands."""
+    """Join the fragments of one entry; a single fragment is returned unchanged."""
     if len(fragments) == 1:
         return fragments[0]
     whole: dict[str, Any] = {}
@@ -200,25 +200,25 @@ def _join(fragments: list[str]) -> str:
     return orjson.dumps(whole).decode()
 
 
-# Halves of characters (lone surrogates) in what a model says. JSON can spell them (`\ud800`), and no file, request or
-# record can hold them. Two that belong together become their character; one that stays alone becomes U+FFFD.
+# Surrogates (halves of characters) in a model's output. JSON can contain them as escapes (`\ud800`), but no file,
+# request or record can. Two that belong together become their character; a lone one becomes U+FFFD.
 
 REPLACEMENT = "\ufffd"
 
 _HIGH, _LOW, _ANY = r"u[dD][89abAB][0-9a-fA-F]{2}", r"u[dD][c-fC-F][0-9a-fA-F]{2}", r"u[dD][89a-fA-F][0-9a-fA-F]{2}"
-# One escape at a time, so that the u of an escaped backslash is none.
+# Matches one escape at a time, so that a u after an escaped backslash does not count as an escape.
 _ESCAPE = re.compile(rf"\\(?:{_HIGH}\\{_LOW}|(?P<alone>{_ANY})|.)", re.DOTALL)
 _HALF = re.compile("[\ud800-\udfff]")
 _MAYBE = re.compile(rf"\\{_ANY}|{_HALF.pattern}")
 
 
 def may_hold_halves(encoded: str) -> bool:
-    """True if JSON that orjson refuses may be good but for halves of characters."""
+    """True if JSON that orjson refuses may be valid except for lone surrogates."""
     return _MAYBE.search(encoded) is not None
 
 
 def repair(text: str) -> tuple[str, int]:
-    """`text` with halves joined or replaced, and how many were replaced."""
+    """Return `text` with surrogates joined or replaced, and the number of replaced ones."""
     if _HALF.search(text) is None:
         return text, 0
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -226,13 +226,14 @@ def repair(text: str) -> tuple[str, int]:
 
 
 def name_in(value: object) -> str:
-    """A name that only observers read: what is no string, or too long, is none. It is not cut, since a secret in it
-    could not be found any more."""
+    """Return a name that is only used in telemetry; "" for anything that is not a string or is too long. It is not cut,
+    because a secret that is cut could not be detected."""
     return repair(value)[0] if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
 
 
 def repair_json(encoded: str) -> tuple[str, int]:
-    """The same for JSON, whose strings may spell halves as escapes; linear in its length."""
+    """Repair JSON, whose strings may contain surrogates as escapes, in linear time; return it and the number of
+    replaced ones."""
     encoded, count = repair(encoded)
 
     def replace(match: re.Match[str]) -> str:
@@ -246,11 +247,12 @@ def repair_json(encoded: str) -> tuple[str, int]:
 
 
 def loads_with_halves(encoded: str) -> Any:
-    """The value of `encoded`, halves of characters left in its strings. Raises ValueError for what is no JSON."""
+    """Parse `encoded`, keeping lone surrogates in its strings. Raises ValueError if it is not JSON."""
     check_depth(encoded)
     return json.loads(encoded)
 
 
 def split_open_end(text: str) -> tuple[str, str]:
-    """`text`, and the first half of a character with which it ends, for the second half to follow; "" for none."""
+    """Split off a high surrogate at the end of `text`, which a later text may complete; return both parts, "" for
+    none."""
     return (text[:-1], text[-1]) if "\ud800" <= text[-1:] <= "\udbff" else (text, "")

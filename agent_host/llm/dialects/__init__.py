@@ -1,5 +1,5 @@
-"""Dialects of gateways, a module for each. Here is what they share: requests and assemblers of answers as far as they
-are alike, and tool calls out of an answer, with arguments that are whole and ids that are sendable."""
+"""Dialects of gateways, one module each. This module has their common parts: base classes of requests and of answer
+assemblers, and the reader of tool calls, which ensures complete arguments and valid ids."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ if TYPE_CHECKING:
     from state.checkpoint import TokenUsage
 
 _TOO_DEEP = "the arguments are nested too deep"
-# Gateways refuse longer ones, and such with other characters.
 _SEVERAL = re.compile(r"\}\s*\{")
 _TAKEN_OTHERWISE = re.compile(r':(?:null|""|\{\})|\.0')
-"""Values that a tool may read differently from how they are written (`ToolRouter.usable_arguments`)."""
+"""Values that a tool may read differently from how they were written (`ToolRouter.usable_arguments`)."""
+# Gateways refuse longer ids, and ids with other characters.
 _USABLE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 CacheTtl = Literal["5m", "1h"]
-"""Lifetime of a request's prefix in the provider's cache, for dialects that can set it."""
+"""Lifetime of a request's prefix in the provider's cache, in dialects that can set it."""
 MAX_COUNT: Final = 10**9
-"""Far above what any model takes; the sums of a whole session stay countable in any JSON."""
+"""Far more than any model accepts; the sums of a whole session still fit any JSON reader's integers."""
 UNNAMED: Final = "message"
-"""The standard's name of an event without one."""
+"""The name that the standard gives to an event without a name."""
 
 
 class Dialect:
-    """One wire format of a gateway: request out, events in, what a stop means, which parts only the provider reads.
-    All that is one provider's is behind this (docs/architecture.md, "A dialect"). `cache_ttl` is how long the provider
-    is to keep what requests begin with, for wires that can say it. `max_tokens_field` is what a gateway of Chat
-    Completions calls the limit of an answer, `names_cache`: it takes `prompt_cache_key`. `own_key`: the token is a key
-    of the vendor's own."""
+    """One wire format of a gateway: encoding of requests, reading of events, meanings of stop reasons, parts that only
+    the provider reads. All code specific to a provider is in its dialect (docs/architecture.md, "A dialect").
+    `cache_ttl` is the lifetime of a request's prefix in the provider's cache, in wires that can set it.
+    `max_tokens_field` is the name of an answer's limit in Chat Completions. `names_cache`: the gateway accepts
+    `prompt_cache_key`. `own_key`: the token is a key of the vendor itself."""
 
     name: ClassVar[str]
-    """The mark of this dialect's blocks on record; it never changes."""
+    """The mark of this dialect's recorded blocks; it never changes."""
     path: ClassVar[str]
     """The path of requests, after the gateway's URL."""
     tail: ClassVar[bytes] = b"]}"
     """The end of the request's JSON after the last message."""
     takes_images: ClassVar[bool] = True
-    """Without it no message with a picture is given to a renderer."""
+    """If false, no message with a picture is passed to a renderer."""
     caches_by_name: ClassVar[bool] = True
     key_header: ClassVar[str] = "authorization"
     own_headers: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -82,19 +82,20 @@ class Dialect:
         self._names = SentNames()
 
     def kept_for(self, cache_ttl: CacheTtl) -> Dialect:
-        """The dialect for requests that the provider is to keep so long. What one of them knows of a session, such as
-        the names that its tools were offered by, the other knows as well."""
+        """Return a copy with another cache lifetime. Both share the state of a session, such as the names under which
+        its tools were offered."""
         kept = copy.copy(self)
-        kept._cache_ttl = cache_ttl  # noqa: SLF001  a copy of this one
+        kept._cache_ttl = cache_ttl  # noqa: SLF001  a copy of self
         return kept
 
     def renderer(self, model: str) -> Renderer:
-        """Messages to wire form. Of their blocks those go out that this dialect and `model` made."""
+        """Return the renderer of messages to wire form. It sends only the blocks that this dialect and `model` made."""
         return self.renderer_type(model, self._cache_ttl)
 
     def headers(self, token: str | None) -> dict[str, str]:
-        """JSON out, events in; the token goes where the vendor's own clients put it and, unless it is a key of the
-        vendor's own, where other gateways look. A provider may refuse what it does not expect."""
+        """Return the headers of a request. The token is in the header of the vendor's own clients and, unless it is a
+        key of the vendor itself, also in the header that other gateways read. A provider may refuse unexpected
+        headers."""
         keys = {"x-api-key": token, "authorization": f"Bearer {token}"} if token else {}
         carrying = {name: key for name, key in keys.items() if key and (name == self.key_header or not self._own_key)}
         return {"content-type": "application/json", "accept": "text/event-stream", **self.own_headers, **carrying}
@@ -110,9 +111,9 @@ class Dialect:
         is_marked: bool = True,
         answer_schema: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """The request's JSON up to where the first message goes; encoded once a session. `tail` closes it. `session_id`
-        is what a provider may look up its cache by, "" for none. `is_marked`: it ends with a cache mark, where the wire
-        has marks. `answer_schema` is the JSON Schema of the final answer, for providers that hold a model to one."""
+        """Encode the request's JSON up to the first message; once per session. `tail` closes it. `session_id` is a key
+        for the provider's cache, "" for none. `is_marked`: it ends with a cache mark, if the wire has marks.
+        `answer_schema` is the JSON Schema of the final answer, for providers that enforce one."""
         request: dict[str, Any] = {"model": model, **self._settings(max_output_tokens)}
         if session_id and self._names_cache and self.caches_by_name:
             request["prompt_cache_key"] = session_id
@@ -132,19 +133,19 @@ class Dialect:
         raise NotImplementedError
 
     def _open(self, request: dict[str, Any], system: str, *, is_marked: bool) -> bytes:
-        """The system prompt is the first message: beside them it may not be cached."""
+        """Add the system prompt as the first message, because outside of the messages it may not be cached."""
         del is_marked
         first = orjson.dumps({"role": "system", "content": system}) + b"," if system.strip() else b""
         return b'%b,"%b":[%b' % (orjson.dumps(request)[:-1], self.messages_field.encode(), first)
 
     def assembler(self, max_call_arguments_bytes: int | None = None) -> Assembler:
-        """A fresh assembler for one response; None: the arguments of a call have no limit."""
+        """Return a new assembler for one response; with None the arguments of a call have no limit."""
         return self.assembler_type(max_call_arguments_bytes, self._names.real)
 
     def whole(self, body: str) -> Iterator[Event]:
-        """The events of a stream that says the same as this JSON body, with which a gateway answered that does not heed
-        `stream`. What an assembler keeps as it came is put into them as it stands in the body. Raises LookupError,
-        ValueError for a body that is no whole answer of this dialect."""
+        """Yield the events of a stream equivalent to this JSON body, the answer of a gateway that ignores `stream`.
+        Parts that an assembler keeps unchanged are copied verbatim from the body. Raises LookupError, ValueError for a
+        body that is not a complete answer of this dialect."""
         raise NotImplementedError
 
 
@@ -153,44 +154,45 @@ Event = tuple[str, str]
 
 
 class MessageRenderer(Renderer):
-    """See Renderer. Without a `cache_mark` the wire has none: the provider keeps what it can."""
+    """See Renderer. If `cache_mark` is None, the wire has no cache marks and the provider caches what it can."""
 
     cache_mark: UnitMark | None = None
 
-    def __init__(self, model: str = "", cache_ttl: CacheTtl = "5m") -> None:  # noqa: ARG002  most wires cannot say it
+    def __init__(self, model: str = "", cache_ttl: CacheTtl = "5m") -> None:  # noqa: ARG002  most wires cannot set it
         self._model = model
 
 
 class Assembler:
-    """Takes the events of one stream and puts the turn together. `real_name` gives the tool that the model means by a
-    name. No limit of the arguments where `max_call_arguments_bytes` is None."""
+    """An assembler of the events of one stream into a turn. `real_name` returns the tool that the model means by a
+    name. If `max_call_arguments_bytes` is None, arguments have no limit."""
 
     meanings: ClassVar[Mapping[str, Meaning]]
 
     def __init__(self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = str) -> None:
         self.content = 0
-        """Grows with each event that brings something of the answer, and with no other: pings bring nothing."""
+        """Grows with each event that carries a part of the answer, and with no other event, such as a ping."""
         self.thinking = ""
-        """The model's thinking that the last event brought, to be shown at once; "" where it brought none."""
+        """The model's thinking in the last event, to be shown at once; "" for none."""
         self._reader = CallReader(max_call_arguments_bytes, real_name)
         self._event = ""  # the name of the last event
         self._data = ""  # its JSON
         self._known_parts = RawParts("")
-        self._halves = False  # the first half of a character may have come
-        self._intact = True  # none was in the last event
+        self._halves = False  # a lone surrogate may have arrived
+        self._intact = True  # the last event had none
         self._started = False
         self._replaced = self._dropped = 0
         self._response_id = self._response_model = ""
         self._stop_reason: str | None = None
 
     def feed(self, event: str, data: str) -> str | None:
-        """Take one server-sent event; returns text to show at once. Raises StreamProtocolError, StreamFault,
+        """Process one server-sent event; return text to show at once. Raises StreamProtocolError, StreamFault,
         AnswerTooLarge."""
         self.thinking, self._event = "", event
         try:
             return self._take(event, data)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            # Its frames hold what was read of the event, and a retry holds the error while it reads the next answer.
+            # Its frames would keep the parsed event in memory, and a retry keeps the error while it reads the next
+            # answer.
             raise StreamProtocolError(f"{self._name_event()} is malformed") from error.with_traceback(None)
 
     def _take(self, event: str, data: str) -> str | None:
@@ -200,7 +202,7 @@ class Assembler:
         return f"the {self._event} event"
 
     def finish(self) -> ModelTurn:
-        """The turn. Raises StreamProtocolError when the stream was cut, AnswerTooLarge."""
+        """Return the turn. Raises StreamProtocolError if the stream was cut, AnswerTooLarge."""
         raise NotImplementedError
 
     def _turn(self, parts: TurnParts, stop_reason: str, usage: TokenUsage, detail: str) -> ModelTurn:
@@ -209,7 +211,7 @@ class Assembler:
             "".join(parts.texts),
             calls,
             stop_reason,
-            "complete" if calls and meaning == "empty" else meaning,  # what says that there are calls is not empty then
+            "complete" if calls and meaning == "empty" else meaning,  # "empty" announces calls, and there are calls
             usage,
             self._replaced + self._reader.replaced,
             tuple(parts.blocks),
@@ -221,15 +223,14 @@ class Assembler:
         )
 
     def _load(self, data: str, *, ends: bool = False) -> Any:
-        """The value of an event's JSON, which may have halves of characters. `ends`: no second half comes with a later
-        event."""
+        """Parse an event's JSON, which may contain lone surrogates. `ends`: no later event can complete one."""
         self._data, self._intact = data, True
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
             if not may_hold_halves(data):
                 raise
-        # Here, and not in the handler: what is raised must not bring the frames of the first error with it.
+        # Not in the handler, so that a new error does not carry the frames of the first one.
         self._intact, self._halves = False, True
         if not ends:
             return loads_with_halves(data)
@@ -239,15 +240,15 @@ class Assembler:
 
     @property
     def _raw(self) -> RawParts:
-        """The JSON text of the last event's parts; nearly all events hold texts only, and need none of it."""
+        """The JSON text of the last event's parts, read on demand: nearly all events contain only texts and do not need
+        it."""
         if self._known_parts.data is not self._data:
             self._known_parts = RawParts(self._data)
         return self._known_parts
 
     @classmethod
     def meaning_of(cls, stop_reason: str) -> Meaning:
-        """Return the meaning of a stop reason of this dialect; one that the provider may add later is not known to be
-        the end."""
+        """Return the meaning of a stop reason of this dialect; "unknown" for one that the provider adds later."""
         return cls.meanings.get(stop_reason, "unknown")
 
     def _note_names(self, response: Mapping[str, Any]) -> None:
@@ -261,7 +262,7 @@ class Assembler:
 
 
 class TurnParts:
-    """The parts of an answer in their order: texts, calls, and blocks that the provider alone reads."""
+    """The parts of an answer in their order: texts, calls, and blocks that only the provider reads."""
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
@@ -277,7 +278,7 @@ class TurnParts:
             self.order.append(len(text))
 
     def add_call(self, call: ToolCall, arguments: str = "") -> None:
-        """Add a call, whose `arguments` are to go back as the model wrote them."""
+        """Add a call, whose `arguments` are sent back as the model wrote them."""
         self.calls.append(call)
         self.order.append("call")
         written = keep_spelling(call, arguments, self._dialect)
@@ -285,7 +286,7 @@ class TurnParts:
             self._add(written)
 
     def add_block(self, raw: str, *, holds_text: bool = False) -> None:
-        """Add a block of this JSON. `holds_text`: the text that is added next stands in it."""
+        """Add a block of this JSON. `holds_text`: it contains the text that is added next."""
         self._add(Block(raw, self._dialect, holds_text=holds_text))
 
     def _add(self, block: Block) -> None:
@@ -294,37 +295,38 @@ class TurnParts:
 
 
 def count_in(counts: Any, *names: str) -> int:
-    """The first of these counts that is one; 0 where none is."""
+    """Return the first of these fields that is a valid count, at most `MAX_COUNT`; 0 if there is none."""
     found = (counts.get(name) for name in names) if isinstance(counts, dict) else ()
     return next((min(count, MAX_COUNT) for count in found if type(count) is int and count >= 0), 0)
 
 
 def size_of(text: str) -> int:
-    """Bytes of a text in UTF-8, halves of characters included."""
+    """Return the bytes of a text in UTF-8, lone surrogates included."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def required_text(value: object) -> str:
-    """`value` itself. Raises ValueError for what is no text."""
+    """Return `value`. Raises ValueError if it is not a string."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a string")
     return value
 
 
 def one_line(text: str) -> str:
-    """The beginning of what a model says of its refusal, in one line."""
+    """Return the beginning of a model's refusal in one line."""
     return repair(" ".join(text.split())[:MAX_DETAIL])[0]
 
 
 def refuse_open(reason: str) -> None:
-    """Raises ValueError for an answer that does not say why it ended."""
+    """Raise ValueError for an answer without a stop reason."""
     if not isinstance(orjson.loads(reason), str):
         raise ValueError("the answer has no end")
 
 
 class CallReader:
-    """Reads the calls of one answer. `replaced` counts halves of characters that became U+FFFD in them. No limit of the
-    arguments where `max_arguments_bytes` is None. `real_name` gives the tool that the model means by a name."""
+    """A reader of one answer's calls. `replaced` counts lone surrogates in them that became U+FFFD. If
+    `max_arguments_bytes` is None, arguments have no limit. `real_name` returns the tool that the model means by a
+    name."""
 
     def __init__(self, max_arguments_bytes: int | None = None, real_name: Callable[[str], str] = str) -> None:
         self.replaced = 0
@@ -332,7 +334,7 @@ class CallReader:
         self._real_name = real_name
 
     def check_size(self, size: int) -> None:
-        """Raises AnswerTooLarge for arguments of more bytes than a call may have."""
+        """Raise AnswerTooLarge for arguments over the limit of a call."""
         limit = self._max_arguments_bytes
         if limit is not None and size > limit:
             raise AnswerTooLarge("arguments of one call", "max_call_arguments_bytes", limit)
@@ -340,11 +342,11 @@ class CallReader:
     def call(
         self, call_id: str, name: str, arguments: str | dict[str, Any] | None, *, is_closed: bool = True
     ) -> ToolCall:
-        """The call with its arguments, which come as JSON text or as an object; "" and None are an empty object.
+        """Make the call from its arguments, which are JSON text or an object; "" and None are an empty object.
 
-        Arguments that are no JSON object (an answer cut at its limit ends inside them), or that name a field twice,
-        leave an empty object and the reason: the call is answered with it and never runs. So does a call in which the
-        answer ended, which is not `is_closed`. Raises AnswerTooLarge.
+        Arguments that are not a JSON object (for example because the answer was cut inside them) or that have a field
+        twice become an empty object and a `problem`: the call is answered with that and never runs. So does a call in
+        which the answer ended (not `is_closed`). Raises AnswerTooLarge.
         """
         name = self._real_name(name)
         if not is_closed:
@@ -363,7 +365,7 @@ class CallReader:
         try:
             size = len(call.arguments_json)
             json_text.check_depth(call.arguments_json)
-        except (orjson.JSONEncodeError, json_text.TooDeep):  # an event may nest deeper than what it brings
+        except (orjson.JSONEncodeError, json_text.TooDeep):  # an event may nest deeper than arguments may
             return ToolCall(call_id, name, {}, _TOO_DEEP)
         if not isinstance(arguments, str):
             self.check_size(size)
@@ -383,13 +385,13 @@ class CallReader:
             text, count = repair_json(text)
             value = json_text.loads(text)
             self.replaced += count
-        _by_fields.decode(text)  # readers differ on which of two counts: policy and a tool might read different calls
+        _by_fields.decode(text)  # readers differ on which duplicate wins: policy and a tool might read different calls
         return value
 
 
 def keep_spelling(call: ToolCall, arguments: str, dialect: str) -> Block | None:
-    """The block that has `arguments` go back as the model wrote them; None where the call has none that can be used,
-    where they were mended, and where they are what the call would be written as anyway."""
+    """Return the block that sends `arguments` back as the model wrote them; None if they cannot be used, were repaired,
+    or are identical to the call's own encoding."""
     if call.problem is not None or not arguments.strip():
         return None
     if arguments == call.arguments_json.decode() and not _TAKEN_OTHERWISE.search(arguments):
@@ -402,8 +404,8 @@ def keep_spelling(call: ToolCall, arguments: str, dialect: str) -> Block | None:
 
 
 def _last_of_several(text: str) -> dict[str, Any] | None:
-    """The object meant by several whole ones in a row: the last that is not empty, where the others are `{}` or equal
-    to it; None for any other text. Raises _RepeatedField."""
+    """Return the object meant by several complete ones in a row: the only one that is not empty, if the others are `{}`
+    or equal to it; None for any other text. Raises _RepeatedField."""
     if not _SEVERAL.search(text):
         return None
     found: list[dict[str, Any]] = []
@@ -423,7 +425,7 @@ def _last_of_several(text: str) -> dict[str, Any] | None:
 
 
 def _why_no_json(text: str) -> str:
-    """Words for the model about arguments that are no JSON: where, and which of the usual slips it is."""
+    """Explain to the model why arguments are not JSON: the position and, if it is a usual slip, which one."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -466,8 +468,8 @@ _by_fields = json.JSONDecoder(object_pairs_hook=_refuse_repeated)
 
 
 def mend_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
-    """The same calls; an id that is missing, repeated, too long or of characters that a gateway refuses is replaced by
-    one that no other call of the turn has, since every result is matched to its call by id."""
+    """Return the calls with valid ids: an id that is missing, repeated, too long or has characters that gateways refuse
+    is replaced by one that is unique in the turn, because results are matched to calls by id."""
     calls = tuple(calls)
     taken = {call.call_id for call in calls}
     free = (name for name in map("call_{}".format, itertools.count(1)) if name not in taken)
@@ -481,8 +483,8 @@ def mend_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
     return tuple(usable)
 
 
-# Messages and calls as OpenAI's wires have them: no empty texts, arguments as text, names of tools in 64 characters of
-# a small alphabet, made so that the way back is known.
+# Messages and calls in OpenAI's wire formats: no empty texts, arguments as text, and tool names of at most 64
+# characters from a small alphabet, with a mapping back to the real names.
 
 _NOTHING_SAID: Final = b'"%b"' % NOTHING_SAID.encode()
 _MAX_CHARS = 64
@@ -492,8 +494,8 @@ _MADE = rf"[A-Za-z0-9_-]*_[0-9a-f]{{{_HASH_CHARS}}}"
 
 
 def sendable_name(name: str) -> str:
-    """`name` where a gateway takes it; else what is left of it with a hash behind it. The same name always gives the
-    same one, and no two names give one: a name that looks as if it were made here is made anew as well."""
+    """Return `name` if gateways accept it; else its valid characters followed by a hash. The result is deterministic
+    and unique: a name that looks like such a result gets a hash as well."""
     if re.fullmatch(_PLAIN, name) and not re.fullmatch(_MADE, name):
         return name
     kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[: _MAX_CHARS - _HASH_CHARS - 1]
@@ -502,40 +504,41 @@ def sendable_name(name: str) -> str:
 
 
 def content_of(message: Message) -> bytes:
-    """The text of a message as a JSON string. These wires have no field for a result that is an error."""
+    """Return the text of a message as a JSON string. An error is marked in the text, because these wires have no field
+    for it."""
     content = message.content_json if message.content.strip() else _NOTHING_SAID
     return b'"[error] %b' % content[1:] if message.is_error else content
 
 
 def members_beside(fields: str | None) -> bytes:
-    """The members of the JSON object `fields`, as they stand there, behind others."""
+    """Return the members of the JSON object `fields` verbatim, with a comma before them, to be added after others."""
     inner = "" if fields is None else fields.strip()[1:-1].strip()
     return b",%b" % inner.encode() if inner else b""
 
 
 def data_url(image: Image) -> bytes:
-    """The picture as a JSON string."""
+    """Return the picture's data URL as a JSON string."""
     return b'"data:%b;base64,%b"' % (image.media_type.encode(), b64encode(image.data))
 
 
 def encode_arguments(call: ToolCall, written: str | None) -> bytes:
-    """The arguments as a JSON string: `written`, which is one, where the model's own text is known."""
+    """Return the arguments as a JSON string: `written`, already such a string, if the model's own text is known."""
     return orjson.dumps(call.arguments_json.decode()) if written is None else written.encode()
 
 
 class SentNames:
-    """The tools that one session's requests have offered: what the model calls them, and what they are called here."""
+    """The tools offered by one session's requests: a mapping from the names sent to the model to the real names."""
 
     def __init__(self) -> None:
         self._real: dict[str, str] = {}
 
     def offer(self, name: str) -> str:
-        """The name under which a request offers the tool."""
+        """Return the name under which a request offers the tool."""
         sent = sendable_name(name)
         if sent != name:
             self._real[sent] = name
         return sent
 
     def real(self, sent: str) -> str:
-        """The tool that the model means; a name that nobody offered is left as it is."""
+        """Return the tool that the model means; a name that was not offered is returned unchanged."""
         return self._real.get(sent, sent)

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import Message
 
 NAME = "anthropic"
-# How a message ends: the object of its last block, the array, the message.
+# The end of a message: it closes the last block's object, the array and the message.
 _ENDS = b"}]}"
 _CACHE_MARK: dict[CacheTtl, dict[str, str]] = {"5m": {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"}}
 
 
 class AnthropicRenderer(MessageRenderer):
-    """Messages as the Messages API takes them: results of one turn's calls stand together in one user message. A cache
+    """Messages in the form of the Messages API: results of one turn's calls are together in one user message. A cache
     mark is a field of the last block."""
 
     def __init__(self, model: str = "", cache_ttl: CacheTtl = "5m") -> None:
@@ -58,11 +58,11 @@ class AnthropicRenderer(MessageRenderer):
         self.cache_mark = UnitMark(b',"cache_control":' + orjson.dumps(_CACHE_MARK[cache_ttl]), len(_ENDS))
 
     def user(self, messages: Sequence[Message]) -> bytes:
-        """One user message, a text block for each of `messages`."""
+        """Encode one user message with a text block for each of `messages`."""
         return copy_to_keep(orjson.dumps({"role": "user", "content": [_text(message) for message in messages]}))
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
-        """The assistant's blocks and, where it called tools, the user message with their results."""
+        """Encode the assistant's blocks and, if it called tools, the user message with their results."""
         turn = orjson.dumps({"role": "assistant", "content": self._blocks(assistant)})
         if not results:
             return copy_to_keep(turn)
@@ -95,7 +95,7 @@ class AnthropicRenderer(MessageRenderer):
                 text = orjson.Fragment(assistant.content_json) if whole else part
                 blocks.append({"type": "text", "text": text})
                 answered = True
-        # The API refuses an answer that is empty, or thinking and nothing else.
+        # The API refuses an assistant message that is empty or only thinking.
         return blocks if answered else [*blocks, {"type": "text", "text": NOTHING_SAID}]
 
 
@@ -110,7 +110,7 @@ def _text(message: Message) -> dict[str, Any]:
 
 
 def _is_closed(schema: Any) -> bool:
-    """True if all objects of a JSON Schema say that they have no other properties: the provider refuses any other."""
+    """True if all objects of a JSON Schema exclude additional properties: the provider refuses any other schema."""
     if isinstance(schema, list):
         return all(map(_is_closed, schema))
     if not isinstance(schema, dict):
@@ -119,7 +119,7 @@ def _is_closed(schema: Any) -> bool:
     return not (is_object and schema.get("additionalProperties") is not False) and all(map(_is_closed, schema.values()))
 
 
-# Answers of the Anthropic Messages dialect: a turn out of the events of one stream (AH 6.3).
+# Answers of the Anthropic Messages dialect: from the events of one stream to a turn (AH 6.3).
 
 _MEANINGS: dict[str, Meaning] = {
     "end_turn": "complete",
@@ -132,24 +132,24 @@ _MEANINGS: dict[str, Meaning] = {
     "refusal": "blocked",
 }
 _OURS = frozenset({"text", "tool_use"})
-# In `cache_creation` of usage; the rest of `cache_creation_input_tokens` is kept for five minutes.
+# A field of `cache_creation` in the usage; the rest of `cache_creation_input_tokens` is cached for five minutes.
 _WRITTEN_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
 
 
-# Deltas whose text is appended to a field of an opaque block, and those whose value replaces one.
+# Deltas whose text is appended to a field of an opaque block, and deltas whose value replaces a field.
 _APPENDED = {"thinking_delta": "thinking"}
 _REPLACED = {"signature_delta": ("signature",), "compaction_delta": ("content", "encrypted_content")}
 
 
 class _Block:
-    """One content block. Those that are neither text nor calls of our tools are opaque, and go back as they came:
-    thinking with its signature, redacted thinking, what tools of the provider did, and kinds that are not known here.
+    """One content block. Blocks that are neither text nor calls of our tools are opaque and sent back unchanged:
+    thinking with its signature, redacted thinking, calls and results of the provider's tools, and unknown kinds.
     `parts` are pieces of a text or of arguments."""
 
     def __init__(self, index: int, start: dict[str, Any]) -> None:
         self.index = index
         self.start = start
-        self.raw = ""  # JSON text of the start, where it is opaque
+        self.raw = ""  # JSON text of the start of an opaque block
         self.input = ""  # JSON text of arguments that came with the start
         self.kind = required_text(start["type"])
         self.call_id, self.name = _string(start.get("id")), _string(start.get("name"))
@@ -157,7 +157,7 @@ class _Block:
         self.closed = False
         self.parts: list[str] = []
         self.argument_bytes = 0
-        self.open_end = ""  # the first half of a character that the next text may complete
+        self.open_end = ""  # a high surrogate that the next text may complete
         self.citations: list[Any] = []
         self._appended: dict[str, list[str]] = {}
         self._replaced: dict[str, Any] = {}
@@ -165,7 +165,7 @@ class _Block:
         self._open_thought = ""
 
     def add(self, delta: dict[str, Any]) -> None:
-        """Take one delta of an opaque block. Raises KeyError, TypeError for one that is malformed."""
+        """Add a delta of an opaque block. Raises KeyError, TypeError for a malformed one."""
         kind = delta["type"]
         if kind in _APPENDED:
             field = _APPENDED[kind]
@@ -178,8 +178,8 @@ class _Block:
             self._known = False
 
     def shown(self, part: dict[str, Any]) -> str:
-        """The thinking in `part`, the start of this block or a delta, for a person to read; "" for none. The first half
-        of a character waits for the second, and is not shown without it."""
+        """Return the thinking in `part`, the start of this block or a delta, for display; "" for none. A high surrogate
+        is retained until the low one arrives, and not shown without it."""
         text = part.get("thinking") if part["type"] in ("thinking", "thinking_delta") else None
         if not isinstance(text, str):
             return ""
@@ -187,8 +187,8 @@ class _Block:
         return repair(text)[0]
 
     def whole(self) -> str | None:
-        """The opaque block as JSON text; None where it cannot be sent back unchanged: it is malformed, or half of a
-        character was in it, or a delta of an unknown kind."""
+        """Return the opaque block as JSON text; None if it cannot be sent back unchanged, because it is malformed or
+        had a lone surrogate or a delta of an unknown kind."""
         if not self._known:
             return None
         try:
@@ -209,7 +209,7 @@ class _Block:
             return None
 
     def text_with_fields(self, text: str) -> str | None:
-        """The block of a text as JSON text; None where it has no other fields, or they cannot be encoded."""
+        """Return the block of a text as JSON text; None if it has no other fields or they cannot be encoded."""
         beside = {name: value for name, value in self.start.items() if value is not None}
         beside |= {"type": "text", "text": text}
         if self.citations:
@@ -224,7 +224,7 @@ class _Block:
 
 
 class AnthropicAssembler(Assembler):
-    """See Assembler. A turn out of message_start, content blocks by index, message_delta and message_stop."""
+    """See Assembler. Builds a turn from message_start, content blocks by index, message_delta and message_stop."""
 
     meanings: ClassVar[Mapping[str, Meaning]] = _MEANINGS
 
@@ -237,8 +237,8 @@ class AnthropicAssembler(Assembler):
         self._over = False
 
     def _take(self, event: str, data: str) -> str | None:
-        """Unknown events are skipped, as the API asks of its clients, and so is all behind the end. What has no name of
-        its own, as proxies send it, says in its data what it is."""
+        """Skip unknown events, as the API requires of its clients, and everything after the end. The type of an event
+        without a name, as sent by proxies, is read from its data."""
         if event == UNNAMED:
             event = self._event = _type_of(data)
         handler = self._HANDLERS.get(event)
@@ -247,8 +247,8 @@ class AnthropicAssembler(Assembler):
         return handler(self, self._load(data, ends=event != "content_block_delta"))
 
     def finish(self) -> ModelTurn:
-        """The turn, when the stream said `message_stop`. A block that the answer ended in is not kept, and of an answer
-        that was cut no thinking without its signature."""
+        """Return the turn after `message_stop`. An unclosed block is not kept, except for its text, and neither is
+        thinking without a signature in an answer that was cut."""
         if not (self._started and self._over and self._stop_reason is not None):
             raise StreamProtocolError("the stream ended before the message did")
         parts = TurnParts(NAME)
@@ -284,7 +284,7 @@ class AnthropicAssembler(Assembler):
         block = _Block(int(data["index"]), raw)
         left = self._close_ends() if self._halves else ""
         self.content += block.index not in self._by_index
-        self._blocks.append(block)  # proxies may give several blocks one index
+        self._blocks.append(block)  # proxies may send several blocks with one index
         self._by_index[block.index] = block
         if block.kind == "tool_use" and isinstance(raw.get("input"), dict) and raw["input"] and not self._halves:
             block.input = self._raw.members("content_block").get("input", "")
@@ -299,7 +299,7 @@ class AnthropicAssembler(Assembler):
 
     def _block_delta(self, data: dict[str, Any]) -> str | None:
         block, delta = self._by_index.get(data["index"]), data["delta"]
-        if block is None:  # of a block that never began
+        if block is None:  # a delta of a block that never started
             return None
         kind = delta["type"]
         if block.is_opaque:
@@ -347,7 +347,7 @@ class AnthropicAssembler(Assembler):
         return self._close_ends() if self._halves else None
 
     def _close_ends(self) -> str:
-        """The text for first halves whose second never came."""
+        """Return the text for high surrogates that were never completed."""
         closed = ""
         for block in self._blocks:
             if block.open_end:
@@ -361,7 +361,7 @@ class AnthropicAssembler(Assembler):
         raise StreamFault(f"{required_text(error['type'])}: {error.get('message', '')}", body=data)
 
     def _tool_call(self, block: _Block) -> ToolCall:
-        """The call of a tool_use block, its arguments encoded; its problem where it cannot run."""
+        """Return the call of a tool_use block, with a `problem` if it cannot run."""
         at_the_limit = self._is_cut() and block is self._blocks[-1] and not "".join(block.parts).strip()
         at_start = block.start.get("input")
         is_closed = block.closed and not (at_the_limit and not at_start)
@@ -371,7 +371,7 @@ class AnthropicAssembler(Assembler):
         return self._reader.call(block.call_id, block.name, arguments, is_closed=is_closed)
 
     def _token_usage(self) -> TokenUsage:
-        """The counts; `input_tokens` of this API leaves out what was read from the cache and written to it."""
+        """Return the counts. This API's `input_tokens` excludes tokens read from the cache and written to it."""
         count = self._usage.get
         read, written = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
         whole = count("input_tokens", 0) + read + written
@@ -379,7 +379,7 @@ class AnthropicAssembler(Assembler):
         return TokenUsage(whole, count("output_tokens", 0), read, written, long)
 
     def _note_usage(self, usage: Mapping[str, Any]) -> None:
-        # Counts in message_delta are cumulative and replace those of message_start.
+        # Counts in message_delta are cumulative, so they replace those of message_start.
         by_time = usage.get("cache_creation")
         counts = {**usage, **by_time} if isinstance(by_time, dict) else usage
         self._usage.update(
@@ -398,8 +398,8 @@ class AnthropicAssembler(Assembler):
 
 
 def _type_of(data: str) -> str:
-    """The type that the data of an event names, "" for none. Raises StreamProtocolError for an object that cannot be
-    read: what it would have said is not known."""
+    """Return the type in an event's data, "" for none. Raises StreamProtocolError for an object that cannot be read,
+    because it may have been any event."""
     try:
         kind = (loads_with_halves if may_hold_halves(data) else orjson.loads)(data).get("type")
     except (ValueError, AttributeError) as error:
@@ -410,12 +410,12 @@ def _type_of(data: str) -> str:
 
 
 def _string(value: object) -> str:
-    """A text that may be missing. Raises ValueError for anything else."""
+    """Return a text, "" if it is missing. Raises ValueError for any other type."""
     return "" if value is None else required_text(value)
 
 
 class AnthropicDialect(Dialect):
-    """See Dialect. This provider finds its cache by the request's beginning and takes no name for it."""
+    """See Dialect. This provider finds its cache by the request's prefix and accepts no key for it."""
 
     name: ClassVar[str] = NAME
     renderer_type: ClassVar[type[MessageRenderer]] = AnthropicRenderer
@@ -441,8 +441,8 @@ class AnthropicDialect(Dialect):
         return orjson.dumps(request)[:-1] + b',"messages":['
 
     def whole(self, body: str) -> Iterator[Event]:
-        """See Dialect. Each block is whole where it starts; a call's arguments come as the text that they are, so that
-        they are read as in a stream."""
+        """See Dialect. Each block is complete in its start event, except that a call's arguments follow as JSON text in
+        a delta, so that they are read as in a stream."""
         message = members(body)
         blocks = elements(message["content"])
         refuse_open(message["stop_reason"])
@@ -461,7 +461,7 @@ class AnthropicDialect(Dialect):
 
 
 def _start_block(block: str) -> tuple[str, str]:
-    """The block as one that starts, and the JSON text of its arguments where it is a call of our tools."""
+    """Return the block for its start event, and the JSON text of the arguments if it is a call of our tools."""
     fields = members(block)
     if orjson.loads(fields["type"]) != "tool_use" or "input" not in fields:
         return block, ""

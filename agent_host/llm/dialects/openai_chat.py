@@ -1,4 +1,4 @@
-"""The Chat Completions dialect of OpenAI, which many servers speak: POST {url}/v1/chat/completions, answered by
+"""The Chat Completions dialect of OpenAI, which many servers implement: POST {url}/v1/chat/completions, answered by
 server-sent events (AH 6.2, 6.3)."""
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ NAME: Final = "openai"
 OF_MESSAGE: Final = "message"
 OF_CALL: Final = "call"
 OF_FUNCTION: Final = "function"
-"""Members of a block, which is `{"message": {...}}` or `{"call": {...}, "function": {...}}`: the fields that go back
-into the message, into the call, and into the function that it names."""
+"""Members of a block, which is `{"message": {...}}` or `{"call": {...}, "function": {...}}`: the fields that are sent
+back in the message, in the call, and in the call's function."""
 
-# OpenAI refuses longer ones, and ids that came from another provider may be longer.
+# OpenAI refuses longer ids, and ids from another provider may be longer.
 _MAX_ID_CHARS = 40
 _OF_CALL = frozenset({"index", "id", "type", "function"})
 _OF_FUNCTION = frozenset({"name", "arguments"})
 
 
 class ChatRenderer(MessageRenderer):
-    """Messages as Chat Completions takes them: a tool message for each result, and behind them a user message with
-    their pictures, which tool messages cannot hold."""
+    """Messages in the form of Chat Completions: a tool message for each result, then a user message with their
+    pictures, which tool messages cannot contain."""
 
     def user(self, messages: Sequence[Message]) -> bytes:
-        """One user message; several texts have an empty line between them."""
+        """Encode one user message; several texts are separated by an empty line."""
         if len(messages) == 1:
             return b'{"role":"user","content":%b}' % content_of(messages[0])
         said = "\n\n".join(message.content for message in messages if message.content.strip())
         return b'{"role":"user","content":%b}' % orjson.dumps(said or NOTHING_SAID)
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
-        """The assistant's message and, where it called tools, a message for each result."""
+        """Encode the assistant's message and, if it called tools, a message for each result."""
         pictures = [result for result in results if result.images]
         messages = [self._assistant(assistant), *map(_result, results)]
         if pictures:
@@ -90,7 +90,7 @@ class ChatRenderer(MessageRenderer):
 
 
 def _call(call: ToolCall, blocks: Mapping[str, str]) -> bytes:
-    """The call, with the fields that came with it, which are members of its `blocks`."""
+    """Encode the call with the extra fields that came with it, which are members of its `blocks`."""
     beside, of_function = (members_beside(blocks.get(name)) for name in (OF_CALL, OF_FUNCTION))
     name, arguments = orjson.dumps(sendable_name(call.name)), encode_arguments(call, blocks.get(ARGUMENTS_TEXT))
     function = b'{"name":%b,"arguments":%b%b}' % (name, arguments, of_function)
@@ -98,7 +98,7 @@ def _call(call: ToolCall, blocks: Mapping[str, str]) -> bytes:
 
 
 def _id(call_id: str | None) -> bytes:
-    """The id, or the same other one for each time that it is too long."""
+    """Encode the id; a long one is replaced by a shorter one, always the same."""
     known = call_id or ""
     if len(known) > _MAX_ID_CHARS:
         known = f"call_{sha256(known.encode()).hexdigest()[:32]}"
@@ -110,7 +110,7 @@ def _result(result: Message) -> bytes:
 
 
 def _pictures(results: Iterable[Message]) -> bytes:
-    """A user message with the pictures of `results`, each result's behind a line that names its call."""
+    """Encode a user message with the pictures of `results`, each result's after a line with the id of its call."""
     parts: list[dict[str, Any]] = []
     for result in results:
         text = f"[Pictures of the result of {orjson.loads(_id(result.tool_call_id))}:]"
@@ -119,29 +119,29 @@ def _pictures(results: Iterable[Message]) -> bytes:
     return orjson.dumps({"role": "user", "content": parts})
 
 
-# Answers of the Chat Completions dialect: a turn out of the chunks of one stream (AH 6.3).
+# Answers of the Chat Completions dialect: from the chunks of one stream to a turn (AH 6.3).
 
-# Each end of an answer that is known of any server; OpenAI's own come first in each group.
+# All finish reasons that are known of any server; OpenAI's own come first in each group.
 _MEANINGS: Mapping[str, Meaning] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", ""), "complete"),
     **dict.fromkeys(("tool_calls", "function_call", "tool_use"), "empty"),
     **dict.fromkeys(("length", "max_tokens", "model_length"), "cut"),
     **dict.fromkeys(("content_filter", "refusal", "safety", "sensitive", "recitation", "guardrail"), "blocked"),
 }
-# The server gave up: the answer is not whole, and another try may be.
+# The server gave up: the answer is incomplete, and a retry may succeed.
 _FAILED: Final = frozenset({"error", "abort", "network_error", "insufficient_system_resource", "overloaded"})
 _EVENTS: Final = ("message", "error")
 _REFUSAL: Final = "refusal"
 _KNOWN: Final = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio"})
-# Under the first of these names that a delta has, the model's thinking is a text.
+# The first of these fields that a delta has is the text of the model's thinking.
 _THINKING: Final = ("reasoning_content", "reasoning")
-# Where servers count tokens that were read from a cache and written to it.
+# Fields of servers for tokens that were read from a cache and written to it.
 _READ: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 _WRITTEN: Final = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 
 
 class ChatAssembler(Assembler):
-    """See Assembler. A turn out of chunks with deltas of the first choice."""
+    """See Assembler. Builds a turn from chunks with deltas of the first choice."""
 
     meanings: ClassVar[Mapping[str, Meaning]] = _MEANINGS
 
@@ -151,13 +151,14 @@ class ChatAssembler(Assembler):
         self._calls_by_index: dict[int, _Call] = {}
         self._fields = OpaqueFields()
         self._texts: list[str] = []
-        self._open_text = self._open_thought = ""  # first halves of characters that a next delta may complete
+        self._open_text = self._open_thought = ""  # high surrogates that a next delta may complete
         self._refusal: list[str] = []
         self._usage: dict[str, Any] = {}
         self._done = False
 
     def _take(self, event: str, data: str) -> str | None:
-        """What is behind `[DONE]` is skipped, and so are events without data, or of other names without an object."""
+        """Skip everything after `[DONE]`, events without data, and events of other names whose data is not an
+        object."""
         if self._done or not data or data.isspace() or (event not in _EVENTS and not data.startswith("{")):
             return None
         if data.startswith("[DONE]"):
@@ -169,7 +170,7 @@ class ChatAssembler(Assembler):
         return "a chunk of the answer"
 
     def finish(self) -> ModelTurn:
-        """The turn, when a chunk gave the reason of its end. An empty reason counts with `[DONE]` only: servers that
+        """Return the turn if a chunk had a finish reason. An empty one counts only with `[DONE]`, because servers that
         send it do so in every chunk."""
         if not self._started:
             raise StreamProtocolError("there was no chunk of Chat Completions in it: check --dialect")
@@ -185,13 +186,13 @@ class ChatAssembler(Assembler):
         return self._turn(parts, stop_reason, _token_usage(self._usage), detail)
 
     def _parts(self, *, is_cut: bool) -> TurnParts:
-        """The text, the calls, and what only the provider reads of the message and of each call."""
+        """Return the text, the calls, and the fields of the message and of each call that only the provider reads."""
         parts, text = TurnParts(NAME), "".join(self._texts)
-        by_index = [call for _, call in sorted(self._calls_by_index.items())]  # where each has an index of its own
+        by_index = [call for _, call in sorted(self._calls_by_index.items())]  # if each has its own index
         calls = by_index if len(by_index) == len(self._calls) else self._calls
-        calls = [call for call in calls if call.name or call.call_id]  # others are arguments of one that never began
+        calls = [call for call in calls if call.name or call.call_id]  # others are arguments of one that never started
         fields = self._whole(self._fields)
-        if fields is not None and (text or calls or not is_cut):  # thinking that the limit cut does not go back
+        if fields is not None and (text or calls or not is_cut):  # thinking that was cut is not sent back
             parts.add_block(join_members({OF_MESSAGE: fields}))
         parts.add_text(text)
         for call in calls:
@@ -240,7 +241,7 @@ class ChatAssembler(Assembler):
         return shown
 
     def _text_of(self, content: Any) -> str:
-        """The text of a delta; some servers send it in parts, and other parts beside it, which are lost."""
+        """Return the text of a delta. Some servers send it in parts; parts of other types are dropped and counted."""
         if isinstance(content, str):
             return content
         texts = [part.get("text") if part.get("type") == "text" else None for part in content]
@@ -260,12 +261,12 @@ class ChatAssembler(Assembler):
         for number, entry in enumerate(delta.get("tool_calls") or ()):
             way = (*path, "tool_calls", number)
             self.content += self._add_call(entry, way, (*way, "function"))
-        function = delta.get("function_call")  # the form before `tool_calls`
+        function = delta.get("function_call")  # the predecessor of `tool_calls`
         if function:
             self.content += self._add_call({"index": -1, "function": function}, path, (*path, "function_call"))
 
     def _add_call(self, delta: dict[str, Any], path: _Path, function_path: _Path) -> int:
-        """Take one entry of a delta's `tool_calls`. Returns how much it brought, 0 for nothing."""
+        """Add one entry of a delta's `tool_calls`. Return the amount of its content, 0 for none."""
         function: dict[str, Any] = delta.get("function") or {}
         call_id, name = (
             self._repair(value) if isinstance(value, str) else "" for value in (delta.get("id"), function.get("name"))
@@ -280,8 +281,8 @@ class ChatAssembler(Assembler):
         brought = len(self._calls) - before
         call.call_id, call.name = call.call_id or call_id, call.name or name
         if arguments:
-            # They come as pieces of JSON text, and from some servers as an object in one piece: its text, so that all
-            # of them are read in one way.
+            # Arguments are pieces of JSON text, or from some servers an object in one piece. Its JSON text is taken, so
+            # that all arguments are read in one way.
             text = arguments if isinstance(arguments, str) else self._raw.text(*function_path, "arguments")
             call.arguments.append(text)
             call.size += size_of(text)
@@ -297,8 +298,8 @@ class ChatAssembler(Assembler):
         return brought
 
     def _call_for(self, index: int | None, call_id: str, name: str) -> _Call:
-        """The call that goes on; a new one where none of this index is there, or where another one begins: some servers
-        send index 0 for each, others no index, or no id."""
+        """Return the call that continues, or a new one if none has this index or another one starts: some servers send
+        index 0 for each call, others no index or no id."""
         last = self._calls_by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
         if last is not None:
             other_id = call_id not in ("", last.call_id) and (last.call_id != "" or index is None)
@@ -313,7 +314,7 @@ class ChatAssembler(Assembler):
         return call
 
     def _add_fields(self, delta: dict[str, Any], place: int) -> None:
-        # Texts are put together from pieces, and of nothing else the JSON text is needed.
+        # Texts are joined from their pieces; the JSON text is needed only of other values.
         is_structured = any(value is not None and not isinstance(value, str) for value in delta.values())
         texts = self._raw.members("choices", place, "delta") if is_structured else {}
         for name, value in delta.items():
@@ -336,13 +337,13 @@ class ChatAssembler(Assembler):
         return end
 
     def _note_usage(self, usage: Any) -> None:
-        """Counts of a later chunk replace those before: some servers send them in each, as far as they are."""
+        """Replace the counts of earlier chunks: some servers send running counts in each."""
         if isinstance(usage, dict) and usage:
             self._usage = usage
 
 
 def _reasoning_text(delta: dict[str, Any]) -> str:
-    """The thinking in `reasoning_details`, where it stands nowhere else."""
+    """Return the thinking in `reasoning_details`, for servers that send it nowhere else."""
     details = delta.get("reasoning_details")
     entries = [entry for entry in details if isinstance(entry, dict)] if isinstance(details, list) else []
     texts = (entry.get("text") or entry.get("summary") for entry in entries)
@@ -350,8 +351,8 @@ def _reasoning_text(delta: dict[str, Any]) -> str:
 
 
 def _token_usage(usage: Mapping[str, Any]) -> TokenUsage:
-    """The counts. `prompt_tokens` is all input. Reasoning counts as output; servers that leave it out of
-    `completion_tokens` have it in the total."""
+    """Return the counts. `prompt_tokens` is all input. Reasoning counts as output; servers that exclude it from
+    `completion_tokens` include it in the total."""
     details = usage.get("prompt_tokens_details")
     counts = {**usage, **(details if isinstance(details, dict) else {})}
     given = count_in(counts, "prompt_tokens")
@@ -362,8 +363,8 @@ def _token_usage(usage: Mapping[str, Any]) -> TokenUsage:
 
 
 class _Call:
-    """One call as far as it has come. `beside` has the fields that only its provider reads: those of the call, and of
-    the function that it names."""
+    """One call as far as it has arrived. `beside` has the fields of the call and of its function that only its provider
+    reads."""
 
     def __init__(self) -> None:
         self.call_id = self.name = ""
@@ -392,7 +393,7 @@ class ChatDialect(Dialect):
         return {"response_format": {"type": "json_schema", "json_schema": form}}
 
     def whole(self, body: str) -> Iterator[Event]:
-        """See Dialect. One chunk, whose calls have their places as indexes."""
+        """See Dialect. Yields one chunk, in which calls are indexed by their position."""
         answer = members(body)
         choices = [_as_delta(members(choice)) for choice in elements(answer["choices"])]
         yield "message", join_members({**answer, "choices": f"[{','.join(choices)}]"})

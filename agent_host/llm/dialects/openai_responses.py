@@ -1,5 +1,5 @@
-"""The Responses dialect of OpenAI: POST {url}/v1/responses, answered by server-sent events (AH 6.2, 6.3). Nothing is
-stored by the provider: reasoning comes encrypted, and goes back with the conversation."""
+"""The Responses dialect of OpenAI: POST {url}/v1/responses, answered by server-sent events (AH 6.2, 6.3). The provider
+stores nothing: reasoning arrives encrypted and is sent back with the conversation."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ if TYPE_CHECKING:
 
 NAME: Final = "responses"
 OF_CALL: Final = "beside"
-"""The member of a block that has the fields which came with a call, beside its id, name and arguments. All other blocks
-are whole items, which have a `type`."""
+"""The member of a block that contains a call's fields other than its id, name and arguments. All other blocks are
+complete items, which have a `type`."""
 
 
 class ResponsesRenderer(MessageRenderer):
-    """Messages as items of Responses: texts, calls with what came beside them, and outputs by the id of their call."""
+    """Messages as items of Responses: texts, calls with their extra fields, and outputs by the id of their call."""
 
     def user(self, messages: Sequence[Message]) -> bytes:
-        """One message of the user, a part for each of `messages`."""
+        """Encode one message of the user with a part for each of `messages`."""
         parts = b",".join(b'{"type":"input_text","text":%b}' % content_of(message) for message in messages)
         return copy_to_keep(b'{"role":"user","content":[%b]}' % parts)
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
-        """The items of the assistant and, where it called tools, the output of each call."""
+        """Encode the items of the assistant and, if it called tools, the output of each call."""
         return copy_to_keep(b",".join([*self._items(assistant), *map(_output, results)]))
 
     def _items(self, assistant: Message) -> list[bytes]:
         items: list[bytes] = []
-        answered = 0  # items up to the last that is no reasoning
+        answered = 0  # number of items up to the last that is not reasoning
         last: ToolCall | None = None
         of_last: dict[str, str] = {}
         for part in assistant.parts_for(NAME, self._model):
@@ -80,7 +80,7 @@ class ResponsesRenderer(MessageRenderer):
             elif part.strip():
                 items.append(b'{"role":"assistant","content":%b}' % orjson.dumps(part))
                 last, answered = None, len(items)
-        # Reasoning with nothing behind it is refused, and so is an answer without anything.
+        # The API refuses reasoning without an item after it, and an assistant turn without items.
         return items[:answered] or [*items, b'{"role":"assistant","content":%b}' % orjson.dumps(NOTHING_SAID)]
 
 
@@ -102,39 +102,40 @@ def _image(image: Image) -> bytes:
     return b'{"type":"input_image","detail":"auto","image_url":%b}' % data_url(image)
 
 
-# Answers of the Responses dialect: a turn out of the events of one stream (AH 6.3).
+# Answers of the Responses dialect: from the events of one stream to a turn (AH 6.3).
 
 _MEANINGS: Mapping[str, Meaning] = {
     "completed": "complete",
-    # Of `incomplete_details.reason`; without one it is the status.
+    # Values of `incomplete_details.reason`; without one the status is used.
     "max_output_tokens": "cut",
     "max_messages": "cut",
     "content_filter": "blocked",
     "steered": "continue",
     "incomplete": "unknown",
     "cancelled": "unknown",
-    # A message of a response that is complete may be a refusal.
+    # A message of a completed response may be a refusal.
     "refusal": "blocked",
 }
 _REFUSAL: Final = "refusal"
-# What a response may have come to, the worse behind the better: some proxies end it with the event of another.
+# Statuses of a response that has ended, from best to worst: some proxies end it with the event of another status.
 _STATUSES: Final = ("completed", "incomplete", "cancelled", "failed")
 
 
-# An item of another status is one that the answer ended in.
+# The answer ended in an item of any other status.
 _WHOLE: Final = (None, "", "completed")
 _KNOWN: Final = frozenset({"type", "call_id", "name", "arguments"})
-# Calls of tools that were not offered, and that nobody here answers: a request with such a call is refused.
+# Calls of tools that were not offered and are not answered here: the API refuses a request with such a call.
 _UNANSWERED: Final = frozenset(
     ("apply_patch_call", "computer_call", "custom_tool_call", "local_shell_call", "mcp_approval_request", "shell_call")
 )
-# Codes of errors that may have gone by the next try.
+# Codes of errors that may be gone at the next retry.
 _PASSING: Final = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
 
 
 class ResponsesAssembler(Assembler):
-    """See Assembler. A turn out of the items of one response, as each is announced, streamed and done, and its end.
-    What is in an item is taken from its end; deltas are shown, and count for what never came to one."""
+    """See Assembler. Builds a turn from the items of one response, each of which is announced, streamed and done, and
+    from the response's end. An item's content is taken from its last event; deltas are shown, and are the content of an
+    item without a last event."""
 
     meanings: ClassVar[Mapping[str, Meaning]] = _MEANINGS
 
@@ -142,13 +143,13 @@ class ResponsesAssembler(Assembler):
         super().__init__(max_call_arguments_bytes, real_name)
         self._items = StreamedItems()
         self._open_thought = ""
-        self._said: ResponseItem | None = None  # the message whose text came last
+        self._said: ResponseItem | None = None  # the message of the last text delta
         self._usage: Any = None
         self._seen = self._has_items = False
 
     def _take(self, event: str, data: str) -> str | None:
-        """Unknown events are skipped, as the API asks of its clients, and so is all behind the end. What has no name of
-        its own says in its data what it is."""
+        """Skip unknown events, as the API requires of its clients, and everything after the end. The type of an event
+        without a name is read from its data."""
         is_named = event in self._HANDLERS
         if self._stop_reason is not None or not (is_named or (event == UNNAMED and data.lstrip()[:1] == "{")):
             return None
@@ -164,7 +165,7 @@ class ResponsesAssembler(Assembler):
         return handler(self, value)
 
     def finish(self) -> ModelTurn:
-        """The turn, when the stream said how the response ended."""
+        """Return the turn after an event that ended the response."""
         if not self._seen:
             raise StreamProtocolError("there was no event of Responses in it: check --dialect")
         if self._stop_reason is None:
@@ -173,7 +174,7 @@ class ResponsesAssembler(Assembler):
         for item in self._items.sorted_items():
             refusal += "".join(item.refused)
             if item.kind == "function_call":
-                if not (item.name or item.call_id):  # arguments of an item that was never added
+                if not (item.name or item.call_id):  # arguments of an item that was never announced
                     continue
                 call = self._reader.call(item.call_id, item.name, item.arguments, is_closed=item.is_whole)
                 parts.add_call(call, item.arguments)
@@ -196,7 +197,7 @@ class ResponsesAssembler(Assembler):
     def _item_added(self, data: dict[str, Any]) -> None:
         self._has_items = True
         raw = data.get("item")
-        if raw is None:  # as some servers announce one
+        if raw is None:  # some servers announce an item this way
             return
         item = self._items.announce(kind_of(raw), _place_of(raw, data))
         if item.kind == "function_call":
@@ -210,8 +211,8 @@ class ResponsesAssembler(Assembler):
         return text
 
     def _close(self, raw: dict[str, Any], place: ItemPosition, path: tuple[str | int, ...]) -> tuple[str, str]:
-        """Take an item that is done, whose JSON stands at `path` of the event; returns text and thinking of it that
-        have not been shown. Raises AnswerTooLarge."""
+        """Process an item that is done, whose JSON is at `path` in the event; return its text and thinking that were
+        not shown yet. Raises AnswerTooLarge."""
         kind = kind_of(raw)
         item = self._items.close(kind, place, text_in(raw.get("call_id")))
         if item is None:
@@ -227,7 +228,7 @@ class ResponsesAssembler(Assembler):
             said = (part.get("text") for part in parts if isinstance(part, dict))
             thinking = repair("\n\n".join(text for text in said if isinstance(text, str)))[0]
         if item.is_whole and self._is_kept(item, raw):
-            if not self._intact:  # what has half of a character in it cannot be sent back unchanged
+            if not self._intact:  # an item with a lone surrogate cannot be sent back unchanged
                 self._dropped += 1
             elif kind == "function_call":
                 beside = {name: value for name, value in self._raw.members(*path).items() if name not in _KNOWN}
@@ -241,19 +242,19 @@ class ResponsesAssembler(Assembler):
         arguments = raw.get("arguments")
         if arguments is None:
             arguments = "".join(item.parts)
-        elif not isinstance(arguments, str):  # its text, so that all arguments are read in one way
+        elif not isinstance(arguments, str):  # its JSON text, so that all arguments are read in one way
             arguments = self._raw.text(*path, "arguments")
         self._reader.check_size(size_of(arguments))
         item.arguments, item.parts = arguments, []
 
     def _is_kept(self, item: ResponseItem, raw: dict[str, Any]) -> bool:
-        """True if the item, or of a call its fields, is a block."""
-        if item.kind == "message":  # one with an empty part is refused
+        """True if the item, or the extra fields of a call, becomes a block."""
+        if item.kind == "message":  # the API refuses one with an empty part
             content = raw.get("content")
             is_said = isinstance(content, str) or all(part.get("text") or part.get("refusal") for part in content or ())
             return bool(item.text) and raw.get("role") == "assistant" and is_said
         if item.kind == "reasoning":
-            # One that only names what a server may have stored is refused, for nothing is stored.
+            # The API refuses an item that only refers to a stored one, because nothing is stored.
             return bool(raw.get("encrypted_content") or raw.get("content"))
         if item.kind == "function_call":
             return not raw.keys() <= _KNOWN
@@ -265,7 +266,7 @@ class ResponsesAssembler(Assembler):
         item = self._items.open("message", place)
         left = ""
         if self._halves:
-            if self._said is not None and self._said is not item:  # a character does not go on in the next message
+            if self._said is not None and self._said is not item:  # a character does not continue in the next message
                 left = self._said.close_end()
             self._said = item
             delta, item.open_end = split_open_end(item.open_end + delta)
@@ -283,7 +284,7 @@ class ResponsesAssembler(Assembler):
         self.thinking = repair(text)[0]
 
     def _summary_part(self, data: dict[str, Any]) -> None:
-        """A further part of a summary is a paragraph of its own."""
+        """Begin a new paragraph for a further part of a summary."""
         self.thinking = "\n\n" if self._items.open("reasoning", _place(data)).told else ""
 
     def _arguments_delta(self, data: dict[str, Any]) -> None:
@@ -291,7 +292,7 @@ class ResponsesAssembler(Assembler):
         self._add_arguments(self._items.open("function_call", place), delta)
 
     def _arguments_done(self, data: dict[str, Any]) -> None:
-        """They count where the item has none when it is done."""
+        """Replace the deltas; used if the item has no arguments when it is done."""
         arguments = data.get("arguments")
         if isinstance(arguments, str):
             item = self._items.open("function_call", _place(data))
@@ -329,8 +330,8 @@ class ResponsesAssembler(Assembler):
         return shown
 
     def _take_output(self, output: Any) -> str:
-        """Take the items of a response that came without events of their own, as proxies send what they did not get as
-        a stream; returns text to show."""
+        """Process the items of a response without item events, as sent by proxies that did not receive a stream; return
+        text to show."""
         shown = [
             self._close(item, _place_of(item, {"output_index": index}), ("response", "output", index))
             for index, item in enumerate(output)
@@ -359,24 +360,24 @@ class ResponsesAssembler(Assembler):
     }
 
 
-# The items of a stream, and the events that belong to each.
+# The items of a stream, and the assignment of events to them.
 
 Kind = Literal["message", "function_call", "reasoning", "other"]
 _KINDS: Final[Mapping[str, Kind]] = {"message": "message", "function_call": "function_call", "reasoning": "reasoning"}
 
 
 class ItemPosition(NamedTuple):
-    """The name that an event gives its item: its id, "" for none, and its place in the output, None for none."""
+    """An event's reference to its item: the id, "" for none, and the position in the output, None for none."""
 
     item_id: str
     number: int | None
 
 
 class ResponseItem:
-    """One item as far as it has come. `parts` are the deltas of its text or arguments, `refused` those of a refusal,
-    `size` the bytes of the arguments. `is_done`: its last event came; `is_whole`: the answer did not end in it. `raw`
-    is JSON text to keep: the item, or of a call the fields that came with it. `told`: its thinking was shown.
-    `replaced` counts halves of characters that became U+FFFD."""
+    """One item as far as it has arrived. `parts` are the deltas of its text or arguments, `refused` those of a refusal,
+    `size` the bytes of the arguments. `is_done`: its last event has arrived; `is_whole`: the answer did not end in it.
+    `raw` is JSON text to keep: the item, or the extra fields of a call. `told`: its thinking was shown. `replaced`
+    counts lone surrogates that became U+FFFD."""
 
     def __init__(self, kind: Kind, index: int) -> None:
         self.kind = kind
@@ -386,35 +387,35 @@ class ResponseItem:
         self.raw: str | None = None
         self.parts: list[str] = []
         self.refused: list[str] = []
-        self.open_end = ""  # the first half of a character that the next delta may complete
+        self.open_end = ""  # a high surrogate that the next delta may complete
         self.size = self.replaced = 0
 
     def take_names(self, raw: Mapping[str, Any]) -> None:
-        """Take the id and the name of a call, as far as they are there."""
+        """Set the id and the name of a call, if present."""
         call_id, first = repair(text_in(raw.get("call_id")))
         name, second = repair(text_in(raw.get("name")))
         self.call_id, self.name = call_id or self.call_id, name or self.name
         self.replaced = first + second
 
     def take_content(self, content: Any) -> str:
-        """Take the content of a message that is done; returns what of it has not been shown."""
+        """Set the content of a message that is done; return the text that was not shown yet."""
         before = "".join(self.parts)
         said: list[str] = []
         refused: list[str] = []
-        for part in [{"text": content}] if isinstance(content, str) else content or ():  # as some servers have it
+        for part in [{"text": content}] if isinstance(content, str) else content or ():  # some servers send a string
             is_refusal = part.get("type") == "refusal"
             said.append(text_in(part.get("refusal" if is_refusal else "text")))
             refused += said[-1:] if is_refusal else []
         if text := "".join(said):
             self.text, self.replaced = repair(text)
             self.refused = [repair("".join(refused))[0]]
-        else:  # a server that leaves it to the deltas
+        else:  # the server sent the text only in deltas
             self.text, self.is_whole = before + self.close_end(), False
         self.parts, self.open_end = [], ""
         return self.text[len(before) :] if self.text.startswith(before) else ""
 
     def close_end(self) -> str:
-        """End a message in the first half of a character; returns what is shown for it, "" where there is none."""
+        """Replace a high surrogate that was not completed; return the text to show for it, "" if there is none."""
         end, count = repair(self.open_end)
         self.open_end, self.replaced = "", self.replaced + count
         if end:
@@ -423,30 +424,31 @@ class ResponseItem:
 
 
 class StreamedItems:
-    """The items of one answer. Of the two names of an item proxies get one or the other wrong: ids that change from
-    event to event, one place for several items, or none. So an event belongs to the open item of its kind that has its
-    id, else to that at its place."""
+    """The items of one answer. Proxies may get an item's id or its position wrong: ids that change from event to event,
+    one position for several items, or none. So an event belongs to the open item of its kind with its id, else to the
+    one at its position."""
 
     def __init__(self) -> None:
         self._items: list[ResponseItem] = []
-        # By id, by place, and of all of its kind by None.
+        # Keys are ids, positions, and None for the newest of a kind.
         self._newest: dict[tuple[Kind, str | int | None], ResponseItem] = {}
         self._closed: set[tuple[Kind, ItemPosition, str]] = set()
         self._highest = 0
 
     def announce(self, kind: Kind, place: ItemPosition) -> ResponseItem:
-        """A new item, or the one that is known: another event may have been sent before the one that announces it."""
+        """Return a new item, or the existing one: an item's other events may arrive before the one that announces
+        it."""
         known = self._newest.get((kind, place.item_id)) if place.item_id else None
         if known is None or known.is_done or place.number not in (None, known.index):
             return self._begin(kind, place)
         return known
 
     def open(self, kind: Kind, place: ItemPosition) -> ResponseItem:
-        """The open item that an event belongs to; a new one where none is."""
+        """Return the open item to which an event belongs, or a new one if there is none."""
         return self._find(kind, place) or self._begin(kind, place)
 
     def close(self, kind: Kind, place: ItemPosition, call_id: str) -> ResponseItem | None:
-        """The item that has come to its end; None where it had before."""
+        """Mark an item as done and return it; None if it was done before."""
         item = self._find(kind, place)
         names_it = bool(place.item_id) and place.number is not None
         if item is None:
@@ -459,7 +461,7 @@ class StreamedItems:
         return item
 
     def sorted_items(self) -> list[ResponseItem]:
-        """The items by their places, and of one place in the order in which they began."""
+        """Return the items by position; those with the same position in the order in which they started."""
         return sorted(self._items, key=lambda item: item.index)
 
     def _find(self, kind: Kind, place: ItemPosition) -> ResponseItem | None:
@@ -479,7 +481,7 @@ class StreamedItems:
 
 
 def kind_of(item: Mapping[str, Any]) -> Kind:
-    """The kind of an item. Raises ValueError for one without a type."""
+    """Return the kind of an item. Raises ValueError for one without a type."""
     kind = item.get("type")
     if not isinstance(kind, str) or not kind:
         raise ValueError("an item without a type")
@@ -496,12 +498,13 @@ def _place_of(item: dict[str, Any], data: dict[str, Any]) -> ItemPosition:
 
 
 def text_in(value: object) -> str:
-    """A text that may be missing, or of another type: "" then."""
+    """Return `value` if it is a text, else ""."""
     return value if isinstance(value, str) else ""
 
 
 def failure_of(error: Any) -> StreamFault:
-    """The fault of a response that failed, or of an error event: `code` and `message`, which may be missing."""
+    """Return the fault of a failed response or of an error event, from its `code` and `message`, which may be
+    missing."""
     fault = fault_of(error or "the gateway does not say why")
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and code and not code.isdigit():
@@ -510,7 +513,7 @@ def failure_of(error: Any) -> StreamFault:
 
 
 def _token_usage(usage: Any) -> TokenUsage:
-    """The counts; `input_tokens` is all input, `output_tokens` has the reasoning in it."""
+    """Return the counts. `input_tokens` is all input, `output_tokens` includes reasoning."""
     details = usage.get("input_tokens_details") if isinstance(usage, dict) else None
     given = count_in(usage, "input_tokens")
     read = min(count_in(details, "cached_tokens"), given)
@@ -532,7 +535,7 @@ class ResponsesDialect(Dialect):
         return {"max_output_tokens": max_output_tokens, "stream": True, "store": False, "include": include}
 
     def _definition(self, name: str, tool: ToolSpec) -> dict[str, Any]:
-        # By default it is strict, and schemas with fields that may be left out are refused.
+        # The default is strict, which refuses schemas with optional fields.
         described = {"name": name, "description": tool.description, "parameters": tool.input_schema}
         return {"type": "function", **described, "strict": False}
 
@@ -540,7 +543,7 @@ class ResponsesDialect(Dialect):
         return {"text": {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": False}}}
 
     def whole(self, body: str) -> Iterator[Event]:
-        """See Dialect. The last event of a stream has the whole response."""
+        """See Dialect. Yields one event, since the last event of a stream contains the complete response."""
         response = members(body)
         elements(response["output"])
         status = orjson.loads(response.get("status", '"completed"'))
