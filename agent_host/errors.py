@@ -1,4 +1,4 @@
-"""Every error of the host, drawn on top; each knows its documented name, its wire code and whether a retry can help.
+"""All errors of the host as a tree; each class has its documented name, its wire code and a flag for retryable.
 
     AgentHostError
     ├── UsageError                     exit 2: options, configuration
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
-"""The environment variable of the gateway's token, which errors name."""
+"""The environment variable of the gateway's token; error messages name it."""
 
 
 class ErrorCode(StrEnum):
-    """Names of errors on every wire: tool results, JSON-RPC `error.data.code`, the result object's `reason`."""
+    """Error names used in every protocol: tool results, JSON-RPC `error.data.code`, the result object's `reason`."""
 
     INVALID_REQUEST = "INVALID_REQUEST"
     UNAUTHORIZED = "UNAUTHORIZED"
@@ -93,14 +93,14 @@ MAX_STEPS_EXCEEDED: Final = "max_steps_exceeded"
 CANCELLED: Final = "cancelled"
 INTERRUPTED: Final = "interrupted"
 TIME_LIMIT: Final = "TIME_LIMIT"
-"""Reasons of ends that are no error: the limit of steps; a cancellation; the client or the process went away; the time
-that the command line gives a run."""
+"""Reasons why a task ends without an error: the step limit; a cancellation; the client or the process went away; the
+time limit that the command line gives a run."""
 EndedBy = Literal["model", "policy", "limit", "infrastructure", "person"]
 
 
 class Ending(NamedTuple):
     """The party that ended a task, and whether a retry of the same task can help. `has_failed` replaces `retryable` for
-    a task that failed where others of this reason pause: what paused may pass."""
+    a task that failed for a reason that otherwise pauses tasks: only a paused task can be retried."""
 
     ended_by: EndedBy
     retryable: bool
@@ -132,11 +132,11 @@ ENDINGS: Final[Mapping[str, Ending]] = {
     INTERRUPTED: Ending("infrastructure", retryable=True),
     CANCELLED: Ending("person", retryable=False),
 }
-"""Why a task ended, by the reason that its result and its events have."""
+"""The ending for each reason that a task's result and events can have."""
 
 
 def ending_of(reason: str | None, *, has_failed: bool = False) -> Ending:
-    """The ending for `reason`, None for a task that is done; a reason without a row is the infrastructure's."""
+    """Return the ending for `reason`. None means that the task is done; an unlisted reason counts as infrastructure."""
     if reason is None:
         return DONE
     found = ENDINGS.get(reason, Ending("infrastructure", retryable=False))
@@ -144,8 +144,8 @@ def ending_of(reason: str | None, *, has_failed: bool = False) -> Ending:
 
 
 class AgentHostError(Exception):
-    """Base of every error that the host raises on purpose; its `str()` is one clear line for a person. If it has
-    several `problems`, a client can show one line for each."""
+    """Base of every error that the host raises on purpose; its `str()` is one clear line for the user. If there are
+    several `problems`, a client can show each on its own line."""
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL_ERROR
     rpc_code: ClassVar[int] = -32603
@@ -157,7 +157,7 @@ class AgentHostError(Exception):
         super().__init_subclass__()
         given = {"code": code, "rpc_code": rpc_code, "retryable": retryable}
         for name, value in given.items():
-            if value is not None:  # else it is that of the base
+            if value is not None:  # else inherited
                 setattr(cls, name, value)
 
     def __init__(self, *problems: str, **details: Any) -> None:
@@ -171,7 +171,7 @@ class UsageError(AgentHostError, code=ErrorCode.INVALID_REQUEST, rpc_code=-32602
 
 
 class OutputRefused(AgentHostError):
-    """Standard output did not take what the command was asked for; `__cause__` is why."""
+    """The command could not write its output to standard output; `__cause__` has the reason."""
 
 
 class PolicyError(AgentHostError, code=ErrorCode.POLICY_BUNDLE_INVALID, rpc_code=-32003):
@@ -183,11 +183,11 @@ class PolicyBundleInvalid(PolicyError):
 
 
 class PolicyExpired(PolicyError, code=ErrorCode.POLICY_EXPIRED):
-    """`expiresAt` has passed; only a refreshed bundle lets the session go on (AH 8.6)."""
+    """`expiresAt` has passed; the session continues only with a refreshed bundle (AH 8.6)."""
 
 
 class PolicyDenied(PolicyError, code=ErrorCode.CAPABILITY_DENIED, rpc_code=-32020):
-    """The bundle does not grant what the session cannot do without: LLM.Call."""
+    """The bundle does not grant LLM.Call, which every session needs."""
 
 
 class SessionError(AgentHostError, code=ErrorCode.SESSION_NOT_FOUND, rpc_code=-32001):
@@ -195,7 +195,7 @@ class SessionError(AgentHostError, code=ErrorCode.SESSION_NOT_FOUND, rpc_code=-3
 
 
 class SessionNotFound(SessionError):
-    """No such session on this machine."""
+    """There is no such session on this machine."""
 
 
 class SessionNotReady(SessionError, code=ErrorCode.SESSION_NOT_READY):
@@ -203,7 +203,7 @@ class SessionNotReady(SessionError, code=ErrorCode.SESSION_NOT_READY):
 
 
 class SandboxWeaker(SessionError, code=ErrorCode.SESSION_NOT_READY):
-    """Commands of the session would be held by a weaker sandbox than before, and nobody has agreed to that."""
+    """The session's commands would run in a weaker sandbox than before, and nobody has agreed to that."""
 
 
 class SessionExpired(SessionError, code=ErrorCode.SESSION_EXPIRED, rpc_code=-32002):
@@ -211,16 +211,16 @@ class SessionExpired(SessionError, code=ErrorCode.SESSION_EXPIRED, rpc_code=-320
 
 
 class Incompatible(SessionError, code=ErrorCode.INCOMPATIBLE, rpc_code=-32005):
-    """The Session Service does not support this version of the host (AH 3.2), or client and host have no common version
-    of the protocol; no session starts."""
+    """The Session Service does not support this version of the host (AH 3.2), or client and host have no protocol
+    version in common; no session starts."""
 
 
 class SessionHeld(SessionError, code=ErrorCode.SESSION_HELD, rpc_code=-32031, retryable=True):
-    """Another live process has the session; `details["pid"]` names it if known."""
+    """Another live process is using the session; `details["pid"]` is its process id if known."""
 
 
 class CheckpointUnreadable(SessionError, code=ErrorCode.CHECKPOINT_UNREADABLE, rpc_code=-32030):
-    """The checkpoint is damaged or of an unknown newer version; it was left or moved aside, never deleted."""
+    """The checkpoint is damaged or has an unknown newer version; it was left in place or moved aside, never deleted."""
 
 
 class OutOfOrder(AgentHostError, code=ErrorCode.INVALID_REQUEST, rpc_code=-32600):
@@ -228,19 +228,19 @@ class OutOfOrder(AgentHostError, code=ErrorCode.INVALID_REQUEST, rpc_code=-32600
 
 
 class TaskAlreadyRunning(AgentHostError, code=ErrorCode.TASK_ALREADY_RUNNING, rpc_code=-32004, retryable=True):
-    """A task is running, or waits to be resumed or cancelled; a session has one task at a time."""
+    """A task is running, or is waiting to be resumed or cancelled; a session has one task at a time."""
 
 
 class NoActiveTask(AgentHostError, code=ErrorCode.NO_ACTIVE_TASK, rpc_code=-32041):
-    """There is no task with that id to cancel."""
+    """There is no task with this id to cancel."""
 
 
 class CheckpointWriteFailed(AgentHostError, code=ErrorCode.CHECKPOINT_WRITE_FAILED, retryable=True):
-    """The disk did not take a record that must be durable before an effect may start."""
+    """A record that must be durable before an effect may start could not be written to disk."""
 
 
 class GuardrailBlocked(AgentHostError, code=ErrorCode.LLM_GUARDRAIL_BLOCKED, rpc_code=-32012):
-    """The gateway blocked the prompt, according to the body of its answer (AH 6.4)."""
+    """The gateway blocked the prompt, according to the body of its response (AH 6.4)."""
 
 
 class BudgetExceeded(AgentHostError, code=ErrorCode.LLM_BUDGET_EXCEEDED, rpc_code=-32011):
@@ -248,12 +248,13 @@ class BudgetExceeded(AgentHostError, code=ErrorCode.LLM_BUDGET_EXCEEDED, rpc_cod
 
 
 class CostExceeded(BudgetExceeded):
-    """The limit on the session's cost (`--max-cost`) does not cover another call. A higher limit lets it go on."""
+    """The limit on the session's cost (`--max-cost`) does not cover another call. With a higher limit the session can
+    continue."""
 
 
 class RequestTooLong(BudgetExceeded):
-    """The next request is larger than `llmPolicy.maxInputTokens`, or than any gateway takes, although all that may be
-    left out is. A higher limit lets it go on."""
+    """The next request is larger than `llmPolicy.maxInputTokens`, or than any gateway accepts, although everything that
+    may be left out has been. With a higher limit the session can continue."""
 
 
 class GatewayError(AgentHostError, code=ErrorCode.LLM_GATEWAY_ERROR, rpc_code=-32010):
@@ -261,9 +262,10 @@ class GatewayError(AgentHostError, code=ErrorCode.LLM_GATEWAY_ERROR, rpc_code=-3
 
 
 class GatewayUnavailable(GatewayError, retryable=True):
-    """A passing fault: network, time-out, 429, 5xx, a stream cut before its end. Worth a retry (AH 6.4).
-    `retry_after_s` is the wait that the gateway asked for; not `again`: it asked that this request is not repeated;
-    `gets_ready`: it loads its model or is overloaded, and is waited for by time (`llm.max_wait_s`)."""
+    """A temporary failure: network, timeout, 429, 5xx, a stream cut before its end. Worth a retry (AH 6.4).
+    `retry_after_s` is the wait that the gateway asked for. `again` is False if the gateway asked not to repeat the
+    request. `gets_ready`: the gateway is loading its model or is overloaded; retries are then limited by time
+    (`llm.max_wait_s`)."""
 
     def __init__(
         self,
@@ -281,15 +283,16 @@ class GatewayUnavailable(GatewayError, retryable=True):
 
 
 class ModelOverloaded(GatewayUnavailable):
-    """The gateway has no capacity for this model just now; it may have for another one."""
+    """The gateway has no capacity for this model at the moment; another model may have some."""
 
 
 class GatewayRejected(GatewayError):
-    """A fault that would repeat: wrong credentials, unknown model or path, an answer that is not the dialect."""
+    """A permanent failure: wrong credentials, unknown model or path, or a response that does not follow the
+    protocol."""
 
 
 class ContextTooLong(GatewayRejected):
-    """The request has more tokens than the model takes; `limit` is how many it takes, None where nobody said."""
+    """The request has more tokens than the model accepts; `limit` is the maximum, None if unknown."""
 
     def __init__(self, message: str, *, limit: int | None = None, **details: Any) -> None:
         super().__init__(message, **details)
@@ -301,8 +304,8 @@ class ServiceError(AgentHostError):
 
 
 class ServiceUnavailable(ServiceError):
-    """A passing fault: network, time-out, 429, 5xx, or what the service itself calls retryable. `status` is the HTTP
-    status, None where no answer came; `retry_after_s` what the service asked for."""
+    """A temporary failure: network, timeout, 429, 5xx, or an error that the service marks as retryable. `status` is the
+    HTTP status, None if there was no response; `retry_after_s` is the wait that the service asked for."""
 
     retryable = True
     again: ClassVar[bool] = True
@@ -317,12 +320,12 @@ class ServiceUnavailable(ServiceError):
 
 
 class ServiceUnreachable(ServiceUnavailable):
-    """No connection: nothing of the request was sent, so it had no effect."""
+    """No connection: no part of the request was sent, so it had no effect."""
 
 
 class ServiceRejected(ServiceError):
-    """A fault that would repeat. `status` is the HTTP status, `service_code` the name that the service gave its error,
-    None where it gave none."""
+    """A permanent failure. `status` is the HTTP status; `service_code` is the service's name for the error, None if it
+    gave none."""
 
     def __init__(self, message: str, *, status: int, service_code: str | None = None, **details: Any) -> None:
         super().__init__(message, **details)

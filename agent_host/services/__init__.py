@@ -1,6 +1,6 @@
-"""Addresses of the backend services: the variables of interface section 1. One that is not set means the embedded
-home. A queue of what goes to services in the background. And checks of what services answer: input from outside, each
-value checked before anything is done with it."""
+"""Addresses of the backend services: the variables of interface section 1. An unset variable selects the embedded
+service. Also: a queue of items to deliver to services in the background, and checks of their responses, which are
+outside input: each value is checked before it is used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name,
 TOOLS_URL_VARIABLE = "BACKEND_TOOL_SERVICE_URL"
 TOOLS_TOKEN_VARIABLE = "BACKEND_TOOL_SERVICE_TOKEN"  # noqa: S105  the same
 GRANT_KEY_VARIABLE = "AGENT_HOST_GRANT_KEY"
-"""As `agent_host.capability_grants` has it, which takes longer to import than a start has time for."""
+"""The same as in `agent_host.capability_grants`, which would slow down the start if it were imported."""
 
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -32,7 +32,7 @@ _MAX_URI_BYTES = 2048
 
 
 class Endpoints(NamedTuple):
-    """Base URLs without a slash at the end; None stands for the embedded home, and for no backend tools."""
+    """Base URLs without a trailing slash; None means the embedded service or, for `backend_tools`, no backend tools."""
 
     session: str | None = None
     workspace: str | None = None
@@ -54,20 +54,21 @@ _OF_OBSERVERS = frozenset(_VARIABLES) - {_VARIABLES.session}
 
 
 def drop_observers(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables but for those by which a session is reported to somebody, or has tools elsewhere."""
+    """Return `environ` without the variables by which a session is reported to a service or has remote tools."""
     kept = {name: value for name, value in environ.items() if name not in _OF_OBSERVERS}
     return {name: value for name, value in kept.items() if not name.startswith("OTEL_")}
 
 
 def endpoints(environ: Mapping[str, str]) -> Endpoints:
-    """The services that `environ` names; an empty variable counts as not set. Raises UsageError, which names the
-    variable, for what is no http or https URL of a service."""
+    """Return the services that `environ` names; an empty variable counts as unset. Raises UsageError, which names the
+    variable, for a value that is not a usable http or https URL."""
     found = ((variable, environ.get(variable or "")) for variable in _VARIABLES)
     return Endpoints(*(check_service_url(url, f"${variable}") if url else None for variable, url in found))
 
 
 def check_service_url(url: str, named: str) -> str:
-    """`url` without a slash at the end. Raises UsageError, which calls it `named` and quotes no password.
+    """Return `url` without a trailing slash. Raises UsageError, whose message calls it `named` and contains no
+    password.
 
     A password in it would be used in place of the token, and a query would end up in the middle of every path, so both
     are refused.
@@ -78,7 +79,7 @@ def check_service_url(url: str, named: str) -> str:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port or a bracket
+    except ValueError:  # an invalid port or bracket
         usable = False
     if not usable:
         problem = "is no http:// or https:// URL"
@@ -96,7 +97,7 @@ def _token_of(named: str) -> str:
 
 
 class BackgroundQueue(Generic[Item]):
-    """Items that one task works through in order while no sender waits. Use it on one event loop."""
+    """Items that one task processes in order, so that no sender has to wait. Use it on one event loop."""
 
     def __init__(self) -> None:
         self._line: deque[Item] = deque()
@@ -105,7 +106,7 @@ class BackgroundQueue(Generic[Item]):
 
     @property
     def is_closed(self) -> bool:
-        """True if the end has begun: what comes now is given up at once."""
+        """True once closing has started; items added from then on are dropped at once."""
         return self._closing.is_set()
 
     def _add(self, item: Item) -> None:
@@ -117,13 +118,13 @@ class BackgroundQueue(Generic[Item]):
         raise NotImplementedError
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait so long, or until the end begins."""
+        """Wait `wait_s` seconds, or until closing starts."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._closing.wait()
 
     async def _finish(self, within_s: float) -> None:
-        """Begin the end, and give the worker so many seconds. Leaves no task."""
+        """Start closing, and give the worker `within_s` seconds. Leaves no task running."""
         self._closing.set()
         worker = self._worker
         if worker is not None and not worker.done():
@@ -135,32 +136,34 @@ class BackgroundQueue(Generic[Item]):
 
 
 def check_id(value: object, name: str) -> str:
-    """An id that is safe in paths and URLs. Raises ServiceRejected for any other value of the field `name`."""
+    """Return `value` if it is an id that is safe in paths and URLs. Raises ServiceRejected for any other value of the
+    field `name`."""
     if isinstance(value, str) and _ID.fullmatch(value):
         return value
     raise ServiceRejected(f"the service gave a {name} that is none: 1 to 128 of A-Z a-z 0-9 _ - are", status=200)
 
 
 def check_uri(value: object, name: str) -> str:
-    """A URI that can be shown and recorded: printable, at most 2 KiB. Raises ServiceRejected."""
-    # What is printable holds no lone surrogate, so it can be encoded.
+    """Return `value` if it is a URI that can be displayed and recorded: printable, at most 2 KiB. Raises
+    ServiceRejected."""
+    # Printable text contains no lone surrogate, so it can be encoded.
     if isinstance(value, str) and value.isprintable() and 0 < len(value.encode()) <= _MAX_URI_BYTES:
         return value
     raise ServiceRejected(f"the service gave a {name} that is no URI of at most {_MAX_URI_BYTES} bytes", status=200)
 
 
 def check_object(value: object, name: str) -> dict[str, Any]:
-    """A JSON object. Raises ServiceRejected."""
+    """Return `value` if it is a JSON object. Raises ServiceRejected."""
     if isinstance(value, dict):
         return value
     raise ServiceRejected(f"{name} is not a JSON object", status=200)
 
 
 def check_line(value: object) -> str | None:
-    """Words for a person, in one short line; None for what is no text."""
+    """Return `value` as one short printable line; None if it is not a string or is empty."""
     return printable(" ".join(value.split())[:_MAX_LINE]) or None if isinstance(value, str) else None
 
 
 def printable(text: str) -> str:
-    """`text` with another character in place of each that could do something to a terminal."""
+    """Replace each character of `text` that a terminal could interpret."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)

@@ -1,4 +1,4 @@
-"""The one HTTP client of the backend services: JSON over REST, retries, and what went wrong said once (AH 11)."""
+"""The HTTP client shared by all backend services: JSON over REST, retries, one error per failed request (AH 11)."""
 
 from __future__ import annotations
 
@@ -44,33 +44,33 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
 _PIECE_BYTES = 256 * 1024
-# A body may be 67 MB, and not every line is fast: it gets a second more for each of these.
+# A body may be 67 MB, and some connections are slow: the timeout grows by a second for each of these.
 _SLOWEST_BYTES_PER_S = 256 * 1024
 _PASSING_STATUSES = frozenset({408, 429})
 
 
-# What a service answers that takes one event a request: the interface promises no more than that.
+# Statuses of a service that accepts only one event per request, which is all that the interface promises.
 _TAKES_NO_ARRAY = frozenset({400, 404, 415, 422})
 
 
 class StreamedBody(Protocol):
-    """A body that is made while it is sent."""
+    """A body that is generated while it is sent."""
 
     def __len__(self) -> int:
         """The number of bytes."""
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it; each try begins from the first."""
+        """Generate the whole body; each attempt starts again at the first piece."""
 
 
 class ServiceClient:
-    """Talks to one service. Safe to build before the event loop runs; nothing is imported, read or connected before the
-    first request.
+    """Client of one service. Safe to build before the event loop runs; nothing is imported, read or connected before
+    the first request.
 
-    `timeout_s` is for one try as a whole, a large body gets more. `retries` follow a passing fault: network, 408, 429,
-    5xx, unless the service itself says otherwise (`retryable`). A Retry-After replaces the back-off, and neither is
-    longer than `retry_max_s`. `tls` may be shared among clients, since making one
-    takes 20 ms. Raises UsageError for a URL or a token that no request could carry.
+    `timeout_s` is for one whole attempt; a large body gets more. There are `retries` after a temporary failure:
+    network, 408, 429, 5xx, unless the service's response says otherwise (`retryable`). A Retry-After header replaces
+    the backoff, and neither is longer than `retry_max_s`. Clients may share `tls`, because making one takes 20 ms.
+    Raises UsageError for a URL or a token that no request could carry.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ServiceClient:
         if token is not None and not usable_in_header(token):
             raise UsageError("the services' token contains characters that no header can carry")
         self._token = token
-        self._scrubber = Scrubber([token])  # a service may quote what it refuses
+        self._scrubber = Scrubber([token])  # a service may quote what it rejects
         self._timeout_s = timeout_s
         self._retry = RetryPolicy(retries, retry_base_s, retry_max_s, max_retry_after_s=retry_max_s)
         self._tls = tls
@@ -99,11 +99,11 @@ class ServiceClient:
         self._closed = False
 
     async def post(self, path: str, body: bytes | StreamedBody, *, idempotency_key: str | None = None) -> Any:
-        """POST `body`, which is JSON, to `path` under the base URL; returns the answer's JSON, None for an empty one.
-        What the pieces of a body raise is raised.
+        """POST `body`, which is JSON, to `path` under the base URL; returns the JSON of the response, None for an empty
+        one. Exceptions of a body's `pieces` propagate.
 
-        All tries of a request carry one `Idempotency-Key`, made up where none is given. Raises ServiceUnavailable,
-        ServiceRejected, ServiceUnauthorized.
+        All attempts of a request carry the same `Idempotency-Key`, a random one if none is given. Raises
+        ServiceUnavailable, ServiceRejected, ServiceUnauthorized.
         """
         headers = {"idempotency-key": idempotency_key or self._outside.random_bytes(16).hex()}
         timeout_s = self._timeout_s + len(body) / _SLOWEST_BYTES_PER_S
@@ -115,11 +115,11 @@ class ServiceClient:
         return await call_with_retries(ServiceUnavailable, attempt, self._retry, _untold, self._outside)
 
     def clean(self, text: str) -> str:
-        """One short line of what a service said, which cannot do anything to a terminal, and holds no token."""
+        """Return a service's text as one short line without HTML, control characters and the token."""
         return check_line(strip_html(self._scrubber.text(text[:_MAX_ERROR_BYTES]))) or ""
 
     async def aclose(self) -> None:
-        """Close the connections; what is asked afterwards is ServiceUnavailable. May be called again."""
+        """Close the connections; later requests raise ServiceUnreachable. May be called again."""
         async with self._making:
             self._closed = True
             if self._http is not None:
@@ -129,9 +129,9 @@ class ServiceClient:
     async def exchange(
         self, method: str, path: str, body: bytes = b"", *, headers: Mapping[str, str] = {}, timeout_s: float
     ) -> HttpAnswer:
-        """One request and its answer, whatever its status: for services whose statuses say more than whether it went
-        well. Nothing is tried again. Raises ServiceUnreachable where nothing was sent, ServiceUnavailable where no
-        whole answer came, ServiceRejected for one that is too large or encoded."""
+        """Send one request and return the response, whatever its status: for services whose statuses mean more than
+        success or failure. Nothing is retried. Raises ServiceUnreachable if nothing was sent, ServiceUnavailable if
+        there was no complete response, ServiceRejected if it is too large or encoded."""
         async with self._send(method, path, body, headers, timeout_s) as response:
             content = await self._content(response, displayable_url(self._base_url) + path)
             return HttpAnswer(response.status_code, response.headers, content)
@@ -140,7 +140,7 @@ class ServiceClient:
     async def _send(
         self, method: str, path: str, body: bytes | StreamedBody, headers: Mapping[str, str], timeout_s: float
     ) -> AsyncIterator[http.httpx.Response]:
-        """The response to one request, its body still to be read within the time-out."""
+        """Send one request; its response's body must be read inside the context, within the timeout."""
         client = await self._client()
         shown = displayable_url(self._base_url) + path
         content = _pieces(body) if len(body) else None
@@ -171,7 +171,7 @@ class ServiceClient:
             if self._closed:
                 raise ServiceUnreachable(f"the client of {displayable_url(self._base_url)} is closed")
             if self._http is None:
-                # In a thread: the import and the trusted roots hold up what else is going on.
+                # In a thread, because importing httpx and loading the trusted roots would block the event loop.
                 self._http = await asyncio.to_thread(self._make)
             return self._http
 
@@ -179,7 +179,7 @@ class ServiceClient:
         headers = {
             "content-type": "application/json",
             "accept": "application/json",
-            # What comes compressed has no bound before it is read.
+            # The size of a compressed body is unbounded until it is read.
             "accept-encoding": "identity",
         }
         if self._token is not None:
@@ -207,7 +207,7 @@ class ServiceClient:
             ) from error
 
     async def _content(self, response: http.httpx.Response, shown: str) -> bytes:
-        """The whole body. Raises ServiceRejected for one that is encoded or beyond the limit."""
+        """Read the whole body. Raises ServiceRejected if it is encoded or larger than the limit."""
         status = response.status_code
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise ServiceRejected(f"{shown} answered in an encoding that was not asked for", status=status)
@@ -234,7 +234,7 @@ class ServiceClient:
 
 
 def _error_body(body: bytes) -> tuple[str | None, str | None, bool | None]:
-    """{code, message, retryable} of an error; None for what is missing or of a wrong type."""
+    """Return (code, message, retryable) of an error body; None for each that is missing or has a wrong type."""
     try:
         value = json_text.loads(body)
     except orjson.JSONDecodeError:
@@ -260,8 +260,8 @@ async def _read_bounded(response: http.httpx.Response, limit: int) -> bytes:
 
 
 async def _pieces(body: bytes | StreamedBody) -> AsyncIterator[bytes]:
-    """The body in pieces. One given as bytes would stay alive with its request, which httpx ties into a cycle, until
-    the next garbage collection."""
+    """Yield the body in pieces. If it were passed as bytes, it would stay in memory until the next garbage collection,
+    because httpx's requests are in a reference cycle."""
     if not isinstance(body, bytes):
         for piece in body.pieces():
             yield piece
@@ -271,11 +271,11 @@ async def _pieces(body: bytes | StreamedBody) -> AsyncIterator[bytes]:
 
 
 def _untold(_number: int, _wait_s: float, _error: ServiceUnavailable) -> None:
-    """A retry is not reported: these services work beside the session (AH 11)."""
+    """Retries are not reported, because these services work alongside the session (AH 11)."""
 
 
 class HttpEventService:
-    """Posts event envelopes to `path`: one as it is, several as a JSON array, as long as the service takes arrays."""
+    """Post event envelopes to `path`: one as it is, several as a JSON array as long as the service accepts arrays."""
 
     def __init__(self, client: ServiceClient, path: str) -> None:
         self._client = client
@@ -284,8 +284,8 @@ class HttpEventService:
 
     async def post(self, events: Sequence[bytes]) -> None:
         """Deliver `events`, each an encoded envelope without newline, in order. Raises ServiceUnavailable,
-        ServiceRejected; those that went before the one that failed have been delivered, and are known by their
-        Idempotency-Key should they come again."""
+        ServiceRejected; events before the failed one have been delivered, and the service recognizes them by their
+        Idempotency-Key if they are sent again."""
         if len(events) > 1 and self._takes_arrays:
             try:
                 await self._send(b"[" + b",".join(events) + b"]")

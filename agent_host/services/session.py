@@ -1,4 +1,4 @@
-"""The Session Service gives a session its ids and its bundle, and says whether it may go on (AH 3.2, 9.5, 9.6)."""
+"""Session Service: provides a session's ids and policy bundle, and decides if it may be resumed (AH 3.2, 9.5, 9.6)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MAX_GRANT_CHARS = 64 * 1024
 
 
 class NewSession(NamedTuple):
-    """The request for a session. `session_id` is an id wished for, which only the embedded home can grant."""
+    """A request for a session. `session_id` is the desired id, which only the embedded service can grant."""
 
     user_id: str
     tenant_id: str
@@ -60,9 +60,9 @@ class NewSession(NamedTuple):
 
 
 class SessionGrant(NamedTuple):
-    """The grant of the service. An incompatible one grants nothing: the caller raises Incompatible, and the ids may be
-    empty. `policy_bundle` is the bundle's JSON, which the caller validates; None: the host's own settings name it.
-    `capability_grant` is what the Backend Tool Service is to get with each call; None: the host signs its own."""
+    """The service's grant. An incompatible one grants nothing: the caller raises Incompatible, and the ids may be
+    empty. `policy_bundle` is the bundle's JSON, which the caller validates; None if the host's own settings name the
+    bundle. `capability_grant` is sent to the Backend Tool Service with each call; None if the host signs its own."""
 
     session_id: str
     workspace_id: str
@@ -74,7 +74,7 @@ class SessionGrant(NamedTuple):
 
     @property
     def brings_policy(self) -> bool:
-        """True if the bundle is the service's own."""
+        """True if the service provides the policy bundle."""
         return self.policy_bundle is not None
 
 
@@ -83,19 +83,19 @@ class SessionService(Protocol):
     ServiceRejected."""
 
     async def create(self, new: NewSession) -> SessionGrant:
-        """A session, or the word that this host is too old or too new for one."""
+        """Create a session; the grant is incompatible if this host is too old or too new for one."""
 
     async def resume(self, session_id: str, *, checkpoint_cursor: str | None) -> SessionGrant:
-        """The same session with a bundle that is fresh; `checkpoint_cursor` is the last completed step. Raises
-        SessionNotFound, SessionExpired."""
+        """Return a grant for the same session with a fresh bundle; `checkpoint_cursor` is the last completed step.
+        Raises SessionNotFound, SessionExpired."""
 
     async def cancel(self, session_id: str, *, reason: str) -> None:
-        """Say that the session has ended (AH 3.4). Raises SessionNotFound, SessionExpired."""
+        """Report that the session has ended (AH 3.4). Raises SessionNotFound, SessionExpired."""
 
 
 class EmbeddedSessionService:
-    """Sessions without a server: ids are made here, and every one is compatible. `workspace_of` gives the workspace of
-    a session that there is, or raises SessionNotFound; `new_id` makes an id with this prefix."""
+    """Sessions without a server: ids are made locally, and every session is compatible. `workspace_of` returns the
+    workspace of an existing session or raises SessionNotFound; `new_id` makes an id with the given prefix."""
 
     FLAGS: Mapping[str, bool] = {"approvalUiEnabled": True, "mcpEnabled": True}
 
@@ -104,15 +104,15 @@ class EmbeddedSessionService:
         self._new_id = new_id
 
     async def create(self, new: NewSession) -> SessionGrant:
-        """See SessionService. The wished id is granted as it is: the code that puts files under it checks it."""
+        """See SessionService. The desired id is granted as it is: the code that uses it in file names checks it."""
         return SessionGrant(new.session_id or self._new_id("sess"), self._new_id("ws"), feature_flags=self.FLAGS)
 
     async def resume(self, session_id: str, *, checkpoint_cursor: str | None) -> SessionGrant:  # noqa: ARG002
-        """See SessionService. Where the session goes on is known from its checkpoint alone."""
+        """See SessionService. The checkpoint alone determines where the session continues."""
         return SessionGrant(session_id, self._workspace_of(session_id), feature_flags=self.FLAGS)
 
     async def cancel(self, session_id: str, *, reason: str) -> None:
-        """See SessionService. What ends here is on disk already."""
+        """See SessionService. Nothing to do: the end is on disk already."""
 
 
 class HttpSessionService:
@@ -126,7 +126,7 @@ class HttpSessionService:
         return _grant(await self._client.post("/sessions", json_text.dumps(new.to_wire())))
 
     async def resume(self, session_id: str, *, checkpoint_cursor: str | None) -> SessionGrant:
-        """See SessionService. An answer that is about another session is refused."""
+        """See SessionService. A response about another session is rejected."""
         grant = _grant(await self._post(session_id, "resume", {"checkpointCursor": checkpoint_cursor}))
         if grant.compatibility_status == "compatible" and grant.session_id != session_id:
             raise ServiceRejected("the session service answered a resume with another session", status=200)
@@ -141,7 +141,7 @@ class HttpSessionService:
         try:
             return await self._client.post(path, json_text.dumps(body))
         except ServiceRejected as error:
-            # A conflict that the service does not explain may be a proxy's, and what follows cannot be taken back.
+            # A conflict without a service code may come from a proxy, and ending a session cannot be undone.
             explained = error.status == _CONFLICT and error.service_code is not None
             if explained or error.service_code == SessionExpired.code:
                 raise SessionExpired(f"session {session_id} has ended: {error}") from error
@@ -151,8 +151,8 @@ class HttpSessionService:
 
 
 async def say_goodbye(service: SessionService, session_id: str, *, reason: str, within_s: float) -> None:
-    """Report to the service that a session has ended, as well as that goes: it is over here, whether or not the service
-    hears of it."""
+    """Report to the service that a session has ended. Errors and timeouts are ignored, because the session is over
+    locally in any case."""
     with contextlib.suppress(AgentHostError, TimeoutError):
         async with asyncio.timeout(within_s):
             await service.cancel(session_id, reason=reason)
@@ -172,7 +172,7 @@ def _grant(answer: Any) -> SessionGrant:
         session_id=check_id(fields.get("sessionId"), "sessionId"),
         workspace_id=check_id(fields.get("workspaceId"), "workspaceId"),
         policy_bundle=None if bundle is None else orjson.dumps(check_object(bundle, "policyBundle")),
-        # A flag that is neither on nor off is of a later version, and means nothing here.
+        # A flag that is not a boolean is from a later version, and is ignored.
         feature_flags={
             name: flag
             for name, flag in check_object({} if flags is None else flags, "featureFlags").items()
@@ -183,7 +183,7 @@ def _grant(answer: Any) -> SessionGrant:
 
 
 def _capability_grant(value: object) -> str | None:
-    """Raises ServiceRejected for what no header can carry; what it says is the Backend Tool Service's to judge."""
+    """Check that a header can carry the grant. Raises ServiceRejected; the Backend Tool Service judges its content."""
     if value is None:
         return None
     if isinstance(value, str) and 0 < len(value) <= _MAX_GRANT_CHARS and usable_in_header(value):
@@ -191,12 +191,12 @@ def _capability_grant(value: object) -> str | None:
     raise ServiceRejected("the session service's capabilityGrant is no line that a header can carry", status=200)
 
 
-# The Approval Service keeps who approved what (AH 10.4). Nothing waits for it.
+# The Approval Service stores approval decisions (AH 10.4). Nothing waits for it.
 
 
 class ApprovalDecision(NamedTuple):
-    """One answer of a person, or of the policy in place of one. `client_timestamp` is RFC 3339. `told_again`: a former
-    process may have had it kept already."""
+    """A decision of a user, or of the policy in place of one. `client_timestamp` is RFC 3339. `told_again`: an earlier
+    process may have stored it already."""
 
     approval_id: str
     session_id: str
@@ -219,14 +219,14 @@ class ApprovalDecision(NamedTuple):
 
 
 class ApprovalService(Protocol):
-    """The home of decisions."""
+    """Storage of approval decisions."""
 
     async def record(self, decision: ApprovalDecision) -> None:
-        """Keep one decision. Raises ServiceUnavailable when it may work later, ServiceRejected when it will not."""
+        """Store one decision. Raises ServiceUnavailable if a retry may succeed, ServiceRejected if not."""
 
 
 class EmbeddedApprovalService:
-    """Decisions as lines of a file of the session's folder, private to the user."""
+    """Decisions as lines of a file in the session's folder, private to the user."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -250,7 +250,7 @@ class EmbeddedApprovalService:
 
 
 class HttpApprovalService:
-    """POST /approvals; the same decision carries the same Idempotency-Key, also from another process."""
+    """POST /approvals; the same decision has the same Idempotency-Key, even if another process sends it."""
 
     def __init__(self, client: ServiceClient) -> None:
         self._client = client
@@ -258,17 +258,18 @@ class HttpApprovalService:
     async def record(self, decision: ApprovalDecision) -> None:
         """See ApprovalService."""
         body = json_text.dumps(decision.to_wire())
-        # What was decided: what reports it again after a crash knows neither when that was nor all that was shown.
+        # Only the decision itself, because a process that reports it again after a crash knows neither the time nor the
+        # whole summary.
         known_by = json_text.dumps([decision.session_id, decision.approval_id, decision.decision])
         await self._client.post("/approvals", body, idempotency_key=hashlib.sha256(known_by).hexdigest())
 
 
 class ApprovalReporter(BackgroundQueue[ApprovalDecision]):
-    """Takes decisions without waiting and delivers them in the background, in order.
+    """Accept decisions without waiting and deliver them in the background, in order.
 
-    A decision that finds the service away stays first in line and is tried again after `pause_s`, beyond what the
-    service's own client retries. With more than `max_pending` in line the oldest are dropped; so is what the service
-    refuses, and what is left when the time of `aclose` is over. `dropped` counts them all.
+    If the service is unavailable, the decision stays first in the queue and is retried after `pause_s`, in addition to
+    the retries of the service's client. If the queue exceeds `max_pending`, the oldest are dropped; so are decisions
+    that the service rejects, and those that remain when the time of `aclose` is over. `dropped` counts them all.
     """
 
     def __init__(self, service: ApprovalService, *, max_pending: int = 1000, pause_s: float = 30.0) -> None:
@@ -280,11 +281,11 @@ class ApprovalReporter(BackgroundQueue[ApprovalDecision]):
 
     @property
     def pending(self) -> int:
-        """Decisions that are not delivered yet."""
+        """The number of decisions that are not delivered yet."""
         return len(self._line)
 
     def take(self, decision: ApprovalDecision) -> None:
-        """Have the decision delivered. After `aclose` it is dropped."""
+        """Queue the decision for delivery. After `aclose` it is dropped."""
         if self.is_closed:
             self.dropped += 1
             return
@@ -294,7 +295,8 @@ class ApprovalReporter(BackgroundQueue[ApprovalDecision]):
             self.dropped += 1
 
     async def aclose(self, timeout_s: float) -> None:
-        """Give what is pending `timeout_s` seconds, and one more try a decision; then let it go. Leaves no task."""
+        """Give pending decisions `timeout_s` seconds and one more attempt each, then drop them. Leaves no task
+        running."""
         try:
             await self._finish(timeout_s)
         finally:
@@ -316,5 +318,5 @@ class ApprovalReporter(BackgroundQueue[ApprovalDecision]):
             if self._line and self._line[0] is decision:
                 self._line.popleft()
                 self.dropped += is_refused
-            elif not is_refused:  # it was dropped meanwhile, and delivered all the same
+            elif not is_refused:  # it was dropped meanwhile, but delivered after all
                 self.dropped -= 1

@@ -1,8 +1,8 @@
-"""The Workspace Service keeps artifacts and the session's history (AH 7.5): on this disk, or over HTTP. With a service
-over HTTP every artifact is kept on this disk as well, under its local reference.
+"""Workspace Service: stores artifacts and the session's history (AH 7.5), on the local disk or over HTTP. With an HTTP
+service every artifact is also stored on the local disk, under its local reference.
 
-Uploads go in order, in the background, and nobody waits. What waits is bounded in bytes and in time. What finds no
-room, comes too late, or is refused is given up and reported.
+Uploads run in order, in the background, and nothing waits for them. The queue is bounded in bytes and in time. An
+upload that does not fit, is too late, or is rejected is dropped and reported.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ INLINE_BYTES = 1024 * 1024
 """Larger artifacts are read, written and encoded in a thread."""
 _REFERENCES = "artifacts/"
 _INDEX = "index.jsonl"
-_RETRY_S = (0.5, 10.0)  # the first wait for a service that is away, and the longest
+_RETRY_S = (0.5, 10.0)  # the first wait for an unavailable service, and the longest
 _RESUMED = "was not stored before the process ended; a resume of the session uploads it"
 _ENDED = "was not stored before the session ended"
 
 
 class UploadFailed(AgentHostError):
-    """The artifact was not stored. `passing`: the service was away, and may take it later."""
+    """The artifact was not stored. `passing`: the service was unavailable; a retry may succeed."""
 
     code = ErrorCode.WORKSPACE_UPLOAD_FAILED
     retryable = True
@@ -59,8 +59,8 @@ class UploadFailed(AgentHostError):
 
 
 class ArtifactOnDisk(NamedTuple):
-    """An artifact on this disk. `ref` is its local reference (SK 6, `storage_ref`): a path below the session's folder.
-    `uri` is its address where no other service is asked. `size` is in bytes."""
+    """An artifact on the local disk. `ref` is its local reference (SK 6, `storage_ref`): a path below the session's
+    folder. `uri` is its address if no HTTP service is configured. `size` is in bytes."""
 
     artifact_id: str
     ref: str
@@ -70,19 +70,20 @@ class ArtifactOnDisk(NamedTuple):
 
 
 class WorkspaceService(Protocol):
-    """The destination of artifacts."""
+    """Storage of artifacts."""
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
         """Store one artifact of at most MAX_ARTIFACT_BYTES and return its URI, such as
         `workspaces/{workspaceId}/artifacts/{artifactId}`; a session has one `session_history`, which each upload
-        replaces. The same artifact of the same step uploaded again takes no second place. Raises UploadFailed."""
+        replaces. Uploading the same artifact of the same step again stores no second copy. Raises UploadFailed."""
 
 
 class EmbeddedWorkspaceService:
-    """The home of a session's artifacts on this machine, as files of the session's own folder: `{artifactId}` holds the
-    bytes, `index.jsonl` names them.
+    """Stores a session's artifacts locally, as files in the session's own folder: `{artifactId}` contains the bytes,
+    `index.jsonl` lists them.
 
-    Equal contents are one file in `blobs`, which limits what a session keeps; only the history counts for itself.
+    Equal contents share one file in `blobs`, which limits the bytes a session stores; only the history is stored
+    separately.
     """
 
     def __init__(self, directory: str, blobs: BlobFolder, *, workspace_id: str, outside: Outside) -> None:
@@ -90,46 +91,46 @@ class EmbeddedWorkspaceService:
         self._blobs = blobs
         self._workspace_id = workspace_id
         self._outside = outside
-        self._checked: dict[str, tuple[int, ...]] = {}  # references whose hash was compared, with the file's state then
+        self._checked: dict[str, tuple[int, ...]] = {}  # references whose hash was checked, with the file's state then
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
-        """See WorkspaceService. Large artifacts are written beside the event loop; a history has no limit here."""
+        """See WorkspaceService. Large artifacts are written in a thread; a history has no size limit here."""
         if artifact.artifact_type != "session_history":
             _refuse_large(artifact)
         return (await self.keep(artifact, task_id=task_id, step_id=step_id)).uri
 
     async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> ArtifactOnDisk:
-        """Keep one artifact of any size, a piece at a time. It survives the death of this process. Raises
+        """Store one artifact of any size, a piece at a time. It survives the end of this process. Raises
         UploadFailed."""
         if artifact.size <= INLINE_BYTES:
             return self._store(artifact, task_id, step_id)
         return await asyncio.to_thread(self._store, artifact, task_id, step_id)
 
     def keep_history(self, artifact: Artifact, *, task_id: str | None) -> ArtifactOnDisk:
-        """Keep the session's history, of any size, in place of the one before. Raises UploadFailed."""
+        """Store the session's history, of any size, in place of the previous one. Raises UploadFailed."""
         return self._store(artifact, task_id, None)
 
     def read_kept(self, row: Mapping[str, Any]) -> Spooled:
-        """Return what was kept under `ref` with this `sha256`; a file is the caller's to close. Raises UploadFailed
-        where it is gone or damaged."""
+        """Return the artifact stored under the row's `ref` with its `sha256`; the caller closes it. Raises UploadFailed
+        if it is missing or damaged."""
         try:
             return StoredFile(self._open(row["ref"], row["sha256"]))
         except OSError as error:
             raise UploadFailed(f"{row['ref']} cannot be read: {error.strerror}") from error
 
     def uri_of(self, ref: str) -> str:
-        """The address of what was kept under `ref`, where no other service is asked."""
+        """Return the address of the artifact under `ref` if no HTTP service is configured."""
         return f"workspaces/{self._workspace_id}/{ref}"
 
     def maker_of(self, ref: str) -> Maker | None:
-        """The call that left what is kept under `ref`; None for what no call of this session left. An entry of an older
-        version does not say what its call needed."""
+        """Return the tool call that made the artifact under `ref`; None if no call of this session made it. Entries of
+        older versions have no capabilities."""
         entry = self._entry(ref)
         return None if entry is None else Maker(entry["toolName"], tuple(entry.get("capabilities", ())))
 
     def open(self, ref: str) -> BinaryIO | None:
-        """Open what is kept under `ref`, to be closed by the caller; None if no call of this session left it. Raises
-        OSError, also where it is not what was kept."""
+        """Open the artifact under `ref`; the caller closes it. None if no call of this session made it. Raises OSError,
+        also if its content has changed."""
         entry = self._entry(ref)
         return None if entry is None else self._open(ref, entry.get("sha256"))
 
@@ -149,8 +150,8 @@ class EmbeddedWorkspaceService:
         return None
 
     def _open(self, ref: str, sha256: str | None) -> BinaryIO:
-        """The file under `ref`. It is read once a process, to be compared with its hash, and again where it looks
-        changed. Raises OSError."""
+        """Open the file under `ref`. Its hash is checked once per process, and again if its stat has changed. Raises
+        OSError."""
         path = os.path.join(self._directory, ref.removeprefix(_REFERENCES))
         file = os.fdopen(open_regular(path, os.O_RDONLY), "rb")
         try:
@@ -203,8 +204,8 @@ class EmbeddedWorkspaceService:
 
 
 class HttpWorkspaceService:
-    """POST /workspaces/{id}/artifacts. What was stored already is known to the service by its Idempotency-Key, also
-    when another process sends it again. Raises ServiceRejected for a workspace id that no URL may hold."""
+    """POST /workspaces/{id}/artifacts. The service recognizes an artifact that it has already by its Idempotency-Key,
+    even if another process sends it again. Raises ServiceRejected for a workspace id that a URL must not contain."""
 
     def __init__(self, client: ServiceClient, workspace_id: str, session_id: str) -> None:
         self._client = client
@@ -212,7 +213,7 @@ class HttpWorkspaceService:
         self._session_id = session_id
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
-        """See WorkspaceService. What is over the limit is not sent."""
+        """See WorkspaceService. An artifact over the limit is not sent."""
         _refuse_large(artifact)
         fields = {
             "sessionId": self._session_id,
@@ -236,8 +237,9 @@ class HttpWorkspaceService:
             raise UploadFailed(message, passing=isinstance(error, ServiceUnavailable)) from error
 
     def _key(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> str:
-        """The same for the same artifact of the same step. A history is known by its session and its content: it is
-        sent after each task, and by the process that resumes the session."""
+        """Return the Idempotency-Key, which is equal for the same artifact of the same step. The key of a history
+        depends only on its session and content, because it is sent after each task, and again by the process that
+        resumes the session."""
         digest = hashlib.sha256()
         for piece in artifact.pieces():
             digest.update(piece)
@@ -256,17 +258,17 @@ def _refuse_large(artifact: Artifact) -> None:
         )
 
 
-# Artifacts that do not fit into memory: read from this disk, and sent, a piece at a time (AH 7.5).
+# Artifacts that do not fit into memory are read from disk and sent a piece at a time (AH 7.5).
 
 _PIECE_BYTES: Final = 384 * 1024
 
 
 class StoredFile:
-    """An artifact's open file on this disk, as a `Spooled`. It owns the file."""
+    """An artifact's open file on the local disk, as a `Spooled`. It owns the file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._guard = threading.Lock()  # a thread may be reading what its caller closes
+        self._guard = threading.Lock()  # a thread may be reading while its caller closes
         self.size = os.fstat(file.fileno()).st_size
         """See Spooled."""
 
@@ -297,7 +299,7 @@ class UploadBody:
         return len(self._head) + (self._artifact.size + 2) // 3 * 4 + 2
 
     def pieces(self) -> Iterator[bytes]:
-        """See `services.http.UploadBody`. Raises OSError."""
+        """See `services.http.StreamedBody`. Raises OSError."""
         yield self._head
         rest = b""
         for piece in _split(self._artifact.pieces()):
@@ -315,8 +317,8 @@ def _split(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class UploadLimits(NamedTuple):
-    """Limits on how far uploads may be behind: `max_pending_bytes` of data may wait, each for `max_behind_s` seconds.
-    `end_s` is what the clean end of a headless run waits for them (`services.upload_*` in the settings)."""
+    """Limits on pending uploads: at most `max_pending_bytes` of data, each for at most `max_behind_s` seconds. The
+    clean end of a headless run waits `end_s` seconds for them (`services.upload_*` in the settings)."""
 
     max_pending_bytes: int = 64 * 1024 * 1024
     max_behind_s: float = 60.0
@@ -324,12 +326,12 @@ class UploadLimits(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """One artifact that is to be uploaded.
+    """One artifact to upload.
 
-    `data` gives its content, of about `size` bytes, when its turn comes, and may raise UploadFailed; it is called in a
-    thread where that is worth one, and a file that it gives is closed here. `on_stored` gets the URI. `on_missed` gets
-    the reason, and whether a resume of the session tries again. Each upload ends with one call of one of the two, on
-    the event loop, except for a history that a newer one replaces before its turn.
+    `data` returns its content, of about `size` bytes, when its turn comes, and may raise UploadFailed; it is called in
+    a thread if the content is large, and a file that it returns is closed by the queue. `on_stored` gets the URI.
+    `on_missed` gets the reason, and True if a resume of the session retries. Each upload ends with one call of one of
+    the two, on the event loop, except for a history that a newer one replaces before its turn.
     """
 
     artifact_type: ArtifactType
@@ -344,8 +346,8 @@ class Upload(NamedTuple):
 
 
 class UploadQueue(BackgroundQueue[tuple[Upload, float]]):
-    """Uploads to `service`, one after the other, each with its time on the loop's clock. `close` it before the service
-    is closed."""
+    """Uploads to `service`, one after the other, each with its deadline on the loop's clock. `close` it before the
+    service is closed."""
 
     def __init__(self, service: WorkspaceService, limits: UploadLimits) -> None:
         super().__init__()
@@ -355,7 +357,7 @@ class UploadQueue(BackgroundQueue[tuple[Upload, float]]):
         self._at_work: Upload | None = None
 
     def put(self, upload: Upload) -> None:
-        """Have it uploaded behind all others. Never waits."""
+        """Add `upload` at the end of the queue. Never waits."""
         limits = self.limits
         if self.is_closed:
             upload.on_missed(_describe(upload, _ENDED), False)
@@ -371,8 +373,8 @@ class UploadQueue(BackgroundQueue[tuple[Upload, float]]):
         self._add((upload, asyncio.get_running_loop().time() + limits.max_behind_s))
 
     async def close(self, within_s: float, *, resumable: bool) -> None:
-        """The end: what waits has `within_s` seconds, and one more try each at a service that is away. What is left
-        then is missed; `resumable`: a resume of the session tries again. Leaves no task."""
+        """Give pending uploads `within_s` seconds, and one more attempt each if the service is unavailable. The rest is
+        reported as missed; `resumable`: a resume of the session retries it. Leaves no task running."""
         await self._finish(within_s)
         left, self._line = self._line, deque()
         self._pending_bytes = 0
@@ -380,7 +382,7 @@ class UploadQueue(BackgroundQueue[tuple[Upload, float]]):
             upload.on_missed(_describe(upload, _RESUMED if resumable else _ENDED), resumable)
 
     def _replace_history(self) -> None:
-        """A session has one history: of several that wait only the last is worth its upload."""
+        """Drop pending histories, because a session has only one and the newest replaces the others."""
         waiting = [one for one in self._line if one[0].artifact_type == "session_history"]
         for one in waiting:
             if one[0] is not self._at_work:
@@ -405,7 +407,8 @@ class UploadQueue(BackgroundQueue[tuple[Upload, float]]):
                 upload.on_missed(missed, False)
 
     async def _upload(self, upload: Upload, until: float) -> str:
-        """The URI. A service that is away is asked again until the time is over. Raises UploadFailed."""
+        """Upload and return the URI. An unavailable service is retried until the deadline `until`. Raises
+        UploadFailed."""
         said = "the service did not answer"
         wait_s, longest_s = _RETRY_S
         try:
