@@ -1,4 +1,4 @@
-"""The fault suite: whole sessions are run, killed, and given a failing disk; no effect may be lost or done twice.
+"""Fault suite: run whole sessions, kill them or make their disk fail, and check that no effect is lost or repeated.
 
-`python -m agent_host.faults --all` runs every fault; docs/faults.md says how to use it with scenarios of one's own.
+`python -m agent_host.faults --all` runs every fault; docs/faults.md explains how to use it with your own scenarios.
 """

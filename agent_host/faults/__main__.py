@@ -1,4 +1,4 @@
-"""`python -m agent_host.faults`: fault runs from the command line, and so one command for each crash bug."""
+"""`python -m agent_host.faults`: fault runs from the command line, so that one command reproduces each crash bug."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 _COMMAND = "python -m agent_host.faults"
 RANDOM_SEEDS = range(12)
 HELPER_SEEDS = range(25)
-"""Each kills some twelve helpers."""
+"""Each seed kills about twelve helpers."""
 RECOVERIES = ((2, 1), (2, 2), (3, 3), (11, 2), (12, 1))
 RACES = (Race(3), Race(3, 3), Race(4, 7), Race(3, 12), Race(2, 30))
 
 
 class FaultJob(NamedTuple):
-    """One run to run: `scenario` is a name in SCENARIOS or MODULE:CLASS."""
+    """One fault run; `scenario` is a name in SCENARIOS or MODULE:CLASS."""
 
     fault: Fault
     scenario: str
@@ -57,14 +57,14 @@ class FaultJob(NamedTuple):
 
 
 class JobVerdict(NamedTuple):
-    """The outcome of a job. `reached` is False when the fault could not happen."""
+    """The outcome of a job. `reached` is False if the fault could not happen."""
 
     problems: list[str]
     reached: bool = True
 
 
 def run(argv: Sequence[str]) -> int:
-    """The exit code: 0, 1 when a run failed, 2 when the arguments cannot be used."""
+    """Run the faults and return the exit code: 0, or 1 if a run failed. Invalid arguments exit with 2."""
     chosen = _parse(argv)
     faults: Iterable[Fault] = _every_fault(chosen.scenario) if chosen.all or chosen.list else [chosen.fault]
     jobs = [FaultJob(fault, chosen.scenario, chosen.output) for fault in faults]
@@ -89,7 +89,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def try_job(job: FaultJob) -> JobVerdict:
-    """Run one run in a temporary folder, which is kept when the run fails and named in its last problem."""
+    """Run one job in a temporary folder. If the run fails, the folder is kept and its last problem names it."""
     folder = Path(tempfile.mkdtemp(prefix="agent-host-run-")).resolve()
     try:
         problems = run_through(job.fault, folder, _scenario_named(job.scenario), output=job.output)
@@ -103,7 +103,8 @@ def try_job(job: FaultJob) -> JobVerdict:
 
 
 def _scenario_named(name: str) -> Scenario:
-    """A built-in scenario, or an object of the class `MODULE:CLASS`. Raises LookupError, ImportError."""
+    """Return a built-in scenario, or an instance of the class `MODULE:CLASS`. Raises LookupError, ImportError,
+    AttributeError."""
     module, _, attribute = name.partition(":")
     made = getattr(importlib.import_module(module), attribute)() if attribute else SCENARIOS[name]()
     if not isinstance(made, Scenario):
@@ -112,9 +113,9 @@ def _scenario_named(name: str) -> Scenario:
 
 
 def _report(job: FaultJob, verdict: JobVerdict, *, alone: bool) -> bool:
-    """Print the line of one run; True when it failed."""
+    """Print the result of one run; return True if it failed."""
     if not verdict.reached and not alone:
-        return False  # the one behind the last record
+        return False  # the one after the last record
     if not verdict.problems:
         sys.stdout.write(f"ok      {job.command}\n")
         return False
@@ -126,7 +127,7 @@ def _report(job: FaultJob, verdict: JobVerdict, *, alone: bool) -> bool:
 
 
 def _every_fault(scenario: str) -> Iterator[Fault]:
-    """All but the kills after a record, of which there are as many as the scenario has records."""
+    """Yield all faults except the kills after a record, whose number depends on the scenario."""
     yield NoFault()
     yield from map(KillAtInstant, RANDOM_SEEDS)
     yield from itertools.starmap(KillDuringRecovery, RECOVERIES)

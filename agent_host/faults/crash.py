@@ -1,17 +1,18 @@
-"""Runs `agent-host` and has it fail at one chosen point: killed with SIGKILL and no warning, or by a disk that fails.
+"""Run `agent-host` and make it fail at one chosen point: kill it with SIGKILL, or make its disk fail.
 
     python -m agent_host.faults.crash --after-record 7 run "Do it." --gateway http://127.0.0.1:8080
     python -m agent_host.faults.crash --before-call 31 run "Do it." --gateway http://127.0.0.1:8080
     python -m agent_host.faults.crash --fail-call 31 --errno ENOSPC --persistently run "Do it." --gateway ...
 
-For tests of what a crash leaves behind, of this project and of those who build on it. Every durable change of a session
-is a record, so the numbers from 1 upwards visit every state that a crash can leave between two of them. Calls are what
-the store asks of its disk (`state.disk.Disk`) to change something, so their numbers visit the states within a record.
+For tests of the state that a crash leaves, in this project and in those that build on it. Every durable change of a
+session is a record, so the record numbers from 1 upwards cover every state that a crash can leave between two records.
+Calls are the store's changing operations on its disk (`state.disk.Disk`), so their numbers cover the states within a
+record.
 
     disk = FailingDisk(Disk(), Faults(fail_call=7, code=errno.ENOSPC, persistently=True))
 
-is such a disk within a process. Calls are counted from 1. Only those that change something count, the letting go of a
-lock among them; the plan says whether reading counts too.
+is such a disk within a process. Calls are counted from 1. Only calls that change something count, including the release
+of a lock; with `count_reads` reads count too.
 """
 
 from __future__ import annotations
@@ -39,16 +40,17 @@ CODES: Final = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EROFS"
 
 
 class PowerCut(BaseException):
-    """The machine lost its power. No `except Exception` of the program under test may live on after it."""
+    """The machine lost power. A BaseException, so that no `except Exception` of the program under test survives it."""
 
 
 class Killed(BaseException):
-    """The process was killed, like PowerCut beyond the reach of the program under test."""
+    """The process was killed. A BaseException, like PowerCut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Faults by the call at which they occur. `written` is the share of its data that a failing write leaves behind."""
+    """Faults by the number of the call at which they occur. `written` is the fraction of its data that a failing write
+    still writes."""
 
     fail_call: int | None = None
     code: int = errno.EIO
@@ -65,7 +67,7 @@ NO_FAULTS: Final = Faults()
 
 @dataclass(slots=True)
 class Calls:
-    """The calls of a disk so far, counted and written down, and the plan's answer to each."""
+    """Counts and logs the calls of a disk, and makes those fail that `faults` names."""
 
     faults: Faults = NO_FAULTS
     kill: Callable[[], None] | None = None
@@ -74,8 +76,8 @@ class Calls:
     dead: BaseException | None = None
 
     def begin(self, text: str, *, reads: bool = False) -> OSError | None:
-        """Count one call and say with which error it is to fail, if any. Raises PowerCut or Killed where the plan has
-        it, and for every call after that."""
+        """Count one call and return the error with which it must fail, if any. Raises PowerCut or Killed if `faults`
+        has one at this call, and for every later call."""
         if self.dead is not None:
             raise self.dead
         if reads and not self.faults.count_reads:
@@ -95,7 +97,7 @@ class Calls:
         return OSError(plan.code, os.strerror(plan.code), text)
 
     def end(self) -> None:
-        """Say that the call is over. Raises PowerCut where the plan has it."""
+        """End the call. Raises PowerCut if `faults` has one after it."""
         if self.count == self.faults.cut_after:
             self._die(PowerCut(f"after call {self.log[-1].strip()}"))
 
@@ -108,14 +110,15 @@ class Calls:
 
 
 def kill_this_process() -> None:
-    """SIGKILL, with no warning. Windows has none; there, os.kill ends a process at once with any other signal."""
+    """Send SIGKILL to this process. Windows has no SIGKILL, but there os.kill with SIGTERM also ends a process at
+    once."""
     os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 class FailingDisk(Disk):
-    """A disk around another one, of whose calls some fail. `kill` ends the process where the plan kills it or cuts the
-    power: on a real disk nothing less is like it. A failing `write` leaves the share of its data that the plan names, a
-    failing `close` has closed all the same, as on Linux."""
+    """Wraps a disk and makes some of its calls fail. `kill` ends the process at a planned kill or power cut; on a real
+    disk only that is realistic. A failing `write` still writes the fraction of its data that the plan names; a failing
+    `close` still closes, as on Linux."""
 
     def __init__(
         self, disk: Disk, faults: Faults = NO_FAULTS, *, kill: Callable[[], None] | None = kill_this_process
@@ -142,7 +145,7 @@ class FailingDisk(Disk):
             self._disk.close(fd)
 
     def lock(self, path: str, session_id: str) -> SessionLock:
-        """See Disk. A failing one raises WriteFailed, as the real one does."""
+        """See Disk. A failing lock raises WriteFailed, as a real one does."""
         try:
             with self._call(f"lock({path})"):
                 return _CountedLock(self._disk.lock(path, session_id), self.calls, path)
@@ -157,11 +160,11 @@ class FailingDisk(Disk):
         return self._paths.get(fd, fd)
 
     def _fail_to_sync(self, fd: int) -> None:
-        """Do to the file what a failing sync does: nothing that could be asked of a real disk."""
+        """Apply the effects of a failing sync to the file: nothing, since a real disk cannot be told to fail."""
 
     @contextlib.contextmanager
     def _call(self, text: str, *, reads: bool = False, instead: Callable[[], object] | None = None) -> Iterator[None]:
-        """Count and log one call as it begins, and fail it where the plan says so, with what it does `instead` then."""
+        """Count and log one call, and make it fail if the plan says so; `instead` then has its remaining effects."""
         failure = self.calls.begin(text, reads=reads)
         if failure is not None:
             if instead is not None:
@@ -190,7 +193,7 @@ for _name in ("is_named", "read", "status", "names", "holder"):
 
 
 class _CountedLock(SessionLock):
-    """A lock whose release is a call of its disk: killed before it, the process leaves the lock's file."""
+    """A lock whose release counts as a call of its disk: a process killed before it leaves the lock's file."""
 
     def __init__(self, lock: SessionLock, calls: Calls, path: str) -> None:
         self._lock: SessionLock | None = lock
@@ -203,7 +206,7 @@ class _CountedLock(SessionLock):
         return self._lock is not None and self._lock.still_held()
 
     def release(self, *, remove: bool, untouched: bool = False) -> None:
-        """One that fails keeps the file and lets go of the lock."""
+        """Release the lock; if the call fails, the file stays."""
         lock, self._lock = self._lock, None
         if lock is not None:
             failure = self._calls.begin(f"release({self._path}, remove={remove})")
@@ -212,7 +215,7 @@ class _CountedLock(SessionLock):
 
 
 def kill_after_record(number: int) -> None:
-    """From now on this process dies once it has appended `number` records, 1 being the next."""
+    """Make this process kill itself once it has appended `number` more records."""
     append = JournalFile.append
     left = number
 
@@ -228,13 +231,13 @@ def kill_after_record(number: int) -> None:
 
 
 def spoil_local_disk(faults: Faults) -> FailingDisk:
-    """From now on every Disk of this process follows the plan; returns the one that counts for all of them."""
+    """Make every Disk of this process follow the plan; return the FailingDisk that counts for all of them."""
     own = {name: value for name, value in vars(Disk).items() if isinstance(value, FunctionType)}
-    # With the methods as they are now, so that what one of them asks of another is no call of the store's.
+    # With the original methods, so that a call from one method to another does not count as a call of the store.
     untouched: Disk = type("UntouchedDisk", (Disk,), own)()
     failing = FailingDisk(untouched, faults)
     for name in own:
-        # On the class and not on an object: the store may have been given the shared disk before anybody could swap it.
+        # On the class and not on an object, because the store may already have the shared disk.
         setattr(Disk, name, _pass_on(getattr(failing, name)))
     return failing
 
@@ -244,7 +247,8 @@ def _pass_on(method: Any) -> Any:
 
 
 def run(argv: list[str]) -> int:
-    """The exit code of `agent-host`, if it lives to have one. Raises SystemExit(2) where the arguments are wrong."""
+    """Run `agent-host` with the fault and return its exit code, if it survives. Raises SystemExit(2) if the arguments
+    are invalid."""
     given = _parser().parse_args(argv)
     if given.after_record is not None:
         kill_after_record(given.after_record)

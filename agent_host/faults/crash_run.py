@@ -1,4 +1,4 @@
-"""One session driven through real processes while faults happen to it, and the checks that hold for every session."""
+"""Drive one session through real processes while faults happen to it, and check what must be true of every session."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ PATIENCE_S = 60.0
 KILLED = -int(getattr(signal, "SIGKILL", signal.SIGTERM))
 _NO_SESSION = 2
 _PAUSED = 3
-# What a disturbed session may need: once for what was cut off, once to start what never began, once to clear up.
+# A disturbed session may need several: to continue an interrupted task, to start a session that never started, to clean
+# up.
 _MAX_RESUMES = 5
 _SCRIPTS = (b"/tool_runtime/sandbox/launcher.py", b"/tool_runtime/processes/orphan_reaper.py")
 _PATIENCE_S = 10.0
 _ROOM = 4
-"""Allowed increase from the first half of a session to the second: one ends while another begins."""
+"""Allowed increase from the first half of a session to the second, because one process may start before another
+ends."""
 
 
 class Ended(NamedTuple):
@@ -48,19 +50,20 @@ class Ended(NamedTuple):
 
 
 class StartedProcess(Protocol):
-    """The used part of a `subprocess.Popen[str]` with its standard input closed and its output piped."""
+    """The part of `subprocess.Popen[str]` that is used; standard input is closed and output is piped."""
 
     pid: int
     returncode: int | Any
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Return the exit code; None while it runs."""
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
 
     def communicate(self, *, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for the end: (stdout, stderr). Raises subprocess.TimeoutExpired, and can then be called again."""
+        """Wait for the end and return (stdout, stderr). Raises subprocess.TimeoutExpired, and can then be called
+        again."""
 
 
 def start_process(argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
@@ -77,18 +80,18 @@ def start_process(argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Pop
 
 
 class NotReached(Exception):
-    """The session came to its end before the fault could happen."""
+    """The session ended before the fault could happen."""
 
 
 class CrashRun:
     """One session of `scenario` in `folder`, an existing empty directory.
 
-    Inside `serving()`, `run` and `resume` start processes and `finish` waits for one; `recover` brings the session to
-    its end and `check` says what is wrong with that. `problems` collects what went wrong on the way. `output` is the
-    form that the processes print: with "text" the patch is checked, with "json" the result object on stdout.
+    Inside `serving()`, `run` and `resume` start processes and `finish` waits for one; `recover` resumes the session
+    until it ends, and `check` returns the problems of the end. `problems` collects problems on the way. `output` is the
+    processes' output format: with "text" the patch is checked, with "json" the result object on stdout.
     `lock_may_stay`: a process may have died, or come too late, between the session's files and its lock; a lock file
-    that nobody holds and that nothing lies beside keeps nobody out. `start` starts a process; whoever runs many
-    sessions may have a faster way.
+    that no process holds, with no other file left, blocks nobody. `start` starts a process; tests that run many
+    sessions can replace it by a faster way.
     """
 
     start: ClassVar[Callable[[Sequence[str], Mapping[str, str]], StartedProcess]] = staticmethod(start_process)
@@ -114,7 +117,7 @@ class CrashRun:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[CrashRun]:
-        """The gateway listens; processes that are left running are killed in the end."""
+        """Run the gateway; processes that still run at the end are killed."""
         with self.gateway.in_thread() as self.url:
             try:
                 yield self
@@ -132,7 +135,7 @@ class CrashRun:
         return self._start(["run", self.scenario.prompt, *options], crash, prefix)
 
     def resume(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> StartedProcess:
-        """Go on with the session; see `run`."""
+        """Resume the session; see `run`."""
         return self._start(["resume", SESSION_ID], crash, prefix)
 
     def _start(self, arguments: Sequence[str], crash: Sequence[str], prefix: Sequence[str]) -> StartedProcess:
@@ -144,7 +147,7 @@ class CrashRun:
         return process
 
     def finish(self, process: StartedProcess, *, kill_after_s: float | None = None) -> Ended:
-        """Wait for the end of `process`, or kill it when it still runs after `kill_after_s` seconds."""
+        """Wait for `process` to end, or kill it if it still runs after `kill_after_s` seconds."""
         try:
             out, err = process.communicate(timeout=PATIENCE_S if kill_after_s is None else kill_after_s)
         except subprocess.TimeoutExpired:
@@ -156,18 +159,18 @@ class CrashRun:
         self._was_killed |= ended.code < 0
         if "Traceback" in err or "internal error" in err:
             self.problems.append(f"a process broke down: {err.strip()}")
-        if self.reports_the_end(ended):  # even if it was killed while it cleaned up
+        if self.reports_the_end(ended):  # even if it was killed during its cleanup
             self.reported = ended
         return ended
 
     def reports_the_end(self, ended: Ended) -> bool:
-        """True if the process printed the result of the task. A paused task has one too, and is not over with it."""
+        """True if the process printed the final result of the task. A paused task has a result too, but is not over."""
         reported = bool(ended.out) if self._output == "json" else "\nrecords: " in ended.err
         said = [line for line in ended.err.splitlines() if "go on with:" not in line]  # with another task
         return reported and not any(f"resume {SESSION_ID}" in line for line in said)
 
     def wait_until_held(self, process: StartedProcess) -> None:
-        """Until `process` has the session or has ended; a start takes differently long."""
+        """Wait until `process` holds the session's lock or has ended, because the duration of a start varies."""
         deadline = time.monotonic() + PATIENCE_S
         while process.poll() is None and named_pid(self.paths.lock) != process.pid and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -175,8 +178,8 @@ class CrashRun:
     # The end
 
     def recover(self) -> None:
-        """Resume until the end was reported and nothing is left to clear up. A session that a fault kept from beginning
-        is run again. A resume of an undisturbed machine that ends in any other way is a problem."""
+        """Resume until the end was reported and no checkpoint files remain. A session that a fault prevented from
+        starting is run again. Any other outcome of a resume is a problem, because no fault happens now."""
         again = False
         for _ in range(_MAX_RESUMES):
             if self.reported is not None and not self.leftovers():
@@ -193,7 +196,7 @@ class CrashRun:
             self.problems.append(f"exit code {ended.code} where {code} was expected: {ended.err.strip()}")
 
     def leftovers(self) -> list[str]:
-        """Names of what is left of the checkpoint."""
+        """Return the names of the checkpoint files that remain."""
         try:
             left = sorted(os.listdir(self.paths.checkpoints))
         except FileNotFoundError:
@@ -201,8 +204,8 @@ class CrashRun:
         return [] if self.lock_may_stay and left == [os.path.basename(self.paths.lock)] else left
 
     def check_paused_or_done(self, ended: Ended) -> None:
-        """Note a problem unless `ended` is how a process may end whose disk fails: done with a warning, paused with
-        the command that resumes it, or refused before anything began."""
+        """Add a problem unless a process with a failing disk may end like `ended`: done with a warning, paused with the
+        command that resumes it, or rejected before anything started."""
         if ended.code == _PAUSED:
             if f"resume {SESSION_ID}" not in ended.err and "error" not in ended.err:
                 self.problems.append(f"paused without a word on how to go on: {ended.err.strip()}")
@@ -213,11 +216,11 @@ class CrashRun:
             self._expect(ended, self.scenario.exit_code)
 
     def check(self) -> list[str]:
-        """Problems of the session at its end, one line each; empty when all is well."""
-        problems = [*self.problems, *self.gateway.failures]  # the gateway refuses a thread that could not be sent
+        """Return the problems of the session at its end, one line each; empty if there are none."""
+        problems = [*self.problems, *self.gateway.failures]  # the gateway rejects an invalid thread
         if left := self.leftovers():
             problems.append(f"left under checkpoints: {', '.join(left)}")
-        if self._was_killed:  # behind the end of its checkpoint; the next start removes what that left
+        if self._was_killed:  # perhaps after its checkpoint was removed; the next start removes what remains
             temporary.sweep(self.paths.state_dir, {"TMPDIR": str(self.temporary)})
         problems += _leftovers_of(self.folder, self.temporary)
         if self.reported is None or not os.path.exists(self.paths.result):
@@ -236,7 +239,7 @@ class CrashRun:
         return problems + self.scenario.check(outcome)
 
     def events(self) -> list[dict[str, Any]]:
-        """The run log; a line that a kill cut off is left out."""
+        """Read the run log; a line that a kill cut off is skipped."""
         found = []
         with contextlib.suppress(FileNotFoundError), open(self.paths.events, "rb") as log:
             for line in log:
@@ -252,13 +255,13 @@ class CrashRun:
         usage = kept["usage"]
         steps, calls = count_noun(kept["stepCount"], "step"), count_noun(len(kept["toolCalls"]), "tool call")
         totals = f"{steps}, {calls}, {usage['inputTokens']} tokens in"
-        # What was cached of them stands between the two.
+        # The number of cached tokens is printed between the two.
         ends = rf"{re.escape(totals)}(?: \([^)\n]*\))?, {usage['outputTokens']} out"
         return [] if re.search(ends, reported.err) else [f"the totals reported are not those kept: {totals!r}"]
 
     def _usage_problems(self, outcome: RunOutcome) -> list[str]:
-        """The totals are the sum over the answers that are in the thread, as the gateway reported them."""
-        # An answer that a crash took away is asked for again, with as many messages: the last one is in the thread.
+        """Check that the totals are the sums of the usage that the gateway reported for the answers in the thread."""
+        # An answer lost in a crash is requested again, with the same number of messages: the last one is in the thread.
         answers: dict[int | None, RequestRecord] = {
             record.message_count: record for record in self.gateway.requests if record.turn is not None
         }
@@ -280,7 +283,7 @@ class CrashRun:
 
 
 def _thread_problems(outcome: RunOutcome) -> list[str]:
-    """Every call has one answer, in call order, and the result counts what the thread holds."""
+    """Check that every call has one answer, in call order, and that the result's counts match the thread."""
     calls = [call["id"] for message in outcome.history for call in message.get("toolCalls", [])]
     answers = [message["toolCallId"] for message in outcome.history if message["role"] == "tool"]
     turns = sum(message["role"] == "assistant" for message in outcome.history)
@@ -295,20 +298,20 @@ def _thread_problems(outcome: RunOutcome) -> list[str]:
 
 
 def _patch_in(err: str) -> str:
-    """The patch on stderr: what stands before the totals from the first file's header on."""
+    """Return the patch on stderr: everything from the first file's header to the totals."""
     start = err.find("\ndiff --git ")
     return "" if start < 0 else err[start + 1 : err.rindex("\n\n") + 1]
 
 
 class Count(NamedTuple):
-    """The descriptors and the descendants of a process, those that nobody has reaped included."""
+    """The numbers of descriptors and of descendants of a process, including zombies."""
 
     descriptors: int
     processes: int
 
 
 def count(pid: int) -> Count | None:
-    """Count what a process has; None where it has ended."""
+    """Count the descriptors and descendants of a process; None if it has ended."""
     try:
         return Count(len(os.listdir(f"/proc/{pid}/fd")), len(current.descendants(pid)))
     except OSError:
@@ -316,7 +319,7 @@ def count(pid: int) -> Count | None:
 
 
 def growth(counts: Sequence[Count]) -> list[str]:
-    """The counts that grew from the first half of a session to the second, one line each."""
+    """Return the counts that grew from the first half of a session to the second, one line each."""
     half = len(counts) // 2
     if not half:
         return []
@@ -326,7 +329,7 @@ def growth(counts: Sequence[Count]) -> list[str]:
 
 
 def idle_helpers(pid: int) -> list[int]:
-    """The helper processes of a host that hold no command: none in whose namespace another program runs."""
+    """Return the helper processes of a host that run no command: no other program runs in their namespace."""
     rows = [one for one, row in current.descendants(pid).items() if row.alive]
     helpers = {one for one in rows if any(word.endswith(_SCRIPTS) for word in _read(one, "cmdline").split(b"\0"))}
     busy = {_namespace(one) for one in rows if one not in helpers} - {_namespace(pid)}
@@ -334,7 +337,7 @@ def idle_helpers(pid: int) -> list[int]:
 
 
 def _leftovers_of(folder: Path, temporary: Path) -> list[str]:
-    """The leftovers of a run in `folder`, one line each; processes may take a moment to end."""
+    """Return the leftovers of a run in `folder`, one line each; processes get some time to end."""
     problems = [f"left in the temporary directory: {name}" for name in sorted(os.listdir(temporary))]
     entries = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
     problems += [f"left a socket: {path}" for path in entries if path.is_socket()]

@@ -1,4 +1,4 @@
-"""A disk in memory that keeps no more than it must, for tests of what a power loss leaves.
+"""A simulated disk in memory for tests of power loss; unsynced data may be lost.
 
     disk = SimulatedDisk(Faults(cut_before=12))
     with pytest.raises(PowerCut):
@@ -6,8 +6,8 @@
     for seed in range(100):
         check(FileCheckpointStore("/state", disk.crash(Chosen(random.Random(seed).randrange))))
 
-What no sync has covered may be there after `crash`, or not, or in part, in any order; `EXTREMES` has the plain cases. A
-sync that failed has dropped what it was to make durable: a later one succeeds without it, as on Linux.
+After `crash`, unsynced data may be present, absent or torn, in any order; `EXTREMES` has the simple cases. A failed
+sync drops the data that it should have made durable: a later sync succeeds without it, as on Linux.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PID = 1000
 
 
 class SimulatedDisk(FailingDisk):
-    """A disk in memory, as one process sees it. `misuses`: uses of a descriptor whose sync had failed. A sync that
-    fails drops what it was to make durable, though readers still see it."""
+    """A disk in memory, as one process sees it. `misuses` are uses of a descriptor whose sync had failed. A failed sync
+    drops the data that it should have made durable, though readers still see it."""
 
     def __init__(self, faults: Faults = NO_FAULTS, *, names: Names | None = None, boot: int = 1) -> None:
         self._memory = _MemoryDisk(Names() if names is None else names, boot)
@@ -38,29 +38,30 @@ class SimulatedDisk(FailingDisk):
 
     @property
     def misuses(self) -> list[str]:
-        """Each with the name of the call."""
+        """Uses of a descriptor after its sync had failed, each with the name of the call."""
         return self._memory.misuses
 
     def crash(self, outcome: PowerLossOutcome, faults: Faults = NO_FAULTS) -> SimulatedDisk:
-        """The disk that the machine finds at its next boot, after it lost its power now. This one stays as it is, so
-        that other outcomes of the same power loss can be had from it."""
+        """Return the disk at the next boot after a power loss now. This disk is unchanged, so that other outcomes of
+        the same power loss can be made from it."""
         before = self._memory
         made = SimulatedDisk(faults, names=before.entries.lose_power(outcome), boot=before.boot + 1)
         made.calls.log = [*self.calls.log, f"---- power lost in boot {before.boot} ----"]
         return made
 
     def kill(self, faults: Faults = NO_FAULTS) -> SimulatedDisk:
-        """The disk as the next process finds it: all that was written is there, durable or not. This one stays too."""
+        """Return the disk as the next process finds it: with everything that was written, durable or not. This disk is
+        unchanged."""
         made = SimulatedDisk(faults, names=self._memory.entries.copy(), boot=self._memory.boot)
         made.calls.log = [*self.calls.log, "---- process killed ----"]
         return made
 
     def explain(self) -> str:
-        """Every call so far, those before a crash included, for the message of a failed test."""
+        """Return every call so far, including those before a crash, for the message of a failed test."""
         return "\n".join(self.calls.log)
 
     def contents(self) -> dict[str, bytes]:
-        """Every file by its path, as a reader sees it now."""
+        """Return the content of every file by path, as a reader sees it now."""
         entries = self._memory.entries
         found = ((path, entries.get(path)) for path in entries.by_path)
         return {path: entry.now for path, entry in found if isinstance(entry, Inode)}
@@ -73,12 +74,12 @@ class SimulatedDisk(FailingDisk):
 class _Descriptor:
     path: str
     inode: Inode
-    position: int | None  # None: it writes to the end of the file
+    position: int | None  # None if it appends
     sync_failed: bool = False
 
 
 class _MemoryDisk(Disk):
-    """The files behind a SimulatedDisk, without faults."""
+    """The files of a SimulatedDisk, without faults."""
 
     def __init__(self, entries: Names, boot: int) -> None:
         self.entries = entries
@@ -181,7 +182,7 @@ class _MemoryDisk(Disk):
             self.entries.set(path, Inode(modified=time.time()))
         inode = self._file(path)
         self._change(inode, 0, b"%d\n" % _PID)
-        inode.sync()  # nobody cares for a dead lock's content; so the writes in question are the store's
+        inode.sync()  # nobody needs the content of a dead lock; so only the store's writes are uncertain
         self.locked.add(path)
         return _MemoryLock(self, path)
 
@@ -202,7 +203,7 @@ class _MemoryDisk(Disk):
         inode.modified = time.time()
 
     def _descriptor(self, fd: int, use: str | None = None) -> _Descriptor:
-        """The open descriptor, for a `use` that relies on its syncs."""
+        """Return the open descriptor; a `use` that relies on its syncs is a misuse after one failed."""
         if fd not in self._descriptors:
             raise _error(errno.EBADF, str(fd))
         descriptor = self._descriptors[fd]
@@ -229,7 +230,7 @@ class _MemoryLock(SessionLock):
     def still_held(self) -> bool:
         return self._disk.status(self._path) is not None
 
-    def release(self, *, remove: bool, untouched: bool = False) -> None:  # noqa: ARG002  its file holds nothing
+    def release(self, *, remove: bool, untouched: bool = False) -> None:  # noqa: ARG002 its file has no content
         self._disk.locked.discard(self._path)
         if remove:
             self._disk.remove(self._path)
@@ -239,16 +240,16 @@ def _error(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
 
 
-# What a disk holds between two syncs, and what of it a power loss may leave: the parts of the simulated disk.
+# The parts of the simulated disk: its state between two syncs, and the possible outcomes of a power loss.
 #
-# Every write that was not synced may be there, not be there or be torn at any byte, whatever became of the writes
-# before and after it. Every name is what it was at the last sync of its directory or at any time since.
+# Every unsynced write may be present, absent or torn at any byte, independent of the writes before and after it. Every
+# name has its value from the last sync of its directory or any later one.
 
 
 @dataclass(frozen=True, slots=True)
 class TornWrite:
-    """The outcome of one write: its bytes before `head` and from `tail` on. Those between are as they were; `grown`:
-    where nothing was, they are zeros."""
+    """The outcome of one write: its bytes before `head` and from `tail` on are written. Those between keep their old
+    values; `grown`: beyond the old end they are zeros."""
 
     head: int
     tail: int
@@ -256,29 +257,31 @@ class TornWrite:
 
     @classmethod
     def all_of(cls, size: int) -> TornWrite:
-        """The whole write is there."""
+        """Return the outcome of a complete write."""
         return cls(size, size)
 
     @classmethod
     def nothing_of(cls, size: int) -> TornWrite:
-        """The write never came to the disk."""
+        """Return the outcome of a write that never reached the disk."""
         return cls(0, size, grown=False)
 
 
 class PowerLossOutcome(Protocol):
-    """Decides what a power loss leaves. Asked once about each name and each change that was not synced."""
+    """Decides the outcome of a power loss. Called once for each unsynced name and each unsynced change."""
 
     def name(self, versions: int) -> int:
-        """The version that a name has: 0 is the durable one, `versions - 1` the newest."""
+        """Choose the version of a name: 0 is the durable one, `versions - 1` the newest."""
 
     def write(self, size: int, *, first: bool, last: bool) -> TornWrite:
-        """The rest of a write; `first` and `last` of those on the whole disk that were not synced."""
+        """Choose the outcome of a write; `first` and `last` mark the first and the last unsynced write of the whole
+        disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickedOutcome:
-    """Leaves everything to `pick(n)`, a number from 0 to n - 1: `random.Random(7).randrange` or, under hypothesis,
-    `lambda n: data.draw(st.integers(0, n - 1))`. 0 is the choice that loses least, and hypothesis shrinks to it."""
+    """Leaves every choice to `pick(n)`, which returns a number from 0 to n - 1: `random.Random(7).randrange` or, under
+    hypothesis, `lambda n: data.draw(st.integers(0, n - 1))`. 0 is the choice that loses least, and hypothesis shrinks
+    to it."""
 
     pick: Callable[[int], int]
 
@@ -331,8 +334,8 @@ EXTREMES: Final[dict[str, PowerLossOutcome]] = {
 
 @dataclass(slots=True)
 class FileWrite:
-    """One write of `data` at `offset` of a file. `durable`: a sync has covered it. `lost`: a sync that failed has, so
-    no later one will: the kernel took it for written, and only the disk knows whether it was."""
+    """One write of `data` at `offset` of a file. `durable`: a sync has covered it. `lost`: a failed sync has covered
+    it, so no later sync will, because the kernel then treats it as written; it may or may not be on the disk."""
 
     number: int
     offset: int
@@ -343,7 +346,7 @@ class FileWrite:
 
 @dataclass(slots=True)
 class Inode:
-    """A file: `now` is what a reader sees, `durable` with `changes` over it is what the disk may hold."""
+    """A file: `now` is what a reader sees; the disk may contain `durable` with any of `changes` applied."""
 
     durable: bytes = b""
     now: bytes = b""
@@ -356,7 +359,7 @@ class Inode:
         self.now = _apply(self.now, self.changes[-1], TornWrite.all_of(len(data)))
 
     def sync(self) -> None:
-        """Make every change durable, but those that an earlier failure has dropped."""
+        """Make every change durable, except those that an earlier failure has dropped."""
         for change in self.changes:
             change.durable = change.durable or not change.lost
         while self.changes and self.changes[0].durable:
@@ -364,16 +367,18 @@ class Inode:
             self.durable = _apply(self.durable, change, TornWrite.all_of(len(change.data)))
 
     def fail_to_sync(self) -> None:
-        """Fail to sync: what was not durable is clean in the cache from now on, and perhaps not on the disk."""
+        """Fail to sync: changes that were not durable are clean in the cache from now on, but perhaps not on the
+        disk."""
         for change in self.changes:
             change.lost = change.lost or not change.durable
 
     def uncertain(self) -> Iterable[FileWrite]:
-        """Changes that a power loss may undo."""
+        """Return the changes that a power loss may undo."""
         return (change for change in self.changes if not change.durable)
 
     def lose_power(self, outcome: PowerLossOutcome, first: int, last: int) -> Inode:
-        """The file as the next boot finds it. `first` and `last`: numbers of the disk's uncertain writes."""
+        """Return the file at the next boot. `first` and `last`: numbers of the first and last uncertain writes of the
+        disk."""
         content = self.durable
         for change in self.changes:
             size = len(change.data)
@@ -384,7 +389,7 @@ class Inode:
         return Inode(content, content, self.modified)
 
     def copy(self) -> Inode:
-        """The same file for another process."""
+        """Copy the file for another process."""
         return replace(self, changes=[replace(each) for each in self.changes])
 
 
@@ -400,7 +405,7 @@ def _apply(content: bytes, change: FileWrite, kept: TornWrite) -> bytes:
 
 
 class Directory:
-    """The entry under the name of a directory."""
+    """The entry of a directory."""
 
 
 Entry = Inode | Directory | None
@@ -408,7 +413,8 @@ Entry = Inode | Directory | None
 
 @dataclass(slots=True)
 class NameHistory:
-    """All that a name stood for, the newest last; `durable` is the first of it that a power loss can go back to."""
+    """All entries that a name has had, the newest last; `durable` is the index of the oldest that a power loss can
+    restore."""
 
     parent: str
     versions: list[Entry]
@@ -417,14 +423,14 @@ class NameHistory:
 
 @dataclass(slots=True)
 class Names:
-    """Every name on the disk, by its path, and the renames: the source of one goes only when its target came."""
+    """Every name on the disk, by path, and the renames: the source of a rename vanishes only if its target appears."""
 
     by_path: dict[str, NameHistory] = field(default_factory=dict)
     renames: list[tuple[str, int, str, int]] = field(default_factory=list)
     changes: int = 0
 
     def copy(self) -> Names:
-        """The same names and files for another process."""
+        """Copy the names and files for another process."""
         files: dict[int, Inode] = {}
         by_path = {
             path: replace(name, versions=[_once(files, entry, Inode.copy) for entry in name.versions])
@@ -433,7 +439,7 @@ class Names:
         return Names(by_path, list(self.renames), self.changes)
 
     def lose_power(self, outcome: PowerLossOutcome) -> Names:
-        """The names at the next boot."""
+        """Return the names at the next boot."""
         numbers = [each.number for inode in self._inodes() for each in inode.uncertain()]
         first, last = min(numbers, default=0), max(numbers, default=0)
         files: dict[int, Inode] = {}
@@ -444,14 +450,14 @@ class Names:
         return made
 
     def get(self, path: str) -> Entry:
-        """The entry of `path` now."""
+        """Return the entry of `path` now."""
         name = self.by_path.get(path)
         if name is not None:
             return name.versions[-1]
         return Directory() if _is_root(path) else None
 
     def set(self, path: str, entry: Entry) -> int:
-        """Let `path` stand for something else, not durably; returns which version of it that is."""
+        """Set the entry of `path`, not durably; return the index of the new version."""
         name = self.by_path.get(path)
         if name is None:
             name = self.by_path[path] = NameHistory(os.path.dirname(path), [None])
@@ -459,7 +465,7 @@ class Names:
         return len(name.versions) - 1
 
     def rename(self, source: str, target: str) -> None:
-        """Move what `source` stands for to `target`."""
+        """Move the entry of `source` to `target`."""
         came = self.set(target, self.get(source))
         self.renames.append((source, self.set(source, None), target, came))
 
@@ -470,12 +476,12 @@ class Names:
                 name.durable = len(name.versions) - 1
 
     def inside(self, directory: str) -> list[str]:
-        """Sorted names in `directory`."""
+        """Return the sorted names in `directory`."""
         found = ((path, name) for path, name in self.by_path.items() if name.parent == directory)
         return sorted(os.path.basename(path) for path, name in found if name.versions[-1] is not None)
 
     def _inodes(self) -> list[Inode]:
-        """Every file that has or may get back a name, each once."""
+        """Return every file that has a name or may get one back, each once."""
         entries = (entry for name in self.by_path.values() for entry in name.versions[name.durable :])
         return list({id(entry): entry for entry in entries if isinstance(entry, Inode)}.values())
 
@@ -488,7 +494,7 @@ class Names:
             if chosen[target] < came and chosen[source] == went and went > self.by_path[source].durable:
                 chosen[source] = went - 1
         left: dict[str, Entry] = {}
-        for path in sorted(chosen, key=len):  # a directory before what is in it
+        for path in sorted(chosen, key=len):  # a directory before its contents
             parent = self.by_path[path].parent
             if _is_root(parent) or isinstance(left.get(parent), Directory):
                 left[path] = self.by_path[path].versions[chosen[path]]
@@ -500,7 +506,7 @@ def _is_root(path: str) -> bool:
 
 
 def _once(files: dict[int, Inode], entry: Entry, make: Callable[[Inode], Inode]) -> Entry:
-    """Apply `make` to `entry`, if that is a file; the same for all names of one file."""
+    """Apply `make` to `entry` if it is a file; all names of one file get the same result."""
     if not isinstance(entry, Inode):
         return entry
     if id(entry) not in files:

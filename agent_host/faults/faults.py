@@ -1,10 +1,11 @@
-"""Faults that happen to real running processes, and the command that puts a session through them.
+"""Faults for real running processes, and the function that runs a session with one of them.
 
     python -m agent_host.faults --after-record 7     # one run; --all runs every one
     python -m agent_host.faults --list
 
-A run starts a session, lets its fault happen, resumes until the session is done, and checks the end: no effect twice,
-none unreported, the thread sendable, the totals right, the answer of an undisturbed session. docs/faults.md says more.
+A run starts a session, injects its fault, resumes until the session is done, and checks the end: no effect happened
+twice, none is unreported, the thread is valid, the totals are right, and the answer is that of an undisturbed session.
+See docs/faults.md.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _UNUSABLE = 2
 
 
 KILL = "SIGKILL"
-# All that a checkpoint may be made of, by the names of several machines; strace passes over those that it lacks.
+# All system calls that may be used to write a checkpoint, on several platforms; strace ignores those that it lacks.
 _CALLS = (
     *("open", "openat", "creat", "link", "linkat", "mkdir", "mkdirat", "flock", "chmod", "fchmod", "fchmodat", "close"),
     *("write", "pwrite64", "writev", "fallocate", "ftruncate", "fdatasync", "fsync"),
@@ -51,8 +52,8 @@ _QUIET = ("strace", "-f", "-qq", "-e", "signal=none")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that happens to a running session. `option` of `python -m agent_host.faults` makes it happen again,
-    with the text of the fault as its value, which `parse` reads."""
+    """A fault of a running session. `option` of `python -m agent_host.faults` reproduces it, with the fault's text as
+    its value, which `parse` reads."""
 
     option: ClassVar[str]
 
@@ -62,22 +63,22 @@ class Fault:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The options of `python -m agent_host.faults` that make it happen again."""
+        """The options of `python -m agent_host.faults` that reproduce the fault."""
         return self.option, str(self)
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """From the value of the option. Raises ValueError, TypeError."""
+        """Parse the value of the option. Raises ValueError, TypeError."""
         return cls(*map(int, text.split(",")))
 
     def inflict(self, crash_run: CrashRun) -> None:
-        """Start the session of `run` and let it happen; no process runs on return. Raises NotReached."""
+        """Start the session of `crash_run` and inject the fault; no process runs on return. Raises NotReached."""
         raise NotImplementedError
 
 
 def run_through(fault: Fault, folder: Path, scenario: Scenario | None = None, *, output: str = "text") -> list[str]:
-    """Put a session of `scenario` (default: Effects) in `folder`, an existing empty directory, through `fault` and to
-    its end. Returns what was wrong, one line each. Raises NotReached."""
+    """Run a session of `scenario` (default: Effects) with `fault` to its end, in `folder`, an existing empty directory.
+    Returns the problems, one line each. Raises NotReached."""
     crash_run = CrashRun(folder, scenario if scenario is not None else Effects(), output=output)
     with crash_run.serving():
         fault.inflict(crash_run)
@@ -127,7 +128,8 @@ class KillDuringRecovery(Fault):
 
 @dataclass(frozen=True, slots=True)
 class KillAtInstant(Fault):
-    """SIGKILL `kills` times in a row, each at a random instant within `seconds` of taking hold of the session."""
+    """SIGKILL `kills` times in a row, each at a random instant within `seconds` after the process took the session's
+    lock."""
 
     option = "--random"
     seed: int
@@ -135,7 +137,7 @@ class KillAtInstant(Fault):
     seconds: float = field(default=0.4, kw_only=True)
 
     def inflict(self, crash_run: CrashRun) -> None:
-        """See Fault. A session that was done before the last kill is fine."""
+        """See Fault. It is fine if the session is done before the last kill."""
         crash_run.lock_may_stay = True
         chance = random.Random(self.seed)
         process = crash_run.run()
@@ -150,15 +152,15 @@ class KillAtInstant(Fault):
 
 @dataclass(frozen=True, slots=True)
 class KillHelpers(Fault):
-    """SIGKILL to a helper process of the host whenever the model is asked: the process that starts programs in
-    namespaces, one that it has ready, the first of its namespace, or the watcher. The session goes on undisturbed, and
-    has no more processes and descriptors later on. Linux."""
+    """SIGKILL to a helper process of the host at each model call: the process that starts programs in namespaces, a
+    prepared one, the first of its namespace, or the orphan reaper. The session continues undisturbed, and its processes
+    and descriptors do not accumulate. Linux only."""
 
     option = "--helpers"
     seed: int
 
     def inflict(self, crash_run: CrashRun) -> None:
-        """See Fault. Raises NotReached where there was no helper."""
+        """See Fault. Raises NotReached if there was no helper."""
         chance = random.Random(self.seed)
         process = crash_run.run()
         counts: list[Count] = []
@@ -184,8 +186,9 @@ class KillHelpers(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Race(Fault):
-    """`processes` at once for one session. With `record`, they resume one that was killed after that record; without,
-    they all start it under the same id. One gets it, the others get to know who has it or that it is there or over."""
+    """`processes` at once for one session. With `record`, they resume a session that was killed after that record;
+    without, they all start one under the same id. One gets it; the others report the process that has it, or that the
+    session exists already or is over."""
 
     option = "--race"
     processes: int
@@ -210,7 +213,7 @@ class Race(Fault):
 
 
 def _is_turned_away(loser: Ended, winner: Ended) -> bool:
-    """True if `loser` ended with one line and the code that goes with it."""
+    """True if `loser` ended with one line and the matching exit code."""
     if loser.out or loser.err.count("\n") != 1:
         return False
     if loser.code == _HELD:
@@ -221,8 +224,8 @@ def _is_turned_away(loser: Ended, winner: Ended) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CrashArguments(Fault):
-    """Whatever options of agent_host.faults.crash, such as `--fail-call 12 --errno ENOSPC --persistently`: the process
-    is killed by them, or finds its disk failing."""
+    """Any options of agent_host.faults.crash, such as `--fail-call 12 --errno ENOSPC --persistently`, which kill the
+    process or make its disk fail."""
 
     option = "--crash-arguments"
     options: tuple[str, ...]
@@ -236,7 +239,7 @@ class CrashArguments(Fault):
         return cls(tuple(shlex.split(text)))
 
     def inflict(self, crash_run: CrashRun) -> None:
-        """See Fault. Whether the fault was reached cannot be seen from here."""
+        """See Fault. It is unknown if the fault was reached, so NotReached is never raised."""
         ended = crash_run.finish(crash_run.run(crash=self.options))
         if ended.code != KILLED:
             crash_run.check_paused_or_done(ended)
@@ -250,7 +253,7 @@ def _expect_end(crash_run: CrashRun, ended: Ended) -> None:
 def _kill_after(
     record: int, crash_run: CrashRun, start: Callable[..., StartedProcess], records: str = "records"
 ) -> None:
-    """Start a process that kills itself after a record. Raises NotReached when it came to its end instead."""
+    """Start a process that kills itself after a record. Raises NotReached if it ends before."""
     ended = crash_run.finish(start(crash=("--after-record", str(record))))
     if ended.code == KILLED:
         return
@@ -261,8 +264,8 @@ def _kill_after(
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """System calls of an undisturbed session for its checkpoint: `files`, paths below the state directory, and how
-    often each call is made on them."""
+    """System calls of an undisturbed session on its checkpoint: `files` are paths below the state directory, `calls`
+    the number of times each call is made on them."""
 
     files: tuple[str, ...]
     calls: Mapping[str, int]
@@ -270,7 +273,7 @@ class Traced:
 
 @functools.cache
 def why_not() -> str | None:
-    """Why system calls cannot be made to fail here; None when they can."""
+    """Return the reason why system calls cannot be made to fail here; None if they can."""
     if sys.platform != "linux":
         return "only Linux has strace"
     if shutil.which("strace") is None:
@@ -286,7 +289,7 @@ def why_not() -> str | None:
 
 @functools.cache
 def trace() -> Traced:
-    """Of one session of `Brief`, made for this in a temporary folder. Raises RuntimeError when it did not go well."""
+    """Trace one session of `Brief` in a temporary folder. Raises RuntimeError if the session had problems."""
     with tempfile.TemporaryDirectory(prefix="agent-host-traced-") as name:
         folder = Path(name).resolve()
         log = folder / "strace"
@@ -317,8 +320,9 @@ def _read_log(text: str, crash_run: CrashRun) -> Traced:
 
 @dataclass(frozen=True, slots=True)
 class FailSystemCall(Fault):
-    """The `number`-th `call` on the checkpoint's files, from 1, fails with `error` (a name such as ENOSPC), with
-    `persistently` every later one too; with the error "SIGKILL" the process is killed before the call is made."""
+    """The `number`-th `call` on the checkpoint's files, counted from 1, fails with `error` (a name such as ENOSPC);
+    with `persistently` every later one fails too. With the error "SIGKILL" the process is killed before the call is
+    made."""
 
     option = "--system-call"
     call: str
@@ -328,7 +332,7 @@ class FailSystemCall(Fault):
 
     @classmethod
     def parse(cls, text: str) -> FailSystemCall:
-        """From `CALL:NUMBER[+][:ERROR]`, as the command takes it. Raises ValueError."""
+        """Parse `CALL:NUMBER[+][:ERROR]`, the option's format. Raises ValueError."""
         call, _, rest = text.partition(":")
         number, _, error = rest.partition(":")
         if call not in _CALLS:
@@ -339,7 +343,7 @@ class FailSystemCall(Fault):
         return f"{self.call}:{self.number}{'+' if self.persistently else ''}:{self.error}"
 
     def inflict(self, crash_run: CrashRun) -> None:
-        """See Fault. Raises RuntimeError where `why_not` has a reason."""
+        """See Fault. Raises RuntimeError if `why_not` returns a reason."""
         if reason := why_not():
             raise RuntimeError(reason)
         crash_run.lock_may_stay = True
@@ -351,7 +355,7 @@ class FailSystemCall(Fault):
             raise NotReached(f"the session makes fewer than {self.number} of {self.call}")
         crash_run.check_paused_or_done(ended)
         warned = any(event.get("eventType") == "checkpoint_failed" for event in crash_run.events())
-        # Where nothing is left there was nothing to lose either.
+        # If no files are left, there was nothing to lose.
         if ended.code == crash_run.scenario.exit_code and crash_run.leftovers() and not warned:
             crash_run.problems.append("a call failed, and no event says so")
 
@@ -359,8 +363,7 @@ class FailSystemCall(Fault):
         yield from _QUIET
         when = f"{self.number}{'+' if self.persistently else ''}"
         if self.error == KILL:
-            # The signal is delivered at a stop that the fast way of tracing does not make; the error keeps the call
-            # itself from happening.
+            # The signal needs a stop that --seccomp-bpf does not make; the error prevents the call itself.
             yield from ("-e", f"trace={self.call}", "-e", f"inject={self.call}:error=EIO:signal=KILL:when={when}")
         else:
             yield from ("--seccomp-bpf", "-e", f"trace={self.call}")
@@ -370,7 +373,8 @@ class FailSystemCall(Fault):
 
 
 def every_system_call(*, errors: Sequence[str] = ("ENOSPC", "EIO")) -> Iterator[FailSystemCall]:
-    """Each call of a session of `Brief` failed once, failed from then on, and the process killed before it."""
+    """Yield three faults for each call of a session of `Brief`: it fails once, it fails from then on, and the process
+    is killed before it."""
     for call, times in trace().calls.items():
         for number in range(1, times + 1):
             error = errors[number % len(errors)]

@@ -1,5 +1,5 @@
-"""Scenarios of fault runs: a workspace, the model's side of the conversation, and what must hold at the end. `Effects`
-is the built-in one; see docs/faults.md for one of your own."""
+"""Scenarios of fault runs: a workspace, the model's side of the conversation, and checks of the end. The default is
+`Effects`; see docs/faults.md for how to write your own."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ diff --git a/settings.ini b/settings.ini
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The leftovers of a session that has ended. `result` is its result.json, `history` the messages of its whole
-    thread, `events` its run log, `text` what the process that reported the end wrote to stdout, `patch` what it showed
-    as changed (None with `--output json`)."""
+    """The outcome of a session that has ended. `result` is its result.json, `history` the messages of its whole thread,
+    `events` its run log, `text` the stdout of the process that reported the end, `patch` the patch that it printed
+    (None with `--output json`)."""
 
     workspace: Path
     result: Mapping[str, Any]
@@ -53,12 +53,12 @@ class RunOutcome:
 
 
 class Scenario:
-    """One task for fault runs, which finds `files` in its workspace: their content by name. The script, of `turns`,
-    answers by position; a turn for a call that was cut off has `when = {last_contains = "TOOL_INTERRUPTED", position =
-    N}` and looks before it repeats anything. In the end each of `effects` stands once in effects.log.
+    """One task for fault runs, whose workspace contains `files` (content by name). The script consists of `turns` and
+    selects them by position; a turn after an interrupted call has `when = {last_contains = "TOOL_INTERRUPTED", position
+    = N}` and checks the workspace before it repeats anything. At the end each of `effects` is in effects.log once.
 
-    `options` are those of `agent-host run` besides the ones a run sets itself; `exit_code`, `status` and `answer`
-    are what an undisturbed session ends with, and so must every disturbed one.
+    `options` are options of `agent-host run` apart from those that a run sets itself; `exit_code`, `status` and
+    `answer` are the outcome of an undisturbed session, and must be that of every disturbed one.
     """
 
     files: ClassVar[Mapping[str, str]] = {}
@@ -71,16 +71,16 @@ class Scenario:
     effects: ClassVar[Sequence[str]] = ()
 
     def prepare(self, workspace: Path) -> None:
-        """Put into the empty `workspace` what the task finds there."""
+        """Fill the empty `workspace` for the task."""
         for name, content in self.files.items():
             (workspace / name).write_text(content)
 
-    def script(self, workspace: Path) -> Script:  # noqa: ARG002  calls that name no absolute path are the same in each
-        """The gateway's script."""
+    def script(self, workspace: Path) -> Script:  # noqa: ARG002 calls without absolute paths do not depend on it
+        """Return the gateway's script."""
         return Script.from_turns(self.turns)
 
     def check(self, outcome: RunOutcome) -> list[str]:
-        """Problems of the end, one line each; a run checks thread, totals and answer itself."""
+        """Return the problems of the end, one line each; a run checks thread, totals and answer itself."""
         made = collections.Counter((outcome.workspace / "effects.log").read_text().split())
         names = sorted({*made, *self.effects})
         return [
@@ -89,17 +89,17 @@ class Scenario:
 
 
 def command(line: str) -> dict[str, Any]:
-    """A RunCommand call for a script."""
+    """Return a RunCommand call for a script."""
     return {"name": "RunCommand", "arguments": {"command": line}}
 
 
 def append(word: str) -> dict[str, Any]:
-    """A command that takes a moment, so that a random kill finds it running, and then adds `word` to effects.log."""
+    """Return a command that waits 20 ms, so that a random kill may hit it, and then adds `word` to effects.log."""
     return command(f"sleep 0.02 && echo {word} >> effects.log")
 
 
 def repair(*words: str) -> dict[str, Any]:
-    """A command that adds to effects.log those of `words` that are not in it."""
+    """Return a command that adds those of `words` to effects.log that are not in it."""
     return command("; ".join(f"grep -qx {word} effects.log || echo {word} >> effects.log" for word in words))
 
 
@@ -107,14 +107,14 @@ Part = tuple["list[dict[str, Any]]", "list[dict[str, Any]]"]
 
 
 def script_of(parts: Sequence[Part], final: str) -> Script:
-    """A script of `turns_of` these parts."""
+    """Return the script of `turns_of` these parts."""
     return Script.from_turns(turns_of(parts, final))
 
 
 def turns_of(parts: Sequence[Part], final: str) -> list[dict[str, Any]]:
-    """The turns of a model that makes each part's calls in turn and says `final`. A part is (calls, calls that mend it
-    where some were interrupted), and thinking leads to each. Every turn reports another usage, so that no total comes
-    out right by accident."""
+    """Return the turns of a model that makes each part's calls in turn and ends with the text `final`. A part is
+    (calls, calls that repair it if some were interrupted), and begins with thinking. Every turn reports a different
+    usage, so that no total is right by accident."""
     turns: list[dict[str, Any]] = []
     for position, (calls, mend) in enumerate(parts, 1):
         thought = f"Part {position} is next."
@@ -134,12 +134,12 @@ def _usage(number: int) -> dict[str, int]:
 
 
 _LOG = {"effects.log": ""}
-_SECOND_NAME = ".cache/settings.ini"  # where nobody looks for what commands change
+_SECOND_NAME = ".cache/settings.ini"  # in a folder that is not searched for changes by commands
 
 
 class Effects(Scenario):
-    """Six commands that each append a word to a file, calls in parallel, a file that is made, one that is deleted, and
-    one that is written twice, so that the patch needs the version before the first of them. That one has a second name,
+    """Six commands that each append a word to a file, parallel calls, a file that is created, one that is deleted, and
+    one that is written twice, so that the patch needs the version before the first write. That file has a second name,
     so that it is written in place."""
 
     files: ClassVar[Mapping[str, str]] = {**_LOG, "old.txt": "old\n", "settings.ini": "colour = red\n"}
@@ -189,7 +189,7 @@ def _write(path: Path, content: str) -> dict[str, Any]:
 
 
 class Brief(Scenario):
-    """Three effects in two steps: for faults of which there are many."""
+    """Three effects in two steps, for faults that have many variants."""
 
     files = _LOG
     answer = "All three are in the log."
@@ -200,7 +200,8 @@ class Brief(Scenario):
 
 
 class StepLimit(Scenario):
-    """A model that never comes to an end: however often it is killed, the task gets the steps of `--max-steps`."""
+    """A model that never finishes: no matter how often the process is killed, the task gets exactly `--max-steps`
+    steps."""
 
     files = _LOG
     steps = 3
@@ -223,7 +224,7 @@ class StepLimit(Scenario):
 
 class CutAnswer(Scenario):
     """An answer that is cut at the output limit, once before a call and once at the end: the step is then open without
-    a call, and the model is asked to go on."""
+    a call, and the model is asked to continue."""
 
     files = _LOG
     answer = "Both halves are there."
@@ -247,7 +248,8 @@ def _move(path: str, new_path: str) -> dict[str, Any]:
 
 
 class FilesScenario(Scenario):
-    """A file that is edited twice and then moved, and another that is moved: what the disk tells of edits and moves."""
+    """A file that is edited twice and then moved, and another that is moved: a resume compares edits and moves with the
+    disk."""
 
     files: ClassVar[Mapping[str, str]] = {"old.txt": "old\n", "settings.ini": "colour = red\n"}
     answer = "Both are in their place."
@@ -256,7 +258,7 @@ class FilesScenario(Scenario):
         [_edit("blue", "green")],
         [_move("settings.ini", "kept/settings.ini")],
     )
-    # What mends a part is the part: a call of it that is done already only fails.
+    # A part is repaired by repeating it, because a call that is already done only fails.
     turns = turns_of([(calls, calls) for calls in _parts], answer)
 
     def check(self, outcome: RunOutcome) -> list[str]:
@@ -272,7 +274,7 @@ def _in_background(line: str) -> dict[str, Any]:
 
 
 class BackgroundScenario(Scenario):
-    """A command that runs on while another one has its effect: it is started once, and it is gone at the end."""
+    """A background command that runs during another command: it is started once, and has ended at the end."""
 
     files: ClassVar[Mapping[str, str]] = {**_LOG, "pids.log": ""}
     answer = "The server ran, and both steps are done."
@@ -282,13 +284,13 @@ class BackgroundScenario(Scenario):
         {"text": "First the server.", "tool_calls": [_in_background(_line)], "usage": _usage(10)},
         {"text": "Then the rest.", "tool_calls": [append("two")], "usage": _usage(20)},
         {"when": _interrupted(3), **_mending},
-        # The note about the server comes behind the results.
+        # The note about the server follows the results.
         {"when": {"position": 3, "last_contains": "cmd_1"}, **_mending},
         {"text": answer, "expect": {"last_role": "user"}, "usage": _usage(30)},
     )
 
     def check(self, outcome: RunOutcome) -> list[str]:
-        """See Scenario. Whether it came to its first effect is up to the moment of the kill."""
+        """See Scenario. The kill may come before its first effect."""
         made = (outcome.workspace / "effects.log").read_text().split()
         problems = [] if made.count("one") <= 1 else [f"the background command ran {made.count('one')} times"]
         if made.count("two") != 1:
@@ -298,7 +300,7 @@ class BackgroundScenario(Scenario):
 
 
 def _runs(pid: int, argument: str) -> bool:
-    """True if a process of this number was started with `argument`; where nobody can tell, whether there is one."""
+    """True if the process `pid` was started with `argument`; without /proc, true if it exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -310,7 +312,7 @@ def _runs(pid: int, argument: str) -> bool:
 
 
 class Helpers(Scenario):
-    """Twelve commands beside one that runs on, with some time before each in which a helper process may be killed."""
+    """Twelve commands and one in the background, with some time before each in which a helper process may be killed."""
 
     files = _LOG
     options = ("--policy", "ci", "--sandbox", "auto")
@@ -327,7 +329,7 @@ class Helpers(Scenario):
     )
 
     def check(self, outcome: RunOutcome) -> list[str]:
-        """See Scenario. On a busy machine a command may be killed as it starts, which its result says."""
+        """See Scenario. On a busy machine a command may be killed as it starts; its result then reports that."""
         made = collections.Counter((outcome.workspace / "effects.log").read_text().split())
         results = [message for message in outcome.history if message["role"] == "tool"][1:]
         told = {word: "Exit code: 137" in one["content"] for word, one in zip(self._words, results, strict=True)}

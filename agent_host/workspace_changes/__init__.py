@@ -1,9 +1,8 @@
-"""The git repository of a workspace, read by ourselves: its index, loose objects, and packs with their second kind of
-index.
+"""Reader of a workspace's git repository: its index, loose objects, and packs with version 2 indexes.
 
-No program of git runs, so that nothing of the repository's configuration does. What is read is bounded, and checked
-against its name. Not read: alternates, and what a partial clone has left out. Names are SHA-1 or SHA-256 of a content,
-all of a repository of one kind, and their length tells which.
+git itself is never run, so nothing in the repository's configuration can run. Reads are bounded, and contents are
+checked against their names. Alternates and objects missing from a partial clone are not read. Names are SHA-1 or
+SHA-256 hashes of contents; a repository uses only one kind, which follows from the length.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _BLOB, _OFFSET_DELTA, _NAMED_DELTA = 3, 6, 7
 
 
 class NotHere(Exception):
-    """The object cannot be had: damaged, too large, of a kind that is not read, or not there."""
+    """The object cannot be read: damaged, too large, of an unsupported kind, or missing."""
 
 
 class Objects:
@@ -46,10 +45,10 @@ class Objects:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._packs: list[_Pack] | None = None
-        self._deltas_left = self._room = 0  # of the blob that is being read
+        self._deltas_left = self._room = 0  # for the current blob
 
     def blob(self, name: bytes) -> bytes | None:
-        """The content of the blob of this name; None where it cannot be had."""
+        """Return the content of the blob with this name; None if it cannot be read."""
         self._deltas_left, self._room = _MAX_DELTAS, _MAX_CHAIN_BYTES
         with contextlib.suppress(NotHere, OSError, zlib.error, IndexError):
             content = self._content(name)
@@ -58,7 +57,7 @@ class Objects:
         return None
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for pack in self._packs or ():
             pack.close()
         self._packs = None
@@ -76,7 +75,7 @@ class Objects:
         raise NotHere
 
     def _read_packed(self, pack: _Pack, at: int, name_bytes: int) -> bytes:
-        """The blob at an offset of a pack: its base, and the deltas over it."""
+        """Read the blob at an offset of a pack: its base with its deltas applied."""
         deltas: list[bytes] = []
         while True:
             kind, base, content = pack.entry(at, name_bytes)
@@ -108,19 +107,19 @@ class Objects:
 
 
 def blob_name(content: bytes, name_bytes: int = SHA1_BYTES) -> bytes:
-    """The name under which git has a blob of this content, in a repository whose names have so many bytes."""
+    """Return git's name for a blob with this content, in a repository whose names have `name_bytes` bytes."""
     return digest(content, name_bytes, b"blob %d\0" % len(content))
 
 
 def digest(data: bytes, name_bytes: int, head: bytes = b"") -> bytes:
-    """The checksum of `head` and `data`, in such a repository."""
+    """Return the hash of `head` and `data` in a repository whose names have `name_bytes` bytes."""
     found = hashlib.new(_HASH_NAMES[name_bytes], head, usedforsecurity=False)
     found.update(data)
     return found.digest()
 
 
 def is_real_folder(path: str) -> bool:
-    """True if a folder lies there, and no link to one."""
+    """True if `path` is a folder and not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except (OSError, ValueError):
@@ -128,7 +127,8 @@ def is_real_folder(path: str) -> bool:
 
 
 def apply_delta(base: bytes, delta: bytes) -> bytes:
-    """Apply a delta of a pack to `base`. Raises IndexError, NotHere for one that is none or makes too much."""
+    """Apply a delta of a pack to `base`. Raises IndexError, NotHere for a delta that is invalid or whose result is too
+    large."""
     length, at = _size(delta, 0)
     wanted, at = _size(delta, at)
     if length != len(base) or wanted > MAX_BLOB_BYTES:
@@ -160,7 +160,7 @@ def apply_delta(base: bytes, delta: bytes) -> bytes:
 
 
 class _Pack:
-    """One pack. Opened with its index, of which each search reads a few lines. Raises NotHere, OSError."""
+    """One pack, opened with its index, of which each search reads only a few entries. Raises NotHere, OSError."""
 
     def __init__(self, index_path: str) -> None:
         self._pack_path = index_path.removesuffix(".idx") + ".pack"
@@ -182,11 +182,11 @@ class _Pack:
         return self._index.read(size)
 
     def _up_to(self, first: int) -> int:
-        """The number of names that begin with this byte or a smaller one."""
+        """Return the number of names whose first byte is at most `first`."""
         return int.from_bytes(self._fanout[first * 4 : first * 4 + 4], "big") if first >= 0 else 0
 
     def find(self, name: bytes) -> int | None:
-        """The offset of the object in the pack."""
+        """Return the offset of the object in the pack; None if it is not in it."""
         low, high = self._up_to(name[0] - 1), self._up_to(name[0])
         while low < high:
             middle = (low + high) // 2
@@ -202,13 +202,13 @@ class _Pack:
     def _offset(self, number: int, name_bytes: int) -> int:
         offsets_at = _NAMES_AT + self._count * (name_bytes + 4)
         at = int.from_bytes(self._read_index(offsets_at + number * 4, 4), "big")
-        if at & 1 << 31:  # of a large pack: the place of the offset in a table of long ones
+        if at & 1 << 31:  # in a large pack: an index into the table of 64-bit offsets
             place = offsets_at + self._count * 4 + (at & (1 << 31) - 1) * 8
             at = int.from_bytes(self._read_index(place, 8), "big")
         return at
 
     def entry(self, at: int, name_bytes: int) -> tuple[int, int | bytes, bytes]:
-        """Kind, base (an offset or a name, of a delta) and content of what is there."""
+        """Return kind, base (a delta's: an offset or a name) and content of the entry at this offset."""
         if self._pack is None:
             self._pack = _open(self._pack_path)
         if at >= _BEYOND:
@@ -237,7 +237,7 @@ class _Pack:
 
 
 def _size(data: bytes, at: int) -> tuple[int, int]:
-    """A number as git writes sizes, the lowest part first, and where it ends."""
+    """Decode a number in git's size encoding, the lowest bits first; return it and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -250,7 +250,8 @@ def _size(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _offset(data: bytes, at: int) -> tuple[int, int]:
-    """A number as git writes offsets, and where it ends. One beyond any file is cut, and still larger than any."""
+    """Decode a number in git's offset encoding; return it and the position after it. A number beyond any file size is
+    truncated, but is still too large."""
     byte = data[at]
     value = byte & 0x7F
     while byte & 0x80 and value < _BEYOND:
@@ -273,7 +274,7 @@ def _loose(file: BinaryIO) -> bytes:
 
 
 def _inflate(file: BinaryIO, size: int | None) -> bytes:
-    """Inflate the zlib stream at the file's place: so many bytes, for None as many as it has."""
+    """Inflate the zlib stream at the file's position: exactly `size` bytes, or for None up to the limit."""
     limit = MAX_BLOB_BYTES + 64 if size is None else size
     inflate = zlib.decompressobj()
     parts: list[bytes] = []
@@ -290,10 +291,10 @@ def _inflate(file: BinaryIO, size: int | None) -> bytes:
     return b"".join(parts)
 
 
-# Git's index, read by ourselves: which files it tracks, with what they held and how they lay on the disk then.
+# Reader of git's index: the files that it tracks, with their contents' names and their stat data at that time.
 #
-# Pure, and bounded by its input. Versions 2 to 4 of the format in git's gitformat-index(5), with names of objects by
-# SHA-1 or SHA-256.
+# Pure, and bounded by its input. Supports versions 2 to 4 of the format in git's gitformat-index(5), with object names
+# in SHA-1 or SHA-256.
 
 MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
 MAX_ENTRIES: Final = 50_000
@@ -310,12 +311,12 @@ _ODD = frozenset(("", ".", "..", ".git"))
 
 
 class Unreadable(ValueError):
-    """The bytes are no index of a kind that is read here; the message says why."""
+    """The bytes are not a supported index; the message has the reason."""
 
 
 class Tracked(NamedTuple):
-    """A file as the index has it: when it was last written, as seconds and nanoseconds (0 where the writer did not
-    know), the lower 32 bits of its number (0: not known) and of its size, its mode, and the name of its blob."""
+    """A file's entry in the index: its modification time in seconds and nanoseconds (0 if unknown to the writer), the
+    lower 32 bits of its inode number (0 if unknown) and of its size, its mode, and the name of its blob."""
 
     seconds: int
     nanoseconds: int
@@ -326,13 +327,13 @@ class Tracked(NamedTuple):
 
 
 def parse_index(data: bytes, name_bytes: int = SHA1_BYTES) -> dict[str, Tracked]:
-    """The files that the index tracks, by their paths in the work tree, with slashes. `name_bytes` is the length of the
-    repository's names of objects, one of `NAME_BYTES`; the checksum has the same.
+    """Return the files that the index tracks, by their paths in the work tree, with slashes. `name_bytes` is the length
+    of the repository's object names, one of `NAME_BYTES`; the checksum has the same length.
 
-    Left out: entries of a conflict, of files that are not checked out or not added yet, submodules, and names that
-    no file of a work tree has (dots, empty parts, `.git`), that are no UTF-8 or lie deeper than 128 folders. Raises
-    Unreadable for anything else than a whole index, for one that is split between files, for more than 50,000 entries,
-    and for more than 16 MiB of names.
+    Skipped: entries of conflicts, of files that are not checked out or not added yet, submodules, and names that are
+    impossible in a work tree (dots, empty parts, `.git`), are not UTF-8 or are deeper than 128 folders. Raises
+    Unreadable if the index is incomplete or damaged, is split between files, or has more than 50,000 entries or more
+    than 16 MiB of names.
     """
     if len(data) < _HEAD.size + name_bytes:
         raise Unreadable("it is too short")
@@ -358,7 +359,7 @@ def parse_index(data: bytes, name_bytes: int = SHA1_BYTES) -> dict[str, Tracked]
 def _read_entries(
     data: bytes, end: int, version: int, count: int, found: dict[str, Tracked], entry: struct.Struct
 ) -> int:
-    """Put the entries into `found`; returns where they end."""
+    """Put the entries into `found`; return the position after them."""
     at, name, room = _HEAD.size, b"", _MAX_NAMES_BYTES
     for _ in range(count):
         begin = at
@@ -381,7 +382,7 @@ def _read_entries(
             name = data[at:stop]
             at = begin + ((stop - begin) // 8 + 1) * 8
         room -= len(name)
-        if at > end or room < 0:  # a name may repeat the one before, so a short file can have endless ones
+        if at > end or room < 0:  # names share prefixes, so a short file can contain very long ones
             raise Unreadable("it ends in an entry" if at > end else "its names are too long")
         if flags & _STAGE or more & (_SKIP_WORKTREE | _INTENT_TO_ADD) or mode & 0o170000 not in (_REGULAR, _SYMLINK):
             continue
@@ -399,12 +400,12 @@ def _end_of_name(data: bytes, at: int, end: int) -> int:
 
 
 def _path(name: bytes) -> str | None:
-    """The name as text; None for one that no file in a work tree has."""
+    """Return the name as text; None if no file in a work tree can have it."""
     try:
         path = name.decode()
     except UnicodeDecodeError:
         return None
-    if os.sep == "\\" and ("\\" in path or ":" in path):  # it would lead elsewhere there
+    if os.sep == "\\" and ("\\" in path or ":" in path):  # there it would be another path
         return None
     if "\0" in path or path.count("/") > _MAX_DEPTH or not _ODD.isdisjoint(path.lower().split("/")):
         return None
@@ -412,9 +413,10 @@ def _path(name: bytes) -> str | None:
 
 
 def _check_extensions(data: bytes, at: int, end: int) -> None:
-    """Raises Unreadable for an extension that changes what the entries mean: those are written in lower case."""
+    """Raise Unreadable for an unknown extension that changes the meaning of entries: the names of those are in lower
+    case."""
     while at + 8 <= end:
-        if data[at : at + 4] == b"sdir":  # folders stand for their files; these are left out like what is not there
+        if data[at : at + 4] == b"sdir":  # entries of folders instead of their files, which are skipped
             pass
         elif not data[at : at + 1].isupper():
             raise Unreadable("it has an extension that is not known here")
@@ -423,8 +425,8 @@ def _check_extensions(data: bytes, at: int, end: int) -> None:
         raise Unreadable("it ends in an extension")
 
 
-# The git repository of a workspace, and its index. No program of git runs, and of its configuration nothing is read but
-# how objects are named: nothing that it names can start (decision 0039).
+# The git repository of a workspace, and its index. git is not run, and only the object format is read from its
+# configuration, so no program that it names can start (decision 0039).
 
 
 _MAX_LINE_BYTES: Final = 4096
@@ -432,8 +434,8 @@ _BYTES_OF_FORMAT: Final = {"sha1": SHA1_BYTES, "sha256": 32}
 
 
 class Repository(NamedTuple):
-    """A repository: the folder of its work tree that the workspace is, with slashes and one at the end ("" for all of
-    it), its index, the real path of its objects, and how many bytes their names have: None where that is not known."""
+    """A repository. `prefix` is the workspace's path in its work tree, with slashes and a trailing one ("" for the
+    root); `objects` is a real path; `name_bytes` is the length of object names, None if unknown."""
 
     prefix: str
     index_path: str
@@ -442,18 +444,18 @@ class Repository(NamedTuple):
 
 
 class Index(NamedTuple):
-    """An index as it was at one time: the tracked files below the workspace by their paths there. A file that was last
-    written when the index was, or later, is `doubtful`: it may have changed unseen."""
+    """An index at one time: the tracked files below the workspace, by their paths relative to it. A file is `doubtful`
+    if it was last written at the same time as the index, or later: it may have changed undetected."""
 
     files: dict[str, Tracked]
     doubtful: frozenset[str]
 
 
 def find_repository(workspace: str) -> Repository | None:
-    """The repository that the real path `workspace` is in; None where there is none of the same user whose layout is
-    the usual one: a `.git` folder, or a file that names the folder of a work tree which names the file in turn."""
+    """Find the repository that contains the real path `workspace`. None unless it belongs to the same user and has the
+    usual layout: a `.git` folder, or a `.git` file that names a work tree's folder, which in turn names the file."""
     place = workspace
-    for _ in range(64):  # of its parents
+    for _ in range(64):  # at most so many parents
         marker = os.path.join(place, ".git")
         if os.path.lexists(marker):
             prefix = "" if place == workspace else os.path.relpath(workspace, place).replace(os.sep, "/") + "/"
@@ -479,7 +481,7 @@ def _repository(marker: str, prefix: str) -> Repository | None:
 
 
 def _name_bytes(config_path: str) -> int | None:
-    """Of a repository with this configuration. Without one it is of the kind that git makes by default."""
+    """Return the length of object names by the repository's configuration; without one, git's default."""
     try:
         return _BYTES_OF_FORMAT.get(object_format(read_bounded(config_path, MAX_CONFIG_BYTES)) or "")
     except FileNotFoundError:
@@ -489,7 +491,7 @@ def _name_bytes(config_path: str) -> int | None:
 
 
 def _line(path: str, start: bytes, relative_to: str) -> str | None:
-    """The real path that the only line of a file names behind `start`."""
+    """Return the real path after `start` in the only line of a file."""
     try:
         data = read_bounded(path, _MAX_LINE_BYTES)
     except OSError:
@@ -505,7 +507,7 @@ def _is_own(path: str) -> bool:
 
 
 def read_bounded(path: str, most: int) -> bytes:
-    """The content of a regular file that has at most so many bytes. Raises OSError, also for a larger one."""
+    """Read a regular file of at most `most` bytes. Raises OSError, also for a larger one."""
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -514,13 +516,13 @@ def read_bounded(path: str, most: int) -> bytes:
 
 
 class IndexReader:
-    """Reads the index of a repository, once for as long as its file is the same."""
+    """Reads the index of a repository, again only if its file has changed."""
 
     def __init__(self) -> None:
         self._known: tuple[object, Index] | None = None
 
     def read(self, repository: Repository) -> Index:
-        """Read the index as it is now. Raises OSError, Unreadable."""
+        """Return the current index. Raises OSError, Unreadable."""
         found = os.lstat(repository.index_path)
         if not stat.S_ISREG(found.st_mode):
             raise Unreadable("it is no file")
@@ -540,22 +542,23 @@ class IndexReader:
 
 
 def _may_have_changed(tracked: Tracked, index_written_ns: int) -> bool:
-    """True if the file was last written so late that a write behind the index's would not show."""
+    """True if the file was last written so late that a write after the index's would not be visible."""
     if tracked.nanoseconds == 0:
         return tracked.seconds >= index_written_ns // 1_000_000_000
     return tracked.seconds * 1_000_000_000 + tracked.nanoseconds >= index_written_ns
 
 
 def object_format(config: bytes) -> str | None:
-    """`extensions.objectFormat` of a repository's configuration, in small letters: the last value counts, and `sha1`
-    stands for none. None where git would not read the configuration. It is the workspace's own and may hold anything:
-    nothing that it names is opened, and git itself follows no `include` for this value either."""
+    """Return `extensions.objectFormat` of a repository's configuration in lower case: the last value counts, and the
+    default is `sha1`. None if git would reject the configuration. The workspace controls its content, so no file that
+    it names is opened; git itself follows no `include` for this value either."""
     found = last_value(config, "extensions", "objectformat", "sha1")
     return None if found is None else found.lower()
 
 
 def last_value(config: bytes, section: str, key: str, default: str) -> str | None:
-    """The last value of `section.key`, in small letters; `default` for none, None if git would not read this."""
+    """Return the last value of `section.key`; `default` if it is not set, None if git would reject the configuration.
+    `section` and `key` are given in lower case."""
     found = settings_of(config)
     if found is None:
         return None

@@ -1,12 +1,12 @@
-"""Changes to a workspace while a command runs: a look before it and a look after it, compared.
+"""Detect changes to a workspace while a command runs, by comparing its files before and after.
 
     watch = Watch(workspace)
     window = watch.begin()
     ...                                                # the command runs
     changes = watch.end(window, may_keep=lambda path: True)
 
-Both calls read the disk, for some milliseconds, and may run in any thread. No program runs for them. What a file held
-before is known only as far as git has it: where the file lay as git's index says.
+Both calls read the disk, for some milliseconds, and may run in any thread. No program is started. A file's previous
+content is known only if git has it: if the file's stat data matched git's index.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from agent_host.workspace_changes import Repository
 
 MAX_CHANGES: Final = 500
-"""Files that one command may have changed; of more the first by path are reported, and how many there are."""
+"""Maximum number of changed files reported per command, the first by path; the number of the others is reported."""
 MAX_KEPT: Final = 200
 MAX_KEPT_BYTES: Final = 8 * 1024 * 1024
-"""Contents, and their bytes, that are taken from git for one command."""
+"""Maximum number of contents, and of their bytes, taken from git per command."""
 _MAX_HASHED_BYTES: Final = 4 * 1024 * 1024
 _MAX_COMPARED_BYTES: Final = 64 * 1024 * 1024
-_CLOCK_STEP_NS: Final = 20_000_000  # the clock of a file system is behind by up to one of its steps
+_CLOCK_STEP_NS: Final = 20_000_000  # a file system's clock may lag by up to one of its steps
 _NO_INDEX: Final = Index({}, frozenset())
 
 
 class Changes(NamedTuple):
-    """Changes: the content of files before, by their real paths: None for no file, OVERWRITTEN if that is not known,
-    UNAVAILABLE if it may not be kept. `unseen` says in a line what was not looked at; None for nothing. `modes` are
-    those that files had (`state.blobs.git_mode`) which have another one now."""
+    """Changes of files. `files` has the previous contents by real path: None for no file, OVERWRITTEN if the content is
+    unknown, UNAVAILABLE if it may not be stored. `unseen` describes in one line what was not examined; None if
+    everything was. `modes` has the previous modes (`state.blobs.git_mode`) of files whose mode has changed."""
 
     files: dict[str, bytes | str | None]
     unseen: str | None = None
@@ -63,7 +63,7 @@ class Changes(NamedTuple):
 
 
 class WatchWindow:
-    """The look before one command."""
+    """The state of the workspace before one command."""
 
     def __init__(
         self, began_ns: int, found: Look, ignored: PlainIgnores, index: Index, objects: str | None, problems: list[str]
@@ -75,14 +75,15 @@ class WatchWindow:
         self.objects = objects
         self.problems = problems
         self.same_as_index: frozenset[str] = frozenset()
-        """Files that hold what the index says, though they may have changed without a trace, or were written again."""
+        """Files whose content was compared and equals the index's, although it may have changed undetected or was
+        rewritten."""
 
     def saw(self, path: str) -> bool:
-        """True if the look says of the file that it is there, or that it is not."""
+        """True if it is known that the file existed or did not exist."""
         return path in self.found.files or path in self.index.files or (self.found.whole and not self.found.unread)
 
     def blob_of(self, path: str) -> bytes | None:
-        """The name of the blob that the file held, where the index says so."""
+        """Return the name of the blob that was the file's content, if the index has it."""
         tracked, there = self.index.files.get(path), self.found.files.get(path)
         if tracked is None or there is None:
             return None
@@ -91,7 +92,8 @@ class WatchWindow:
 
 
 class Watch:
-    """Looks at one workspace, a real path, around the commands of a session. Folders in `excluded` are left out."""
+    """Examines one workspace, a real path, before and after the commands of a session. Folders in `excluded` are
+    skipped."""
 
     def __init__(self, workspace: str, excluded: Collection[str] = ()) -> None:
         self._workspace = workspace
@@ -99,12 +101,12 @@ class Watch:
         self._reader = IndexReader()
         self._open: list[WatchWindow] = []
         self._guard = threading.Lock()
-        # Stamps of files whose content was found to be that of the index, so that it is read once.
+        # Stamps of files whose content was compared and equals the index's, so that it is read only once.
         self._read: dict[str, tuple[Stamp, bytes]] = {}
-        self._touched: set[str] = set()  # files that a command wrote again as they were
+        self._touched: set[str] = set()  # files that a command rewrote without a change
 
     def begin(self) -> WatchWindow:
-        """Look at the files before a command. `end` or `give_up` follows."""
+        """Examine the files before a command. Call `end` or `give_up` afterwards."""
         problems: list[str] = []
         began_ns = time.time_ns() - _CLOCK_STEP_NS
         repository, index = self._index(problems)
@@ -118,15 +120,15 @@ class Watch:
         return window
 
     def give_up(self, window: WatchWindow) -> None:
-        """Nobody asks what changed since `window` began. Harmless when repeated."""
+        """Discard `window` without examining changes. Harmless if repeated."""
         with self._guard, contextlib.suppress(ValueError):
             self._open.remove(window)
 
     def end(self, window: WatchWindow, may_keep: Callable[[str], bool]) -> Changes:
-        """Return the changes since `window` began. `may_keep`: whether what the file of this real path held may be
-        kept.
+        """Return the changes since `window` began. `may_keep` returns True if the content of the file at a real path
+        may be stored.
 
-        A change while several commands ran is one of each. What a file held is what the first of them found.
+        A change while several commands ran counts for each. A file's previous content is that before the first of them.
         """
         try:
             return self._changes(window, may_keep)
@@ -139,7 +141,7 @@ class Watch:
             return None, _NO_INDEX
         try:
             return repository, self._reader.read(repository)
-        except FileNotFoundError:  # nothing was added yet
+        except FileNotFoundError:  # nothing has been added yet
             return None, _NO_INDEX
         except (Unreadable, OSError) as error:
             why = str(error) if isinstance(error, Unreadable) else (error.strerror or "it cannot be read")
@@ -186,7 +188,7 @@ class Watch:
                 if mode is None and contents.is_only_touched(first, path, real, now):
                     self._touched.add(path)
                     continue
-                # A folder that was exchanged for a link during the walk leads to names of another place.
+                # A folder that was replaced by a link during the walk leads to another place.
                 if path in after.files and not is_below_folders(self._workspace, path, folders):
                     continue
                 if not _is_text(path):
@@ -204,7 +206,7 @@ class Watch:
         return Changes(files, "; ".join(problems) or None, modes)
 
     def _compare(self, window: WatchWindow, after: Look) -> list[str]:
-        """The paths of files that are new, gone or other ones than before."""
+        """Return the paths of files that are new, gone or changed."""
         before = window.found.files
         changed: list[str] = []
         for path, there in after.files.items():
@@ -214,7 +216,7 @@ class Watch:
                     changed.append(path)
             elif then != there and (not _only_mode(then, there) or _other_mode(then, there) is not None):
                 changed.append(path)
-        # What is not among the files may lie where the walk did not come this time.
+        # A missing file may be in a place that the walk did not reach this time.
         for path in before.keys() - after.files.keys():
             known = {"": True}
             if stamp_at(self._workspace, path) is None or not is_below_folders(self._workspace, path, known):
@@ -222,14 +224,14 @@ class Watch:
         return changed
 
     def _first_open(self, window: WatchWindow, path: str) -> WatchWindow:
-        """The window that began first, of those that are open and know whether the file was there."""
+        """Return the earliest of the open windows that saw the file; else `window`."""
         with self._guard:
             others = list(self._open)
         return next((one for one in others if one is window or one.saw(path)), window)
 
 
 class _Contents:
-    """The content of files before one command, as far as git has it and within the limits for one command."""
+    """Contents of files before one command, as far as git has them, within the limits per command."""
 
     def __init__(self) -> None:
         self._compared_bytes = _MAX_COMPARED_BYTES
@@ -237,12 +239,12 @@ class _Contents:
         self._stores: dict[str, Objects] = {}
 
     def close(self) -> None:
-        """Let go of git's files."""
+        """Close git's files."""
         for store in self._stores.values():
             store.close()
 
     def is_only_touched(self, first: WatchWindow, path: str, real: str, now: Stamp | None) -> bool:
-        """True if the file at the real path `real` holds what it held, for all that git knows."""
+        """True if the content of the file at the real path `real` still has git's name for it; False if unknown."""
         blob, then = first.blob_of(path), first.found.files.get(path)
         if blob is None or then is None or now is None or not stat.S_ISREG(now.mode):
             return False
@@ -252,7 +254,8 @@ class _Contents:
         return _holds(real, now.size, blob)
 
     def content_before(self, first: WatchWindow, path: str, real: str, now: Stamp | None) -> bytes | str | None:
-        """Return what the file at the real path `real` held when the window `first` began, as `Changes` has it."""
+        """Return the content of the file at the real path `real` when the window `first` began, in the form of
+        `Changes.files`."""
         then = first.found.files.get(path)
         if then is None:
             return None if first.saw(path) else OVERWRITTEN
@@ -265,7 +268,7 @@ class _Contents:
             return OVERWRITTEN
         else:
             content = self._stores.setdefault(first.objects, Objects(first.objects)).blob(blob)
-        # Another size: git keeps another form of the file, such as other line ends, or a pointer to it.
+        # A different size: git stores another form of the file, such as other line endings, or a pointer to it.
         if content is None or len(content) != then.size:
             return OVERWRITTEN
         self._left, self._left_bytes = self._left - 1, self._left_bytes - len(content)
@@ -273,7 +276,7 @@ class _Contents:
 
 
 def _lies_as(tracked: Tracked, there: Stamp) -> bool:
-    """True if the file lies as the index says: a writer that does not know parts of that leaves zeros."""
+    """True if the file's stamp matches the index; a writer that does not know some fields leaves them zero."""
     seconds, nanoseconds = divmod(there.written_ns, 1_000_000_000)
     return (
         tracked.seconds == seconds & 0xFFFFFFFF
@@ -289,8 +292,8 @@ def _only_mode(then: Stamp, there: Stamp) -> bool:
 
 
 def _other_mode(then: Stamp | None, there: Stamp | None) -> str | None:
-    """The mode that a file had, as git has it, if it is another now, or the file is gone and was not plain; or a
-    link."""
+    """Return the previous mode of a file, as git has it, if it has changed, if the file is gone and was not plain, or
+    if it was a link."""
     if then is None:
         return None
     before = git_mode(then.mode)
@@ -306,7 +309,7 @@ def _content_of(path: str, size: int) -> bytes | None:
 
 
 def _holds(path: str, size: int, blob: bytes) -> bool:
-    """True if the file has this size and git's name for what it holds is `blob`; not where it cannot be read."""
+    """True if the file has this size and git's name for its content is `blob`; False if it cannot be read."""
     content = _content_of(path, size)
     return content is not None and len(content) == size and blob_name(content, len(blob)) == blob
 
@@ -319,11 +322,11 @@ def _is_text(path: str) -> bool:
     return True
 
 
-# A look at the files of a workspace: how each lies on the disk, within limits. Nothing is opened but folders.
+# The files of a workspace with their stat data, within limits. Only folders are opened.
 
 _DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 MAX_ENTRIES: Final = 20_000
-"""Files and folders that one walk looks at. Files that git tracks are looked at besides."""
+"""Maximum number of files and folders in one walk. Files that git tracks are examined in addition."""
 SKIPPED: Final = frozenset(
     (
         ".git", ".hg", ".svn", ".jj", "node_modules", "bower_components", ".venv", "venv", ".tox", ".nox",
@@ -331,15 +334,15 @@ SKIPPED: Final = frozenset(
         ".next", ".nuxt", ".svelte-kit", ".turbo", ".parcel-cache", ".import_linter_cache",
     )
 )  # fmt: skip
-"""Names of folders that are not walked: of version control, packages and caches."""
+"""Names of folders that are not walked: version control, packages and caches."""
 _MAX_IGNORE_BYTES: Final = 64 * 1024
 _MAX_ENDINGS: Final = 64
 _NOT_PLAIN: Final = frozenset("*?[\\!")
 
 
 class Stamp(NamedTuple):
-    """The stamp of a file or a link on the disk: when it was written, its size, its number (0 on Windows), when
-    anything of it changed (on Windows: when it was made), its mode."""
+    """The stamp of a file or a link on disk: its modification time, size, inode number (0 on Windows), change time (on
+    Windows: creation time) and mode."""
 
     written_ns: int
     size: int
@@ -349,8 +352,8 @@ class Stamp(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The files of a workspace by their paths there, with slashes. `whole`: the walk did not end at its limit.
-    `unread` is how many folders could not be read."""
+    """The files of a workspace by their relative paths, with slashes. `whole`: the walk did not reach its limit.
+    `unread` is the number of folders that could not be read."""
 
     files: dict[str, Stamp]
     whole: bool
@@ -358,7 +361,7 @@ class Look(NamedTuple):
 
 
 class PlainIgnores(NamedTuple):
-    """The part of a .gitignore that is read: plain names, those that mean the top alone, and endings."""
+    """The supported part of a .gitignore: plain names, names that apply only at the top, and suffixes."""
 
     names: frozenset[str] = frozenset()
     at_top: frozenset[str] = frozenset()
@@ -366,8 +369,8 @@ class PlainIgnores(NamedTuple):
 
 
 def read_ignored(workspace: str) -> PlainIgnores:
-    """Read the plain words of the workspace's own .gitignore: `name`, `name/`, `/name` and `*.ending`. Other patterns
-    leave nothing out, and a name that is taken back (`!name`) is not left out."""
+    """Read the plain patterns of the workspace's own .gitignore: `name`, `name/`, `/name` and `*.ending`. Other
+    patterns have no effect, and a negated name (`!name`) is not ignored."""
     try:
         text = read_bounded(os.path.join(workspace, ".gitignore"), _MAX_IGNORE_BYTES).decode("utf-8", "replace")
     except OSError:
@@ -383,13 +386,13 @@ def read_ignored(workspace: str) -> PlainIgnores:
             endings.add(line[1:])
         elif plain and "/" not in plain and _NOT_PLAIN.isdisjoint(plain) and plain not in kept:
             (at_top if line.startswith("/") else names).add(plain)
-    if kept:  # what is taken back may have any of the endings
+    if kept:  # a negated name may have any of the suffixes
         endings.clear()
     return PlainIgnores(frozenset(names), frozenset(at_top), tuple(sorted(endings)[:_MAX_ENDINGS]))
 
 
 def stamp_of(found: os.stat_result) -> Stamp | None:
-    """The stamp of a file or a link; None for anything else."""
+    """Return the stamp of a file or a link; None for anything else."""
     mode = found.st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
         return None
@@ -398,8 +401,8 @@ def stamp_of(found: os.stat_result) -> Stamp | None:
 
 
 def look(workspace: str, ignored: PlainIgnores, tracked: Iterable[str], excluded: Collection[str] = ()) -> Look:
-    """The files below the real path `workspace`, folders near the top first, and those that are `tracked` wherever
-    they are. Links are not followed, and folders in `excluded` (real paths) are not walked."""
+    """Return the files below the real path `workspace`, walked breadth first, and all `tracked` files even if they are
+    in skipped folders. Links are not followed, and folders in `excluded` (real paths) are not walked."""
     files: dict[str, Stamp] = {}
     whole, unread = _walk(workspace, ignored, excluded, files)
     real: dict[str, bool] = {"": True}
@@ -412,7 +415,7 @@ def look(workspace: str, ignored: PlainIgnores, tracked: Iterable[str], excluded
 
 
 def stamp_at(workspace: str, path: str) -> Stamp | None:
-    """The stamp of the file of this path below the workspace; None for no file and no link."""
+    """Return the stamp of the file at this path below the workspace; None if it is not a file or a link."""
     try:
         return stamp_of(os.lstat(os.path.join(workspace, path)))
     except (OSError, ValueError):
@@ -420,8 +423,8 @@ def stamp_at(workspace: str, path: str) -> Stamp | None:
 
 
 def is_below_folders(workspace: str, path: str, known: dict[str, bool]) -> bool:
-    """True if all folders of this path below the workspace are folders, and no links. `known` has what was found of
-    folders, "" among them. From the top down, so that nothing is asked below what is not there."""
+    """True if all folders of this path below the workspace are folders and not links. `known` caches the findings by
+    folder and contains "". Checked from the top down, so that nothing is looked up below a missing folder."""
     if path.rpartition("/")[0] in known:
         return known[path.rpartition("/")[0]]
     end = path.find("/")
@@ -438,7 +441,8 @@ def is_below_folders(workspace: str, path: str, known: dict[str, bool]) -> bool:
 def _walk(
     workspace: str, ignored: PlainIgnores, excluded: Collection[str], files: dict[str, Stamp]
 ) -> tuple[bool, int]:
-    """Put the files into `files`; whether all were looked at, and how many folders could not be read."""
+    """Put the files into `files`; return True if all were examined, and the number of folders that could not be
+    read."""
     folders = deque([("", workspace)])
     room, unread = MAX_ENTRIES, 0
     left_out, endings = SKIPPED | ignored.names, ignored.endings
