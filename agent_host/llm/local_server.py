@@ -62,7 +62,7 @@ class ServerFacts(NamedTuple):
 
 
 def is_local(url: str) -> bool:
-    """True if the host of `url`, which `check_url` takes, may be on this machine or a private network."""
+    """True if the host of `url`, which `check_url` accepts, may be on this machine or a private network."""
     host = check_url(url).host
     if ":" in host or re.fullmatch(r"[0-9.]+", host):
         return not address_is_public(host)

@@ -71,7 +71,7 @@ class ModelFacts(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """A cost."""
+    """An amount of money in picos of `currency`."""
 
     picos: int
     currency: str

@@ -1,7 +1,7 @@
 """Helpers for users' tests: the scripted gateway and the mock services, over real HTTP on loopback.
 
-`MockGateway` answers model requests from a `Script` (docs/mock-gateway.md), `MockServices` stands for the backend
-services (docs/services.md). Each is imported when it is first used.
+`MockGateway` answers model requests from a `Script` (docs/mock-gateway.md), `MockServices` replaces the backend
+services (docs/services.md). Each is imported on first use.
 """
 
 TYPE_CHECKING = False

@@ -1,4 +1,4 @@
-"""A scripted LLM gateway: real HTTP on loopback, answers from a script, requests checked against it.
+"""A scripted LLM gateway: real HTTP on loopback, answers from a script, requests checked against the script.
 
 For tests and CI jobs that must not depend on a model. `docs/mock-gateway.md` describes scripts and behaviour.
 
@@ -39,9 +39,9 @@ _MAX_RECORDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A record of one request. Times are of `time.monotonic_ns`; the answer's are 0 until it has come to that. `number`
-    counts from 1. `session`, `model`, `message_count` and `turn` (the script's turn number) are None when the request
-    was refused before they were known; `body` is None unless bodies are kept."""
+    """A record of one request. Times are of `time.monotonic_ns`; those of the answer are 0 until it starts and ends.
+    `number` counts from 1. `session`, `model`, `message_count` and `turn` (the script's turn number) are None if the
+    request was refused before they were known; `body` is None unless bodies are kept."""
 
     number: int
     path: str
@@ -60,7 +60,7 @@ class RequestRecord:
 
 
 class _Refusal(Exception):
-    """The request gets an error answer, and unless it `is_a_probe` the run a failure entry."""
+    """The request is answered with an error and, unless it `is_a_probe`, recorded as a failure."""
 
     def __init__(self, status: int, text: str, *, is_a_probe: bool = False) -> None:
         super().__init__(text)
@@ -69,9 +69,10 @@ class _Refusal(Exception):
 
 
 class MockGateway(MockServer):
-    """Serves one script to any number of sessions at once. `variables` are values of placeholders, over those that the
-    script defines; ScriptError is raised if one has none. `keep_bodies` keeps each request's body in its record; a long
-    thread is sent again and again. `on_failure` is called with each entry of `failures` as it comes."""
+    """A gateway that serves one script to any number of concurrent sessions. `variables` are values of placeholders and
+    override those of the script; ScriptError is raised if a placeholder has no value. `keep_bodies` keeps each
+    request's body in its record; this takes much memory, because a long thread is sent with each request. `on_failure`
+    is called with each new entry of `failures`."""
 
     def __init__(
         self,
@@ -93,19 +94,19 @@ class MockGateway(MockServer):
 
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
-        """The requests in order of arrival, those under way included; the last 10,000. Any thread may ask. Status and
-        times of an answer are noted after its last byte has been sent, so that a client in another thread may have read
-        it all a moment before they can be seen here."""
+        """The last 10,000 requests in order of arrival, including those in progress. Usable from any thread. Status and
+        times of an answer are recorded after its last byte has been sent, so a client in another thread may have read
+        all of it a moment before they are visible here."""
         return tuple(self._records.values())
 
     @property
     def failures(self) -> list[str]:
-        """Departures from the script, one line each, the last 10,000. Any thread may ask."""
+        """The last 10,000 departures from the script, one line each. Usable from any thread."""
         return list(self._failures)
 
     async def _handle(self, request: HttpRequest, reply: Reply) -> None:
         dialect = _DIALECTS.get(request.path)
-        if request.path in _PAGES:  # a look at which server this is
+        if request.path in _PAGES:  # a probe for the kind of server
             await reply.send(404, JSON_HEADERS, b'{"error":"this is a scripted gateway"}')
             return
         self._count += 1
@@ -142,7 +143,8 @@ class MockGateway(MockServer):
             self._records[number] = replace(record, **known)
 
     def _choose(self, number: int, dialect: MockDialect, request: HttpRequest) -> tuple[RequestView, Turn]:
-        """The request as scripts see it, and the turn that answers it, expectations met and placeholders filled."""
+        """Return the view of the request and the turn that answers it, after checking expectations and filling
+        placeholders."""
         view = self._read(dialect, request)
         self._note(number, session=view.session, model=view.model, message_count=view.message_count)
         where = f"request {number} (session {view.session})"
@@ -162,8 +164,8 @@ class MockGateway(MockServer):
         return view, self._count_tokens(dialect, request, view, turn) if self._script.count_tokens else turn
 
     def _count_tokens(self, dialect: MockDialect, request: HttpRequest, view: RequestView, turn: Turn) -> Turn:
-        """The turn with the tokens of this request and its answer, where the script gives it none. What fails is not
-        counted: a provider keeps nothing of it."""
+        """Return the turn with the token counts of this request and its answer, if the script gives none. Failing turns
+        are not counted, because a provider caches nothing of them."""
         if turn.usage != Usage() or turn.fails:
             return turn
         pieces = dialect.pieces(orjson.loads(request.body or b"null"))
@@ -186,7 +188,7 @@ class MockGateway(MockServer):
 
     async def _not_here(self, request: HttpRequest, reply: Reply) -> None:
         text = f"{request.method} {request.path} is not served here; POST to {' or '.join(_DIALECTS)}"
-        if request.method == "POST":  # anything else may be a look at whether somebody listens
+        if request.method == "POST":  # anything else may be a check that the server is up
             self._fail(text)
         dialect = next(iter(_DIALECTS.values()))
         await reply.send(404, JSON_HEADERS, dialect.error(404, ErrorBody(text)))
@@ -215,7 +217,7 @@ async def serve_forever(
     on_failure: Callable[[str], None] | None = None,
 ) -> None:
     """Serve a script file until cancelled, then close cleanly. `on_ready` is called with the base URL. Raises
-    ScriptError for a script that cannot be used, OSError for an address that cannot be had."""
+    ScriptError for an invalid script, OSError for an unavailable address."""
     gateway = MockGateway(Script.load(script_path), variables=variables, on_failure=on_failure)
     url = await gateway.start(host, port)
     try:
@@ -225,7 +227,7 @@ async def serve_forever(
         await gateway.aclose()
 
 
-# Sending the answer that a turn describes, with everything that can go wrong on the way.
+# Delivery of the answer that a turn describes, with its scripted faults.
 
 JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
 STREAM_HEADERS: Mapping[str, str] = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -248,10 +250,10 @@ async def deliver(turn: Turn, dialect: MockDialect, view: RequestView, reply: Re
 
 
 def stream_body(turn: Turn, dialect: MockDialect, view: RequestView) -> tuple[bytes, ...]:
-    """The stream of an answer as it goes over the wire: stopped, ended by an error or re-split as the turn says."""
+    """Return the stream of an answer as it is sent: cut, ended by an error or split as the turn requires."""
     events = dialect.stream_events(turn, view)
     if turn.stream_error is not None:
-        # By default as late as can be: all content is out, the events that declare it complete are not.
+        # By default as late as possible: after all content, before the events that declare it complete.
         stop = len(events) - dialect.closing_events if turn.cut_after_events is None else turn.cut_after_events
         events = [*events[:stop], dialect.error_event(turn.stream_error, view)]
     elif turn.cut_after_events is not None:
@@ -283,7 +285,7 @@ async def _answer(turn: Turn, dialect: MockDialect, view: RequestView, reply: Re
     if view.stream:
         await _send(turn, {**STREAM_HEADERS, **headers}, stream_body(turn, dialect, view), reply)
     elif turn.stream_error is not None:
-        # Without a stream there is no "after the answer has begun": the nearest thing is an HTTP error.
+        # Without a stream, an error cannot follow the start of the answer; the closest equivalent is an HTTP error.
         failed = dialect.failed_message(turn.stream_error, view)
         status, said = (500, dialect.error(500, turn.stream_error)) if failed is None else (200, failed)
         await reply.send(status, {**JSON_HEADERS, **headers, **turn.headers}, said)
@@ -292,15 +294,15 @@ async def _answer(turn: Turn, dialect: MockDialect, view: RequestView, reply: Re
         await _send(turn, {**JSON_HEADERS, **headers}, _cut(turn, (body,)), reply)
 
 
-# Which turn answers a request.
+# The choice of the turn that answers a request.
 
 _MAX_SESSIONS = 10_000
 
 
 class TurnChooser:
-    """Chooses by the last message first, then by position. The only state is how often turns with a limit have been
-    served, per session, so a request that is sent again, by the same process or the next, gets the same answer
-    again."""
+    """A chooser of turns: first by conditions, then by position. Its only state is the number of times that turns with
+    a limit were served, per session, so a request that is repeated, by the same process or the next, gets the same
+    answer."""
 
     def __init__(self, script: Script) -> None:
         self._variables = script.variables
@@ -313,7 +315,7 @@ class TurnChooser:
             if turn.fails:
                 failing += (turn,)
             else:
-                # A failing turn leaves no message in the thread: it shares the position of the answer it delays.
+                # A failing turn adds no message to the thread, so it shares the position of the answer after it.
                 self._by_position.append((*failing, turn))
                 self._by_position.extend([(turn,)] * (turn.repeat - 1))
                 failing = ()
@@ -327,8 +329,8 @@ class TurnChooser:
         return len(self._by_position)
 
     def choose(self, view: RequestView) -> Turn | None:
-        """The turn for a request; None if no turn with conditions matches and the position is beyond the last one.
-        Nothing is counted yet: see `count_served`."""
+        """Return the turn for a request; None if no turn with conditions matches and no turn is left at its position.
+        Does not count the use: see `count_served`."""
         counts: Mapping[int, int] = self._served.get(view.session, {})
         variables = {**self._variables, "turn": str(view.turn_index)}
         for turn in self._conditional:
@@ -343,7 +345,7 @@ class TurnChooser:
         return None
 
     def count_served(self, turn: Turn, session: str) -> None:
-        """Count one use of `turn`. The counts of the sessions used longest ago are dropped beyond 10,000 sessions."""
+        """Count one use of `turn`. Above 10,000 sessions, the counts of the least recently used ones are dropped."""
         if turn.limit is None:
             return
         counts = self._served.setdefault(session, Counter())

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 server for loopback: asyncio streams below, h11 for the protocol, whole requests above.
+"""A small HTTP/1.1 server for loopback, based on asyncio streams and h11, whose handlers receive complete requests.
 
-It can do what ordinary servers take care not to do: stop in the middle of a body, send a body in pieces of any size,
-and keep a client waiting for ever. `MockServer` runs it on the event loop that is there, or in a thread of its own.
+It can misbehave in ways that ordinary servers avoid: stop in the middle of a body, send a body in pieces of any size,
+and keep a client waiting forever. `MockServer` runs it on the current event loop or in its own thread.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request, read to its end. Header names are in lower case; times are of `time.monotonic_ns`. `body` is None
-    when the client sent more than the server takes; `body_bytes` is the full count all the same."""
+    """One complete request. Header names are in lower case; times are of `time.monotonic_ns`. `body` is None if the
+    client sent more than the server accepts; `body_bytes` is the full count nevertheless."""
 
     method: str
     path: str
@@ -39,7 +39,8 @@ class HttpRequest:
 
 
 class Reply:
-    """The answer to one request. `started_ns` and `ended_ns` (`time.monotonic_ns`) are 0 until it has come to that."""
+    """The answer to one request. `started_ns` and `ended_ns` (`time.monotonic_ns`) are 0 until the answer starts and
+    ends."""
 
     def __init__(
         self, protocol: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, head_only: bool
@@ -53,7 +54,7 @@ class Reply:
         self.ended_ns = 0
 
     async def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        """The whole answer at once."""
+        """Send the complete answer at once."""
         await self.stream(status, {**headers, "content-length": str(len(body))}, [body])
 
     async def stream(
@@ -66,9 +67,9 @@ class Reply:
         pause_s: float = 0,
         complete: bool = True,
     ) -> None:
-        """Send `pieces`, each as an HTTP chunk of its own unless `headers` give a content-length. They go out in one
-        write, or with `apart` in one write each, `pause_s` before each. When not `complete`, the connection closes
-        where the next piece would have come."""
+        """Send `pieces`, each as its own HTTP chunk unless `headers` have a content-length. They are sent in one write,
+        or with `apart` in one write each, after a pause of `pause_s`. If not `complete`, the connection is closed after
+        the last piece, before the end of the body."""
         self.status = status
         head = self._protocol.send(h11.Response(status_code=status, headers=list(headers.items()))) or b""
         chunks = (self._protocol.send(h11.Data(data=piece)) or b"" for piece in pieces if piece and not self._head_only)
@@ -84,7 +85,7 @@ class Reply:
         self.ended_ns = time.monotonic_ns()
 
     async def relay(self, status: int, headers: Mapping[str, str], pieces: AsyncIterator[bytes]) -> None:
-        """Send `pieces` as they come, each as an HTTP chunk."""
+        """Send `pieces` as they arrive, each as an HTTP chunk."""
         self.status = status
         await self._write(self._protocol.send(h11.Response(status_code=status, headers=list(headers.items()))) or b"")
         async for piece in pieces:
@@ -94,7 +95,7 @@ class Reply:
         self.ended_ns = time.monotonic_ns()
 
     async def await_client_end(self) -> None:
-        """Answer nothing; return when the client has closed its end."""
+        """Send no answer; return when the client has closed its end."""
         while await self._reader.read(_READ_BYTES):
             pass
 
@@ -109,8 +110,8 @@ Handler = Callable[[HttpRequest, Reply], Awaitable[None]]
 
 
 class MockServer:
-    """Listens, and runs one task per connection until `aclose`: an async context manager, or in a thread of its own,
-    called `name`. Bodies above `max_body_bytes` (MAX_BODY_BYTES) are not kept."""
+    """A server that listens and runs one task per connection until `aclose`: an async context manager, or in its own
+    thread, called `name`. Bodies larger than `max_body_bytes` (default MAX_BODY_BYTES) are not kept."""
 
     def __init__(self, handler: Handler, *, name: str = "mock-server", max_body_bytes: int | None = None) -> None:
         self._handler = handler
@@ -121,8 +122,8 @@ class MockServer:
         self.url = ""
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen on `host` and `port` (0: any free one), and return the base URL (also in `url`), such as
-        `http://127.0.0.1:54321`. Raises OSError if the address cannot be had."""
+        """Listen on `host` and `port` (0: any free one) and return the base URL (also in `url`), such as
+        `http://127.0.0.1:54321`. Raises OSError if the address is unavailable."""
         self._server = await asyncio.start_server(self._accept, host, port, limit=_READ_BYTES)
         bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
         self.url = f"http://{f'[{bound_host}]' if ':' in bound_host else bound_host}:{bound_port}"
@@ -137,8 +138,8 @@ class MockServer:
 
     @contextlib.contextmanager
     def in_thread(self, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-        """Serve from a thread with an event loop of its own, for code without one. Gives the base URL. Raises OSError
-        if the address cannot be had."""
+        """Serve from a thread with its own event loop, for code without one. Yields the base URL. Raises OSError if the
+        address is unavailable."""
         ready: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
         async def serve() -> None:
@@ -175,7 +176,8 @@ class MockServer:
         await server.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Registered before the task first runs: a connection that comes in while the server closes is not left behind.
+        # The task is registered before it first runs, so that `aclose` does not miss a connection that arrives
+        # meanwhile.
         if self._server is None:
             writer.transport.abort()
             return
@@ -218,14 +220,14 @@ class MockServer:
             if protocol.our_state is not h11.DONE or protocol.their_state is not h11.DONE:
                 return
             protocol.start_next_cycle()
-            del request  # not to hold this body while the next one, as large again, comes in
+            del request  # do not keep this body while the next one, which may be as large, arrives
 
 
 async def _read_request(
     protocol: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_body_bytes: int
 ) -> HttpRequest | None:
-    """The next request, or None when the client has closed the connection instead. Raises h11.RemoteProtocolError if
-    what came is not HTTP, or ended too early."""
+    """Read the next request; return None if the client has closed the connection instead. Raises
+    h11.RemoteProtocolError if the data is not HTTP or ended too early."""
     head: h11.Request | None = None
     parts: list[bytes] = []
     body_bytes = first_byte_ns = 0
@@ -242,7 +244,7 @@ async def _read_request(
         elif isinstance(event, h11.Data):
             body_bytes += len(event.data)
             if body_bytes > max_body_bytes:
-                parts.clear()  # read on to the end, so that the client gets to see the answer, but keep nothing
+                parts.clear()  # read to the end without keeping it, so that the client sees the answer
             else:
                 parts.append(event.data)
         elif isinstance(event, h11.EndOfMessage) and head is not None:

@@ -1,7 +1,7 @@
-"""The script of the mock gateway: what is answered, turn by turn, and what each request must have held.
+"""The script of the mock gateway: its answers turn by turn, and its expectations of each request.
 
-`docs/mock-gateway.md` describes every key. Reading a script checks all of it; a mistake is one line that names the
-file, the turn and the key.
+`docs/mock-gateway.md` describes every key. All of a script is checked when it is read; each mistake is reported in one
+line with the file, the turn and the key.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from config.shapes import FLAG, TEXT, AnyOf, Shape, Text, display, first_problem
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """The part of a request that a script can see, whatever the dialect.
+    """The part of a request that a script can see, independent of the dialect.
 
-    `turn_index` is the number of assistant messages that the conversation had before this request, `position` the same
-    without those that came from turns with `when` (as far as tool ids show). `last_text` is all text of the newest
-    message: prose and tool results, joined by newlines. `last_images` are the media types of its images, `image_count`
-    is the number of images in the whole request. `wants_usage`: a streamed answer is to have counts of tokens.
+    `turn_index` is the number of assistant messages in the conversation before this request, `position` the same
+    without those from turns with `when` (as far as tool ids show). `last_text` is all text of the newest message: prose
+    and tool results, joined by newlines. `last_images` are the media types of its images, `image_count` is the number
+    of images in the whole request. `wants_usage`: a streamed answer has to contain token counts.
     """
 
     session: str
@@ -46,8 +46,8 @@ class RequestView:
     wants_usage: bool = True
 
 
-# Readers of values: each takes what TOML or JSON gave and returns a checked, immutable value. What a value may be is a
-# shape (`config.shapes`); here stands what the shape does not do: the conversion.
+# Readers of values: each converts a value from TOML or JSON to a checked, immutable value. The checks are shapes
+# (`config.shapes`); the conversions are here.
 
 Reader = Callable[[Any], Any]
 
@@ -55,7 +55,7 @@ _UTF8 = Text(nul=True)
 
 
 class BadValue(ValueError):
-    """A value is not what its key takes. `path` is the key below the turn, such as `tool_calls[1].name`."""
+    """A value is invalid for its key. `path` is the key below the turn, such as `tool_calls[1].name`."""
 
     def __init__(self, text: str, path: str = "") -> None:
         super().__init__(text)
@@ -63,13 +63,13 @@ class BadValue(ValueError):
         self.path = path
 
     def nest(self, key: str) -> BadValue:
-        """The same problem seen from the table that holds `key`."""
+        """Return the same problem with a path from the table that contains `key`."""
         joint = "" if not self.path or self.path.startswith("[") else "."
         return BadValue(self.text, f"{key}{joint}{self.path}")
 
 
 def reader(shape: Shape) -> Reader:
-    """A reader of values of one shape, which are given back as they are."""
+    """Return a reader that checks values of one shape and returns them unchanged."""
 
     def read(raw: Any) -> Any:
         problem = first_problem(shape, raw)
@@ -88,7 +88,7 @@ natural: Callable[[Any], int] = reader(whole(0))
 
 
 def strings(raw: Any) -> tuple[str, ...]:
-    """A string or an array of strings; one string is an array of one."""
+    """Read a string or an array of strings; a string is treated as an array of one."""
     if isinstance(raw, str):
         return (string(raw),)
     if not isinstance(raw, (list, tuple)):
@@ -97,17 +97,17 @@ def strings(raw: Any) -> tuple[str, ...]:
 
 
 def whole_number(lowest: int, highest: int | None = None) -> Callable[[Any], int]:
-    """A reader of whole numbers from `lowest` to `highest`."""
+    """Return a reader of whole numbers from `lowest` to `highest`."""
     return reader(whole(lowest, highest))
 
 
 def positions(raw: Any) -> tuple[int, ...]:
-    """One whole number or an array of them, from 1."""
+    """Read one whole number or an array of them, from 1."""
     return array_of(whole_number(1))(raw if isinstance(raw, (list, tuple)) else [raw])
 
 
 def pattern(raw: Any) -> re.Pattern[str]:
-    """A regular expression in Python's syntax; `.` matches newlines too."""
+    """Read a regular expression in Python's syntax; `.` also matches newlines."""
     try:
         return re.compile(string(raw), re.DOTALL)
     except re.error as error:
@@ -115,7 +115,7 @@ def pattern(raw: Any) -> re.Pattern[str]:
 
 
 def table_of(item: Shape) -> Callable[[Any], Mapping[str, Any]]:
-    """A reader of tables whose values all have one shape."""
+    """Return a reader of tables whose values all have one shape."""
 
     def read(raw: Any) -> Mapping[str, Any]:
         entries = _table(raw)
@@ -125,7 +125,7 @@ def table_of(item: Shape) -> Callable[[Any], Mapping[str, Any]]:
 
 
 def array_of(read_item: Reader) -> Callable[[Any], tuple[Any, ...]]:
-    """A reader of arrays."""
+    """Return a reader of arrays."""
 
     def read(raw: Any) -> tuple[Any, ...]:
         if not isinstance(raw, (list, tuple)):
@@ -143,8 +143,9 @@ def _read_at(place: str, read: Reader, value: Any) -> Any:
 
 
 def table(raw: Any, readers: Mapping[str, Reader], required: Sequence[str] = ()) -> dict[str, Any]:
-    """The values of a table by key, each read by its reader. Raises BadValue for what is no table, a key that `readers`
-    lacks (with the nearest one it has), a value its reader refuses, or a `required` key that is missing."""
+    """Read the values of a table by key, each with its reader. Raises BadValue if it is not a table, for a key that
+    `readers` lacks (with the nearest known one), for a value that its reader refuses, and for a missing `required`
+    key."""
     values = {}
     for key, value in _table(raw).items():
         if key not in readers:
@@ -157,7 +158,7 @@ def table(raw: Any, readers: Mapping[str, Reader], required: Sequence[str] = ())
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """The message for a key that is not among `known`."""
+    """Return the message for a key that is not in `known`."""
     return f"is not known{hint_at(key, list(known))}"
 
 
@@ -167,27 +168,27 @@ def _table(raw: Any) -> Mapping[str, Any]:
     return raw
 
 
-# Conditions on a request: what `when` matches on and `expect` insists on, one table for both.
+# Conditions on a request: one table for matching by `when` and for requirements of `expect`.
 
 _EXCERPT_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One key of a `when` or `expect` table with its value as read by the row of `CONDITIONS`."""
+    """One key of a `when` or `expect` table, with its value as returned by the reader in `CONDITIONS`."""
 
     key: str
     value: Any
 
     def miss(self, view: RequestView) -> str | None:
-        """None when `view` meets the condition, else the difference in words."""
+        """Return None if `view` meets the condition, else a description of the difference."""
         _, field, miss = CONDITIONS[self.key]
         return miss(self.value, getattr(view, field))
 
 
 class ConditionKind(NamedTuple):
-    """The reader of one condition (raises `values.BadValue`), the field of a request that it is about, and its judge:
-    of what is wanted and what is found; None means met."""
+    """The reader of one condition (raises BadValue), the field of RequestView that it checks, and a function of the
+    wanted and the found value that returns the difference; None means met."""
 
     read: Callable[[Any], Any]
     field: str
@@ -231,7 +232,7 @@ def _have_headers(wanted: Mapping[str, str | bool], headers: Mapping[str, str]) 
         found = headers.get(name.lower())
         met = (found is not None) is value if isinstance(value, bool) else found == value
         if not met:
-            # A header may hold a secret: its value is shown only beside the value that the script spells out.
+            # A header may contain a secret, so its value is shown only if the script contains the expected value.
             shown = "absent" if found is None else "present" if isinstance(value, bool) else repr(found)
             asked = repr(value) if isinstance(value, str) else "present" if value else "absent"
             problems.append(f"{name} is {shown}, wanted {asked}")
@@ -243,7 +244,8 @@ def _list(names: list[str] | tuple[str, ...]) -> str:
 
 
 def _excerpt(text: str) -> str:
-    """`text` as a literal, its end kept when it is long: test runners and compilers sum up at the end."""
+    """Return `text` as a literal; only the end of a long one, because test runners and compilers print their summary
+    there."""
     if len(text) <= _EXCERPT_CHARS:
         return repr(text)
     return f"...{text[-_EXCERPT_CHARS:]!r} ({len(text)} characters)"
@@ -274,12 +276,12 @@ ALWAYS = "always"
 
 
 def _by(read: Reader) -> Mapping[str, Reader]:
-    """A mark of a field that a script gives, with its reader."""
+    """Return the metadata of a field that is a key of scripts: its reader."""
     return {"read": read}
 
 
 def keys_of(table_type: type) -> Mapping[str, Reader]:
-    """The keys of a table with their readers."""
+    """Return the keys of a table with their readers."""
     return {one.name: one.metadata["read"] for one in fields(table_type) if one.metadata}
 
 
@@ -303,7 +305,7 @@ def _arguments(raw: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """A tool call in an answer. `raw_arguments` is sent as it stands and may be broken JSON."""
+    """A tool call in an answer. `raw_arguments` is sent verbatim and may be invalid JSON."""
 
     name: str = field(metadata=_by(string))
     arguments: Mapping[str, Any] = field(default_factory=dict, metadata=_by(_arguments))
@@ -311,7 +313,7 @@ class ScriptedCall:
     id: str | None = field(default=None, metadata=_by(string))
 
     def encode_arguments(self) -> str:
-        """The JSON text of the arguments, or the raw text that stands for it."""
+        """Return the JSON text of the arguments, or the raw text that replaces it."""
         return self.raw_arguments if self.raw_arguments is not None else orjson.dumps(self.arguments).decode()
 
 
@@ -327,8 +329,9 @@ def _tool_call(raw: Any) -> ScriptedCall:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts reported with an answer. Small fixed defaults, so that budgets never run out by surprise. Of
-    `cache_creation_input_tokens` those of `cache_creation_1h_input_tokens` are kept for an hour."""
+    """Token counts reported with an answer. The defaults are small and fixed, so that no budget is exhausted
+    unexpectedly. `cache_creation_1h_input_tokens` is the part of `cache_creation_input_tokens` that is cached for an
+    hour."""
 
     input_tokens: int = 100
     output_tokens: int = 20
@@ -338,7 +341,7 @@ class Usage:
 
     @property
     def prompt_tokens(self) -> int:
-        """All input, as the wires of OpenAI count it."""
+        """All input, as counted in OpenAI's dialects."""
         return self.input_tokens + self.cache_read_input_tokens + self.cache_creation_input_tokens
 
 
@@ -354,8 +357,8 @@ def _usage(raw: Any) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """An error as the dialect reports it; an empty `type` stands for the usual one of the HTTP status. `failed`: in a
-    stream it is the end of a response that failed, where the wire has such an end."""
+    """An error that the dialect reports; an empty `type` means the usual one of the HTTP status. `failed`: in a stream
+    it is reported as the end of a failed response, if the dialect has such an event."""
 
     message: str
     type: str = ""
@@ -421,7 +424,7 @@ class Turn:
 
     @property
     def kind(self) -> TurnKind:
-        """The way in which the answer is sent."""
+        """The kind of answer that is sent."""
         if self.hang:
             return "hang"
         if self.garbage is not None:
@@ -435,12 +438,12 @@ class Turn:
 
     @property
     def fails(self) -> bool:
-        """True if the client gets no complete assistant message out of this turn."""
+        """True if the client receives no complete assistant message from this turn."""
         return self.kind != "answer" or self.cut or self.stream_error is not None
 
     @property
     def limit(self) -> int | None:
-        """The number of times that the turn is served in one session; None is no limit."""
+        """The maximum number of times that the turn is served in one session; None means no limit."""
         if self.times is None:
             return 1 if self.fails and self.when is None else None
         return self.times if isinstance(self.times, int) else None
@@ -452,7 +455,7 @@ TURN_KEYS = keys_of(Turn)
 @dataclass(frozen=True, slots=True)
 class Script:
     """Turns in file order and the variables that the file defines. `name` is used in error messages. `count_tokens`:
-    answers whose turn says no usage report what was counted of the request and the answer."""
+    answers whose turn has no usage report the counted tokens of the request and the answer."""
 
     turns: tuple[Turn, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -461,9 +464,9 @@ class Script:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Script:
-        """Read a script: TOML when `path` ends in .toml, JSON lines when it ends in .jsonl. With `variables`,
-        placeholders are checked too (see `with_variables`). Raises ScriptError if the file cannot be read, or is not a
-        valid script."""
+        """Read a script: TOML if `path` ends in .toml, JSON lines if it ends in .jsonl. With `variables`, placeholders
+        are checked too (see `with_variables`). Raises ScriptError if the file cannot be read or is not a valid
+        script."""
         name = os.fspath(path)
         script = cls.from_turns(**_read_file(name), name=name)
         return script if variables is None else script.with_variables(variables)
@@ -477,7 +480,7 @@ class Script:
         name: str = "script",
         count_tokens: bool = False,
     ) -> Script:
-        """A script from tables with the same keys as in a file. Raises ScriptError if a turn is not valid."""
+        """Make a script from tables with the same keys as in a file. Raises ScriptError if a turn is invalid."""
         read, wrong = [], list[str]()
         for number, raw in enumerate(turns, 1):
             try:
@@ -495,8 +498,8 @@ class Script:
         return cls(tuple(read), values, name, count_tokens)
 
     def with_variables(self, variables: Mapping[str, str]) -> Script:
-        """The same script, its variables overlaid with `variables`; every placeholder must then have a value. Raises
-        ScriptError if a turn uses one that nothing defines."""
+        """Return the script with its variables overridden by `variables`. Raises ScriptError if a turn uses a
+        placeholder without a value."""
         known = {**self.variables, **variables}
         for turn in self.turns:
             for key in Turn.__dataclass_fields__:
@@ -512,7 +515,7 @@ class Script:
         return f"{name}: turn {number}: {f'key {key!r} ' if key else ''}{text}"
 
 
-# Which keys of a turn go together.
+# Valid combinations of a turn's keys.
 
 _ANSWER = ("text", "thinking", "redacted_thinking", "tool_calls")
 _WAYS_TO_ANSWER = (*_ANSWER, "stream_error", "status", "garbage", "hang")
@@ -524,11 +527,11 @@ _EXCLUDES: Mapping[str, tuple[str, ...]] = {
     "cut_after_bytes": ("cut_after_events", "stream_error"),
     "repeat": ("when",),
 }
-"""Keys that cannot stand beside a key, because one of the two would have no effect."""
+"""Keys that cannot be combined with a key, because one of the two would have no effect."""
 
 
 def read_turn(number: int, raw: Any) -> Turn:
-    """One turn from its table. Raises BadValue with the path of the key below the turn."""
+    """Read one turn from its table. Raises BadValue with the path of the key below the turn."""
     values = table(raw, TURN_KEYS)
     for key, excluded in _EXCLUDES.items():
         if key in values and (clash := next((other for other in excluded if other in values), None)):
@@ -545,7 +548,7 @@ def read_turn(number: int, raw: Any) -> Turn:
     return turn
 
 
-# Script files: TOML with `count_tokens`, `[vars]` and `[[turn]]`, or JSON lines with one turn a line.
+# Script files: TOML with `count_tokens`, `[vars]` and `[[turn]]`, or JSON lines with one turn per line.
 
 _FILE_KEYS = ("count_tokens", "turn", "vars")
 _FILE_FORMS = (
@@ -556,7 +559,7 @@ _FILE_FORMS = (
 
 
 def _read_file(path: str) -> dict[str, Any]:
-    """The content of a script file as `Script.from_turns` takes it. Raises ScriptError if it cannot be read or is not
+    """Read a script file into arguments for `Script.from_turns`. Raises ScriptError if it cannot be read or is not
     well-formed."""
     readers = {".toml": _read_toml, ".jsonl": _read_json_lines}
     suffix = next((suffix for suffix in readers if path.endswith(suffix)), None)
@@ -573,7 +576,7 @@ def _read_file(path: str) -> dict[str, Any]:
 
 
 def _read_toml(path: str, text: str) -> dict[str, Any]:
-    import tomllib  # the parser is for this moment only
+    import tomllib  # imported only if it is needed
 
     try:
         document = tomllib.loads(text)
@@ -592,7 +595,7 @@ def _read_toml(path: str, text: str) -> dict[str, Any]:
 def _read_json_lines(path: str, text: str) -> dict[str, Any]:
     variables: dict[str, Any] = {}
     turns: list[Mapping[str, Any]] = []
-    # Not str.splitlines: that splits at U+2028 too, which JSON allows inside a string.
+    # Not str.splitlines, which also splits at U+2028, and JSON allows that inside a string.
     for line_number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -609,25 +612,25 @@ def _read_json_lines(path: str, text: str) -> dict[str, Any]:
     return {"turns": turns, "variables": variables}
 
 
-# Placeholders in scripts: `${name}` is filled in, `$${` stands for a plain `${`, anything else is left alone.
+# Placeholders in scripts: `${name}` is replaced by its value, `$${` by a literal `${`; anything else is unchanged.
 
 T = TypeVar("T")
 
 BUILT_IN = frozenset({"turn"})
-"""Names that the gateway knows by itself: `turn` is the number of assistant messages before this answer."""
+"""Names that the gateway defines: `turn` is the number of assistant messages before this answer."""
 
 _PLACEHOLDER = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def names_in(value: object) -> list[str]:
-    """Every placeholder name in the strings of `value`, however deep."""
+    """Return the names of all placeholders in the strings of `value`, at any depth."""
     found = defaultdict[str, str](str)
     fill(value, found)
     return list(found)
 
 
 def fill(value: T, variables: Mapping[str, str]) -> T:
-    """`value` with its placeholders filled. Table keys and compiled patterns stay as they are. Raises KeyError for a
+    """Return `value` with its placeholders filled, except in table keys and compiled patterns. Raises KeyError for a
     placeholder whose name is not in `variables`."""
     filled: Any = value
     if isinstance(value, str):

@@ -1,7 +1,7 @@
 """The five backend services over real HTTP on loopback, for tests and CI jobs. docs/services.md describes them.
 
 async with MockServices(policy_bundle=bundle) as services:
-    ...  # SESSION_SERVICE_URL=services.url, and the same for its siblings
+    ...  # SESSION_SERVICE_URL=services.url, and likewise for the other services
 assert services.sessions["sess_1"].status == "active"
 """
 
@@ -36,8 +36,8 @@ _ID = "[A-Za-z0-9_-]{1,128}"
 
 @dataclass(frozen=True, slots=True)
 class ServiceRequest:
-    """One request as it came. Header names are in lower case; `body` is the JSON, None for what is none; `at_ns` is of
-    `time.monotonic_ns`."""
+    """One received request. Header names are in lower case; `body` is the parsed JSON, None if it is not JSON; `at_ns`
+    is of `time.monotonic_ns`."""
 
     method: str
     path: str
@@ -47,12 +47,12 @@ class ServiceRequest:
 
 
 class MockServices(MockServer):
-    """Session, workspace, approval, audit and telemetry service at one base URL, `url`.
+    """Session, workspace, approval, audit and telemetry services at one base URL, `url`.
 
-    Create and resume send along the `policy_bundle` (a bundle, whose `sessionId` becomes the session's, or a function
-    from the session's id to one), the `feature_flags` and the `capability_grant` for the Backend Tool Service.
-    `incompatible` is the reason why no host is served, if none is; `expired` are ids of sessions that cannot be
-    resumed. Every request without the bearer `token` is refused.
+    Answers to create and resume contain the `policy_bundle` (a bundle, whose `sessionId` is set to the session's, or a
+    function from the session's id to one), the `feature_flags` and the `capability_grant` for the Backend Tool Service.
+    If `incompatible` is set, new sessions are refused as incompatible for this reason; `expired` are ids of sessions
+    that cannot be resumed. If `token` is set, each request without that bearer token is refused.
     """
 
     def __init__(
@@ -85,25 +85,26 @@ class MockServices(MockServer):
         self._losing: list[str] = []
         super().__init__(self._handle, name="mock-services", max_body_bytes=_MAX_BODY_BYTES)
 
-    # What has come in; any thread may ask.
+    # Received data, usable from any thread.
 
     @property
     def requests(self) -> tuple[ServiceRequest, ...]:
-        """All requests in order of arrival, failed ones included; the last 10,000."""
+        """The last 10,000 requests in order of arrival, including failed ones."""
         return tuple(self._requests)
 
     def requests_to(self, path_prefix: str) -> list[ServiceRequest]:
-        """Those whose path starts with `path_prefix`."""
+        """Return the requests whose path starts with `path_prefix`."""
         return [request for request in self.requests if request.path.startswith(path_prefix)]
 
     @property
     def sessions(self) -> dict[str, ServiceSession]:
-        """Sessions by id."""
+        """The sessions by id."""
         return dict(self._sessions)
 
     @property
     def artifacts(self) -> tuple[StoredArtifact, ...]:
-        """The artifacts that were stored, in order, without histories. A repeated Idempotency-Key stores nothing."""
+        """The stored artifacts in order, without histories. A request with a repeated Idempotency-Key stores
+        nothing."""
         return tuple(self._artifacts.values())
 
     @property
@@ -113,20 +114,20 @@ class MockServices(MockServer):
 
     @property
     def approvals(self) -> tuple[Mapping[str, Any], ...]:
-        """Approval decisions in order, each once; the last 10,000."""
+        """The last 10,000 approval decisions in order, each once."""
         return tuple(self._approvals)
 
     @property
     def audit_events(self) -> tuple[Mapping[str, Any], ...]:
-        """Envelopes that the audit service took, in order; the last 10,000."""
+        """The last 10,000 envelopes that the audit service accepted, in order."""
         return tuple(self._events["/audit/events"])
 
     @property
     def telemetry_events(self) -> tuple[Mapping[str, Any], ...]:
-        """Envelopes that the telemetry service took, in order; the last 10,000."""
+        """The last 10,000 envelopes that the telemetry service accepted, in order."""
         return tuple(self._events["/telemetry/events"])
 
-    # What goes wrong.
+    # Faults.
 
     def fail(
         self,
@@ -137,27 +138,27 @@ class MockServices(MockServer):
         retry_after: float | str | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> None:
-        """Answer the next `times` requests whose path starts with `path_prefix` with an error: `body`, or one made up
-        for `status`. Nothing is stored for them."""
+        """Answer the next `times` requests whose path starts with `path_prefix` with an error: `body`, or one generated
+        for `status`. They store nothing."""
         after = None if retry_after is None else str(retry_after)
         self._faults += [(path_prefix, Refused(status, "failed on request", retry_after=after, body=body))] * times
 
     def hang(self, path_prefix: str) -> None:
-        """From here on, accept requests whose path starts with `path_prefix` and never answer them."""
+        """From now on, accept requests whose path starts with `path_prefix` and never answer them."""
         self._hanging.append(path_prefix)
 
     def lose_answers(self, path_prefix: str, *, times: int = 1) -> None:
-        """Do what the next `times` requests whose path starts with `path_prefix` ask for, and never say so."""
+        """Process the next `times` requests whose path starts with `path_prefix`, but never answer them."""
         self._losing += [path_prefix] * times
 
     def heal(self) -> None:
-        """Take back what `fail`, `hang` and `lose_answers` have set up."""
+        """Cancel all faults set by `fail`, `hang` and `lose_answers`."""
         self._faults.clear()
         self._hanging.clear()
         self._losing.clear()
 
     def expire(self, session_id: str) -> None:
-        """From here on the session cannot be resumed."""
+        """Make the session impossible to resume from now on."""
         self._expired.add(session_id)
 
     async def _handle(self, request: HttpRequest, reply: Reply) -> None:
@@ -195,8 +196,8 @@ class MockServices(MockServer):
             raise Refused(413, f"a request of {request.body_bytes} bytes is over the limit of {_MAX_BODY_BYTES}")
 
     def _answer(self, method: str, path: str, body: Any, key: str) -> Answer:
-        """(status, JSON) of one request; the same `key` on the same path gives the same answer and does nothing. Raises
-        Refused if the answer is an error, and nothing was stored."""
+        """Process one request and return status and JSON; a repeated `key` on the same path only gets the same answer
+        again. Raises Refused if the answer is an error; then nothing was stored."""
         known = self._answers.get((path, key))
         if known is not None:
             return known
@@ -323,7 +324,7 @@ Answer = tuple[int, Any]
 
 
 class Refused(Exception):
-    """The answer is an error: {code, message, retryable}, unless `body` is another."""
+    """The answer is an error with the body {code, message, retryable}, unless `body` is given."""
 
     def __init__(
         self, status: int, message: str, *, retry_after: str | None = None, body: Mapping[str, Any] | None = None
@@ -337,7 +338,7 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class ServiceSession:
-    """A session as the service has it. `status` is active or cancelled, `reason` why it is cancelled, `cursors` the
+    """A session in the service. `status` is active or cancelled, `reason` the reason of its cancellation, `cursors` the
     checkpoint cursors of its resumes."""
 
     session_id: str
@@ -349,7 +350,7 @@ class ServiceSession:
 
 
 class StoredArtifact(NamedTuple):
-    """One stored artifact; `fields` are those of the request without the content."""
+    """One stored artifact; `fields` are the fields of the request except the content."""
 
     artifact_id: str
     artifact_uri: str

@@ -150,7 +150,7 @@ class Dialect:
 
 
 Event = tuple[str, str]
-"""Name and data."""
+"""Name and data of a server-sent event."""
 
 
 class MessageRenderer(Renderer):

@@ -1,5 +1,5 @@
-"""The wire dialects of the scripted gateway: their interface, with the values that pass there, and the Messages dialect
-of Anthropic, whose words scripts have. Those of OpenAI have a module each."""
+"""The wire dialects of the scripted gateway: their interface and its values, and the Messages dialect of Anthropic,
+whose terms scripts use. Each of OpenAI's dialects has its own module."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ _LOOK_BACK = 20
 _MAX_MARKS = 4
 _MAX_ENTRIES = 100_000
 _MINIMUM_TOKENS = 1024
-"""A beginning of fewer tokens is not kept: the usual minimum."""
+"""A prefix with fewer tokens is not cached: the usual minimum."""
 _BYTES_PER_TOKEN = 4
 _BLOCK_BYTES = 128 * _BYTES_PER_TOKEN
 _Whole = TypeVar("_Whole", str, bytes)
 
 
 class BadRequest(ValueError):
-    """The request is not one that a real gateway would take; the text says what is wrong and where."""
+    """A real gateway would refuse the request; the text names the problem and its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class MockDialect:
     """One wire format, as pure functions: bytes and values, no I/O.
 
-    `path` is the path that requests are posted to; `closing_events` the number of last events of a stream that declare
-    the answer complete. `has_cache_marks`: requests say what the provider is to keep; else it keeps what it can.
+    `path` is the path to which requests are posted, `closing_events` the number of events at the end of a stream that
+    declare the answer complete. `has_cache_marks`: requests mark the prefixes to cache; else the provider caches what
+    it can.
 
-    `read(payload, headers)` checks the decoded request body and takes from it what scripts look at; it raises
-    BadRequest for a body that a real gateway would refuse. `pieces(payload)` is a request that `read` took, in the
-    order and the parts in which a provider's cache sees it.
+    `read(payload, headers)` checks the decoded request body and returns the data that scripts use; it raises BadRequest
+    for a body that a real gateway would refuse. `pieces(payload)` splits a request that `read` accepted into the parts
+    that a provider caches, in their order.
 
-    `stream_events(turn, view)` is the answer as encoded stream events, one item each, the last one ending the stream
-    properly; `message(turn, view)` the answer to a request that did not ask for a stream: one JSON body.
-    `error_event(error, view)` reports an error after the stream has begun; `failed_message(error, view)` the same for a
-    request that did not ask for a stream, with HTTP 200; None where the wire has nothing such. `error(status, error)`
-    is the body of an HTTP error; an empty `error.type` means the usual one for `status`.
+    `stream_events(turn, view)` returns the answer as encoded stream events, one item each, of which the last ends the
+    stream properly; `message(turn, view)` returns the answer to a request without streaming, one JSON body.
+    `error_event(error, view)` reports an error after the stream has started; `failed_message(error, view)` does so for
+    a request without streaming, with HTTP 200, and is None if the wire has no such form. `error(status, error)` returns
+    the body of an HTTP error; an empty `error.type` means the usual one for `status`.
     """
 
     path: str
@@ -65,37 +66,37 @@ class MockDialect:
 
 
 def named_event(kind: str, fields: Mapping[str, Any]) -> bytes:
-    """A server-sent event whose data names its kind as well."""
+    """Encode a server-sent event whose data contains its kind as well."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **fields}))
 
 
 def put_between(events: list[bytes], ping: bytes, count: int) -> list[bytes]:
-    """One ping after each of the first `count` events, the rest of them before the last event."""
+    """Add one ping after each of the first `count` events; remaining pings go before the last event."""
     spread = min(count, len(events) - 1)
     head = [part for event in events[:spread] for part in (event, ping)]
     return [*head, *events[spread:-1], *[ping] * (count - spread), events[-1]]
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:
-    """The JSON objects in `value`, where it is an array."""
+    """Return the JSON objects in `value`; none if it is not an array."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def split(whole: _Whole, size: int) -> list[_Whole]:
-    """Pieces of so many characters or bytes, of which the last may be shorter."""
+    """Split into pieces of `size` characters or bytes, of which the last may be shorter."""
     return [whole[start : start + size] for start in range(0, len(whole), size)]
 
 
-# Ids of the tool calls that the gateway makes up. They carry all that it would have to remember of a conversation:
-# how far it has come, and a mark of the thinking that has to come back.
+# Ids of tool calls that the gateway generates. They encode all state of a conversation that it would have to store: the
+# progress of the conversation, and a mark of the thinking that must be sent back.
 
 _OWN = re.compile(r"[a-z]+_(\d+)_\d+(?:_(\d+))?(?:_t([0-9a-f]{4})([0-9a-f]{12}))?")
 
 
 def ids_of_calls(turn: Turn, view: RequestView, thinking: object, *, prefix: str = "toolu") -> Iterator[str]:
-    """The ids of the calls of an answer, each unique in its conversation, where the script does not give it. They carry
-    how far the conversation has come, for `progress` to read: `toolu_{turn_index}_{call}`, and after that the position
-    of the next answer where turns with `when` have made it lag behind. Behind `thinking` they end with its mark."""
+    """Yield the ids of an answer's calls: the script's or a generated one, unique in its conversation. It encodes the
+    progress of the conversation, which `progress` reads: `toolu_{turn_index}_{call}`, then the position of the next
+    answer if that lags behind because of turns with `when`. If there is `thinking`, it ends with the mark of that."""
     next_position = view.position + (turn.when is None)
     lag = "" if next_position == view.turn_index + 1 else f"_{next_position}"
     for number, call in enumerate(turn.tool_calls):
@@ -103,12 +104,12 @@ def ids_of_calls(turn: Turn, view: RequestView, thinking: object, *, prefix: str
 
 
 def progress(answers: Iterable[Sequence[object]]) -> tuple[int, int]:
-    """`turn_index` and `position` of a request (see `RequestView`), from the ids of the calls of each assistant's
-    message, the newest first.
+    """Return `turn_index` and `position` of a request (see `RequestView`), from the ids of the calls in each assistant
+    message, newest first.
 
-    Counting these messages falls short once a client has dropped old ones to fit its context window, and cannot show
-    which of them came from turns with `when`. So the newest id of ours decides, and only what follows it is counted: a
-    gateway that has just started knows as much as one that has seen the whole session.
+    A count of these messages is too low once a client has dropped old ones to fit its context window, and does not show
+    which of them came from turns with `when`. So the newest generated id decides, and only messages after it are
+    counted: a gateway that has just started gets the same result as one that has seen the whole session.
     """
     count = 0
     for ids in answers:
@@ -122,18 +123,18 @@ def progress(answers: Iterable[Sequence[object]]) -> tuple[int, int]:
 
 
 def mark_of(model: str, thinking: object) -> str:
-    """The end of the ids of calls after this thinking of `model`; empty if there is none."""
+    """Return the end of the ids of calls after this thinking of `model`; "" if there is no thinking."""
     return f"_t{_digest(model)[:4]}{_digest(thinking)[:12]}" if thinking else ""
 
 
 def has_mark_of(call_id: object, model: str) -> bool:
-    """True if the id has a mark, and that of `model`: another model reads no thinking of it."""
+    """True if the id has a mark of `model`, because other models do not read that one's thinking."""
     own = _OWN.fullmatch(str(call_id))
     return own is not None and own[3] == _digest(model)[:4]
 
 
 def find_bereft(call_ids: Iterable[object], model: str, thinking: object) -> str | None:
-    """The first of the calls that has a mark of `model`, where `thinking` is not what it stood behind."""
+    """Return the first call with a mark of `model`, if the thinking before it was not `thinking`; else None."""
     marked = next((str(call_id) for call_id in call_ids if has_mark_of(call_id, model)), None)
     return None if marked is None or marked.endswith(mark_of(model, thinking) or "_") else marked
 
@@ -143,8 +144,8 @@ def _digest(value: object) -> str:
 
 
 class CachePiece(NamedTuple):
-    """A part of a request that is kept or sent anew as a whole. `marked`: a cache mark stands at its end, `long`: one
-    that asks for an hour."""
+    """A part of a request that is cached or processed as a whole. `marked`: it ends with a cache mark; `long`: that
+    requests an hour."""
 
     data: bytes
     marked: bool = False
@@ -152,14 +153,14 @@ class CachePiece(NamedTuple):
 
 
 def blocks_of(*parts: Any) -> list[CachePiece]:
-    """Parts of a request as a provider without marks keeps them: by blocks, so that a beginning of one is found
-    again."""
+    """Split parts of a request into blocks, as a provider without marks caches them, so that a prefix of a part can be
+    found."""
     return [CachePiece(piece) for part in parts for piece in split(orjson.dumps(part), _BLOCK_BYTES)]
 
 
 class Counts(NamedTuple):
-    """Tokens of one request: in all, and of these read from the cache and written to it; of those written the ones that
-    are kept for an hour."""
+    """Tokens of one request: all of them, those read from the cache, those written to it, and of the latter those
+    cached for an hour."""
 
     whole: int
     read: int
@@ -168,20 +169,20 @@ class Counts(NamedTuple):
 
 
 def tokens_of(data: bytes) -> int:
-    """Tokens of a text: four bytes are one. Coarse, and the same on every machine."""
+    """Count the tokens of a text, four bytes each: imprecise, but the same on every machine."""
     return -(-len(data) // _BYTES_PER_TOKEN)
 
 
 class PromptCache:
-    """The cache of one provider, for all models and sessions that ask it. Nothing expires: tests have no clock."""
+    """The cache of one provider, for all models and sessions. Nothing expires, because tests have no clock."""
 
     def __init__(self, minimum_tokens: int = _MINIMUM_TOKENS) -> None:
         self._minimum = minimum_tokens
         self._kept: OrderedDict[bytes, None] = OrderedDict()
 
     def count(self, model: str, pieces: Sequence[CachePiece], *, has_marks: bool) -> Counts:
-        """Count a request that was answered, and keep what the provider would keep of it. Raises BadRequest for more
-        cache marks than a provider takes."""
+        """Count the tokens of an answered request, and cache the prefixes that a provider would. Raises BadRequest for
+        more cache marks than a provider accepts."""
         ends = list(_prefixes(model, pieces))
         marks = [place for place, piece in enumerate(pieces) if piece.marked] if has_marks else [len(pieces) - 1]
         if len(marks) > _MAX_MARKS:
@@ -200,7 +201,7 @@ class PromptCache:
         return Counts(ends[-1].tokens if ends else 0, read, max(0, written - read), max(0, long - read))
 
     def _find_known(self, ends: Sequence[_Prefix], mark: int, back: int) -> Iterator[int]:
-        """Tokens of what is kept at the mark or up to `back` pieces before it, the longest first."""
+        """Yield the tokens of the longest cached prefix that ends at the mark or less than `back` pieces before it."""
         for place in range(mark, max(-1, mark - back), -1):
             if ends[place].digest in self._kept:
                 yield ends[place].tokens
@@ -247,7 +248,7 @@ def _stream_events(turn: Turn, view: RequestView) -> list[bytes]:
 
 
 def _message(turn: Turn, view: RequestView) -> bytes:
-    """Tool arguments that are not a JSON object go out as the string they are."""
+    """Encode the answer without streaming. Tool arguments that are not JSON are sent as a string."""
     content = [_whole_block(block) for block in _blocks(turn, view)]
     answer = {"content": content, "stop_reason": _stop_reason(turn), "usage": _usage(turn)}
     return orjson.dumps({**_head(turn, view), **answer})
@@ -267,7 +268,7 @@ def _head(turn: Turn, view: RequestView) -> dict[str, Any]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        # Output has hardly begun when a stream opens; the closing message_delta carries the final count.
+        # Little output exists when a stream starts; the final message_delta contains the final count.
         "usage": {**_usage(turn), "output_tokens": 1},
     }
 
@@ -289,7 +290,7 @@ def _stop_reason(turn: Turn) -> str:
 
 
 def _blocks(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
-    """The content blocks of the answer, a tool call's `input` still being the text of its arguments."""
+    """Yield the content blocks of the answer; a tool call's `input` is still the text of its arguments."""
     thinking = list(_thinking(turn, view))
     yield from thinking
     if turn.text:
@@ -320,7 +321,7 @@ _EMPTY_START: Mapping[str, Mapping[str, Any]] = {
     "tool_use": {"input": {}},
 }
 _DELTAS: Mapping[str, tuple[tuple[str, str, str, bool], ...]] = {
-    # block type: (field of the block, delta type, field of the delta, sent in chunks)
+    # block type: (field of the block, delta type, field of the delta, True if sent in chunks)
     "thinking": (
         ("thinking", "thinking_delta", "thinking", True),
         ("signature", "signature_delta", "signature", False),
@@ -341,15 +342,15 @@ def _block_events(index: int, block: dict[str, Any], chunk_chars: int) -> Iterat
     yield named_event("content_block_stop", {"index": index})
 
 
-# Reading requests in the Anthropic Messages dialect, as strictly as the real endpoint where clients go wrong.
+# Reading of requests in the Anthropic Messages dialect, as strict as the real endpoint about usual mistakes of clients.
 #
-# Above all a thread must be sendable: each tool call answered by exactly one result, in the very next message.
+# Most importantly, a thread must be valid: each tool call has exactly one result, in the next message.
 
 _ROLES = ("user", "assistant")
 
 
 def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
-    """Check a decoded body of `POST /v1/messages` and take from it what scripts look at. Raises BadRequest."""
+    """Check a decoded body of `POST /v1/messages` and return the data that scripts use. Raises BadRequest."""
     if not isinstance(payload, dict):
         raise BadRequest("the body must be a JSON object")
     model = _require(payload, "model", str)
@@ -372,9 +373,9 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
 
 
 def view_of(messages: Sequence[Mapping[str, Any]], headers: Mapping[str, str], **known: Any) -> RequestView:
-    """A request as scripts see it, which are the same on every wire: `messages` are those of the Messages dialect. The
-    session is that which the request names, else a key of the first message, which stays the same as long as that
-    does."""
+    """Return the view of a request for scripts, which is the same in every dialect: `messages` are in the form of the
+    Messages dialect. The session is the one that the request names, else a hash of the first message, which is stable
+    as long as that message does not change."""
     last = messages[-1]
     turn_index, position = progress(
         [block.get("id") for block in _blocks_of(message, "tool_use")]
@@ -397,7 +398,7 @@ def view_of(messages: Sequence[Mapping[str, Any]], headers: Mapping[str, str], *
 
 
 def pieces_of(payload: dict[str, Any]) -> list[CachePiece]:
-    """Tools, system prompt and the blocks of all messages, as a cache keeps them. A mark is no part of what is kept."""
+    """Return tools, system prompt and the blocks of all messages as pieces for the cache, without their cache marks."""
     blocks: list[tuple[str, Any]] = [("tools", tool) for tool in payload.get("tools") or ()]
     blocks += [("system", block) for block in _to_blocks(payload.get("system") or ())]
     blocks += [
@@ -431,7 +432,8 @@ def _require(payload: dict[str, Any], key: str, kind: type) -> Any:
 
 
 def _check_messages(messages: Sequence[Any]) -> None:
-    """Roles, contents and the pairing of tool calls with results, in one pass: threads may hold thousands."""
+    """Check roles, contents and the pairing of tool calls with results, in one pass, because threads may have thousands
+    of messages."""
     open_calls: list[str] = []
     seen: set[str] = set()
     for index, message in enumerate(messages):
@@ -453,7 +455,7 @@ def _check_messages(messages: Sequence[Any]) -> None:
 
 
 def _check_content(index: int, content: Any) -> tuple[list[str], list[str]]:
-    """The ids of the tool calls and of the tool results in one message's content."""
+    """Check one message's content, and return the ids of its tool calls and of its tool results."""
     calls: list[str] = []
     results: list[str] = []
     if isinstance(content, str) and content:
@@ -476,7 +478,8 @@ def _check_content(index: int, content: Any) -> tuple[list[str], list[str]]:
 
 
 def _check_block(block: Any, where: str) -> str:
-    """The type of a block of a message or of a tool result; texts are not empty, and images can be read."""
+    """Check a block of a message or of a tool result and return its type: texts must not be empty, and images must be
+    readable."""
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(kind, str):
         raise BadRequest(f"{where}: must be an object with a type")
@@ -504,7 +507,7 @@ def _blocks_of(message: Mapping[str, Any], kind: str) -> Sequence[dict[str, Any]
 
 
 def text_in(content: Any) -> str:
-    """The text of a string, of blocks, or of tool results in blocks, one part a line."""
+    """Return the text of a string, of blocks, or of tool results in blocks, one part per line."""
     if isinstance(content, str):
         return content
     texts = {
@@ -514,15 +517,15 @@ def text_in(content: Any) -> str:
     return "\n".join(texts[block["type"]](block) for block in objects_in(content) if block.get("type") in texts)
 
 
-# Thinking comes back as it was sent, which the real endpoint asks for beside tool calls. The gateway remembers nothing:
-# the ids of the calls carry a mark, made of the model and of the thinking before them.
+# Thinking must be sent back unchanged, as the real endpoint requires with tool calls. The gateway stores nothing: the
+# ids of calls contain a mark, a hash of the model and of the thinking before them.
 
 _KINDS = ("thinking", "redacted_thinking")
 
 
 def _check_thinking(messages: Sequence[Any], model: str) -> None:
-    """Each call whose id has a mark of `model` must stand behind the blocks that it stood behind. Another model reads
-    none of them. Raises BadRequest."""
+    """Check that each call whose id has a mark of `model` is still after its thinking blocks. Other models ignore
+    these. Raises BadRequest."""
     for index, message in enumerate(messages):
         calls = _blocks_of(message, "tool_use") if message["role"] == "assistant" else ()
         marked = next((block["id"] for block in calls if has_mark_of(block.get("id"), model)), None)
@@ -543,7 +546,7 @@ def _check_thinking(messages: Sequence[Any], model: str) -> None:
             )
 
 
-# Image blocks of a request, checked as the real endpoint does: kind, encoding, size.
+# Image blocks of a request, checked like the real endpoint: type, encoding, size.
 
 _MAX_BASE64_BYTES = 5 * 1024 * 1024
 _BEGINNINGS = {
@@ -555,7 +558,7 @@ _BEGINNINGS = {
 
 
 def check_image(block: Mapping[str, Any], where: str) -> None:
-    """Raises BadRequest for an image block that would be refused; `where` is its place in the request."""
+    """Raise BadRequest for an image block that would be refused; `where` is its place in the request."""
     source = block.get("source")
     if not isinstance(source, dict) or source.get("type") != "base64":
         raise BadRequest(f"{where}.source: must be an object of type base64")
@@ -577,7 +580,7 @@ def check_image(block: Mapping[str, Any], where: str) -> None:
 
 
 def images_in(content: Any) -> Iterator[str]:
-    """The media types of the images in a message's content, those in tool results included."""
+    """Yield the media types of the images in a message's content, including those in tool results."""
     for block in objects_in(content):
         if block.get("type") == "image":
             yield str(block["source"]["media_type"])
@@ -596,4 +599,4 @@ ANTHROPIC = MockDialect(
     message=_message,
     error=lambda status, error: orjson.dumps(_error_body(status, error)),
 )
-"""`POST /v1/messages`, streaming and not."""
+"""`POST /v1/messages`, with and without streaming."""

@@ -1,4 +1,4 @@
-"""Answers in the Chat Completions dialect: pure functions from a turn to encoded bytes."""
+"""The Chat Completions dialect of the scripted gateway. Answers: pure functions from a turn to encoded bytes."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ ERROR_TYPES: Mapping[int, tuple[str, str | None]] = {
     500: ("server_error", None),
 }
 _STOP_REASONS: Mapping[str, str] = {
-    # words that scripts have of the Messages dialect; any other is sent as it is
+    # terms of the Messages dialect in scripts; any other is sent unchanged
     "end_turn": "stop",
     "stop_sequence": "stop",
     "pause_turn": "stop",
-    "refusal": "stop",  # the text says it
+    "refusal": "stop",  # the text is the refusal
     "tool_use": "tool_calls",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
@@ -73,7 +73,7 @@ def _message(turn: Turn, view: RequestView) -> bytes:
 
 
 def encode_error(status: int, error: ErrorBody) -> bytes:
-    """The body of an HTTP error, the same in both dialects of OpenAI."""
+    """Encode the body of an HTTP error, the same in both dialects of OpenAI."""
     usual = ERROR_TYPES.get(status) or ERROR_TYPES[400 if status < 500 else 500]
     kind, code = (error.type, error.type) if error.type else usual
     return orjson.dumps({"error": {"message": error.message, "type": kind, "param": None, "code": code}})
@@ -102,7 +102,7 @@ def _text_field(turn: Turn) -> str:
 
 
 def _usage(turn: Turn) -> dict[str, Any]:
-    """The script's counts in this wire's form, where the prompt is all input."""
+    """Return the script's counts in this dialect's form, in which the prompt is all input."""
     counts = turn.usage
     return {
         "prompt_tokens": counts.prompt_tokens,
@@ -116,7 +116,7 @@ def _usage(turn: Turn) -> dict[str, Any]:
 
 
 def _reasoning(turn: Turn) -> dict[str, Any]:
-    """The fields of the message that have to come back beside its tool calls."""
+    """Return the fields of the message that must be sent back with its tool calls."""
     fields: dict[str, Any] = {}
     if turn.thinking:
         fields["reasoning_content"] = turn.thinking
@@ -144,15 +144,15 @@ def _deltas(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-# Reading requests in the Chat Completions dialect, as strictly as the real endpoints where clients go wrong.
+# Reading of requests in the Chat Completions dialect, as strict as the real endpoints about usual mistakes of clients.
 #
-# Scripts see messages of the Messages dialect. So the results of one turn's calls, with the pictures behind them, count
-# as one message of the user, and the system message as none.
+# Scripts see messages of the Messages dialect. So the results of one turn's calls, with the pictures after them, count
+# as one message of the user, and the system message is not counted.
 
 ERROR_MARK = "[error] "
-"""Prefix of a tool message for a failed call: the wire has no field for it."""
+"""Prefix of a tool message for a failed call, because the wire has no field for that."""
 REASONING = ("reasoning_content", "reasoning_details")
-"""Fields of the gateway's own answers that have to come back beside tool calls."""
+"""Fields of the gateway's own answers that must be sent back with tool calls."""
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -161,7 +161,7 @@ DATA_URL = re.compile(r"data:([a-z/+.-]+);base64,(.*)", re.DOTALL)
 
 
 def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
-    """Check a decoded body of `POST /v1/chat/completions` and take from it what scripts look at. Raises BadRequest."""
+    """Check a decoded body of `POST /v1/chat/completions` and return the data that scripts use. Raises BadRequest."""
     model = model_of(payload, "you must provide a model parameter")
     messages = payload.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -186,7 +186,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
 
 
 def array_in(payload: Mapping[str, Any], key: str) -> Sequence[Any]:
-    """The array of a request, empty if it has none. Raises BadRequest for what is none."""
+    """Return an array of a request, empty if it is missing. Raises BadRequest if it is not an array."""
     value = payload.get(key)
     if value is not None and not isinstance(value, list):
         raise BadRequest(f"{key}: must be an array")
@@ -217,14 +217,14 @@ def _tool_name(number: int, tool: Any) -> str:
 
 
 def check_name(name: Any, where: str) -> str:
-    """The name of a tool. Raises BadRequest for one that the real endpoints refuse."""
+    """Check and return the name of a tool. Raises BadRequest for one that the real endpoints refuse."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadRequest(f"Invalid '{where}': expected a string that matches the pattern '^[a-zA-Z0-9_-]{{1,64}}$'.")
     return name
 
 
 def check_arguments(text: Any, where: str) -> None:
-    """Check the arguments of a call, which are the text of a JSON object. Raises BadRequest."""
+    """Check the arguments of a call, which must be the text of a JSON object. Raises BadRequest."""
     try:
         arguments = orjson.loads(text) if isinstance(text, str) else None
     except orjson.JSONDecodeError:
@@ -234,14 +234,14 @@ def check_arguments(text: Any, where: str) -> None:
 
 
 def check_id(call_id: Any, where: str, most: int) -> str:
-    """The id of a call, of at most so many characters. Raises BadRequest."""
+    """Check and return the id of a call, of at most `most` characters. Raises BadRequest."""
     if not isinstance(call_id, str) or not 0 < len(call_id) <= most:
         raise BadRequest(f"Invalid '{where}': expected a string with 1 to {most} characters.")
     return call_id
 
 
 def model_of(payload: Any, missing: str) -> str:
-    """The model that a request names; else BadRequest with the words `missing`."""
+    """Return the model that a request names. Raises BadRequest, with the text `missing` if there is none."""
     if not isinstance(payload, dict):
         raise BadRequest("We could not parse the JSON body of your request: it must be an object")
     model = payload.get("model")
@@ -251,7 +251,8 @@ def model_of(payload: Any, missing: str) -> str:
 
 
 def _check_messages(messages: Sequence[Any]) -> None:
-    """Roles, contents and the pairing of tool calls with results, in one pass: threads may hold thousands."""
+    """Check roles, contents and the pairing of tool calls with results, in one pass, because threads may have thousands
+    of messages."""
     open_calls: list[str] = []
     seen: set[str] = set()
     for index, message in enumerate(messages):
@@ -325,7 +326,7 @@ def _check_content(index: int, message: Mapping[str, Any]) -> None:
 
 
 def check_picture(picture: Any, where: str) -> None:
-    """Check a picture, which is `{"url": …}` with base64. Raises BadRequest."""
+    """Check a picture, which must be `{"url": …}` with base64. Raises BadRequest."""
     url = picture.get("url") if isinstance(picture, dict) else None
     found = DATA_URL.fullmatch(url) if isinstance(url, str) else None
     if found is None:
@@ -334,7 +335,7 @@ def check_picture(picture: Any, where: str) -> None:
 
 
 def _check_reasoning(messages: Sequence[Mapping[str, Any]], model: str) -> None:
-    """Each call whose id has a mark of `model` must come with the reasoning that the gateway sent with it."""
+    """Check that each call whose id has a mark of `model` has the reasoning that the gateway sent with it."""
     for index, message in enumerate(messages):
         sent = {name: message[name] for name in REASONING if name in message}
         if find_bereft((call["id"] for call in message.get("tool_calls") or ()), model, sent):
@@ -345,7 +346,8 @@ def _check_reasoning(messages: Sequence[Mapping[str, Any]], model: str) -> None:
 
 
 def _as_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages in the Messages dialect: tool messages that follow one another are one, with the pictures behind."""
+    """Convert the messages to the Messages dialect: consecutive tool messages become one, with the pictures after
+    them."""
     seen: list[dict[str, Any]] = []
     is_of_tool = False
     for message in messages:
@@ -368,13 +370,13 @@ def _as_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def result_blocks(text: str, images: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
-    """The output of a call as the Messages dialect has it."""
+    """Return the output of a call in the form of the Messages dialect."""
     content = [{"type": "text", "text": text.removeprefix(ERROR_MARK)}, *images]
     return [{"type": "tool_result", "content": content, "is_error": text.startswith(ERROR_MARK)}]
 
 
 def image_block(url: str) -> dict[str, Any]:
-    """A picture that `check_picture` has passed, as the Messages dialect has it; its kind is all that scripts see."""
+    """Return a picture that `check_picture` accepted in the form of the Messages dialect; scripts see only its type."""
     return {"type": "image", "source": {"media_type": url.removeprefix("data:").partition(";")[0]}}
 
 
@@ -388,4 +390,4 @@ CHAT_COMPLETIONS = MockDialect(
     message=_message,
     error=encode_error,
 )
-"""`POST /v1/chat/completions`, streaming and not."""
+"""`POST /v1/chat/completions`, with and without streaming."""

@@ -1,4 +1,4 @@
-"""Answers in the Responses dialect: pure functions from a turn to encoded bytes."""
+"""The Responses dialect of the scripted gateway. Answers: pure functions from a turn to encoded bytes."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
     from agent_host.testing.script import ErrorBody, RequestView, Turn
 
-# Words that scripts have of the Messages dialect, and what a response is incomplete for; None: it is complete.
+# Terms of the Messages dialect in scripts, and the reason of an incomplete response; None: it is complete.
 _INCOMPLETE: Mapping[str, str | None] = {
     "": None,
     "end_turn": None,
     "stop_sequence": None,
     "tool_use": None,
     "pause_turn": "steered",
-    "refusal": None,  # the text says it
+    "refusal": None,  # the text is the refusal
     "max_tokens": "max_output_tokens",
     "model_context_window_exceeded": "max_output_tokens",
 }
@@ -105,7 +105,7 @@ def _end(turn: Turn, view: RequestView) -> dict[str, Any]:
 
 
 def _usage(turn: Turn) -> dict[str, Any]:
-    """The script's counts in this wire's form, where the input is all of it."""
+    """Return the script's counts in this dialect's form, in which `input_tokens` is all input."""
     counts = turn.usage
     return {
         "input_tokens": counts.prompt_tokens,
@@ -152,7 +152,7 @@ def _reasoning(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
 
 
 def _item_events(index: int, item: dict[str, Any], turn: Turn) -> Iterator[tuple[str, dict[str, Any]]]:
-    """An item as it is added, told in pieces, and done."""
+    """Yield the events of an item: it is added, sent in pieces, and done."""
     of = {"item_id": item["id"], "output_index": index}
     yield "response.output_item.added", {"output_index": index, "item": {**item, **_EMPTY_START[item["type"]]}}
     for part in _parts(item):
@@ -175,8 +175,9 @@ _EMPTY_START: Mapping[str, Mapping[str, Any]] = {
 
 
 class _Part(NamedTuple):
-    """A part of an item that comes in pieces: `told` names its events, `kind` those around them, "" for none. `whole`
-    is the part with its text in `field`; `beside` stands in all events, `of_delta` and `of_done` in some."""
+    """A part of an item that is sent in pieces. `told` is the name of its events, `kind` of the events around them, ""
+    for none. `whole` is the part with its text in `field`; the fields of `beside` are in all events, those of
+    `of_delta` and `of_done` only in these."""
 
     told: str
     text: str
@@ -200,20 +201,20 @@ def _parts(item: Mapping[str, Any]) -> Iterator[_Part]:
         yield _Part(part["type"], part[field], field, "content_part", part, {"content_index": place}, more, more)
 
 
-# Reading requests in the Responses dialect, as strictly as the real endpoint where clients go wrong.
+# Reading of requests in the Responses dialect, as strict as the real endpoint about usual mistakes of clients.
 #
-# Scripts see messages of the Messages dialect. So items of the assistant that follow one another count as one message,
-# and so do the outputs of its calls; the system message counts as none.
+# Scripts see messages of the Messages dialect. So consecutive items of the assistant count as one message, and so do
+# the outputs of its calls; the system message is not counted.
 
 _ROLES = ("system", "developer", "user", "assistant")
 _MAX_ID_CHARS = 64
-# The kinds of one turn's items in their order, then the outputs of its calls, then what the user says.
+# The order of one turn's items by kind, then the outputs of its calls, then the user's message.
 _RANKS = {"reasoning": 0, "message": 1, "function_call": 2, "function_call_output": 3}
 _CALL, _OUTPUT, _OF_USER = 2, 3, 4
 
 
 def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
-    """Check a decoded body of `POST /v1/responses` and take from it what scripts look at. Raises BadRequest."""
+    """Check a decoded body of `POST /v1/responses` and return the data that scripts use. Raises BadRequest."""
     model = model_of(payload, "Missing required parameter: 'model'.")
     items = payload.get("input")
     if isinstance(items, str) and items:
@@ -313,7 +314,8 @@ _CHECKS = {
 
 
 def _check_order(items: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> None:
-    """Every call has its output before the conversation goes on, and reasoning has something behind it."""
+    """Check that each call has its output before the conversation continues, and that reasoning is followed by an
+    item."""
     open_calls: list[str] = []
     seen: set[str] = set()
     for number, (item, kind) in enumerate(zip(items, kinds, strict=True)):
@@ -341,7 +343,8 @@ def _is_of_assistant(item: Mapping[str, Any]) -> bool:
 
 
 def _as_messages(items: Sequence[dict[str, Any]], kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """The items in the Messages dialect: those of one turn are one message, and so are the outputs of its calls."""
+    """Convert the items to the Messages dialect: those of one turn become one message, and so do the outputs of its
+    calls."""
     messages: list[dict[str, Any]] = []
     before = _OF_USER
     for item, kind in zip(items, kinds, strict=True):
@@ -368,7 +371,7 @@ def _blocks(item: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 def _check_reasoning(messages: Sequence[Mapping[str, Any]], model: str) -> None:
-    """Each call whose id has a mark of `model` must come with the reasoning that the gateway sent with it."""
+    """Check that each call whose id has a mark of `model` has the reasoning that the gateway sent with it."""
     for message in messages:
         blocks = message["content"]
         sent = [block["item"] for block in blocks if block["type"] == "thinking"]
@@ -398,4 +401,4 @@ RESPONSES = MockDialect(
     message=lambda turn, view: orjson.dumps({**_end(turn, view), "output": list(_items(turn, view))}),
     error=encode_error,
 )
-"""`POST /v1/responses`, streaming and not."""
+"""`POST /v1/responses`, with and without streaming."""
