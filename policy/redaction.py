@@ -82,16 +82,12 @@ class Redaction:
     def _clean(self, data: bytes, *, rules: bool) -> bytes:
         for _ in range(_ROUNDS):
             before = data
-            data = self._once(data, self._rules if rules else ())
+            for rule in self._rules if rules else ():
+                data = self._apply_rule(data, rule)
+            for detector in _concerned(data) if self._detectors else ():
+                data = self._apply_detector(data, detector)
             if data is before:
                 break
-        return data
-
-    def _once(self, data: bytes, rules: Iterable[_Rule]) -> bytes:
-        for rule in rules:
-            data = self._apply_rule(data, rule)
-        for detector in _concerned(data) if self._detectors else ():
-            data = self._apply_detector(data, detector)
         return data
 
     def concerns(self, encoded: bytes, *, is_event: bool = False) -> bool:

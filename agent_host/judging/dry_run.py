@@ -15,21 +15,7 @@ from agent_host.judging import Environment, Judge, Registry
 from agent_host.judging.decisions import decide
 from agent_host.judging.facts import World
 from agent_host.thread.messages import ToolCall
-from config.shapes import (
-    ANYTHING,
-    COUNT,
-    FLAG,
-    OBJECT,
-    TEXT,
-    ListOf,
-    MapOf,
-    Nullable,
-    Record,
-    Text,
-    first_problem,
-    meant_name,
-    one_of,
-)
+from config import shapes
 from policy import LEVELS, STRONGEST, CapabilityName
 from policy.facts import PathFacts, ScriptFacts
 from policy.paths import is_absolute, normalize
@@ -44,7 +30,6 @@ if TYPE_CHECKING:
     from agent_host.judging import Approved
     from agent_host.judging.facts import Scripts
     from agent_host.judging.scoping import Scoping
-    from config.shapes import Shape
     from policy import Decision, SandboxLevel
     from policy.bundle import PolicyBundle
     from policy.facts import OsFamily, PathKind, ShellName
@@ -56,35 +41,35 @@ _SHELLS: tuple[ShellName, ...] = ("bash", "sh", "zsh", "cmd", "powershell")
 _KINDS: tuple[PathKind, ...] = ("file", "directory", "link", "other", "missing")
 
 
-def _may_be_left_out(**shapes: Shape) -> dict[str, Shape]:
-    return {name: Nullable(shape) for name, shape in shapes.items()}
+def _may_be_left_out(**fields: shapes.Shape) -> dict[str, shapes.Shape]:
+    return {name: shapes.Nullable(shape) for name, shape in fields.items()}
 
 
-_STATED = Record(
+_STATED = shapes.Record(
     {},
     _may_be_left_out(
-        realPath=Text(1, nul=True, halves=True),
-        exists=FLAG,
-        sizeBytes=COUNT,
-        isSymlink=FLAG,
-        kind=one_of(*_KINDS),
-        resolvedAddresses=ListOf(TEXT),
+        realPath=shapes.Text(1, nul=True, halves=True),
+        exists=shapes.FLAG,
+        sizeBytes=shapes.COUNT,
+        isSymlink=shapes.FLAG,
+        kind=shapes.one_of(*_KINDS),
+        resolvedAddresses=shapes.ListOf(shapes.TEXT),
     ),
     closed=True,
 )
-_CASE = Record(
-    {"toolName": TEXT, "arguments": OBJECT},
+_CASE = shapes.Record(
+    {"toolName": shapes.TEXT, "arguments": shapes.OBJECT},
     {
-        "id": ANYTHING,
+        "id": shapes.ANYTHING,
         **_may_be_left_out(
-            capabilities=ListOf(ANYTHING),
-            os=one_of(*_OS_NAMES),
-            shell=one_of(*_SHELLS),
-            cwd=TEXT,
-            home=TEXT,
+            capabilities=shapes.ListOf(shapes.ANYTHING),
+            os=shapes.one_of(*_OS_NAMES),
+            shell=shapes.one_of(*_SHELLS),
+            cwd=shapes.TEXT,
+            home=shapes.TEXT,
             facts=_STATED,
-            env=MapOf(TEXT),
-            sandbox=one_of(*LEVELS, STRONGEST),
+            env=shapes.MapOf(shapes.TEXT),
+            sandbox=shapes.one_of(*LEVELS, STRONGEST),
         ),
     },
     closed=True,
@@ -123,7 +108,7 @@ class DryRunCase(NamedTuple):
 
 def case_from(raw: Mapping[str, Any]) -> DryRunCase:
     """A case from its JSON shape. Raises InvalidCase, which names the field."""
-    problem = first_problem(_CASE, raw)
+    problem = shapes.first_problem(_CASE, raw)
     if problem is not None:
         raise InvalidCase(problem.sentence)
     stated = raw.get("facts")
@@ -166,7 +151,7 @@ def judge_case(
     prepared = decide(judge, ToolCall("", case.tool_name, dict(case.arguments)), world)
     spec, refusal = prepared.spec, prepared.refusal
     if spec is None:
-        meant = meant_name(case.tool_name, [one.name for one in tools])
+        meant = shapes.meant_name(case.tool_name, [one.name for one in tools])
         hint = "" if meant is None else f"; did you mean {meant}?"
         return deny("", _RULE, f"there is no tool {case.tool_name!r}{hint}")
     if prepared.decision is not None:

@@ -20,23 +20,10 @@ from policy.bundle import (
     BundleProblems,
     CommandPolicy,
     PolicyBundle,
+    builtin,
     members,
     nearest,
     together,
-)
-from policy.bundle.builtin import (
-    GROUP_NAMES,
-    OF_TEMPLATES,
-    PLACEHOLDERS,
-    PROGRAMS_BELOW,
-    STARS,
-    adapt_to_sandbox,
-    asks_in_lines,
-    expand_path,
-    expiry,
-    fill,
-    is_for_configured_tools,
-    paths_of_groups,
 )
 from policy.bundle.meaning import CONTROL, ENTRY_CHECKS, command_entry, command_policy_problems, meaning, objects
 from policy.paths import is_absolute, is_under
@@ -312,7 +299,7 @@ _VERSION = "policyBundleVersion"
 _HASH_DIGITS = 8
 _BY_ID = {"approvalRules": "approvalRuleId", "mcpServers": "name", "redactionRules": "redactionRuleId"}
 """Lists of objects, and the field by which an object replaces another."""
-_NOT_IN_BUNDLES = OF_TEMPLATES | {EXTENDS}
+_NOT_IN_BUNDLES = builtin.OF_TEMPLATES | {EXTENDS}
 
 
 class BuiltIns(NamedTuple):
@@ -332,18 +319,18 @@ def parse_file_bundle(
     like a built-in that starts now. `held`: commands are sandboxed. Raises BundleProblems with all problems."""
     shape, problems = read_shape(raw)
     base = _base(shape, built_ins)
-    lines_ask = not held or base is None or asks_in_lines(base)
-    base = adapt_to_sandbox(base) if held and base is not None else base
+    lines_ask = not held or base is None or builtin.asks_in_lines(base)
+    base = builtin.adapt_to_sandbox(base) if held and base is not None else base
     rules = () if base is None else tuple(rule["approvalRuleId"] for rule in base["approvalRules"])
     values = (*_extends(shape, built_ins), *meaning(shape, checks=file_checks(places), more_rules=rules))
     found = tuple(dict.fromkeys((*problems, *together(_types(shape), values))))
     if found:
         raise BundleProblems(found)
     whole = dict(shape) if base is None else extend(base, shape)
-    whole.setdefault("expiresAt", expiry(base or {}, now).isoformat())
-    by_groups = paths_of_groups(whole["capabilities"], places)
-    entries = (entry for entry in whole["capabilities"] if not is_for_configured_tools(entry, places))
-    whole["capabilities"] = [fill(entry, places) for entry in entries]
+    whole.setdefault("expiresAt", builtin.expiry(base or {}, now).isoformat())
+    by_groups = builtin.paths_of_groups(whole["capabilities"], places)
+    entries = (entry for entry in whole["capabilities"] if not builtin.is_for_configured_tools(entry, places))
+    whole["capabilities"] = [builtin.fill(entry, places) for entry in entries]
     bundle, wrong = read_typed(whole)
     if bundle is None:
         raise BundleProblems(tuple(wrong))
@@ -470,7 +457,7 @@ def _plain_path(value: str, places: PlaceholderValues) -> str | None:
     """The absolute path of an entry; None for groups, patterns, other systems' paths and a session's own places."""
     if value.startswith(("@", "${tmp}", "${stepFiles}")) or "*" in value:
         return None
-    path = expand_path(value, places)
+    path = builtin.expand_path(value, places)
     return path if path is not None and is_absolute(path, places.os) else None
 
 
@@ -499,9 +486,8 @@ def file_checks(places: PlaceholderValues) -> EntryChecks:
             return f"{value!r} is a group of places to block", "name the paths themselves, or use it in blockedPaths"
         name = value[2:].partition("}")[0]
         # Not `${stepFiles}`: a bundle for CI is written and checked on other machines, too.
-        missing = (
-            value.startswith("${") and name in PLACEHOLDERS and places.path_of(name) is None and name != "stepFiles"
-        )
+        is_known = value.startswith("${") and name in builtin.PLACEHOLDERS and name != "stepFiles"
+        missing = is_known and places.path_of(name) is None
         return (f"{value!r} has no value on this machine", "name the path") if missing else _path("allowedPaths", value)
 
     return {
@@ -515,9 +501,10 @@ def file_checks(places: PlaceholderValues) -> EntryChecks:
 def _check_blocked(value: str) -> tuple[str, str] | None:
     if not value.startswith("@"):
         return _path("blockedPaths", value)
-    if value[1:] in GROUP_NAMES:
+    if value[1:] in builtin.GROUP_NAMES:
         return None
-    return f"{value!r} is not a group of places", nearest(value, tuple(f"@{name}" for name in GROUP_NAMES)) or ""
+    known = tuple(f"@{name}" for name in builtin.GROUP_NAMES)
+    return f"{value!r} is not a group of places", nearest(value, known) or ""
 
 
 def _path(field: str, value: str) -> tuple[str, str] | None:
@@ -540,8 +527,8 @@ def _placeholder(value: str) -> tuple[str, str] | None:
     name, closed, rest = value[2:].partition("}")
     if not closed or (rest and not rest.startswith("/")):
         return f"{value!r} cannot be read", "a placeholder is closed, and a / follows, as in ${workspace}/src"
-    if name not in PLACEHOLDERS:
-        known = tuple(f"${{{one}}}" for one in PLACEHOLDERS)
+    if name not in builtin.PLACEHOLDERS:
+        known = tuple(f"${{{one}}}" for one in builtin.PLACEHOLDERS)
         return f"${{{name}}} is not a placeholder", nearest(f"${{{name}}}", known) or ""
     return _placeholder_inside(rest)
 
@@ -558,13 +545,11 @@ def program_problem(value: str) -> tuple[str, str] | None:
         return command_entry(value)
     if CONTROL.search(value):
         return f"{value!r} has control characters", "no program is named with them"
-    stars = next((one for one in STARS if value.endswith(one)), None)
-    if stars is None or not value.startswith(PROGRAMS_BELOW):
-        hint = (
-            f"programs of the workspace are {PROGRAMS_BELOW}DIRECTORY{STARS[0]} or {PROGRAMS_BELOW}DIRECTORY{STARS[1]}"
-        )
-        return f"{value!r} is not a program name", hint
-    folder = value[len(PROGRAMS_BELOW) : -len(stars)]
+    stars = next((one for one in builtin.STARS if value.endswith(one)), None)
+    if stars is None or not value.startswith(builtin.PROGRAMS_BELOW):
+        known = " or ".join(f"{builtin.PROGRAMS_BELOW}DIRECTORY{one}" for one in builtin.STARS)
+        return f"{value!r} is not a program name", f"programs of the workspace are {known}"
+    folder = value[len(builtin.PROGRAMS_BELOW) : -len(stars)]
     if any(character in folder for character in "*?$\\") or ".." in folder.split("/"):
         return f"{value!r} is not a directory of the workspace", "stars are allowed at the end only, and .. nowhere"
     return None

@@ -494,14 +494,12 @@ def _wrapped_words(base: str, read: _Read, found: Findings) -> list[Word]:
     kinds = row.operands.split()
     if "set" in kinds:
         inner = _skip_assignments(inner, found)
-    for _ in range(kinds.count("skip")):
-        if inner and (inner[0].text is None or inner[0].tilde):
-            found.undecidable(f"{base} is given an expansion where a program or option is expected")
-            return []
-        inner = inner[1:]
-    if inner and (inner[0].text is None or inner[0].tilde or inner[0].text.startswith("-")):
+    skipped = kinds.count("skip")
+    is_dashed = len(inner) > skipped and (inner[skipped].text or "").startswith("-")
+    if is_dashed or any(word.text is None or word.tilde for word in inner[: skipped + 1]):
         found.undecidable(f"{base} is given an expansion where a program or option is expected")
         return []
+    inner = inner[skipped:]
     if "input" in kinds:
         markers = [one.value for one in given.used if "marker" in one.option.roles]
         return _add_input(inner, None if not markers else "{}" if markers[-1] is None else markers[-1].text or "{}")
