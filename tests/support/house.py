@@ -30,6 +30,12 @@ _NO_VERB = re.compile(
     r"|unless|through|after|before)(?:_|$)"
 )
 """The first word of a name is a participle or a preposition."""
+_TRANSLATED = re.compile(
+    r"\b(?:nobody|somebody|begun|behind|besides|lies|stands?|stood|to be had|taken up|told|let go|None where"
+    r"|g(?:o|oes|oing|one) on|where (?:there|it|they|none|nothing|that|this|an?|its|no))\b",
+    re.IGNORECASE,
+)
+"""Words of a translation, in place of which English has others: after, if, continue, recorded."""
 
 
 class Import(NamedTuple):
@@ -163,6 +169,13 @@ def word_shares(found: dict[str, Module]) -> tuple[float, float]:
     return asked / len(documents), odd / len(names)
 
 
+def translated_share(found: dict[str, Module]) -> float:
+    """Share of docstrings that have words of a translation."""
+    nodes = [*_functions(found), *(module.tree for module in found.values())]
+    documents = [text for node in nodes if (text := ast.get_docstring(node))]
+    return sum(1 for text in documents if _TRANSLATED.search(text)) / len(documents)
+
+
 def _is_broad(node: ast.AST) -> bool:
     """True for a handler of any exception that ends it: one that cleans up and raises again hides nothing."""
     if not isinstance(node, ast.ExceptHandler) or node.type is None:
@@ -205,6 +218,7 @@ def figures() -> dict[str, str]:
         "broad excepts that raise nothing": f"{broad}",
         "docstrings that begin with a question word": f"{asked:.1%}",
         "functions named by a participle or a preposition": f"{odd:.1%}",
+        "docstrings with words of a translation": f"{translated_share(found):.1%}",
         "rows of where to look": f"{questions}",
         "own modules of a run without tools": f"{_modules_of_a_run()}",
     }
