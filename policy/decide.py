@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 from policy import FOLLOW_COMMANDS, READ_SKILLS, Decision, strictest, urls
 from policy import CapabilityName as Name
-from policy.addresses import address_is_public
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, OutputFacts, PathFacts, UrlFacts
 from policy.rules import (
     NO_TERMS,
@@ -46,6 +45,7 @@ from policy.rules.paths import (
 )
 from policy.rules.skills import apply_skill_limits
 from policy.rules.toolset import apply_delegation, asking_rule, entry_for_tool, judge_identity, judge_name
+from policy.urls import address_is_public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

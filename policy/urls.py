@@ -1,12 +1,14 @@
-"""URLs and domain rules, by spelling alone: no name is looked up here."""
+"""URLs, domain rules and IP addresses, by spelling alone: no name is looked up here."""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 # Expressions are text, and compiled by the cache of `re` when they are first used: a start is not to wait for them.
 _URL = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)"
@@ -161,8 +163,6 @@ def blocking_rule(host: str, table: dict[str, str], port: int | None = None) -> 
     found = table.get("") or matching_rule(host, table, port)
     if found is not None or not is_address(host):
         return found
-    from policy.addresses import find_embedded_v4
-
     wanted = find_embedded_v4(host) or host
     for rule, entry in table.items():
         name, its_port = _split_port(rule)
@@ -173,8 +173,6 @@ def blocking_rule(host: str, table: dict[str, str], port: int | None = None) -> 
 
 def _canonical_host(host: str) -> str:
     if host.startswith("["):
-        from policy.addresses import canonical_v6  # few hosts are addresses
-
         address = canonical_v6(host.strip("[]"))
         if address is None:
             raise UrlProblem(f"{host} is not an IPv6 address")
@@ -221,3 +219,94 @@ def _number(label: str) -> int:
         return int(label, 8) if label.startswith("0") else int(label)
     except ValueError:
         raise UrlProblem(f"{label!r} is not a number of an IPv4 address") from None
+
+
+# IP addresses: which are public, and which IPv4 address an IPv6 one contains.
+#
+# The table of networks that are not public is our own: the standard library's `is_global` treats NAT64, 6to4,
+# IPv4-compatible, site-local and multicast forms of local addresses as global.
+
+_NOT_PUBLIC_V4 = (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+    "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+    "224.0.0.0/4", "240.0.0.0/4",
+    "168.63.129.16/32",  # the platform of a cloud to its machines, though the address is out of a public range
+)  # fmt: skip
+_PUBLIC_V6 = "2000::/3"
+_NOT_PUBLIC_V6 = ("2001::/23", "2001:db8::/32", "3fff::/20")
+_EMBEDDED_V4 = (
+    # network, bits to the right of the embedded address
+    ("::/96", 0),  # IPv4-compatible
+    ("::ffff:0:0/96", 0),  # IPv4-mapped
+    ("::ffff:0:0:0/96", 0),  # IPv4-translated
+    ("64:ff9b::/96", 0),  # NAT64
+    ("2002::/16", 80),  # 6to4
+)
+_ISATAP = frozenset({0x0000_5EFE, 0x0200_5EFE})
+
+
+def canonical_v6(text: str) -> str | None:
+    """The canonical spelling of an IPv6 address, entirely in hexadecimal; None if it is not one."""
+    from ipaddress import IPv6Address  # few hosts are addresses
+
+    try:
+        address = IPv6Address(text)
+    except ValueError:
+        return None
+    if address.ipv4_mapped is not None:  # which newer Pythons write with dots
+        low = int(address) & 0xFFFFFFFF
+        return f"::ffff:{low >> 16:x}:{low & 0xFFFF:x}"
+    return str(address)
+
+
+def address_is_public(address: str) -> bool:
+    """True if an IP address (text from a resolver) is on the public internet. False for anything else, including other
+    text and scoped addresses. IPv4 inside IPv6 is judged as IPv4."""
+    from ipaddress import ip_address
+
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return False
+    return _v4_is_public(parsed) if parsed.version == 4 else _v6_is_public(parsed)
+
+
+def find_embedded_v4(host: str) -> str | None:
+    """The IPv4 address inside an IPv6 literal, None for any other host; it may be unreachable."""
+    if ":" not in host:
+        return None
+    from ipaddress import IPv4Address, IPv6Address
+
+    address = IPv6Address(host)
+    number = int(address)
+    if (number >> 32) & 0xFFFF_FFFF in _ISATAP:
+        return str(IPv4Address(number & 0xFFFF_FFFF))
+    for network, shift in _EMBEDDED_V4:
+        if address in _network(network):
+            return str(IPv4Address((number >> shift) & 0xFFFF_FFFF))
+    return None
+
+
+def _v4_is_public(address: IPv4Address) -> bool:
+    return not any(address in _network(one) for one in _NOT_PUBLIC_V4)
+
+
+def _v6_is_public(address: IPv6Address) -> bool:
+    if address.scope_id is not None:
+        return False
+    from ipaddress import IPv4Address
+
+    number = int(address)
+    for network, shift in _EMBEDDED_V4:
+        if address in _network(network):
+            return _v4_is_public(IPv4Address((number >> shift) & 0xFFFF_FFFF))
+    if (number >> 32) & 0xFFFF_FFFF in _ISATAP and not _v4_is_public(IPv4Address(number & 0xFFFF_FFFF)):
+        return False
+    return address in _network(_PUBLIC_V6) and not any(address in _network(one) for one in _NOT_PUBLIC_V6)
+
+
+@lru_cache(maxsize=64)
+def _network(text: str) -> IPv4Network | IPv6Network:
+    from ipaddress import ip_network
+
+    return ip_network(text)

@@ -341,7 +341,7 @@ class RuntimeSettings(NamedTuple):
     `env_allowed` are the only ones that they get besides these and those that every program needs, None for all.
     `open_output` opens what a call of the session stored under a reference, and gives None for any other.
     `address_allowed` says whether HttpRequest may connect to an IP address, whatever its host is called; None means
-    `policy.addresses.address_is_public`, and no local names. `http_proxy` and `https_proxy` are the URLs of the proxies
+    `policy.urls.address_is_public`, and no local names. `http_proxy` and `https_proxy` are the URLs of the proxies
     for that scheme. `temporary` is where child processes put temporary files, None for the host's own place; output of
     a command longer than `output_buffer_bytes` is spooled there. `on_output` is called on the event loop with every
     chunk a command prints and must not block. `guard_processes`: what commands start ends with this process, also where

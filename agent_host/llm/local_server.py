@@ -21,7 +21,7 @@ from agent_host.errors import UsageError
 from agent_host.http import TlsContext, displayable_url, first_line, is_loopback
 from agent_host.llm.known_dialects import check_headers, check_token, check_url, request_url
 from config.lean_typing import NamedTuple
-from policy.addresses import address_is_public
+from policy.urls import address_is_public
 
 if TYPE_CHECKING:
     import ssl

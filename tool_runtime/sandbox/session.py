@@ -36,7 +36,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from policy.addresses import address_is_public
+from policy.urls import address_is_public
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock, linux_sandbox
 from tool_runtime.platform.linux_sandbox import KeptRules

@@ -6,9 +6,9 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from policy.addresses import address_is_public
 from policy.urls import (
     UrlProblem,
+    address_is_public,
     blocking_rule,
     canonical_domain,
     domain_rules,

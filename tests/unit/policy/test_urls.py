@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.addresses import address_is_public
 from policy.decide import check_tool
 from policy.urls import (
     UrlProblem,
+    address_is_public,
     blocking_rule,
     canonical_domain,
     covers,
