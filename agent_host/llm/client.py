@@ -16,7 +16,7 @@ Rules:
   (`agent_host.http`), according to the hints in the answer.
 - Everything is bounded: a line, an event, an answer, thinking, an endless repetition, the time until the first byte and
   between two bytes (`network`).
-- Errors of the gateway are scrubbed of the token, the password and header values before they are shown.
+- Error messages of the gateway are scrubbed of the token, the password and header values before they are shown.
 
 Traps: gateways are proxies of proxies. A 200 may carry an error, a stream may end without its last event, a tool call
 may come as text, numbers may be strings. Each well-formed item is accepted on its own, and a malformed one loses only
@@ -243,10 +243,9 @@ class LlmClient:
     def _refusal(
         self, kind: Kind, where: str, said: Said, headers: Mapping[str, str] = MappingProxyType({})
     ) -> GatewayError | GuardrailBlocked:
-        """Return the error for a refusal of this kind. `where` is the refusal's place in the answer ("HTTP 400");
-        `headers` contain hints on retries, as the official SDKs read them. A permanent error is treated as temporary if
-        the gateway asks for a retry, except for a request that is too long, because a shorter one is sent in any
-        case."""
+        """Return the error for a refusal of this kind. `where` is its origin ("HTTP 400"); `headers` contain hints on
+        retries, as the official SDKs read them. A permanent error is treated as temporary if the gateway asks for a
+        retry, except for a request that is too long, because a shorter one is sent in any case."""
         meant = KINDS[kind]
         asks_again = _AGAIN.get(str(headers.get("x-should-retry", "")).strip().lower())
         after_s = retry_after_s(headers, self._time)
@@ -362,7 +361,7 @@ async def _read_bounded(answer: GatewayAnswer) -> bytes:
 # Detection of answers that repeat themselves: a model that is caught in a loop writes until its output limit.
 #
 # A run of one visible character does not prove a loop: horizontal rules, padding and ASCII art are runs too. Such an
-# answer is read further, and its end decides.
+# answer is read further, and the way it ends decides.
 
 REPEATED_BYTES: Final = 8 * 1024
 """If this many bytes at the end of an answer repeat one piece, the model is in a loop."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
 
 AUTO: Final = "auto"
-"""The name that has the gateway's dialect detected (`agent_host.llm.known_dialects`)."""
+"""The value of `llm.dialect` for detecting the gateway's dialect."""
 # Statuses that refuse the empty object at a path that exists.
 _THERE: Final = frozenset({400, 413, 415, 422})
 _NOT_THERE: Final = frozenset({404, 405, 410, 501})
@@ -145,7 +145,7 @@ def _probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token:
             statuses[dialect.path] = status
             if status in _THERE or 200 <= status < 300:
                 return name, f"it reads what is posted to {dialect.path}"
-    # A gateway that checks the token first distinguishes existing paths from others only for a valid one.
+    # A gateway that checks the token first shows which paths exist only if the token is valid.
     unclear = [(name, dialect.path) for name, dialect in dialects.items() if statuses[dialect.path] not in _NOT_THERE]
     if unclear and len(unclear) < len(dialects):
         name, path = unclear[0]
@@ -228,7 +228,7 @@ def gateway_name(settings: Settings) -> str:
 
 
 def is_by_proxy(scheme: str) -> bool:
-    """True if a proxy may be configured for URLs of this scheme. The exceptions of hosts are left to httpx."""
+    """True if a proxy may be configured for URLs of this scheme. httpx decides which hosts are exempt."""
     in_environment = any(name.lower().endswith("_proxy") for name in os.environ)
     if not in_environment and sys.platform not in ("darwin", "win32"):  # these also have system settings
         return False
@@ -255,7 +255,7 @@ def _network_name(host: str) -> str:
 
 
 def request_url(url: str, path: str) -> str:
-    """Return the URL for requests of a dialect with this `path`, such as `/v1/messages`, to the gateway at `url`. That
+    """Return the URL for requests of a dialect with this `path`, such as `/v1/messages`, to the gateway at `url`. `url`
     may end with the path, with its version or with neither; a URL that ends with the path after the version is not
     changed. A query stays at the end."""
     place, mark, query = url.partition("?")

@@ -165,7 +165,7 @@ async def connect(
     """Connect to the address of the host that answers first; `connect_s` is the timeout for that, and again for the TLS
     handshake. Raises NetworkFailed, NetworkLate."""
     socket, loop = _Socket(), asyncio.get_running_loop()
-    is_address = ":" in host or host.replace(".", "").isdigit()  # there is only one then
+    is_address = ":" in host or host.replace(".", "").isdigit()  # nothing to choose from then
     try:
         async with asyncio.timeout(connect_s if tls is None else 2 * connect_s):
             await loop.create_connection(
@@ -399,8 +399,8 @@ class Patience:
         self.timeout = asyncio.timeout_at(self._next())
 
     def renew(self) -> None:
-        """Postpone the deadline because content has arrived. It is called with each event, so it does so only if a
-        hundredth of the time has passed since the last time."""
+        """Postpone the deadline because content has arrived. As it is called with each event, it does nothing until a
+        hundredth of the allowed time has passed since it last did."""
         if self._now() - self._renewed > self._timeouts.progress_s / 100:
             self._renewed = self._now()
             self.timeout.reschedule(self._next())

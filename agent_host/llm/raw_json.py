@@ -253,6 +253,6 @@ def loads_with_halves(encoded: str) -> Any:
 
 
 def split_open_end(text: str) -> tuple[str, str]:
-    """Split off a high surrogate at the end of `text`, which a later text may complete; return both parts, "" for
-    none."""
+    """Split off a high surrogate at the end of `text`, which a later text may complete. Return both parts; the second
+    is "" if there is none."""
     return (text[:-1], text[-1]) if "\ud800" <= text[-1:] <= "\udbff" else (text, "")
