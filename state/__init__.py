@@ -1,5 +1,5 @@
-"""State of sessions on disk (AH 9): errors, which the session layer turns into wire errors, and the paths and modes of
-everything that belongs to a session (AH 9.4, interface section 1)."""
+"""State of sessions on disk (AH 9): errors, which the session layer maps to wire errors, and the paths and modes of all
+files of a session (AH 9.4, interface section 1)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class StateError(Exception):
-    """Base: something about the kept state of a session."""
+    """Base of errors about the stored state of a session."""
 
 
 class NoHomeDirectory(StateError):
@@ -36,7 +36,7 @@ class NoHomeDirectory(StateError):
 
 
 class InvalidSessionId(StateError):
-    """The id is not `[A-Za-z0-9_-]{1,128}`; it was refused before it touched a path."""
+    """The id is not `[A-Za-z0-9_-]{1,128}`; it was rejected before it was used in a path."""
 
 
 class NoSuchSession(StateError):
@@ -44,11 +44,11 @@ class NoSuchSession(StateError):
 
 
 class SessionExists(StateError):
-    """A checkpoint already lies under this id; creating it again would overwrite it."""
+    """A checkpoint with this id exists already; creating it again would overwrite it."""
 
 
 class SessionLocked(StateError):
-    """A live process holds the session. `pid` is that process, None where it could not be read."""
+    """A live process holds the session. `pid` is its process id, None if it could not be read."""
 
     def __init__(self, session_id: str, pid: int | None) -> None:
         holder = f"process {pid}" if pid else "another process"
@@ -57,12 +57,12 @@ class SessionLocked(StateError):
 
 
 class UnknownVersion(StateError):
-    """Written by a newer version of the program; left untouched."""
+    """The file was written by a newer version of the program; it was left untouched."""
 
 
 class OtherShape(UnknownVersion):
-    """Whole, and not of the shape that this program writes: another program wrote it; left untouched. `problems` are
-    all that is wrong, each with its path; the message lists the first of them."""
+    """The checkpoint is intact, but this program could not have written it: another program did. It was left untouched.
+    `problems` are all problems, each with its path; the message lists the first ones."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(f"the checkpoint is whole and of another shape: {list_problems(problems)}")
@@ -70,12 +70,12 @@ class OtherShape(UnknownVersion):
 
 
 class TooLarge(StateError):
-    """A snapshot has more bytes than may be read; it was not read, and left untouched."""
+    """A snapshot is larger than the limit; it was not read, and was left untouched."""
 
 
 class Damaged(StateError):
-    """A snapshot or journal fails its checksum where no crash can have torn it. `quarantined` names where it went.
-    `salvaged`: what was whole before the damage has taken its place, and can be opened."""
+    """A snapshot or journal fails its checksum in a way that no crash explains. `quarantined` is the path that it was
+    moved or copied to. `salvaged`: the part before the damage has replaced it, and can be opened."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -84,11 +84,11 @@ class Damaged(StateError):
 
 
 class Untrusted(StateError):
-    """Others than this user own or may write the files of a session; left untouched."""
+    """Another user owns the files of a session or may write to them; they were left untouched."""
 
 
 class StorageLimit(StateError):
-    """A session's blobs may not take more room. `limit_bytes` is what they may take."""
+    """A session's blobs have reached their limit of `limit_bytes`."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(f"the session's stored content has reached its limit of {limit_bytes} bytes")
@@ -96,12 +96,12 @@ class StorageLimit(StateError):
 
 
 class WriteFailed(StateError):
-    """The disk did not take the record; nothing may be taken for durable until a later write succeeds."""
+    """A write to disk failed; nothing may be treated as durable until a later write succeeds."""
 
 
 @contextlib.contextmanager
 def translate_errors(doing: str) -> Iterator[None]:
-    """Errors of the disk as WriteFailed."""
+    """Raise errors of the disk as WriteFailed."""
     try:
         yield
     except OSError as error:
@@ -110,13 +110,13 @@ def translate_errors(doing: str) -> Iterator[None]:
 
 
 def default_state_dir() -> str:
-    """`$AGENT_HOST_STATE_DIR`, else the platform's user data directory. Raises NoHomeDirectory where that needs a home
-    and there is none."""
+    """Return `$AGENT_HOST_STATE_DIR`, else the platform's user data directory. Raises NoHomeDirectory if that needs a
+    home directory and there is none."""
     chosen = os.environ.get(STATE_DIR_VARIABLE)
     if chosen:
         return os.path.abspath(expand_home(chosen))
-    if _LINUX:  # as platformdirs says it; its import is a fortieth of a start
-        base = os.environ.get("XDG_DATA_HOME", "")  # a relative one is ignored, by the specification
+    if _LINUX:  # the same as platformdirs, whose import takes a fortieth of a start
+        base = os.environ.get("XDG_DATA_HOME", "")  # the specification ignores a relative one
         return os.path.join(base if os.path.isabs(base) else expand_home("~/.local/share"), APP_NAME)
     import platformdirs
 
@@ -124,8 +124,8 @@ def default_state_dir() -> str:
 
 
 def expand_home(path: str) -> str:
-    """`path` with the home directory in place of a `~` in front. Raises NoHomeDirectory where nobody says which one
-    that is: without a check the directory would be one of the name `~`."""
+    """Replace a leading `~` of `path` by the home directory. Raises NoHomeDirectory if that is unknown: without this
+    check a directory with the name `~` would be made."""
     expanded = os.path.expanduser(path)
     if expanded.startswith("~") and not os.path.isabs(expanded):
         raise NoHomeDirectory(
@@ -140,7 +140,7 @@ def is_session_id(name: str) -> bool:
 
 
 def check_session_id(session_id: str) -> str:
-    """`session_id` itself when it is safe as a file name, else InvalidSessionId."""
+    """Return `session_id` if it is safe as a file name. Raises InvalidSessionId."""
     if not is_session_id(session_id):
         shown = session_id if len(session_id) <= _SHOWN_CHARS else f"{session_id[:_SHOWN_CHARS]}…"
         raise InvalidSessionId(f"{shown!r}: a session id is 1 to 128 of the characters A-Z a-z 0-9 _ -")
@@ -148,9 +148,8 @@ def check_session_id(session_id: str) -> str:
 
 
 def make_private_dir(path: str, *, parents: bool = True) -> None:
-    """Create `path` and its parents; all that is created is 0700, whatever the umask. Raises OSError; without
-    `parents` also where the parent is not there: a state directory that was removed is not made anew by what a session
-    goes on writing."""
+    """Create `path` and its parents with mode 0700. Raises OSError; without `parents` also if the parent does not
+    exist, so that the writes of a session do not recreate a state directory that was removed."""
     missing: list[str] = []
     while path and not os.path.isdir(path):
         if missing and not parents:
@@ -158,7 +157,7 @@ def make_private_dir(path: str, *, parents: bool = True) -> None:
         missing.append(path)
         path = os.path.dirname(path)
     for directory in reversed(missing):
-        # Another process may make it at the same time; what is no directory there is refused.
+        # Another process may make it at the same time; anything but a directory is rejected below.
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, DIRECTORY_MODE)
         if not os.path.isdir(directory):
@@ -168,11 +167,11 @@ def make_private_dir(path: str, *, parents: bool = True) -> None:
 class SessionPaths:
     """All paths of one session under one state directory. Absolute strings; the id is checked on construction.
 
-    In `checkpoints`: `snapshot` (the checkpoint proper, AH 9.2), `journal` (records since the snapshot), the pair
-    before them, which stands in where the newest is damaged (`previous_journal` has the records from
-    `previous_snapshot` to where `journal` begins), and `lock`, held for the life of the process that has the session.
+    In `checkpoints`: `snapshot` (the checkpoint proper, AH 9.2), `journal` (records since the snapshot), the previous
+    pair, which is used if the newest is damaged (`previous_journal` has the records from `previous_snapshot` to the
+    beginning of `journal`), and `lock`, which the process that has the session holds for its lifetime.
 
-    In `records`, which stays after the end:
+    In `records`, which is kept after the end:
 
     - `events`: one event a line; `approvals`: decisions of the embedded Approval Service, one a line
     - `trace`: the last span of the process that had the session, where traces are sent
@@ -185,7 +184,7 @@ class SessionPaths:
     - `kept_folder`: the content of files that are just written in place, by the mark of the call
     - `blobs`: content-addressed files: large texts, first versions of files, artifacts
 
-    `stub` of the result stays when the session is pruned, if its id was chosen.
+    If the session's id was chosen by the user, `stub` keeps the result when the session is pruned.
     """
 
     def __init__(self, state_dir: str, session_id: str) -> None:
@@ -212,5 +211,5 @@ class SessionPaths:
 
     @property
     def checkpoint_files(self) -> tuple[str, str, str, str]:
-        """Every file that a session may be read from, the newest pair first."""
+        """All files that a session may be read from, the newest pair first."""
         return self.snapshot, self.journal, self.previous_snapshot, self.previous_journal

@@ -1,12 +1,12 @@
-"""Content-addressed files of a session: large texts of its thread, and what files held before its first write.
+"""Content-addressed files of a session: large texts of its thread, and the contents of files before its first write.
 
-In a snapshot large parts of messages stand in a blob of their own, so that it stays small and equal texts are kept
-once. Journal and memory hold messages whole.
+In a snapshot each large part of a message is replaced by a reference to a blob, so that the snapshot stays small and
+equal texts are stored once. The journal and the memory contain complete messages.
 
     {"role": "tool", "content": "", ..., "contentBlob": {"sha256": "...", "bytes": 81920}}
 
-The same goes for a call's `arguments`, beside which `argumentsBlob` stands, for a block's `raw` and its `rawBlob`, and
-for a picture's `data`, which is base64: its `dataBlob` names the picture itself.
+The same is done with a call's `arguments` (`argumentsBlob`), a block's `raw` (`rawBlob`), and a picture's `data`, which
+is base64: its `dataBlob` names the decoded picture.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ if TYPE_CHECKING:
     from state import SessionPaths
     from state.disk import Beside, Disk
 
-# In place of a name: there was content, and it was not kept.
+# Instead of a blob's name: there was content, but it was not stored.
 UNAVAILABLE = "unavailable"
-# The same of content that a command changed, and that nothing else has.
+# The same for content that a command changed, and of which no copy exists.
 OVERWRITTEN = "overwritten"
 _READ_AT_ONCE_BYTES = 1024 * 1024
 NOT_KEPT = frozenset((UNAVAILABLE, OVERWRITTEN))
 
 PLAIN_FILE, PROGRAM, LINK = "100644", "100755", "120000"
-"""The modes that git knows of what is no folder. The content of a link is the path that it leads to."""
-# Parts of this size are worth a file of their own.
+"""Git's modes of files and links. The content of a link is its target path."""
+# Larger parts get a file of their own.
 LARGE_BYTES = 16 * 1024
 _MARK = b'Blob":{"sha256":"'
 
 
 class SessionStorage(NamedTuple):
     """Location and limits of a session, and the thresholds of compaction. Below `min_compact_bytes` of journal a new
-    snapshot would cost more in syncs than it saves in replay; one above `snapshot_limit_bytes` is not written, and not
-    read. `archives`: the records stay when the session has ended."""
+    snapshot would cost more in syncs than it saves in replay; a snapshot above `snapshot_limit_bytes` is neither
+    written nor read. `archives`: the records are kept when the session has ended."""
 
     disk: Disk
     now: Callable[[], datetime]
@@ -66,62 +66,62 @@ class SessionStorage(NamedTuple):
 
 
 def add_mode(mode: str, version: str) -> str:
-    """The name of a version of a file, a blob's or a word of NOT_KEPT, with the mode that the file had."""
+    """Add the file's mode to the name of a version of it, a blob's or a word of NOT_KEPT."""
     return f"{mode}:{version}"
 
 
 def mode_and_blob(version: str) -> tuple[str | None, str]:
-    """The inverse of `add_mode`; the mode is None where it is not on record, since nothing has changed it."""
+    """Split a version into mode and name, the inverse of `add_mode`; the mode is None if it is not recorded, because
+    nothing has changed it."""
     mode, _, blob = version.rpartition(":")
     return mode or None, blob
 
 
 def git_mode(mode: int) -> str:
-    """The one of the three that a file or a link of these bits has."""
+    """Return git's mode of a file or a link with these mode bits."""
     return LINK if stat.S_ISLNK(mode) else PROGRAM if mode & stat.S_IXUSR else PLAIN_FILE
 
 
 def sha256_hex(data: bytes) -> str:
-    """The name of `data`."""
+    """Return the name of a blob with the content `data`."""
     return hashlib.sha256(data).hexdigest()
 
 
 class BlobFolder:
-    """Blobs as files of one directory, which is made with the first of them; `limit_bytes` is what it may hold."""
+    """Blobs as files of one directory, which is made with the first blob and may contain `limit_bytes`."""
 
     def __init__(self, disk: Disk, directory: str, limit_bytes: int) -> None:
         self._disk = disk
         self._directory = directory
         self.limit_bytes = limit_bytes
-        self.refused = False  # something, for want of room
-        self.aside_bytes = 0  # stored elsewhere, and sharing the limit
+        self.refused = False  # something was rejected because the limit was reached
+        self.aside_bytes = 0  # stored in other places, but subject to the same limit
         self._sizes: dict[str, int] | None = None
-        # What an earlier process left may be whole and not durable, so only what this one wrote counts, and what a
-        # checkpoint names, since it was durable before that did.
+        # A blob left by an earlier process may be complete but not durable. So only blobs count that this process
+        # wrote, or that a checkpoint names, because those were durable before the checkpoint was.
         self.durable: set[str] = set()
-        self._shared: set[str] = set()  # written by this one as well, and not durable
+        self._shared: set[str] = set()  # written by this process too, but not durable
         self._made = False
-        self._aside = itertools.count(1)  # of what is not whole yet; the folder is one process's
-        self._guard = threading.Lock()  # large artifacts are shared from another thread
+        self._aside = itertools.count(1)  # numbers temporary files; only one process uses the folder
+        self._guard = threading.Lock()  # another thread shares large artifacts
 
     @property
     def total_bytes(self) -> int:
-        """The bytes that the folder holds in all, with what was set aside."""
+        """The number of bytes in the folder, plus `aside_bytes`."""
         return sum(self._read_sizes().values()) + self.aside_bytes
 
     @property
     def names(self) -> frozenset[str]:
-        """The whole blobs that are there."""
+        """The names of the complete blobs in the folder."""
         return frozenset(name for name in self._read_sizes() if not name.endswith(TEMPORARY))
 
     def has_room(self, size: int) -> bool:
-        """True if `size` more bytes may be kept."""
+        """True if `size` more bytes are within the limit."""
         return self.total_bytes + size <= self.limit_bytes
 
     def put(self, *contents: bytes, limited: bool = True) -> None:
-        """Keep each of `contents` under its SHA-256, durable on return; what is there already is not written again.
-        Raises StorageLimit, before anything is written, when it is `limited` and the folder may not hold all of them;
-        OSError."""
+        """Store each of `contents` under its SHA-256, durable on return; a blob that is durable already is not written
+        again. Raises StorageLimit, before anything is written, if `limited` and not all of them fit; OSError."""
         new = {name: data for data in contents if (name := sha256_hex(data)) not in self.durable}
         if not new:
             return
@@ -142,10 +142,10 @@ class BlobFolder:
             self.durable.update(new)
 
     def share(self, pieces: Iterable[bytes], path: str) -> tuple[str, int]:
-        """Keep a content that comes in `pieces`, not durably, with `path` as a second name for the same file, and
-        return its SHA-256 and its size. `path` is replaced atomically; where the file system knows no second names it
-        gets a copy. Raises StorageLimit, OSError, and what `pieces` raise."""
-        with self._guard:  # what is there is listed before there is anything temporary
+        """Store a content that comes in `pieces`, not durably, with `path` as a hard link to the same file; return its
+        SHA-256 and its size. `path` is replaced atomically; on a file system without hard links it is a copy. Raises
+        StorageLimit, OSError, and any exception of `pieces`."""
+        with self._guard:  # the folder is listed before there is a temporary file
             room = self.limit_bytes - self.total_bytes
         if self._disk.status(os.path.dirname(self._directory)) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._directory)
@@ -154,7 +154,7 @@ class BlobFolder:
         digest, size = hashlib.sha256(), 0
 
         def within_room() -> Iterator[bytes]:
-            # The rest is hashed only: what is there already needs no room, and only the hash says that it is.
+            # The rest is only hashed: content that is stored already needs no space, and only the hash can tell.
             nonlocal size
             for piece in pieces:
                 digest.update(piece)
@@ -179,7 +179,7 @@ class BlobFolder:
         return name, size
 
     def get(self, name: str) -> bytes | None:
-        """The content called `name`; None when it is missing or no longer what its name says."""
+        """Return the content of the blob `name`; None if it is missing or does not match its name."""
         try:
             data = self._disk.read(self._path(name))
         except OSError:
@@ -187,8 +187,8 @@ class BlobFolder:
         return data if sha256_hex(data) == name else None
 
     def sweep(self, named: AbstractSet[str]) -> None:
-        """Remove what is not among `named`, and what a crash left half written. A blob with a second name (an artifact
-        of the same content) is still in use. Raises OSError."""
+        """Remove blobs that are not in `named`, and files that a crash left incomplete. A blob with a second hard link
+        (an artifact with the same content) is still in use. Raises OSError."""
         sizes = self._read_sizes()
         for name in self._disk.names(self._directory):
             status = self._disk.status(self._path(name))
@@ -200,8 +200,8 @@ class BlobFolder:
             self._shared.discard(name)
 
     def _is_there(self, name: str, size: int) -> bool:
-        """True if the blob is there as its name says. A large one is not read for it: what this process has written is
-        taken for whole as long as its size is."""
+        """True if the blob exists and is intact. A large blob is not read: it is treated as intact if this process has
+        written it and its size matches."""
         status = self._disk.status(self._path(name)) if name in self._read_sizes() else None
         if status is None or status.size != size:
             return False
@@ -217,7 +217,7 @@ class BlobFolder:
         return os.path.join(self._directory, name)
 
 
-# The parts of a message that may be large, besides its `content`: lists of objects, and the field of each.
+# The parts of a message that may be large, apart from its `content`: lists of objects, and the field of each.
 _LARGE_FIELDS = (("toolCalls", "arguments"), ("blocks", "raw"), ("images", "data"))
 
 
@@ -229,7 +229,7 @@ def _large_fields(wire: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def shorten(message: bytes) -> tuple[bytes, list[bytes]]:
-    """The message with its large parts named, and these parts."""
+    """Replace the large parts of a message by references; return the short message and the parts."""
     if len(message) <= LARGE_BYTES:
         return message, []
     wire = orjson.loads(message)
@@ -237,7 +237,7 @@ def shorten(message: bytes) -> tuple[bytes, list[bytes]]:
     for holder, key in _large_fields(wire):
         value = holder[key]
         part = orjson.dumps(value) if key == "arguments" else b64decode(value) if key == "data" else value.encode()
-        # A picture whose base64 has another form would come back changed.
+        # A picture whose base64 is not canonical would be changed by the round trip.
         if len(part) > LARGE_BYTES and (key != "data" or b64encode(part).decode() == value):
             holder |= {
                 key: {} if key == "arguments" else "",
@@ -248,8 +248,8 @@ def shorten(message: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def restore(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes, list[str]]:
-    """The whole message again, and the names of the parts that `get` no longer has: in their place stands a word about
-    it, so that the thread can still be sent; a lost block or picture stays empty. A blob that is put back is found
+    """Return the complete message, and the names of the parts that `get` could not find: each is replaced by a note, so
+    that the thread can still be sent; a lost block or picture stays empty. If a lost blob is put back, it is found
     again."""
     if _MARK not in message:
         return message, []
@@ -263,18 +263,19 @@ def restore(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes, 
             said = f"{reference['bytes']} bytes here were damaged on disk and are lost"
             if key == "content":
                 holder[key] = f"[{said}]"
-            elif key == "arguments":  # a call that cannot be made any more
+            elif key == "arguments":  # a call that can no longer be made
                 holder["problem"] = said
             elif key == "data":
                 wire["content"] += f"\n[A picture of {said}]"
         else:
             holder[key] = part
-    # In a buffer of its own size: orjson's can be ten times as large, and the message is kept for the session's life.
+    # Copied to a buffer of the exact size: orjson's can be ten times as large, and the message is kept as long as the
+    # session.
     return bytes(memoryview(orjson.dumps(wire))), lost
 
 
 def _part(key: str, data: bytes | None) -> str | dict[str, Any] | None:
-    """The stored part for `key`; None when it is gone, or is the blob of something else."""
+    """Decode the stored part for `key`; None if it is missing or invalid."""
     try:
         if data is None:
             return None
@@ -289,7 +290,7 @@ def _part(key: str, data: bytes | None) -> str | dict[str, Any] | None:
 
 
 def blobs_in(message: bytes) -> list[str]:
-    """The blobs that a shortened message names."""
+    """Return the names of the blobs in a shortened message."""
     if _MARK not in message:
         return []
     return [holder[f"{key}Blob"]["sha256"] for holder, key in _holders(orjson.loads(message))]
@@ -299,18 +300,18 @@ def _holders(wire: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     return [(holder, key) for holder, key in _large_fields(wire) if f"{key}Blob" in holder]
 
 
-# Large values of a session: first versions of files, and the large parts of its messages. What is new waits in the
-# journal, whose syncs it shares, and gets a file of its own with the next snapshot.
+# Large values of a session: first versions of files, and the large parts of its messages. New ones are first in the
+# journal, so that they need no syncs of their own, and get a file with the next snapshot.
 
-# Larger ones cost a file and its syncs at once; smaller ones wait in the journal for the next snapshot.
+# Larger values get a file with its own syncs at once; smaller ones are in the journal until the next snapshot.
 _MAX_INLINE_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
 class StoredValues:
-    """The large things of a session as its files have them: `inline` are blobs that stand in the journal alone, by
-    name, `short` the messages that name blobs in the snapshot, by their place in the thread. All messages before
-    `examined` are known."""
+    """The large values in a session's files: `inline` are blobs that are only in the journal, by name; `short` are the
+    messages with references to blobs as in the snapshot, by position in the thread. Messages before `examined` have
+    been checked for large parts."""
 
     inline: dict[str, bytes] = field(default_factory=dict)
     short: dict[int, bytes] = field(default_factory=dict)
@@ -319,21 +320,21 @@ class StoredValues:
 
 @dataclass(slots=True)
 class SnapshotThread:
-    """The messages of one snapshot and what they name; another thread may write it while the session goes on. `thread`
-    are the whole messages, `stored` what is known of them."""
+    """The messages of one snapshot and their blobs; another thread may write them while the session continues. `thread`
+    are the complete messages, `stored` a copy of the large values known so far."""
 
     blobs: BlobFolder
     thread: list[bytes]
     stored: StoredValues
 
     def write(self) -> list[bytes]:
-        """The messages as they are to stand in the snapshot; what they name has a file, durable on return. Raises
+        """Return the messages in their snapshot form; the blobs that they name are durable on return. Raises
         OSError."""
         stored = self.stored
-        self.blobs.put(*stored.inline.values(), limited=False)  # there was room when they were taken
+        self.blobs.put(*stored.inline.values(), limited=False)  # the limit was checked when they were stored
         new = {place: shorten(self.thread[place]) for place in range(stored.examined, len(self.thread))}
         large = {place: (short, parts) for place, (short, parts) in new.items() if parts}
-        with contextlib.suppress(StorageLimit):  # then they stay where they are
+        with contextlib.suppress(StorageLimit):  # then the messages stay complete
             self.blobs.put(*(part for _, parts in large.values() for part in parts))
             stored.short |= {place: short for place, (short, _) in large.items()}
         if not stored.short:
@@ -342,17 +343,17 @@ class SnapshotThread:
 
 
 class LargeValues:
-    """The large things of one session, in `blobs` or on their way there."""
+    """The large values of one session, in `blobs` or still in the journal."""
 
     def __init__(self, blobs: BlobFolder) -> None:
         self.blobs = blobs
         self._stored = StoredValues()
-        self.to_record: dict[str, str] = {}  # what the next record takes into the journal: base64 by name
+        self.to_record: dict[str, str] = {}  # for the next record in the journal: base64 by name
         self._full = False
 
     @property
     def full(self) -> bool:
-        """True if something could not be kept for want of room."""
+        """True if something could not be stored because the limit was reached."""
         return self._full or self.blobs.refused
 
     def put(self, data: bytes) -> str:
@@ -381,25 +382,25 @@ class LargeValues:
         return self.blobs.get(name) if inline is None else inline
 
     def take_over(self, stored: StoredValues, lost: Iterable[str], first_versions: Iterable[str]) -> None:
-        """Continue with what is on disk, where blobs are `lost`. Whatever a checkpoint names was durable before it
-        did."""
+        """Continue with the values on disk, except for `lost` blobs. A blob that a checkpoint names was durable before
+        the checkpoint."""
         self._stored = stored
         self.blobs.durable |= self.blobs_to_keep(first_versions) - frozenset(lost) - stored.inline.keys()
 
     def blobs_to_keep(self, first_versions: Iterable[str]) -> frozenset[str]:
-        """The blobs that the session needs: those of its messages and its `first_versions` of files."""
+        """Return the blobs that the session needs: those of its messages and its `first_versions` of files."""
         in_thread = {name for message in self._stored.short.values() for name in blobs_in(message)}
         return frozenset(in_thread.union(first_versions))
 
     def collect_for_snapshot(self, thread: Sequence[bytes]) -> SnapshotThread:
-        """Collect the messages and blobs that a snapshot of now needs, for `SnapshotThread.write`; `moved` takes over
-        what that did."""
+        """Collect the messages and blobs for a snapshot of the current state, for `SnapshotThread.write`; call
+        `mark_moved` afterwards."""
         stored = self._stored
         copied = StoredValues(dict(stored.inline), dict(stored.short), stored.examined)
         return SnapshotThread(self.blobs, list(thread), copied)
 
     def mark_moved(self, written: SnapshotThread) -> None:
-        """The snapshot that was made with `written` is in place: go on from it."""
+        """Continue from `written`, whose snapshot is in place now."""
         for name in written.stored.inline:
             self._stored.inline.pop(name, None)
             self.to_record.pop(name, None)

@@ -1,8 +1,8 @@
 """The recoverable state of a session.
 
-Records change it, live and after a crash in the same way (`state.records`). A message is kept as the bytes that it was
-encoded to, and these are put into journal, snapshot and history as they are; only parts too large for a snapshot are
-taken out of it (`state.blobs`). Rows are typed dictionaries: they are the JSON itself, in records and in snapshots.
+Records change it, live and after a crash in the same way (`state.records`). A message is kept in its encoded form, and
+these bytes are written to journal, snapshot and history unchanged; only parts that are too large for a snapshot are
+replaced in it (`state.blobs`). Rows are typed dictionaries: they are exactly the JSON in records and snapshots.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _EARLIER_PROMPT_CHARS = 200
-"""The start of an earlier task's prompt, for listings; its whole prompt stands in the thread."""
+"""Length of an earlier task's prompt in listings; the complete prompt is in the thread."""
 _MAX_SEEN = 256
 ENDED = "SESSION_COMPLETED"
 
@@ -34,26 +34,26 @@ Answerer = Literal["client", "command", "chat", "acp", "view"]
 CallStatus = Literal["succeeded", "failed", "denied"]
 
 FirstVersions = Mapping[str, str | None]
-"""Blobs of what files held before they were first written, by path; None for a file that did not exist."""
+"""Blobs of files' contents before they were first written, by path; None for a file that did not exist."""
 
 
 def name_in_files(attribute: str) -> str:
-    """The name of a field in records and snapshots: `task_id` is `taskId`."""
+    """Return the name of a field in records and snapshots: `taskId` for `task_id`."""
     first, *others = attribute.split("_")
     return first + "".join(map(str.capitalize, others))
 
 
 class Target(TypedDict):
-    """The path that a file is about to be moved to, and the SHA-256 of what is there before, None for no file."""
+    """The path that a file is about to be moved to, and the SHA-256 of its previous content, None for no file."""
 
     path: str
     before: str | None
 
 
 class Intent(TypedDict):
-    """The effect that a call is about to have on one file: its path and the SHA-256 before and after. None stands for
-    no file, "unavailable" for a hash that cannot be said. `kept` names the blob of what it finds, without secrets: the
-    version that would take the call back; "unavailable" where that is not kept. `target`: the file is moved there."""
+    """The intended effect of a call on one file: its path and the SHA-256 before and after. None means no file,
+    "unavailable" an unknown hash. `kept` names the blob of the previous content, without secrets, which would undo the
+    call; "unavailable" if it is not stored. `target`: the file is moved there."""
 
     path: str
     before: str | None
@@ -63,7 +63,7 @@ class Intent(TypedDict):
 
 
 class CallRow(TypedDict):
-    """One call in the record of its turn. `gated`: an approval decides about it, under `approvalId`."""
+    """One call in the record of its turn. `gated`: it needs an approval, with the id `approvalId`."""
 
     callId: str
     sideEffects: bool
@@ -73,14 +73,15 @@ class CallRow(TypedDict):
 
 
 class RequestWindow(TypedDict):
-    """The part of the thread that a request had: how many messages were left out, and its estimated input tokens."""
+    """The part of the thread in a request: the number of messages left out, and the estimated input tokens."""
 
     dropped: int
     estimated: int
 
 
 class ReplayRow(TypedDict):
-    """The means to approve a denied call after all: the call, what approves its kind, and where it would have acted."""
+    """Information to approve a denied call later: the call, the value for `--approve` that covers its kind, and the
+    place on which it would have acted."""
 
     callId: str
     approve: str
@@ -88,7 +89,7 @@ class ReplayRow(TypedDict):
 
 
 class EndRow(TypedDict):
-    """The end of a background command; fields as in CommandEnded."""
+    """The end of a background command, with the fields of CommandEnded."""
 
     reason: CommandReason
     exitCode: NotRequired[ExitCode]
@@ -96,8 +97,8 @@ class EndRow(TypedDict):
 
 
 class CommandRow(TypedDict):
-    """A background command: the call that started it, and the start of its line. `ended` stands there from its end on
-    until the model has been told."""
+    """A background command: the call that started it, and the start of its line. `ended` is present from its end until
+    the model has been informed."""
 
     callId: str
     taskId: str
@@ -107,7 +108,7 @@ class CommandRow(TypedDict):
 
 
 class ModeRow(TypedDict):
-    """The options that a client has set for a session since its launch; one that is as at the launch is left out."""
+    """Options that a client has changed since the session's launch; unchanged ones are absent."""
 
     policy: NotRequired[str]
     model: NotRequired[str]
@@ -116,15 +117,15 @@ class ModeRow(TypedDict):
 
 
 class UsedSkill(TypedDict):
-    """A skill that holds until its task ends; `allowedTools` are the only tools that it leaves, None for all."""
+    """A skill that is in use until its task ends; `allowedTools` are the only tools that it allows, None for all."""
 
     name: str
     allowedTools: list[str] | None
 
 
 class SessionIdentity(NamedTuple):
-    """The identity of a session, fixed for its life. `options` is what a resume needs to run as the first run did
-    (workspace, policy, dialect...), chosen by the application; it holds no secrets."""
+    """The identity of a session, fixed for its life. `options` has what a resume needs to run like the first run
+    (workspace, policy, dialect...), chosen by the application; it contains no secrets."""
 
     session_id: str
     workspace_id: str
@@ -134,15 +135,15 @@ class SessionIdentity(NamedTuple):
 
 
 class TokenUsage(NamedTuple):
-    """Tokens of one call, of a task or of a session, as the gateway counts them.
+    """Tokens of one call, a task or a session, as the gateway counts them.
 
     `input_tokens` are all tokens of the request; `cache_read_tokens` and `cache_write_tokens` are parts of them that
     the gateway read from its cache and wrote to it, and `cache_write_1h_tokens` the part of the latter that it keeps
-    for an hour. `output_tokens` are all tokens of the answer, reasoning included.
-    The budget of a session counts input and output (`total`), whatever a provider charges for a cached token.
+    for an hour. `output_tokens` are all tokens of the answer, including reasoning. The budget of a session counts input
+    and output (`total`), regardless of a provider's price for a cached token.
 
-    A gateway that counts too low does not raise what a session may use: `uncounted_input` and `uncounted_output` are
-    what limits count beyond it (`for_limits`). They stand in records, and are no tokens of the gateway.
+    A gateway that counts too low does not extend a session's limits: `uncounted_input` and `uncounted_output` are
+    counted for limits in addition (`for_limits`). They are in records, but are not tokens of the gateway.
     """
 
     input_tokens: int = 0
@@ -155,28 +156,28 @@ class TokenUsage(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Input and output, as the gateway counts them (AH 5.3)."""
+        """Input plus output, as the gateway counts them (AH 5.3)."""
         return self.input_tokens + self.output_tokens
 
     @property
     def for_limits(self) -> TokenUsage:
-        """The tokens that limits count."""
+        """The tokens that count for limits."""
         whole_input, whole_output = self.input_tokens + self.uncounted_input, self.output_tokens + self.uncounted_output
         return self._replace(
             input_tokens=whole_input, output_tokens=whole_output, uncounted_input=0, uncounted_output=0
         )
 
     def plus(self, other: TokenUsage) -> TokenUsage:
-        """The sum of both."""
+        """Return the sum of both."""
         return TokenUsage(*map(sum, zip(self, other, strict=True)))
 
     def to_wire(self) -> dict[str, int]:
-        """The JSON form in events and results. Counts of what was written to the cache are left out where they are 0,
-        as in files of earlier versions."""
+        """Return the JSON form for events and results. Counts of cache writes are left out if they are 0, as in files
+        of earlier versions."""
         return self._named(USAGE_NAMES[:-2])
 
     def to_record(self) -> dict[str, int]:
-        """The JSON form in records and snapshots: `to_wire`, and what limits count beyond it, where that is not 0."""
+        """Return the JSON form for records and snapshots: `to_wire`, and the uncounted tokens if they are not 0."""
         return self._named(USAGE_NAMES)
 
     def _named(self, names: Sequence[str]) -> dict[str, int]:
@@ -185,7 +186,7 @@ class TokenUsage(NamedTuple):
 
     @classmethod
     def from_record(cls, wire: Mapping[str, int]) -> TokenUsage:
-        """Decode what `to_record` wrote; a count that is missing is 0."""
+        """Decode the output of `to_record`; a missing count is 0."""
         return cls(*(wire.get(name, 0) for name in USAGE_NAMES))
 
 
@@ -197,11 +198,11 @@ _ALWAYS_COUNTED = 3
 NO_TOKENS = TokenUsage()
 
 
-# Records that stay in the state as they are (`state.records`).
+# Records that are kept in the state unchanged (`state.records`).
 
 
 class TaskQueued(NamedTuple):
-    """A prompt came while another task was open; its task begins when that one is over. Fields as in TaskStarted."""
+    """A prompt arrived while another task was open; its task starts when that one is over. Fields as in TaskStarted."""
 
     task_id: str
     prompt: str
@@ -213,9 +214,9 @@ class TaskQueued(NamedTuple):
 
 
 class ApprovalAnswered(NamedTuple):
-    """Somebody, or nobody in time, answered. `arguments` are what the person wrote in place of the model's; `bound_to`
-    is what an approval holds for (`policy.rules.canonical`), `answered_by` the face that the person used, None
-    where nobody was asked."""
+    """An approval was answered or timed out. `arguments` replace the model's if the user edited them; `bound_to` is the
+    action that an approval covers (`policy.rules.canonical`), `answered_by` the interface that the user used, None if
+    there was no prompt."""
 
     call_id: str
     approval_id: str
@@ -234,7 +235,8 @@ class ApprovalAnswered(NamedTuple):
 
 
 class ApprovalGranted(NamedTuple):
-    """An approval for a task or a session. `action_hash` is what it is bound to; `granted_at` is in RFC 3339."""
+    """An approval for a task or a session. `action_hash` identifies the approved action; `granted_at` is in RFC
+    3339."""
 
     scope: str
     approval_id: str
@@ -252,13 +254,12 @@ class ApprovalGranted(NamedTuple):
 
 @dataclass(slots=True, repr=False)
 class Task:
-    """The current task, with what its result object will need. `finished_calls` rows: name, status, code or None;
-    `reason` is why it ended, or why it stopped where a resume goes on. `exit_codes` are those of commands, by the
-    place of the row, `tool_ms` how long the calls of a tool ran. `baselines` maps a path to the blob of its content
-    before the task's first write to it (None: it did not exist); `options` narrow what it may do, in the application's
-    words; `not_uploaded` are artifacts whose upload was given up, as rows of `artifact_given_up`; `skills` are those
-    in use, by name, with the only tools that each leaves, None for all. `usage_by_model` is `usage` by the models that
-    used it, as far as that is on record."""
+    """The current task, with the data for its result object. `finished_calls` rows: name, status, code or None;
+    `reason` is why it ended, or why it paused. `exit_codes` are those of commands, by the index of the row; `tool_ms`
+    is the total duration of a tool's calls. `baselines` maps a path to the blob of its content before the task's first
+    write to it (None: it did not exist); `options` restrict the task, in the application's terms; `not_uploaded` are
+    artifacts whose upload was given up, as rows of `artifact_given_up`; `skills` are those in use, by name, with the
+    only tools that each allows, None for all. `usage_by_model` is `usage` by model, as far as it is recorded."""
 
     task_id: str
     prompt: str
@@ -289,7 +290,7 @@ class Task:
 
 
 class EarlierTask(NamedTuple):
-    """A task that another one followed on the same thread; its `prompt` is cut to 200 characters."""
+    """A task that was followed by another one on the same thread; its `prompt` is cut to 200 characters."""
 
     task_id: str
     prompt: str
@@ -300,7 +301,7 @@ class EarlierTask(NamedTuple):
 
     @classmethod
     def of(cls, task: Task) -> EarlierTask:
-        """The part of the task that stays when the next one begins."""
+        """Return the part of the task that is kept when the next one starts."""
         prompt = task.prompt[:_EARLIER_PROMPT_CHARS]
         return cls(task.task_id, prompt, task.status, task.reason, task.step_count, task.baselines)
 
@@ -309,9 +310,9 @@ class EarlierTask(NamedTuple):
 class OpenCall:
     """One tool call of the open step.
 
-    `problem` says why the arguments cannot be used. `intent` holds the path and the hashes before and after of a call
-    whose whole effect is on one file. `gated`: it waits for an approval, so its start record, unlike others, is synced
-    before it starts. `approval_id`: what it is asked under. `answer` is what was answered, None until it was.
+    `problem` is the reason why the arguments cannot be used. `intent` has the path and the hashes before and after of a
+    call whose whole effect is on one file. `gated`: it waits for an approval, so its start record, unlike others, is
+    synced before it starts. `approval_id` is the approval's id; `answer` is its answer, None until there is one.
     """
 
     call_id: str
@@ -333,16 +334,15 @@ class OpenCall:
 
     @property
     def edited_arguments(self) -> dict[str, Any] | None:
-        """The arguments that the person who approved the call wrote in place of `arguments`, None if there are none."""
+        """The arguments that replace `arguments` because the user edited them in the approval; None if not."""
         return None if self.answer is None else self.answer.arguments
 
 
 @dataclass(slots=True, repr=False)
 class OpenStep:
-    """A step whose model turn is recorded and whose tool calls are not all answered yet. `boot` is the boot of the
-    machine in which the turn was recorded: see `state.disk`. `position` is the place of its message in the thread.
-    `stop_reason` is the gateway's word for the end of the turn and `meaning` what its dialect made of it, None in older
-    records."""
+    """A step whose model turn is recorded and whose tool calls are not all answered yet. `boot` is the boot id of the
+    machine when the turn was recorded: see `state.disk`. `position` is the index of its message in the thread.
+    `stop_reason` is the gateway's value and `meaning` the dialect's interpretation of it, None in older records."""
 
     step_id: str
     stop_reason: str
@@ -355,22 +355,22 @@ class OpenStep:
 
 @dataclass(slots=True, repr=False)
 class Checkpoint:
-    """Everything that a resume needs. `thread` holds encoded messages; `baselines` maps a path to the blob of its
+    """Everything that a resume needs. `thread` has the encoded messages; `baselines` maps a path to the blob of its
     content before the session's first write to it (None: it did not exist); `earlier_tasks` are those before `task`,
-    oldest first; `grants` are approvals given. `salvaged` says what was lost when the session was saved from damage,
-    until the model has read it. `dropped_messages` of the conversation were left out of the last request;
-    `tokens_known` are its input tokens as the gateway counted them and as they had been estimated, and
-    `tokens_known_of` its model. `usage_by_model` is `usage` by the models that used it, as far as that is on record.
-    `uploads` are the artifacts that are still to be uploaded, by id and in order; `artifact_uris` has what was
-    uploaded, by the call. `queue` are the tasks that follow, the next one first; `steers` is what a person said
-    to the open task and the model has not read. `seen` are files as a call last read
-    or wrote them, by path, in words of the tools: the ones that were seen last, in that order. `unseen` says by task
-    why not all that its commands changed is known. `commands` are background commands that run, or whose end the model
-    does not know yet, by id; `commands_started` is how many there have been. Requests leave out large results among the
-    first `cleared_messages`, and have `summary` in the place of what they leave out. What they show changed last when
-    there were `flattened_messages`: models that verify their thinking read these as plain text. `sandbox` says how
-    commands were held last (`TurnTaken`), empty where nothing held any. `mode` has the options that a client has set
-    since the launch."""
+    oldest first; `grants` are approvals for a task or the session. `salvaged` describes what was lost when the session
+    was recovered from damage, until the model has read it. `dropped_messages` is the number of messages left out of the
+    last request; `tokens_known` are its input tokens as counted by the gateway and as estimated before, and
+    `tokens_known_of` is its model. `usage_by_model` is `usage` by model, as far as it is recorded. `uploads` are
+    artifacts not uploaded yet, by id and in order; `artifact_uris` has the URIs of uploaded ones, by call. `queue` has
+    the tasks that follow, the next one first; `steers` are the user's messages to the open task that the model has not
+    read. `seen` has the state of files when a call last read or wrote them, by path, in the tools' format; it keeps
+    only the most recent ones, in that order. `unseen` gives, by task, the reason why changes by its commands are not
+    completely known. `commands` are background commands that run, or whose end the model does not know yet, by id;
+    `commands_started` is their total number. Requests leave out large results among the first `cleared_messages`, and
+    have `summary` in place of the dropped messages. The part that requests show last changed when there were
+    `flattened_messages`: models that verify their thinking get those as plain text. `sandbox` describes the last
+    sandbox of commands (`TurnTaken`), empty if there was none. `mode` has the options that a client has changed since
+    the launch."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -405,24 +405,24 @@ class Checkpoint:
 
     @property
     def last_message(self) -> bytes | None:
-        """The message that the next one follows; None if there is nothing behind the system prompt. The last result of
-        the open step, because it enters the thread before anything else does."""
+        """The message that the next one will follow; None if there is only the system prompt. If the open step has
+        results, it is the last of them, because they are added to the thread first."""
         results = [] if self.open_step is None else [call.result for call in self.open_step.calls if call.result]
         return results[-1] if results else self.thread[-1] if len(self.thread) > 1 else None
 
     @property
     def awaits_approval(self) -> bool:
-        """True if all is over, and the session stays only so that calls which were denied may still be approved."""
+        """True if the session is kept only so that denied calls may still be approved."""
         task = self.task
         return task is not None and task.status != "running" and self.session_status == "SESSION_PAUSED"
 
     def has_task(self, task_id: str) -> bool:
-        """True if a task of this id is, was or will be one of the session's."""
+        """True if the session has a current, earlier or queued task with this id."""
         tasks = (*self.earlier_tasks, *self.queue, *(() if self.task is None else (self.task,)))
         return any(task.task_id == task_id for task in tasks)
 
     def first_version_blobs(self) -> Iterator[str]:
-        """The blobs of first versions that the session or one of its tasks names."""
+        """Yield the blobs of first versions that the session or one of its tasks names."""
         owners: list[Checkpoint | Task | EarlierTask] = [self, *self.earlier_tasks]
         if self.task is not None:
             owners.append(self.task)
@@ -430,20 +430,20 @@ class Checkpoint:
             yield from (mode_and_blob(one)[1] for one in owner.baselines.values() if one is not None)
 
     def suspect_starts(self) -> None:
-        """Take every unanswered call of the open step for started: records that may have said so are gone."""
+        """Treat every unanswered call of the open step as started, because its start record may be lost."""
         if self.open_step is not None:
             for call in self.open_step.calls:
                 call.started = call.started or call.result is None
 
     def open_call(self, call_id: str) -> OpenCall:
-        """The call of the open step. Raises KeyError where no step is open, or has it."""
+        """Return the call of the open step. Raises KeyError if there is no open step, or it has no such call."""
         for call in () if self.open_step is None else self.open_step.calls:
             if call.call_id == call_id:
                 return call
         raise KeyError(call_id)
 
     def require_task(self) -> Task:
-        """The current task. Raises KeyError if there is none."""
+        """Return the current task. Raises KeyError if there is none."""
         if self.task is None:
             raise KeyError("no task")
         return self.task
@@ -456,17 +456,17 @@ class Checkpoint:
             cleared, summary = self.cleared_messages, self.summary
         if (dropped, cleared, summary) != before:
             self.dropped_messages, self.cleared_messages, self.summary = dropped, cleared, summary
-            self.flattened_messages = len(self.thread) - 1  # the system prompt is none
+            self.flattened_messages = len(self.thread) - 1  # without the system prompt
 
     def add_usage(self, usage: TokenUsage, model: str | None) -> None:
-        """Count what a model used, for the task and for the session."""
+        """Add a model's usage to the task and to the session."""
         for owner in (self, self.require_task()):
             owner.usage = owner.usage.plus(usage)
             if model is not None:
                 owner.usage_by_model[model] = owner.usage_by_model.get(model, NO_TOKENS).plus(usage)
 
     def add_baselines(self, baselines: FirstVersions) -> None:
-        """Add first versions that a task finds; a path that an earlier task has written has none."""
+        """Add first versions of files for the task, and for the session unless an earlier task has written the path."""
         if baselines:
             task = self.require_task()
             for path, version in baselines.items():
@@ -474,22 +474,22 @@ class Checkpoint:
                     known[path] = _copy_mode(known[path], version) if path in known else version
 
     def see_files(self, seen: Mapping[str, str | None]) -> None:
-        """Keep files as a call read or wrote them; None for one that is not there any more."""
+        """Remember the state of files that a call read or wrote; None for a file that no longer exists."""
         for path, mark in seen.items():
-            self.seen.pop(path, None)  # the ones that were seen last stand last
+            self.seen.pop(path, None)  # the most recent ones are last
             if mark is not None:
                 self.seen[path] = mark
         for path in list(self.seen)[:-_MAX_SEEN]:
             del self.seen[path]
 
     def see_changes(self, changed: FirstVersions, unseen: str | None) -> None:
-        """Add the versions before changes that commands made, and why not all of these are known."""
+        """Add the file versions before changes by commands, and the reason why not all changes are known."""
         self.add_baselines(changed)
         if unseen is not None:
             self.unseen.setdefault(self.require_task().task_id, unseen)
 
     def add_artifact(self, row: dict[str, Any]) -> None:
-        """An artifact of a call of the open step: stored (`uri`), not to be stored (`why`), or still to be uploaded."""
+        """Add an artifact of a call of the open step: stored (`uri`), given up (`why`), or still to be uploaded."""
         task, step = self.require_task(), self.open_step
         if "uri" in row:
             self.artifact_uris.setdefault(row["callId"], []).append(row["uri"])
@@ -501,8 +501,8 @@ class Checkpoint:
 
 
 def _copy_mode(first: str | None, later: str | None) -> str | None:
-    """A first version with the mode that a later call found, where none had changed it until then. One that was gone
-    for a while without a mode on record was a plain file's."""
+    """Return a first version with the mode from a later version, if it has none yet. A file that was gone in between,
+    without a recorded mode, was a plain file."""
     if first is None or mode_and_blob(first)[0] is not None:
         return first
     if later is None:
@@ -512,8 +512,8 @@ def _copy_mode(first: str | None, later: str | None) -> str | None:
 
 
 def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:
-    """Return the open step: names and arguments of the calls stand in the assistant's message, the rest in `fields`.
-    Answers to approvals are not among them. Raises KeyError unless the calls of both are the same."""
+    """Return the open step: names and arguments of the calls are in the assistant's message, the rest in `fields`,
+    without the answers to approvals. Raises KeyError unless both have the same calls."""
     turn = orjson.loads(message)
     named = {call["id"]: call for call in turn.get("toolCalls", [])}
     if len(named) != len(fields["calls"]):
@@ -526,7 +526,7 @@ def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:
 
 
 CALL_FIELDS = ("intent", "gated", "started", "result", "status", "code", "replay", "exit_code", "duration_ms")
-"""Fields of an open call that its row has if they are not their defaults; and `approval_id`."""
+"""Fields of an open call that are in its row if they differ from their defaults; so is `approval_id`."""
 _NAMES_IN_ROW = {attribute: name_in_files(attribute) for attribute in (*CALL_FIELDS, "approval_id")}
 
 
@@ -538,8 +538,8 @@ def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> OpenCall:
     return OpenCall(raw["callId"], named["name"], named["arguments"], raw["sideEffects"], problem, **given)
 
 
-# In snapshots: fields by their classes, in the order of the file; those that are always in it, and those that are if
-# they are not their defaults.
+# Fields in snapshots by class, in the order of the file: those that are always present, and those that are present if
+# they differ from their defaults.
 FIELDS: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {
     Checkpoint: (
         ("usage", "baselines", "earlier_tasks", "grants", "open_step", "salvaged", "dropped_messages", "tokens_known"),

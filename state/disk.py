@@ -1,10 +1,10 @@
-"""All that the store asks of a machine: the one seam between durability and the operating system.
+"""All file system operations of the store: the only interface between durability and the operating system.
 
-Whole files and folders are written through it: durably, or put in place of another atomically (AH 9.3). And the lock of
-a session: one process for each, by a lock that the operating system drops when its holder dies, however it dies.
+Functions write complete files and folders durably, or replace them atomically (AH 9.3). A session's lock admits one
+process; the operating system releases it when that process ends, even in a crash.
 
-`Disk` is this machine's. Fault tests put another behind it: `agent_host.faults.disk` has a simulated one that loses
-what was not synced, and a real one whose calls fail.
+`Disk` is the local disk. Fault tests replace it: `agent_host.faults.disk` simulates one that loses unsynced data, and
+`agent_host.faults.crash` wraps a real one whose calls fail.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from state import SessionPaths
 
     Beside = Callable[[Callable[[], None]], "ThreadJob"]
-    """Starts a function beside the caller, who waits for it before all ends."""
+    """Runs a function in the background; the caller waits for it before the session closes."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -38,16 +38,17 @@ else:
 
 _BINARY = getattr(os, "O_BINARY", 0)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-# A named pipe in a file's place would otherwise hold the open up until somebody writes to it.
+# Otherwise opening a named pipe in a file's place would block until another process writes to it.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
-# Small pieces are gathered to writes of about this size: a snapshot consists of one piece a message.
+# Smaller pieces are combined into writes of about this size.
 _WRITE_BYTES = 256 * 1024
 TEMPORARY = ".tmp"
 
 
 class FileStatus(NamedTuple):
-    """The status of a name, links not followed. `modified`: seconds since the epoch. `foreign`: it belongs to another
-    user; `exposed`: others may write to it; `readable`: others may read it. Windows has no such modes: all False."""
+    """The status of a path, without following links. `modified`: seconds since the epoch. `foreign`: it belongs to
+    another user; `exposed`: others may write to it; `readable`: others may read it. All three are False on Windows,
+    which has no such modes."""
 
     kind: Literal["file", "directory", "other"]
     size: int
@@ -59,25 +60,25 @@ class FileStatus(NamedTuple):
 
 
 class Disk:
-    """The file system of this machine: operations on absolute paths and on descriptors that this disk gave out. All
-    raise OSError; nothing is durable before `sync`, and no name before `sync_directory` of its directory. Another disk
-    has another method for each of these."""
+    """The local file system: operations on absolute paths and on descriptors that this disk returned. All raise
+    OSError; no content is durable before `sync`, and no name before `sync_directory` of its directory. A replacement
+    disk overrides every method."""
 
     def make_private_dir(self, path: str) -> None:
-        """Create `path` and its parents, for their owner alone."""
+        """Create `path` and its parents, accessible only to the owner."""
         make_private_dir(path)
 
     def open_new(self, path: str) -> int:
-        """A descriptor of a new empty private file at `path`, in place of what lies there."""
+        """Create a new empty private file at `path`, in place of any other, and return its descriptor."""
         self.remove(path)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _BINARY, FILE_MODE)
 
     def open_append(self, path: str) -> int:
-        """A descriptor that writes to the end of the file at `path`; a link is refused."""
+        """Open the file at `path` for appending and return its descriptor; a link is rejected."""
         return os.open(path, os.O_WRONLY | os.O_APPEND | _NO_FOLLOW | _BINARY)
 
     def write(self, fd: int, data: bytes) -> None:
-        """Write all of `data`: a short write goes on where it stopped. Where it raises, any part may be there."""
+        """Write all of `data`, continuing after short writes. If it raises, any part may have been written."""
         written = os.write(fd, data)
         if written < len(data):
             view = memoryview(data)[written:]
@@ -85,7 +86,7 @@ class Disk:
                 view = view[os.write(fd, view) :]
 
     def sync(self, fd: int) -> None:
-        """Make the file's content durable. After a failure its unsynced content may be gone for good. macOS needs
+        """Make the file's content durable. After a failure its unsynced content may be lost permanently. macOS needs
         F_FULLFSYNC: its fsync stops at the drive's cache."""
         if sys.platform == "darwin":
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
@@ -99,14 +100,14 @@ class Disk:
         os.close(fd)
 
     def is_named(self, fd: int, path: str) -> bool:
-        """True if `path` still leads to the file of `fd`: what is written to a file without a name is lost."""
+        """True if `path` still leads to the file of `fd`: data written to a file without a name is lost."""
         return is_named(fd, path)
 
     def read(self, path: str) -> bytes:
-        """The whole regular file at `path`; a link is refused with ELOOP, anything else with EINVAL."""
+        """Read the regular file at `path`; a link is rejected with ELOOP, anything else with EINVAL."""
         fd = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_WAIT | _BINARY)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):  # asked first: a folder's descriptor `fdopen` would leave open
+            if not stat.S_ISREG(os.fstat(fd).st_mode):  # before `fdopen`, which does not close a folder's descriptor
                 raise OSError(errno.EINVAL, "it is no regular file", path)
             with os.fdopen(fd, "rb", closefd=False) as handle:
                 return handle.read()
@@ -114,7 +115,7 @@ class Disk:
             os.close(fd)
 
     def status(self, path: str) -> FileStatus | None:
-        """The status of `path`; None if nothing is there."""
+        """Return the status of `path`; None if it does not exist."""
         try:
             found = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -132,27 +133,27 @@ class Disk:
         )
 
     def names(self, path: str) -> list[str]:
-        """Sorted names in a directory; empty when there is none."""
+        """Return the sorted names in a directory; empty if it does not exist."""
         try:
             return sorted(os.listdir(path))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def replace(self, source: str, target: str) -> None:
-        """Give `source` the name `target`, atomically, in place of what had it."""
+        """Rename `source` to `target` atomically, in place of any file there."""
         os.replace(source, target)
 
     def link(self, source: str, target: str) -> None:
-        """Give the file `source` the second name `target`, which must be free."""
+        """Make `target`, which must not exist, a hard link to the file `source`."""
         os.link(source, target)
 
     def remove(self, path: str) -> None:
-        """Take a name away; one that is not there is fine."""
+        """Remove a name; a missing one is fine."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in the directory `path` durable. Windows has no such call and needs none."""
+        """Make the names in the directory `path` durable. Windows has no such call and does not need it."""
         if sys.platform == "win32":
             return
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -162,15 +163,16 @@ class Disk:
             os.close(fd)
 
     def lock(self, path: str, session_id: str) -> SessionLock:
-        """The lock at `path`. Raises SessionLocked, WriteFailed."""
+        """Acquire the lock at `path`. Raises SessionLocked, WriteFailed."""
         return SessionLock.acquire(path, session_id)
 
     def holder(self, path: str) -> int | None:
-        """Pid of the live process that holds the lock at `path`, 0 where it cannot be read, None when nobody does."""
+        """Return the pid of the live process that holds the lock at `path`, 0 if it cannot be read, None if no process
+        does."""
         return holder(path)
 
     def boot_id(self) -> str | None:
-        """An id that changes with every boot; None where the system offers none, which must be read as "unknown"."""
+        """Return an id that changes with every boot; None if the system has none, which means "unknown"."""
         return boot_id()
 
 
@@ -182,8 +184,8 @@ _MACOS_COMMAND = ("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
 
 @lru_cache(maxsize=1)
 def boot_id() -> str | None:
-    """See Disk. A record that was written but not synced survives the death of the process and not that of the machine:
-    whether the absence of a record proves anything after a crash hangs on whether the machine has been up since."""
+    """See Disk. A record that was written but not synced survives a crash of the process, but not of the machine. So
+    after a crash a missing record proves something only if the machine has been up since."""
     found = ""
     try:
         if sys.platform == "linux":
@@ -197,7 +199,7 @@ def boot_id() -> str | None:
 
 
 class ThreadJob:
-    """Work in a thread of its own. Where the system gives no further thread, it is done before this returns."""
+    """Work in its own thread. If the system cannot start another thread, the constructor does the work itself."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -210,11 +212,11 @@ class ThreadJob:
             self._run()
 
     def done(self) -> bool:
-        """True if the work is over, well or not. Never waits."""
+        """True if the work is over, even if it failed. Never waits."""
         return self._thread is None or not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return when the work is over. Raises what it raised."""
+        """Wait for the end of the work. Raises the work's exception."""
         if self._thread is not None:
             self._thread.join()
         if self._raised is not None:
@@ -223,13 +225,13 @@ class ThreadJob:
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001  it is raised where the work is waited for
+        except BaseException as error:  # noqa: BLE001 `wait` raises it
             self._raised = error
 
 
 def make_durable_dir(disk: Disk, path: str, *, within: str, is_there: bool = False) -> None:
-    """Create `path`, its parents included, for their owner alone; the names below the directory `within` are durable on
-    return, and all others that were not there before. Raises OSError; with `is_there` also where `within` is gone."""
+    """Create `path` and its parents, accessible only to the owner; on return all names below the directory `within` and
+    all new ones are durable. Raises OSError; with `is_there` also if `within` does not exist."""
     if is_there and disk.status(within) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), within)
     to_sync: list[str] = []
@@ -245,8 +247,8 @@ def make_durable_dir(disk: Disk, path: str, *, within: str, is_there: bool = Fal
 
 
 def write_new(disk: Disk, path: str, chunks: Iterable[bytes], *, durable: bool = True) -> int:
-    """Put `chunks` into a new file at `path` and return its size; a file that could not be written whole is taken away
-    again. Its name is not durable yet. Raises OSError."""
+    """Write `chunks` to a new file at `path` and return its size; an incomplete file is removed again. Its name is not
+    durable yet. Raises OSError."""
     size = 0
     fd = disk.open_new(path)
     try:
@@ -263,7 +265,7 @@ def write_new(disk: Disk, path: str, chunks: Iterable[bytes], *, durable: bool =
         raise
     try:
         disk.close(fd)
-    except OSError:  # a disk that is full may say so only now
+    except OSError:  # a full disk may report it only now
         with contextlib.suppress(OSError):
             disk.remove(path)
         raise
@@ -271,8 +273,8 @@ def write_new(disk: Disk, path: str, chunks: Iterable[bytes], *, durable: bool =
 
 
 def replace_atomically(disk: Disk, path: str, chunks: Iterable[bytes]) -> int:
-    """Put `chunks` at `path` so that a reader or a crash sees all of the old or all of the new, and return the size.
-    Durable on return: temporary file in the same directory, sync, rename, sync of the directory (AH 9.3). Raises
+    """Write `chunks` to `path` so that a reader or a crash sees either the old or the new file completely; return the
+    size. Durable on return: temporary file in the same directory, sync, rename, sync of the directory (AH 9.3). Raises
     OSError."""
     size = write_new(disk, path + TEMPORARY, chunks)
     put_in_place(disk, path + TEMPORARY, path)
@@ -281,8 +283,8 @@ def replace_atomically(disk: Disk, path: str, chunks: Iterable[bytes]) -> int:
 
 
 def put_in_place(disk: Disk, temporary: str, path: str) -> None:
-    """Rename `temporary` to `path`, in place of what is there; where the disk refuses that, it is taken away. Not
-    durable. Raises OSError."""
+    """Rename `temporary` to `path`, in place of any file there; if that fails, `temporary` is removed. Not durable.
+    Raises OSError."""
     try:
         disk.replace(temporary, path)
     except OSError:
@@ -292,22 +294,23 @@ def put_in_place(disk: Disk, temporary: str, path: str) -> None:
 
 
 def second_name(disk: Disk, path: str, second: str) -> None:
-    """Have `second` lead to the file at `path` (`link_or_copy`), atomically in place of what was there. Not durable.
-    Raises OSError."""
+    """Make `second` a link to or a copy of the file at `path` (`link_or_copy`), atomically in place of any file there.
+    Not durable. Raises OSError."""
     temporary = second_temporary(disk, path, second)
     put_in_place(disk, temporary, second)
-    disk.remove(temporary)  # it stays where both lead to one file already: POSIX then renames nothing
+    disk.remove(temporary)  # it remains if both are one file already: POSIX then renames nothing
 
 
 def second_temporary(disk: Disk, path: str, second: str) -> str:
-    """The file at `path` under a temporary name that is to be put in place of `second`. Raises OSError."""
+    """Link or copy the file at `path` to a temporary name, to be renamed to `second`; return that name. Raises
+    OSError."""
     link_or_copy(disk, path, second + TEMPORARY)
     return second + TEMPORARY
 
 
 def link_or_copy(disk: Disk, path: str, second: str) -> None:
-    """Have `second` lead to the file at `path`, in place of what was there; a copy where the file system knows no
-    second names. Neither atomic nor durable. Raises OSError."""
+    """Make `second` a hard link to the file at `path`, in place of any file there; a copy on file systems without hard
+    links. Neither atomic nor durable. Raises OSError."""
     disk.remove(second)
     try:
         disk.link(path, second)
@@ -316,7 +319,7 @@ def link_or_copy(disk: Disk, path: str, second: str) -> None:
 
 
 def _gather(chunks: Iterable[bytes]) -> Iterable[bytes]:
-    """`chunks` in pieces worth a system call each."""
+    """Combine `chunks` into pieces that are large enough for a system call each."""
     waiting: list[bytes] = []
     size = 0
     for chunk in chunks:
@@ -329,14 +332,13 @@ def _gather(chunks: Iterable[bytes]) -> Iterable[bytes]:
         yield b"".join(waiting)
 
 
-# What is damaged is kept as `.corrupt-N` beside its place: nothing is ever deleted unread.
+# Damaged files are kept as `.corrupt-N` in the same folder: nothing is ever deleted unread.
 
 _MARK = ".corrupt-"
 
 
 def move_aside(disk: Disk, paths: SessionPaths) -> str:
-    """Move snapshot and journal aside, and the pair before them, whatever lies in their places, and return the first
-    one's new path."""
+    """Move snapshot, journal and the previous pair aside, whatever they are, and return the first one's new path."""
     suffix = _free_suffix(disk, paths)
     there = [path for path in paths.checkpoint_files if disk.status(path) is not None]
     for path in there:
@@ -346,9 +348,9 @@ def move_aside(disk: Disk, paths: SessionPaths) -> str:
 
 
 def copy_aside(disk: Disk, paths: SessionPaths) -> str:
-    """Copy snapshot and journal aside, durably, and return the first one's path; they stay in their places, to be
-    replaced by what was saved of them. What is no plain file is moved. A disk that takes only one of two copies is left
-    with none, so that trying again on a full one does not fill it further."""
+    """Copy snapshot and journal aside, durably, and return the first copy's path; the originals stay, to be replaced by
+    the recovered state. Anything but a plain file is moved. If only one of two copies succeeds, it is removed, so that
+    retries do not fill a full disk further."""
     suffix = _free_suffix(disk, paths)
     found = {path: disk.status(path) for path in (paths.snapshot, paths.journal)}
     there = {path: status for path, status in found.items() if status is not None}
@@ -357,7 +359,7 @@ def copy_aside(disk: Disk, paths: SessionPaths) -> str:
         for path, status in there.items():
             if status.kind == "file":
                 data = disk.read(path)
-                copied.append(path + suffix)  # first: one whose close fails is there
+                copied.append(path + suffix)  # before the write: a copy whose close fails exists
                 write_new(disk, path + suffix, [data])
             else:
                 disk.replace(path, path + suffix)
@@ -371,13 +373,13 @@ def copy_aside(disk: Disk, paths: SessionPaths) -> str:
 
 
 def is_quarantined(disk: Disk, paths: SessionPaths) -> bool:
-    """True when something of this session was put aside."""
+    """True if damaged files of this session were moved or copied aside."""
     starts = tuple(os.path.basename(path) + _MARK for path in paths.checkpoint_files)
     return any(name.startswith(starts) for name in disk.names(paths.checkpoints))
 
 
 def no_such(disk: Disk, paths: SessionPaths) -> NoSuchSession:
-    """The error for a session that is not there."""
+    """Return the error for a session that does not exist or has ended."""
     if disk.status(paths.result) is not None:
         return NoSuchSession(f"session {paths.session_id} has ended; its remains are in {paths.records}")
     return NoSuchSession(f"there is no session {paths.session_id} to resume under {paths.state_dir}")
@@ -392,23 +394,24 @@ def _free_suffix(disk: Disk, paths: SessionPaths) -> str:
 
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | _NO_FOLLOW | getattr(os, "O_CLOEXEC", 0)
 
-# `holder` takes the lock for an instant; a process that starts in that instant looks again before it gives up.
+# `holder` takes the lock for an instant; a process that starts in that instant retries before it gives up.
 _PROBES_TOLERATED = 20
 _PROBE_S = 0.005
 
 
 class SessionLock:
-    """Held from `acquire` to `release`. The file holds the pid of the holder, for the message to the second one."""
+    """A lock from `acquire` to `release`. Its file contains the holder's pid, for the error message of a second
+    process."""
 
     def __init__(self, path: str, fd: int, before: tuple[os.stat_result, bytes] | None) -> None:
         self._path = path
         self._fd = fd
-        self._before = before  # the file when the lock was taken, and its content
+        self._before = before  # the file's status and content before the lock was taken
 
     @classmethod
     def acquire(cls, path: str, session_id: str) -> Self:
-        """Take the lock. A file left by a dead process is no obstacle. Raises SessionLocked with the holder's pid,
-        WriteFailed when the file cannot be opened."""
+        """Take the lock. The file of a dead process does not matter. Raises SessionLocked with the holder's pid,
+        WriteFailed if the file cannot be opened."""
         patience = _PROBES_TOLERATED
         while True:
             is_new = not os.path.lexists(path)
@@ -418,8 +421,8 @@ class SessionLock:
                 raise WriteFailed(f"the lock {path} cannot be opened: {error.strerror}") from error
             try:
                 if _try_lock(fd):
-                    # The holder before us may have removed the file between our open and our lock: then we hold a
-                    # lock on nothing, and another process could hold the one on the name.
+                    # The previous holder may have removed the file between our open and our lock: then our lock is on a
+                    # file without a name, and another process could hold the lock on the path.
                     if is_named(fd, path):
                         before = None if is_new else (os.fstat(fd), _content_of(fd))
                         _write_content(fd, b"%d\n" % os.getpid())
@@ -438,13 +441,13 @@ class SessionLock:
             os.close(fd)
 
     def still_held(self) -> bool:
-        """True if the lock's file is still the one under its name; otherwise another process may hold a lock there.
-        Raises OSError."""
+        """True if the path still leads to the lock's file; otherwise another process may hold a lock there. Raises
+        OSError."""
         return self._fd >= 0 and is_named(self._fd, self._path)
 
     def release(self, *, remove: bool, untouched: bool = False) -> None:
-        """Let go; `remove` takes the file away too, which is right only when the session is over: one of another
-        process under that name stays. `untouched` leaves all as it was before `acquire`. Never raises."""
+        """Release the lock. `remove` also removes the file, which is right only if the session is over; another
+        process's file at the path stays. `untouched` restores the state before `acquire`. Never raises."""
         if self._fd < 0:
             return
         if untouched and self._before is not None:
@@ -453,36 +456,37 @@ class SessionLock:
             with contextlib.suppress(OSError, NotImplementedError):
                 os.utime(self._fd, ns=(status.st_atime_ns, status.st_mtime_ns))
         remove = remove or (untouched and self._before is None)
-        if remove and sys.platform != "win32":  # before the close: behind it, the name may be another process's lock
+        if remove and sys.platform != "win32":  # before the close: after it, the path may be another process's lock
             with contextlib.suppress(OSError):
                 if self.still_held():
                     os.unlink(self._path)
         fd, self._fd = self._fd, -1
-        with contextlib.suppress(OSError):  # the descriptor is gone all the same
+        with contextlib.suppress(OSError):  # the descriptor is closed anyway
             os.close(fd)
-        if remove and sys.platform == "win32":  # an open file has no other chance there, and a held one refuses
+        if remove and sys.platform == "win32":  # an open file cannot be removed there, and one that is held fails
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
 
 
 def named_pid(path: str) -> int | None:
-    """The pid that stands in the lock at `path`, whoever holds it; None where none does."""
+    """Return the pid in the lock file at `path`, no matter if it is held; None if there is none."""
     return _ask_lock(path, os.O_RDONLY, _pid_in)
 
 
 def holder(path: str) -> int | None:
-    """Pid of the live process that holds the lock at `path`; None when nobody does."""
+    """Return the pid of the live process that holds the lock at `path`, 0 if it cannot be read, None if no process
+    does."""
     return _ask_lock(path, os.O_RDWR, lambda fd: None if _try_lock(fd) else (_pid_in(fd) or 0))
 
 
 def _ask_lock(path: str, flags: int, ask: Callable[[int], int | None]) -> int | None:
     try:
         fd = os.open(path, flags | _NO_FOLLOW)
-    except OSError:  # not there, or nothing that could be a lock of ours
+    except OSError:  # missing, or not a lock file of ours
         return None
     try:
         return ask(fd)
-    except WriteFailed:  # a file system without locks: nobody can hold one
+    except WriteFailed:  # a file system without locks: no process can hold one
         return None
     finally:
         os.close(fd)
@@ -490,7 +494,7 @@ def _ask_lock(path: str, flags: int, ask: Callable[[int], int | None]) -> int | 
 
 def _try_lock(fd: int) -> bool:
     if sys.platform == "win32":
-        # A byte far behind the pid, so that the file stays readable for the second process.
+        # A byte far after the pid, so that the second process can still read the file.
         os.lseek(fd, 1 << 30, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
@@ -518,7 +522,7 @@ def _pid_in(fd: int) -> int | None:
 
 
 def _write_content(fd: int, content: bytes) -> None:
-    """A pid is for the message to the second process; on a full disk the lock is held without it."""
+    """The pid is only for the error message of a second process, so the lock is valid without it on a full disk."""
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.lseek(fd, 0, os.SEEK_SET)
@@ -526,7 +530,7 @@ def _write_content(fd: int, content: bytes) -> None:
 
 
 def is_named(fd: int, path: str) -> bool:
-    """True if `path` leads to the open file `fd`. Raises OSError when it cannot be looked at."""
+    """True if `path` leads to the open file `fd`. Raises OSError if it cannot be examined."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
     except (FileNotFoundError, NotADirectoryError):
@@ -539,6 +543,6 @@ def _alive(pid: int) -> bool:
             os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # it belongs to another user
         pass
     return True

@@ -1,4 +1,5 @@
-"""Sessions on the local disk, each a snapshot, a journal and a folder of blobs under one state directory (AH 9.4)."""
+"""Store of sessions on the local disk: each is a snapshot, a journal and a folder of blobs in one state directory (AH
+9.4)."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ _READ_TRIES = 3
 
 
 class Summary(NamedTuple):
-    """A resumable session in a list. `state` is None where it cannot be read, and then `problem` says why; `pid` is
-    that of the live process that holds it (0: unknown); `updated_at` is in seconds since the epoch."""
+    """A resumable session in a list. `state` is None if it cannot be read; then `problem` is the reason. `pid` is that
+    of the live process that holds it (0: unknown); `updated_at` is in seconds since the epoch."""
 
     session_id: str
     state: Checkpoint | None
@@ -38,13 +39,13 @@ class Summary(NamedTuple):
 
 
 def utc_now() -> datetime:
-    """The present moment by the clock of this machine."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 class FileCheckpointStore:
-    """Sessions by their ids (`[A-Za-z0-9_-]{1,128}`, else InvalidSessionId). `now` gives the present moment in UTC, and
-    `blob_limit_bytes` holds for each session; SessionStorage has the others."""
+    """Sessions by their ids (`[A-Za-z0-9_-]{1,128}`, else InvalidSessionId). `now` returns the current time in UTC, and
+    `blob_limit_bytes` applies to each session; see SessionStorage for the others."""
 
     def __init__(
         self,
@@ -69,21 +70,21 @@ class FileCheckpointStore:
         self._storage = storage_of
 
     def create(self, session_id: str, state: Checkpoint) -> FileSession:
-        """A new session that starts from `state`. Raises SessionExists, SessionLocked, WriteFailed."""
+        """Create a session that starts from `state`. Raises SessionExists, SessionLocked, WriteFailed."""
         return FileSession.create(self._storage(session_id), state)
 
     def open(self, session_id: str, *, ended_too: bool = False) -> FileSession:
-        """The session as the last process left it; see `claim`. Raises NoSuchSession, SessionLocked, UnknownVersion,
-        TooLarge and Untrusted (all three leave it untouched), WriteFailed, and Damaged: what is damaged is kept as
-        `.corrupt-N`, what was whole before the damage takes its place, and the next `open` finds it."""
+        """Open the session as the last process left it; see `claim`. Raises NoSuchSession, SessionLocked,
+        UnknownVersion, TooLarge and Untrusted (all three leave it untouched), WriteFailed, and Damaged: damaged files
+        are kept as `.corrupt-N`, the intact part before the damage replaces them, and the next `open` reads it."""
         session = self.claim(session_id, ended_too=ended_too)
         session.take_over()
         return session
 
     def claim(self, session_id: str, *, ended_too: bool = False) -> FileSession:
-        """The session, held by this process, its files as they were until `take_over`; with `ended_too` also one that
-        has ended, from its archive and with its last task over. Raises what `open` raises, NoSuchSession also where
-        the records of an ended session were not kept."""
+        """Lock and read the session; its files are unchanged until `take_over`. With `ended_too` also a session that
+        has ended, from its archive, with its last task over. Raises the errors of `open`, and NoSuchSession also if the
+        records of an ended session were not kept."""
         storage = self._storage(session_id)
         if self.has(session_id):
             return FileSession.claim(storage)
@@ -96,51 +97,51 @@ class FileCheckpointStore:
             raise no_such(self._disk, storage.paths)
 
     def has(self, session_id: str) -> bool:
-        """True if anything lies under the id that `load` would read. Raises InvalidSessionId, WriteFailed."""
+        """True if there is a snapshot or journal with this id. Raises InvalidSessionId, WriteFailed."""
         paths = SessionPaths(self._state_dir, session_id)
         with translate_errors("looking for the session"):
             return any(self._disk.status(path) is not None for path in (paths.snapshot, paths.journal))
 
     def load(self, session_id: str, *, salvaged_too: bool = False, ended_too: bool = False) -> Checkpoint:
-        """The state of a session, changing nothing, also where another process holds it. With `salvaged_too` damage
-        raises Damaged only where nothing is whole; with `ended_too` also a session that has ended is read, from its
-        archive. Raises NoSuchSession, UnknownVersion, TooLarge, Untrusted, Damaged, WriteFailed."""
+        """Read the state of a session without changing anything, even if another process holds it. With `salvaged_too`
+        Damaged is raised only if nothing is intact; with `ended_too` a session that has ended is read from its archive.
+        Raises NoSuchSession, UnknownVersion, TooLarge, Untrusted, Damaged, WriteFailed."""
         found = find_files(self._storage(session_id), archived=ended_too and not self.has(session_id))
         return found.require_state(salvaged_too=salvaged_too)
 
     def versions(self, session_id: str) -> Callable[[str], bytes | None]:
-        """Return a function that gives the content of a blob by its name, None for one that is missing, of a session
-        that is resumable or has ended. Raises what `load` raises."""
+        """Return a function that returns the content of a blob by name, None if it is missing, for a session that is
+        resumable or has ended. Raises the errors of `load`."""
         storage = self._storage(session_id)
         inline = find_files(storage, archived=not self.has(session_id)).stored.inline
         return lambda name: inline[name] if name in inline else storage.blobs.get(name)
 
     def coloured(self, session_id: str) -> dict[str, dict[str, str]]:
-        """Output of commands with its colours, by call and stream, as far as its records are still there. Raises
+        """Return the output of commands with its colours, by call and stream, as far as records are still kept. Raises
         WriteFailed, UnknownVersion."""
         with translate_errors("reading the journals"):
             return read_coloured(self._disk, SessionPaths(self._state_dir, session_id))
 
     def list(self) -> list[Summary]:
-        """Every resumable session, and what cannot be read, in the order of their ids. Changes nothing."""
+        """Return every resumable or unreadable session, sorted by id. Changes nothing."""
         with translate_errors("listing the sessions"):
             names = self._disk.names(SessionPaths(self._state_dir, "any").checkpoints)
             ids = {name.partition(".")[0] for name in names if name.endswith((".json", ".journal"))}
             rows = []
             for session_id in sorted(ids):
-                with contextlib.suppress(InvalidSessionId, NoSuchSession):  # the latter: an end that was cut off
+                with contextlib.suppress(InvalidSessionId, NoSuchSession):  # the latter: an interrupted end
                     rows.append(self._summary(SessionPaths(self._state_dir, session_id)))
             return rows
 
     def summary(self, session_id: str) -> Summary | None:
-        """The row of `list` for one session, None where there is none to resume. Raises InvalidSessionId,
+        """Return the row of `list` for one session, None if there is none to resume. Raises InvalidSessionId,
         WriteFailed."""
         with translate_errors("looking for the session"):
             if not self.has(session_id):
                 return None
             try:
                 return self._summary(SessionPaths(self._state_dir, session_id))
-            except NoSuchSession:  # an end that was cut off
+            except NoSuchSession:  # an interrupted end
                 return None
 
     def _summary(self, paths: SessionPaths) -> Summary:
@@ -148,7 +149,7 @@ class FileCheckpointStore:
         updated = max((status.modified for status in found if status is not None), default=0.0)
         pid = self._disk.holder(paths.lock)
         problem = ""
-        for _ in range(_READ_TRIES):  # a live holder may put a new snapshot in place between our two reads
+        for _ in range(_READ_TRIES):  # a live holder may replace the snapshot between our two reads
             try:
                 return Summary(paths.session_id, self.load(paths.session_id), "", pid, updated)
             except NoSuchSession:

@@ -1,5 +1,5 @@
-"""A session read from disk: the snapshot and the journal's whole records over it, and what is wrong with them; and the
-verdicts on the calls that a crash left open."""
+"""Load a session from disk: its snapshot with the journal's intact records applied, and the damage; and verdicts on the
+calls that a crash left open."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _NO_CONTENT = JournalContent([], 0)
 
 @dataclass(slots=True, eq=False, repr=False)
 class LoadedFiles:
-    """The files of a session as they were read. `damage` says what is wrong where no crash can have done it; `state` is
-    then what was whole before that, None when nothing was. `stored` are the large values, of the messages in the
-    snapshot; `lost` are the blobs that are damaged. `suspect`: what was dropped from the journal's end had been whole
-    once. `restored`: the snapshot or what the journal began with is damaged, and `state` is the same without it.
-    `unusable`: no task is in what was whole, so it says only whose session it is."""
+    """The files of a session as they were read. `damage` describes damage that no crash explains; `state` is then the
+    state before the damage, None if nothing is intact. `stored` are the large values, with those of the messages in the
+    snapshot; `lost` are the damaged blobs. `readable`: other users can read the files. `suspect`: the part dropped from
+    the journal's end had been intact once. `restored`: the snapshot or the beginning of the journal is damaged, but
+    `state` could be restored completely. `unusable`: the intact part contains no task, only the session's identity."""
 
     state: Checkpoint | None
     damage: str | None = None
@@ -71,7 +71,7 @@ class LoadedFiles:
     unusable: bool = False
 
     def require_state(self, *, salvaged_too: bool = True) -> Checkpoint:
-        """Return what was whole. Raises Damaged where nothing was, and without `salvaged_too` where there is damage."""
+        """Return the intact state. Raises Damaged if there is none, and without `salvaged_too` if there is damage."""
         if self.state is None or (self.damage is not None and not salvaged_too):
             raise Damaged(self.damage or "the checkpoint is empty")
         return self.state
@@ -79,7 +79,7 @@ class LoadedFiles:
 
 @translate_errors("reading the checkpoint")
 def find(storage: SessionStorage) -> LoadedFiles:
-    """Read a session without changing anything; a snapshot above the limit is not read. Raises NoSuchSession,
+    """Read a session without changing anything; a snapshot over the limit is not read. Raises NoSuchSession,
     UnknownVersion, TooLarge, Untrusted, WriteFailed."""
     disk, paths = storage.disk, storage.paths
     readable = _check_owner(disk, paths)
@@ -105,15 +105,15 @@ def find(storage: SessionStorage) -> LoadedFiles:
         found.restored = False
         found.state.salvaged = found.damage
         found.suspect = True
-        found.unusable = found.state.task is None  # nothing that could be gone on with
+        found.unusable = found.state.task is None  # nothing that could be continued
     if found.suspect:
         found.state.suspect_starts()
     return found
 
 
 def find_archived(storage: SessionStorage) -> LoadedFiles:
-    """Read an ended session from its archive, without changing anything. Raises NoSuchSession where none is whole
-    there, Damaged, TooLarge, WriteFailed."""
+    """Read an ended session from its archive, without changing anything. Raises NoSuchSession if the archive is
+    incomplete, Damaged, TooLarge, WriteFailed."""
     disk, paths = storage.disk, storage.paths
     with translate_errors("reading the archive"):
         names = archived_names(disk, paths)
@@ -129,7 +129,7 @@ def find_archived(storage: SessionStorage) -> LoadedFiles:
     if state.identity.session_id != paths.session_id or found.lost or any(one.damaged for one in journals):
         raise Damaged(f"the archive of session {paths.session_id} is damaged, so it cannot continue")
     for record in itertools.chain.from_iterable(one.records for one in journals):
-        _fold(state, record, found.stored.inline)  # what stands in two journals is folded once
+        _fold(state, record, found.stored.inline)  # a record in two journals is folded once
     return found
 
 
@@ -137,15 +137,16 @@ def find_archived(storage: SessionStorage) -> LoadedFiles:
 
 
 def _older_records(storage: SessionStorage) -> list[JournalLine]:
-    """The whole records of the journal before."""
+    """Return the intact records of the previous journal."""
     return parse(_read(storage.disk, storage.paths.previous_journal)[0] or b"").records
 
 
 def _fold_older(
     found: LoadedFiles, opening: dict[str, Any], records: list[JournalLine], storage: SessionStorage
 ) -> Checkpoint | None:
-    """The state that the journal with `records` goes on from: a small one stands in its `opening`, a large one comes
-    from the snapshot before the newest. None where that is damaged as well, or ends before the journal."""
+    """Rebuild the state that the journal with `records` continues from: a small snapshot is repeated in its `opening`;
+    otherwise the previous snapshot and journal are used. None if those are damaged too, or end before the journal
+    begins."""
     small = opening.get(SNAPSHOT)
     try:
         if isinstance(small, str):
@@ -158,7 +159,7 @@ def _fold_older(
         state = _decode(data, found, storage)
         if older and fields_of_line(older[0]).get("sessionId") == storage.paths.session_id:
             for record in older:
-                if record.seq < records[0].seq:  # what is behind it there was dropped, or stands here too
+                if record.seq < records[0].seq:  # later ones there were dropped, or are in this journal too
                     _fold(state, record, found.stored.inline)
     except Damaged:
         return None
@@ -166,8 +167,8 @@ def _fold_older(
 
 
 def _fold_all(data: bytes | None, records: list[JournalLine], storage: SessionStorage) -> LoadedFiles:
-    """The snapshot's state with the records over it, as far as they fit. Where the snapshot is damaged, what the
-    journal began with takes its place: a small one stands there too, and a large one can be folded again."""
+    """Apply the records to the snapshot's state, as far as they fit. If the snapshot is damaged, it is replaced: a
+    small one is repeated in the journal's opening, and a large one is rebuilt from the previous pair."""
     found = LoadedFiles(None)
     opening = fields_of_line(records[0]) if records else {}
     session_id = storage.paths.session_id
@@ -176,8 +177,8 @@ def _fold_all(data: bytes | None, records: list[JournalLine], storage: SessionSt
             raise Damaged("the journal is there and its checkpoint is missing")
         state = _decode(data, found, storage)
     except Damaged as error:
-        # No flipped bit takes a file away. Who did may have meant it, so that is damage, and reported before the
-        # session goes on.
+        # A flipped bit cannot remove a file, and whoever removed it may have intended to. So a missing file is damage,
+        # and is reported before the session continues.
         found.restored = data is not None
         instead = _fold_older(found, opening, records, storage)
         if instead is None or not found.restored:
@@ -196,7 +197,7 @@ def _fold_all(data: bytes | None, records: list[JournalLine], storage: SessionSt
         for fitting, record in enumerate(records):
             try:
                 _fold(state, record, found.stored.inline)
-            except Damaged as error:  # what does not fit may have changed a part of the state already
+            except Damaged as error:  # the failed record may have changed the state in part
                 found = _fold_all(data, records[:fitting], storage)
                 found.damage = str(error)
                 break
@@ -219,7 +220,7 @@ def _decode(data: bytes, found: LoadedFiles, storage: SessionStorage) -> Checkpo
 
 
 def _fold(state: Checkpoint, record: JournalLine, inline: dict[str, bytes]) -> None:
-    """One record over the state, unless the snapshot already holds it. Raises Damaged."""
+    """Apply one record to the state, unless the snapshot already contains it. Raises Damaged."""
     if record.seq <= state.seq:
         return
     if record.seq != state.seq + 1:
@@ -232,23 +233,24 @@ def _fold(state: Checkpoint, record: JournalLine, inline: dict[str, bytes]) -> N
 
 
 def _judge_end(disk: Disk, found: LoadedFiles) -> None:
-    """Classify the rest of the journal after its whole records: nothing, what a crash can have left, or damage."""
+    """Classify the rest of the journal after its intact records: nothing, the trace of a crash, or damage."""
     content, state = found.journal, found.state
     if state is None:
         return
-    # What a journal took along from the one before was durable when it began, whatever is behind the break.
+    # Records copied from the previous journal were durable when this one began, so losing them is damage, no matter
+    # what follows the break.
     lost = state.seq < durable_of(content.records[0])
     if lost or (content.damaged and not _lost_with_power(disk, state, content)):
         found.damage = f"the journal is damaged {content.valid_bytes} bytes in, before its end"
-    # A dying process leaves the beginning of a record. What was whole once may have said that a call of the open step
-    # started.
+    # A crash of the process leaves only the beginning of a record. A record that was complete once may have reported
+    # the start of a call of the open step.
     found.suspect = content.torn_bytes > 0 and not content.cut_off
 
 
 def _lost_with_power(disk: Disk, state: Checkpoint, content: JournalContent) -> bool:
-    """True when the break can be what a machine's sudden end made of records that were not synced yet. They may reach
-    the disk in any order. It takes another boot than that of the process that began the journal, and no record behind
-    the break that was written when what is broken had been synced already."""
+    """True if the break can be explained by unsynced records in a crash of the machine, which may reach the disk in any
+    order. The machine must have been rebooted since the journal began, and no record after the break may have been
+    written when the broken part was synced already."""
     boot = fields_of_line(content.records[0]).get("boot")
     if boot is not None and boot == disk.boot_id():
         return False
@@ -256,15 +258,15 @@ def _lost_with_power(disk: Disk, state: Checkpoint, content: JournalContent) -> 
 
 
 def _never_begun(content: JournalContent) -> bool:
-    """True when the process died between the first journal and the first checkpoint; of a session that had ended, the
-    archive is still there."""
+    """True if the process died between the first journal and the first checkpoint. For a session that had ended and was
+    reopened, the archive still exists."""
     if len(content.records) != 1 or content.torn_bytes:
         return False
     return content.records[0].seq == 1 or fields_of_line(content.records[0]).get(REOPENED) is True
 
 
 def _check_owner(disk: Disk, paths: SessionPaths) -> bool:
-    """Refuse what others can have written; True when others can read it."""
+    """Raise Untrusted if other users can have written the files; return True if others can read them."""
     readable = False
     for path in paths.checkpoint_files:
         status = disk.status(path)
@@ -279,7 +281,7 @@ def _check_owner(disk: Disk, paths: SessionPaths) -> bool:
 
 
 def _refuse_large(storage: SessionStorage, path: str) -> None:
-    """Raise TooLarge for a file that would fill the memory: its writer had a higher limit, or was no host."""
+    """Raise TooLarge for a file that would fill the memory: its writer had a higher limit, or was not agent-host."""
     status, limit_bytes = storage.disk.status(path), storage.snapshot_limit_bytes
     if status is not None and status.kind == "file" and status.size > limit_bytes:
         name = os.path.basename(path)
@@ -287,7 +289,7 @@ def _refuse_large(storage: SessionStorage, path: str) -> None:
 
 
 def _read(disk: Disk, path: str) -> tuple[bytes | None, str | None]:
-    """The file's content, None when there is none, and what is wrong with what lies there. Raises WriteFailed."""
+    """Return the file's content, None if there is none, and the problem with it. Raises WriteFailed."""
     status = disk.status(path)
     if status is None:
         return None, None
@@ -299,17 +301,18 @@ def _read(disk: Disk, path: str) -> tuple[bytes | None, str | None]:
     except FileNotFoundError:
         return None, None
     except OSError as error:
-        # What was put in its place meanwhile is not ours. Anything else is a trouble of the machine.
+        # These mean that it was replaced meanwhile by something that is not ours. Any other error is a fault of the
+        # machine.
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EMLINK):
             return None, f"{name} cannot be read: {error.strerror}"
         raise WriteFailed(f"{name} cannot be read: {error.strerror}") from error
 
 
-# A line of the journal, taken apart and checked: what a fold over the state may rely on.
+# Decoding and checking of a journal's lines, before they are folded over the state.
 
 
 def fields_of_line(line: JournalLine) -> dict[str, Any]:
-    """The line's fields; none where they are no JSON object."""
+    """Return the line's fields; empty if they are not a JSON object."""
     try:
         fields = orjson.loads(line.fields)
     except orjson.JSONDecodeError:
@@ -318,16 +321,15 @@ def fields_of_line(line: JournalLine) -> dict[str, Any]:
 
 
 def durable_of(opening: JournalLine) -> int:
-    """The last record that a journal took along from the one before and that was durable when it began, as its first
-    record says; 0 where it took none."""
+    """Return the number of the last record that a journal copied from the previous one, and that was durable when it
+    began, according to its first record; 0 if there is none."""
     durable = fields_of_line(opening).get(DURABLE, 0)
     return durable if type(durable) is int else 0
 
 
 def change_of(line: JournalLine) -> tuple[JournalRecord | None, dict[str, bytes]]:
-    """Decode `line`: its record, None for one that changes nothing, and the blobs that it brings along, by name. Raises
-    Damaged with every problem of one that is whole and of another shape, UnknownVersion for a kind that this program
-    does not have."""
+    """Decode `line`: return its record, None if it changes nothing, and its blobs by name. Raises Damaged with every
+    problem if the line is intact but has the wrong shape, UnknownVersion for an unknown kind."""
     fields = fields_of_line(line)
     kind, encoded = fields.pop(KIND, None), fields.pop(BLOBS, {})
     message = orjson.dumps(fields.pop(MESSAGE)) if MESSAGE in fields else line.message  # format J1 has it in there
@@ -343,7 +345,7 @@ def change_of(line: JournalLine) -> tuple[JournalRecord | None, dict[str, bytes]
 
 
 def _decode_line(encoded: object) -> dict[str, bytes] | None:
-    """The content of each blob of a record; None where one has none."""
+    """Decode the blobs of a record; None if one is invalid."""
     if not isinstance(encoded, dict):
         return None
     try:
@@ -352,13 +354,13 @@ def _decode_line(encoded: object) -> dict[str, bytes] | None:
         return None
 
 
-# A journal in which something is broken that stands elsewhere, too: its opening, which changes nothing, and the
-# records that it took along from the journal before (`state.journal.Journal.mark`). Pure.
+# Repair of a journal whose broken part can be replaced: its opening, which changes nothing, or the records that it
+# copied from the previous journal (`state.journal.JournalFile.mark`). Pure.
 
 
 def mend(content: JournalContent, older: list[JournalLine], session_id: str) -> JournalContent | None:
-    """The whole journal again; None where what is broken stands nowhere else. `older` are the records of the journal
-    before. That the numbers fit to the snapshot is seen when they are folded over it."""
+    """Return the repaired journal; None if the broken part has no copy. `older` are the records of the previous
+    journal. The numbers are checked against the snapshot when the records are folded."""
     behind = list(content.behind)
     if any(after.seq != before.seq + 1 for before, after in itertools.pairwise(behind)):
         return None
@@ -369,7 +371,7 @@ def mend(content: JournalContent, older: list[JournalLine], session_id: str) -> 
 
 
 def _opening(behind: list[JournalLine], session_id: str) -> list[JournalLine]:
-    """One in place of the broken first record. What is behind it proves that it is one record and no more."""
+    """Make a record in place of the broken first one; the records after it prove that exactly one is missing."""
     if not behind:
         return []
     seq = behind[0].seq - 1
@@ -387,7 +389,8 @@ def _lines_to_keep(content: JournalContent, older: list[JournalLine]) -> list[Jo
     lacking = [(record, size) for record, size in found if last < record.seq <= end]
     if [record.seq for record, _ in lacking] != list(range(last + 1, end + 1)):
         return []
-    # Where nothing whole is behind the break, more than these records may be lost, unless they fill the place.
+    # If no intact record follows the break, more than these records may be lost, unless their size is exactly that of
+    # the broken part.
     if not content.behind and sum(size for _, size in lacking) != content.torn_bytes:
         return []
     return [record for record, _ in lacking]
@@ -397,7 +400,7 @@ def _lines_to_keep(content: JournalContent, older: list[JournalLine]) -> list[Jo
 
 
 class ResumeVerdict(Enum):
-    """The way in which a resume treats one call."""
+    """The treatment of a call by a resume."""
 
     REUSE = "its result is on record"
     RUN = "it never started, or running it again changes nothing"
@@ -406,7 +409,7 @@ class ResumeVerdict(Enum):
 
 
 class CallOutcome(Enum):
-    """The state of the disk for a call with the verdict COMPARE."""
+    """The effect of a call with the verdict COMPARE, according to the disk."""
 
     DONE = "the file is as this call was to leave it, or as calls behind it have left it since"
     NOT_DONE = "the file is as it was before this call"
@@ -415,9 +418,9 @@ class CallOutcome(Enum):
 
 
 def judge(call: OpenCall, *, same_boot: bool) -> ResumeVerdict:
-    """The verdict on `call`. `same_boot`: the machine has been up since the call's step was recorded. Start records are
-    written and not synced, so a missing one proves that the call did not start only while the machine was up; that of a
-    gated call is synced and always proves it."""
+    """Return the verdict on `call`. `same_boot`: the machine has been up since the call's step was recorded. Start
+    records are written but not synced, so a missing one proves only within the same boot that the call did not start. A
+    gated call's is synced, so its absence always proves that."""
     if call.result is not None:
         return ResumeVerdict.REUSE
     if not call.side_effects or (not call.started and (same_boot or call.gated)):
@@ -427,9 +430,9 @@ def judge(call: OpenCall, *, same_boot: bool) -> ResumeVerdict:
 
 
 def compare(calls: Sequence[OpenCall], found: Mapping[str, str | None], *, same_boot: bool) -> dict[str, CallOutcome]:
-    """Find the outcome of each of an open step's `calls` that is to be compared, by its id. `found` has for each of
-    their paths the hash of what is there: None for no file, anything that is no hash for what cannot be read. All calls
-    on a path are looked at together, since the file at the end of one is what the next finds."""
+    """Return the outcome of each of an open step's `calls` with the verdict COMPARE, by id. `found` has the hash of the
+    current file for each path: None for no file, any non-hash for a file that cannot be read. All calls on a path are
+    considered together, because each call finds the file that the previous one left."""
     on_path: dict[str, list[_FileChange]] = {}
     for call in calls:
         for path, change in _changes(call):
@@ -445,12 +448,12 @@ def compare(calls: Sequence[OpenCall], found: Mapping[str, str | None], *, same_
 
 
 def paths_of(call: OpenCall) -> tuple[str, ...]:
-    """The paths on which the call's intent is: what `compare` is to be given of it."""
+    """Return the paths of the call's intent, which `compare` needs the hashes of."""
     return tuple(path for path, _ in _changes(call))
 
 
 class _FileChange(NamedTuple):
-    """The change that a call was to make at one path: the hashes before and after."""
+    """The intended change of a call at one path: the hashes before and after."""
 
     call: OpenCall
     before: str | None
@@ -468,7 +471,7 @@ def _changes(call: OpenCall) -> Iterator[tuple[str, _FileChange]]:
 
 
 def _both(one: CallOutcome, other: CallOutcome) -> CallOutcome:
-    """Combine the outcomes at the two paths of one move, which happens at both at once or not at all."""
+    """Combine the outcomes at the two paths of one move, which takes effect at both or at neither."""
     if one is other:
         return one
     certain = {one, other} - {CallOutcome.UNKNOWN}
@@ -477,23 +480,23 @@ def _both(one: CallOutcome, other: CallOutcome) -> CallOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Calls on one path, in call order, and by their ids those that are `asked` about. Calls on one path run in call
-    order, so of those asked about some first ones took effect and the others did not. One that failed without a result
-    on record counts with those behind it: what it was to leave is gone either way."""
+    """Calls on one path, in call order, and those to be compared (`asked`) by id. Calls on one path run in call order,
+    so the calls to be compared took effect up to some point, and the later ones did not. A call that failed without a
+    recorded result counts as one that did not take effect: its intended content is missing in both cases."""
 
     changes: Sequence[_FileChange]
     asked: Mapping[str, _FileChange]
 
     def states(self, done: int, before: _FileChange | None = None) -> set[str | None]:
-        """The states that the file may have at the end, or just before the change `before`, when `done` of those asked
-        about took effect. A success on record says what it held; a failure does not, and what was denied changed
-        nothing."""
+        """Return the possible states of the file at the end, or just before the change `before`, if `done` of the calls
+        to be compared took effect. A recorded success determines the state, a failure does not, and a denied call
+        changed nothing."""
         states: set[str | None] = {self.changes[0].before}
         first, left = True, done
         for change in self.changes:
             call = change.call
             asked = call.call_id in self.asked
-            if asked and first and call.started:  # its start record names what it has really found
+            if asked and first and call.started:  # its start record has the state that it really found
                 states.add(change.before)
             if change is before:
                 break
@@ -515,7 +518,7 @@ def _outcomes(path: _Path, found: str | None) -> Iterator[CallOutcome]:
             yield CallOutcome.UNKNOWN
         elif number >= fitting[-1]:
             yield CallOutcome.NOT_DONE
-        elif after in finds:  # it may have had nothing to do, and a deletion of what was not there fails
+        elif after in finds:  # it may have had nothing to do, and deleting a missing file fails
             yield CallOutcome.REPEAT if finds == {after} and found == after else CallOutcome.UNKNOWN
         else:
             yield CallOutcome.DONE if number < fitting[0] else CallOutcome.UNKNOWN

@@ -1,8 +1,8 @@
 """Shapes of messages, snapshots and records (AH 9.2, decision 0026).
 
-Those of records are derived from the annotations of their classes (`state.records`). Names and values here are those of
-the files. Where one is a word of the application (the options of a task, an answer),
-`tests/unit/state/test_record_shapes.py` holds that both know the same words.
+Shapes of records are derived from the annotations of their classes (`state.records`). Names and values here are those
+in the files. For those that the application defines (the options of a task, an answer),
+`tests/unit/state/test_record_shapes.py` checks that both sides agree.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ if TYPE_CHECKING:
 
     from config.shapes import Problem, Shape
 
-# What each field of a message on record may hold: the ConversationMessage of interface section 3 (decision 0026).
+# The fields of a recorded message: the ConversationMessage of interface section 3 (decision 0026).
 
 ROLES = ("system", "user", "assistant", "tool")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def writable(value: Any) -> bool:
-    """True if `value` does not nest too deep to be written again: orjson reads deeper than it writes."""
+    """True if `value` is not nested too deeply to be written again: orjson reads deeper nesting than it writes."""
     try:
         orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -87,11 +87,11 @@ def _is_base64(text: str) -> bool:
     return True
 
 
-# In place of a large part; `state.blobs` takes it out and puts it back.
+# Replaces a large part; see `shorten` and `restore` in `state.blobs`.
 _BLOB = Record({"sha256": Leaf("a SHA-256", lambda value: type(value) is str and bool(_SHA256.fullmatch(value))),
                 "bytes": COUNT})  # fmt: skip
 _NAMED_CALL = Record({"id": TEXT, "name": TEXT, "arguments": OBJECT}, {"problem": TEXT, "argumentsBlob": _BLOB})
-# What only the provider reads, as JSON text, and the order of text, calls and blocks (`agent_host.thread.messages`).
+# Content for the provider only, as JSON text, and the order of text, calls and blocks (`agent_host.thread.messages`).
 _BLOCK = Record({"raw": TEXT, "dialect": TEXT, "model": TEXT}, {"holdsText": FLAG, "rawBlob": _BLOB})
 _PLACE = Leaf(
     'a number of characters, "call" or "block"',
@@ -129,7 +129,7 @@ _ANY_ROLE = Record({"role": one_of(*ROLES), **_OF_EVERY_MESSAGE}, _MAY_BE)
 
 
 class MessageShape:
-    """The shape of a ConversationMessage of one of these `roles`: what it holds goes by its role."""
+    """The shape of a ConversationMessage with one of these `roles`: its fields depend on the role."""
 
     def __init__(self, *roles: str) -> None:
         self._roles = frozenset(roles)
@@ -152,18 +152,18 @@ class MessageShape:
 _ANY = MessageShape(*ROLES)
 _MAY_NEST = frozenset(("toolCalls", "blocks", "contentBlob", "editedArguments", "images"))
 RESULT = MessageShape("tool")
-"""The result of a call."""
+"""The shape of a call's result."""
 
 
 def read_message(data: bytes, path: str, spoken: MessageShape = _ANY) -> tuple[dict[str, Any], list[str]]:
-    """The message that `data` encodes, and its problems; of no use where there are any."""
+    """Decode the message in `data`; return it and its problems. It must not be used if there are any."""
     try:
         wire: dict[str, Any] = orjson.loads(data)
     except orjson.JSONDecodeError:
         return {}, [f"{path}: must be an object, not broken JSON"]
     if not spoken.fits(wire):
         return {}, list(map(str, spoken.problems(wire, path)))
-    # Others are sent as they are.
+    # Other messages are sent unchanged, never encoded again.
     is_too_deep = not _MAY_NEST.isdisjoint(wire) and not writable(wire)
     return wire, [f"{path}: nests too deep to be written again"] if is_too_deep else []
 
@@ -182,16 +182,16 @@ ARTIFACT_TYPES = ("tool_output", "file_diff", "session_history")
 
 _REF = re.compile(r"artifacts/[A-Za-z0-9_-]+")
 
-# In a record; in a snapshot it stands deeper (`resume.openStep.calls[0].editedArguments`).
+# Wrapped, because in a snapshot it is nested deeper (`resume.openStep.calls[0].editedArguments`).
 _OBJECT = Leaf("an object that does not nest too deep", lambda value: type(value) is dict and writable([[[[[value]]]]]))
 
 _TEXT_OR_NULL = Nullable(TEXT)
 _EXIT_CODE = whole()
 _SESSION_STATUS = one_of(*SESSION_STATUSES)
-# Blobs of first versions, by path. A blob is a hash, or a word for content that was not kept.
+# Blobs of first versions, by path. A blob is a hash, or a word for content that was not stored.
 _BASELINES = MapOf(_TEXT_OR_NULL)
 _USAGE = Record(dict.fromkeys(USAGE_NAMES[:3], COUNT), dict.fromkeys(USAGE_NAMES[3:], COUNT))
-# Rows of earlier versions have all of the call (`id`, `command`, `request`) in place of its id.
+# Rows of earlier versions have the whole call (`id`, `command`, `request`) instead of its id.
 _REPLAY = Record(
     {"approve": TEXT},
     {"callId": TEXT, "place": _TEXT_OR_NULL, "id": TEXT, "command": TEXT, "request": _OBJECT},
@@ -208,7 +208,7 @@ _TASK_OPTIONS = Record(
     closed=True,
 )
 
-# What a call left besides its result: here under `ref`, stored elsewhere as `uri`, or not stored, and `why`.
+# An artifact of a call: stored locally under `ref`, remotely as `uri`, or not stored because of `why`.
 _ARTIFACT: dict[str, Shape] = {
     "id": TEXT,
     "type": one_of(*ARTIFACT_TYPES),
@@ -220,7 +220,8 @@ _REFERENCE = Leaf("a reference such as artifacts/ID", lambda value: type(value) 
 
 
 def _artifact(**more: Shape) -> Shape:
-    """The shape of an artifact's row with the fields of `more`. A `ref` comes with the hash of its content."""
+    """Return the shape of an artifact's row with the required fields `more`. A `ref` comes with the hash of its
+    content."""
     stored: dict[str, Shape] = {"uri": TEXT, "why": TEXT, "taskId": TEXT, "stepId": _TEXT_OR_NULL, "callId": TEXT}
     return Either(
         lambda value: "ref" in value,
@@ -229,14 +230,14 @@ def _artifact(**more: Shape) -> Shape:
     )
 
 
-# What a setting may be; which value each takes is for the configuration to say.
+# The type of a setting; the configuration checks its value.
 _SETTING = Leaf(
     "a string, a number, true or false, or a list of strings",
     lambda value: (
         type(value) in (str, int, float, bool) or (type(value) is list and all(type(one) is str for one in value))
     ),
 )
-# What a local server said of its models when the session began (`agent_host.llm.local_server.ServerFacts`).
+# A local server's facts about its models when the session started (`agent_host.llm.local_server.ServerFacts`).
 _SERVER_FACTS = Record(
     {"models": ListOf(TEXT), "context_tokens": Nullable(COUNT), "page": TEXT, "takes_tools": Nullable(FLAG)}
 )
@@ -294,7 +295,7 @@ _TYPES: dict[Any, Shape] = {
 
 
 def shape_of(hint: Any) -> Shape:
-    """Return the shape of a value that is annotated so in `state.records`."""
+    """Return the shape of a value with this annotation in `state.records`."""
     if hint in _TYPES:
         return _TYPES[hint]
     origin, arguments = get_origin(hint), get_args(hint)
@@ -317,14 +318,14 @@ def shape_of(hint: Any) -> Shape:
 
 
 def _without_none(hint: Any) -> Any:
-    """Return the type without None, which a file leaves out."""
+    """Return the type without None, because a file leaves None out."""
     others = [one for one in get_args(hint) if one is not type(None)]
     return others[0] if len(others) < len(get_args(hint)) else hint
 
 
 def _shapes_of_fields(of: Any) -> tuple[dict[str, Shape], dict[str, Shape]]:
-    """Return the shapes of a record's fields: those that are always there, and those that have a default. None as a
-    default is never in a file."""
+    """Return the shapes of a record's fields: those that are always present, and those that have a default. A default
+    of None is never in a file."""
     required: dict[str, Shape] = {}
     optional: dict[str, Shape] = {}
     for owner in (of, FileEffect) if "effect" in of._fields else (of,):
@@ -369,7 +370,7 @@ _TYPES[OpenStep] = Record(
 
 
 def _shapes_of(of: type) -> tuple[dict[str, Shape], dict[str, Shape]]:
-    """Return the shapes of the fields that a snapshot has of an object: those that are always there, and the others."""
+    """Return the shapes of an object's fields in a snapshot: those that are always present, and the others."""
     hints = get_type_hints(of, include_extras=True)
     always, others = FIELDS[of]
     return (
@@ -399,7 +400,7 @@ _HEAD: dict[str, Shape] = {
 
 
 def snapshot_shape(resume_version: int) -> Record:
-    """The shape of a snapshot but for its thread, in a version of `resume`, from 1 on."""
+    """Return the shape of a snapshot without its thread, for a version of `resume` from 1 on."""
     always = {name: shape for since, fields in _SINCE.items() if since <= resume_version for name, shape in
               fields.items()}  # fmt: skip
     later = {name: shape for fields in _SINCE.values() for name, shape in fields.items() if name not in always}
@@ -421,18 +422,18 @@ _OPENED = Record(
 
 @cache
 def _record_shape(kind: str) -> Shape | None:
-    """Return the shape of a record's fields, None for a kind that is not known here."""
+    """Return the shape of a record's fields, None for an unknown kind."""
     if kind == "opened":
         return _OPENED
     shapes = list(map(shape_of, types_of(kind)))
-    if len(shapes) == 2:  # an approval: without an answer it says only under which id it is asked for
+    if len(shapes) == 2:  # an approval: without an answer it has only the ids
         return Either(lambda value: value.keys() <= {"callId", "approvalId"}, *shapes)
     return shapes[0] if shapes else None
 
 
 @cache
 def _message_shape(kind: str) -> tuple[MessageShape | None, bool]:
-    """Return the shape of a record's message, None if it has none, and whether it may be missing."""
+    """Return the shape of a record's message, None if it has none, and True if it may be missing."""
     for of in types_of(kind):
         hint = get_type_hints(of, include_extras=True).get("message")
         if hint is not None:
@@ -442,8 +443,8 @@ def _message_shape(kind: str) -> tuple[MessageShape | None, bool]:
 
 
 def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) -> list[str]:
-    """Problems of a record of the journal, one line for each; none for a kind that is not known here. `fields` are
-    those without what is the store's own (`state.journal.KIND` and its like)."""
+    """Return the problems of a journal's record, one line each; none for an unknown kind. `fields` does not include the
+    store's own fields (`state.journal.KIND` and others)."""
     shape = _record_shape(kind)
     if shape is None:
         return []
@@ -460,19 +461,19 @@ def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) ->
     return found
 
 
-# Checks of a snapshot whose checksum is right: each field by its shape, and fields that have to agree.
+# Checks of a snapshot with a valid checksum: the shape of each field, and the consistency between fields.
 
 
 def snapshot_problems(raw: dict[str, Any], version: int, thread: Sequence[bytes] | None) -> list[str]:
-    """Every problem, with its path. `raw` is the snapshot without its messages, `version` that of its `resume`;
-    `thread` is None where it has no list of messages."""
+    """Return every problem with its path. `raw` is the snapshot without its messages, `version` that of its `resume`;
+    `thread` is None if it has no list of messages."""
     shape = snapshot_shape(version)
     found = [] if shape.fits(raw) else list(map(str, shape.problems(raw, "")))
     if thread is None:
         return [*found, "thread: must be a list"]
     of_thread, waiting = _thread_problems(thread)
     found += of_thread
-    if found:  # what is to agree cannot be looked at yet
+    if found:  # consistency cannot be checked yet
         return found
     step = raw["resume"]["openStep"]
     for upload_id, row in raw["resume"].get("uploads", {}).items():
@@ -494,7 +495,7 @@ def snapshot_problems(raw: dict[str, Any], version: int, thread: Sequence[bytes]
 
 
 def _thread_problems(thread: Sequence[bytes]) -> tuple[list[str], dict[str, int]]:
-    """The problems, and by id the places of the calls that have no result in the thread."""
+    """Return the problems, and the positions of the calls without a result in the thread, by id."""
     found: list[str] = []
     unpaired: list[str] = []
     waiting: dict[str, int] = {}
@@ -515,7 +516,8 @@ def _thread_problems(thread: Sequence[bytes]) -> tuple[list[str], dict[str, int]
 
 
 def _step_problems(step: dict[str, Any], thread: Sequence[bytes], open_calls: set[str]) -> Iterator[str]:
-    """`open_calls` are the calls of the message at the step's position that have no result in the thread."""
+    """Yield the problems of the open step. `open_calls` are the calls of its message that have no result in the
+    thread."""
     path, position = "resume.openStep", step["position"]
     turn = orjson.loads(thread[position]) if position < len(thread) else {}
     if turn.get("role") != "assistant":

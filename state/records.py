@@ -1,32 +1,28 @@
-"""The records of a session's journal: one class for each, with its kind, its fields and the change that it makes.
+"""The records of a session's journal: one class each, with its kind, its fields and its change of the state.
 
-A session's state is never written where it changes. The loop appends a record for each change, and `fold` applies it to
-the `Checkpoint`: live at once, after a crash again from the file. Because both run the same `_fold` of the same class,
-a resumed session is in the state that the killed one was in.
+A session's state is never changed directly. The loop appends a record for each change, and `fold` applies it to the
+`Checkpoint`: immediately, and after a crash again from the file. Both run the same `_fold` of the same class, so a
+resumed session is in the same state as the killed one.
 
-A class here is all there is about a record:
+A class contains everything about its record:
 
-- `@_record("kind")` names its kind in the journal. A kind is never reused for something else.
-- Its fields stand in the file under their names in camelCase; a field with its default is left out. A field that is
-  added later therefore needs a default, and an older file reads as if it held that.
-- The annotations are the shape that a file's field must have; `state.record_shapes` derives the check from them, when a
-  session is loaded and not before. A marker in `Annotated` names what the type cannot say, such as "any whole number".
-- `message` is no field: the encoded message follows the fields in the file. Its annotation names its role.
+- `@_record("kind")` sets its kind in the journal. A kind is never reused for something else.
+- Its fields are in the file under their names in camelCase; a field that equals its default is left out. A field that is added later therefore needs a default, which older files are read with.
+- The annotations define the shape of the fields in a file; `state.record_shapes` derives the checks from them, only when a session is loaded. A marker in `Annotated` names a shape that a type cannot express, such as "any whole number".
+- `message` is not a field: the encoded message follows the fields in the file. Its annotation names its role.
 - `_fold` changes the state. It raises KeyError, TypeError, AttributeError or StopIteration if the record cannot follow
   what came before it; callers see Damaged.
 
 Rules of a fold:
 
-- It is deterministic: no clock, no disk, no setting. What it needs of the world is a field.
+- It is deterministic: no clock, no disk, no setting. Any outside value that it needs is a field.
 - It never edits a message. The thread only grows, in the order of the records.
-- It does not trust: a file can hold any sequence of well-formed records. `tests/unit/state/test_store_machine.py` feeds
-  it such.
-- State that a snapshot must hold needs a place in `state.snapshot` as well; a field that only a fold sets and no
-  snapshot keeps is lost at the next compaction.
+- It does not trust its input: a file can contain any sequence of well-formed records. `tests/unit/state/test_store_machine.py` tests such sequences.
+- A field of the state must also be in `state.checkpoint.FIELDS`, or be written by `state.snapshot`: a field that no snapshot contains is lost at the next compaction.
 
-Traps: `ApprovalAsked` and `ApprovalAnswered` share the kind "approval" and are told apart by `approved`. Records that
-stay in the state as they are, such as `ApprovalAnswered`, are in `state.checkpoint`, as are the rows inside a record.
-`CallStarted` holds a `FileEffect`, whose two fields stand in the file as the record's own.
+Traps: `ApprovalAsked` and `ApprovalAnswered` share the kind "approval" and are distinguished by `approved`. Records
+that are kept in the state unchanged, such as `ApprovalAnswered`, are in `state.checkpoint`, as are the rows inside a
+record. `CallStarted` has a `FileEffect`, whose two fields are in the file as the record's own.
 """
 
 from __future__ import annotations
@@ -65,11 +61,11 @@ if TYPE_CHECKING:
 
     from state.checkpoint import Checkpoint
 
-# The start of a background command's line, for the note about its end.
+# Length of a background command's line in the note about its end.
 _LINE_CHARS = 80
 _BY_THE_MODEL = "stopped"
 
-# Types of fields whose shape is more, or less, than their type.
+# Types of fields whose shape is stricter or looser than their type.
 OptionalText = Annotated[str | None, "or null"]
 ArtifactRow = Annotated[Mapping[str, Any], "artifact"]
 SessionStatus = Annotated[str, "session status"]
@@ -89,13 +85,14 @@ class JournalRecord(Protocol):
 
 
 _KINDS: Final[dict[type[JournalRecord], str]] = {}
-# What is no field of its own in the file: the message stands behind the fields, an effect is two fields.
+# Attributes that are not fields in the file: the message follows the fields, an effect is two fields.
 _APART = frozenset(("message", "effect"))
 _NAMES: Final[dict[type[JournalRecord], dict[str, str]]] = {}
 
 
 def names_of(of: Any) -> dict[str, str]:
-    """Return the attributes of a record's class, or of FileEffect, by their names in a file, without those apart."""
+    """Return the attributes of a record's class, or of FileEffect, by their names in a file, without those in
+    `_APART`."""
     return {name_in_files(attribute): attribute for attribute in of._fields if attribute not in _APART}
 
 
@@ -111,7 +108,7 @@ def _record(kind: str) -> Callable[[type[JournalRecord]], Any]:
 
 
 class FileEffect(NamedTuple):
-    """The effect of a call on its file: the intent, None if it has none, and the first versions that it finds."""
+    """The effect of a call on its file: the intent, None if there is none, and the first versions of files."""
 
     intent: Annotated[Intent | None, "or null"] = None
     baselines: Mapping[str, str | None] = {}
@@ -119,7 +116,7 @@ class FileEffect(NamedTuple):
 
 @_record("task_started")
 class TaskStarted(NamedTuple):
-    """A prompt came. `options` narrow what the task may do, in the application's words."""
+    """A task started with a prompt. `options` restrict the task, in the application's terms."""
 
     task_id: str
     prompt: str
@@ -135,16 +132,16 @@ class TaskStarted(NamedTuple):
         state.queue = [queued for queued in state.queue if queued.task_id != self.task_id]
         state.steers = []
         state.task = Task(self.task_id, self.prompt, self.max_steps, options=dict(self.options))
-        # It waits for nothing any more that kept it from being over.
+        # A session that was paused or over runs again.
         state.session_status = "SESSION_RUNNING"
-        # Approvals for a task end with it.
+        # Approvals for a task expire with it.
         state.grants = [grant for grant in state.grants if grant.scope != "task"]
         state.thread.append(self.message)
 
 
 @_record("task_reopened")
 class TaskReopened(NamedTuple):
-    """A task that was over goes on."""
+    """A task that was over continues."""
 
     max_steps: int
 
@@ -158,8 +155,8 @@ class TaskReopened(NamedTuple):
 
 @_record("task_steered")
 class TaskSteered(NamedTuple):
-    """A person said something to the task that is open; the model reads it before its next turn. With `taken_back` a
-    disk did not take the record of it, and nothing was said."""
+    """The user sent a message to the open task; the model reads it before its next turn. `taken_back` revokes it,
+    because its record could not be synced."""
 
     text: str
     taken_back: bool = False
@@ -173,7 +170,7 @@ class TaskSteered(NamedTuple):
 
 @_record("mode_changed")
 class ModeChanged(NamedTuple):
-    """A client changed the mode of the session; `mode` holds from here on, also for the task that is open."""
+    """A client changed the mode of the session; `mode` applies from here on, also to the open task."""
 
     mode: ModeRow
 
@@ -181,7 +178,7 @@ class ModeChanged(NamedTuple):
         if self.mode.get("model") != state.mode.get("model") and state.task is not None:
             state.task.options = {name: value for name, value in state.task.options.items() if name != "model"}
         if self.mode.get("sandbox") != state.mode.get("sandbox"):
-            state.sandbox = {}  # a person chose another level than that of the last command
+            state.sandbox = {}  # the level chosen now differs from that of the last command
         state.mode = self.mode
 
 
@@ -197,12 +194,11 @@ class TaskUnqueued(NamedTuple):
 
 @_record("turn")
 class TurnTaken(NamedTuple):
-    """The model answered. `stop_reason` is the gateway's word and `meaning` what its dialect makes of it, None in
-    records of earlier versions. `baselines` are first versions of files that its calls are about to write, `settled`
-    the ids of denied calls that it makes good for. `options` replace options of the task from this
-    turn on. `model` used the tokens; None where none did, and in records of earlier versions. `sandbox` says how the
-    commands of this turn and of those behind it are held, where that is not what the last such record says: a scope in
-    JSON, with its level."""
+    """The model answered. `stop_reason` is the gateway's value and `meaning` the dialect's interpretation of it, None
+    in records of earlier versions. `baselines` are first versions of files that its calls are about to write, `settled`
+    the ids of denied calls that it makes up for. `options` replace options of the task from this turn on. `model` is
+    the model that used the tokens; None if none did, and in records of earlier versions. `sandbox` is the sandbox of
+    commands from this turn on, if it differs from the last record's: a scope in JSON, with its level."""
 
     step_id: str
     stop_reason: str
@@ -226,7 +222,7 @@ class TurnTaken(NamedTuple):
         if self.window is not None:
             state.show(self.window["dropped"])
         state.thread.append(self.message)
-        # Calls that this turn makes good for; rows of earlier versions do not say which call they are about.
+        # Calls that this turn makes up for; rows of earlier versions do not have the call's id.
         task.denied = [row for row in task.denied if row["replay"].get("callId") not in self.settled]
         state.add_usage(self.usage, self.model)
         state.add_baselines(self.baselines)
@@ -242,7 +238,7 @@ class TurnTaken(NamedTuple):
 
 @_record("approval")
 class ApprovalAsked(NamedTuple):
-    """A call needs an approval, under this id, that its turn did not name."""
+    """A call needs an approval, with this id, that the record of its turn did not name."""
 
     call_id: str
     approval_id: str
@@ -252,18 +248,18 @@ class ApprovalAsked(NamedTuple):
         call.gated, call.approval_id, call.answer = True, self.approval_id, None
 
 
-# Those that stay in the state as they are.
+# Records that are kept in the state unchanged.
 for _kind, _of in (("task_queued", TaskQueued), ("approval", ApprovalAnswered), ("grant", ApprovalGranted)):
     _record(_kind)(_of)
 
 
 OF_THE_CALL: Final = frozenset(("callId", "approvalId", "arguments"))
-"""The fields of an answer that a snapshot has in the row of its call."""
+"""Fields of an answer that a snapshot has in the row of its call."""
 
 
 @_record("call_started")
 class CallStarted(NamedTuple):
-    """A call with side effects is about to start. `effect` replaces what its turn says of it."""
+    """A call with side effects is about to start. `effect` replaces the one in the record of its turn."""
 
     call_id: str
     effect: FileEffect | None = None
@@ -278,14 +274,14 @@ class CallStarted(NamedTuple):
 
 @_record("call_finished")
 class CallFinished(NamedTuple):
-    """A call has its result. `replay` is how a denied one can be approved, `artifacts` are rows of what it left
-    (`agent_host.loop.artifacts`), `uris` name what another service has stored of it, `exit_code` is a command's.
-    `seen` are the files that it read or wrote, by path, as the tools know them again; None for one that is not there
-    any more. `changed` are the files that a command was seen to change: the version before it by path, None for no
-    file, a word of `state.blobs.NOT_KEPT` for what was not kept; those that the task had not on record are first
-    versions. `unseen` says what was not looked at. `duration_ms` is how long the call ran, None for one that did not.
-    `skill` is one that it has put to use. `coloured` is what a command printed, by stream, with its colours (SGR), for
-    people who look at the session: no state, so it stands in journals and the archive."""
+    """A call has its result. `replay` has the data to approve a denied call later; `artifacts` are rows of the call's
+    artifacts (`agent_host.loop.artifacts`), `uris` are artifacts that a remote service has stored, `exit_code` is a
+    command's. `seen` has the files that it read or wrote, by path, in the tools' format; None for a file that no longer
+    exists. `changed` has the files that a command changed: the version before it by path, None for no file, a word of
+    `state.blobs.NOT_KEPT` for content that was not stored; those that the task has not recorded yet are first versions.
+    `unseen` describes what was not examined. `duration_ms` is the duration of the call, None if it did not run. `skill`
+    is a skill that it put in use. `coloured` is a command's output by stream with its colours (SGR), for display only:
+    it is not part of the state, so it is only in journals and the archive."""
 
     call_id: str
     status: CallStatus
@@ -330,7 +326,7 @@ class ArtifactUploaded(NamedTuple):
 
 @_record("artifact_given_up")
 class ArtifactGivenUp(NamedTuple):
-    """The artifact `id` will not be stored."""
+    """The upload of the artifact `id` was given up."""
 
     id: str
     why: str
@@ -338,13 +334,13 @@ class ArtifactGivenUp(NamedTuple):
     def _fold(self, state: Checkpoint) -> None:
         row = state.uploads.pop(self.id)
         task = state.require_task()
-        if task.task_id == row["taskId"]:  # the result of an earlier task is out
+        if task.task_id == row["taskId"]:  # the result of an earlier task is already written
             task.not_uploaded.append({**row, "why": self.why})
 
 
 @_record("command_started")
 class CommandStarted(NamedTuple):
-    """The call started a command that runs on in the background under `id`."""
+    """The call started the background command `id`."""
 
     id: str
     call_id: str
@@ -375,7 +371,7 @@ class CommandEnded(NamedTuple):
 
     def _fold(self, state: Checkpoint) -> None:
         row = state.commands[self.id]
-        if self.reason == _BY_THE_MODEL:  # the answer to its call says so
+        if self.reason == _BY_THE_MODEL:  # the result of the call that stopped it reports this
             del state.commands[self.id]
             return
         ended: EndRow = {"reason": self.reason}
@@ -388,8 +384,7 @@ class CommandEnded(NamedTuple):
 
 @_record("changes_seen")
 class ChangesSeen(NamedTuple):
-    """Changes that commands in the background were seen to make, or what was not looked at; fields as in
-    CallFinished."""
+    """Changes by background commands, or what was not examined; fields as in CallFinished."""
 
     changed: Mapping[str, str | None] = {}
     unseen: str | None = None
@@ -400,8 +395,8 @@ class ChangesSeen(NamedTuple):
 
 @_record("step_committed")
 class StepCommitted(NamedTuple):
-    """All calls of the step have results. The last step of a task says how the task ended. `dropped` messages are left
-    out of the next request, where the step moved the window; see `RequestWindow`."""
+    """All calls of the step have results. The last step of a task has the status and reason of its end. `dropped`
+    messages are left out of the next request, if the step moved the window; see `RequestWindow`."""
 
     step_count: int
     task_status: TaskStatus | None = None
@@ -420,7 +415,8 @@ class StepCommitted(NamedTuple):
         if self.message is not None:
             state.thread.append(self.message)
         task.step_count = self.step_count
-        # The task ends with its last step, in the same self: a crash between two would have the model asked again.
+        # The task ends with its last step, in the same record: after a crash between two records the model would be
+        # called again.
         task.status = self.task_status or task.status
         task.reason = self.task_reason or task.reason
         if self.dropped is not None:
@@ -431,8 +427,8 @@ class StepCommitted(NamedTuple):
 
 @_record("note")
 class NoteAdded(NamedTuple):
-    """A note of the host to the model. `of_damage`: it reports what damage to the record did. `of_commands` are the
-    background commands whose end it reports. It has the first `steers` of what a person said meanwhile."""
+    """A note of the host to the model. `of_damage`: it reports the loss from damage. `of_commands` are the background
+    commands whose end it reports. It contains the first `steers` of the user's messages to the open task."""
 
     message: SystemMessage
     of_damage: bool = False
@@ -462,9 +458,9 @@ class TaskEnded(NamedTuple):
 
 @_record("context_compacted")
 class ContextCompacted(NamedTuple):
-    """Requests show less of the conversation from now on, which stays whole on record: all but the last messages are
-    left out (`dropped`, behind the system prompt), large results among the first `cleared`, and `summary` stands in
-    place of what is left out. `usage` is of the model call that made it."""
+    """Requests contain less of the conversation from now on; the full conversation is always kept. The first `dropped`
+    messages after the system prompt are left out, also large results among the first `cleared`, and `summary` replaces
+    the dropped messages. `usage` is that of the model call that made it."""
 
     strategy: ContextStrategy
     dropped: int
@@ -480,7 +476,7 @@ class ContextCompacted(NamedTuple):
 
 @_record("session_status")
 class SessionStatusChanged(NamedTuple):
-    """The session has another status, or works under another bundle or limit of steps."""
+    """The session has a new status, policy bundle or step limit."""
 
     status: SessionStatus
     policy_bundle_version: str | None = None
@@ -498,14 +494,14 @@ class SessionStatusChanged(NamedTuple):
             and state.task.status == "running"
             and (self.reason or self.status == "SESSION_RUNNING")
         ):
-            state.task.reason = self.reason  # why it stopped where a resume goes on; None from that resume on
+            state.task.reason = self.reason  # why it paused; None once it is resumed
 
 
 _TYPES: Final = {kind: of for of, kind in _KINDS.items()}
 
 
 def fold(state: Checkpoint, record: JournalRecord) -> None:
-    """Change `state` as `record` says. Raises Damaged for a record that cannot follow what came before."""
+    """Apply `record` to `state`. Raises Damaged if it cannot follow the records before it."""
     try:
         record._fold(state)  # noqa: SLF001  of a class of this module
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
@@ -513,17 +509,17 @@ def fold(state: Checkpoint, record: JournalRecord) -> None:
 
 
 def types_of(kind: str) -> list[type[JournalRecord]]:
-    """The classes of a kind: none if it is not known, and two for an approval."""
+    """Return the classes of a kind: none if it is unknown, and two for an approval."""
     return [of for of, known in _KINDS.items() if known == kind]
 
 
 def kind_of(record: JournalRecord) -> str:
-    """The name of the record's kind in a journal."""
+    """Return the name of the record's kind in a journal."""
     return _KINDS[type(record)]
 
 
 def fields_of(record: JournalRecord) -> dict[str, Any]:
-    """The record's fields as JSON has them, without its message."""
+    """Return the record's fields in JSON form, without its message."""
     defaults = type(record)._field_defaults  # type: ignore[attr-defined]  # each is a named tuple
     given = ((attribute, name, getattr(record, attribute)) for name, attribute in _NAMES[type(record)].items())
     fields = {name: one for attribute, name, one in given if attribute not in defaults or one != defaults[attribute]}
@@ -535,13 +531,13 @@ def fields_of(record: JournalRecord) -> dict[str, Any]:
 
 
 def message_of(record: JournalRecord) -> bytes | None:
-    """The record's message in encoded form, None where it has none."""
+    """Return the record's encoded message, None if it has none."""
     return getattr(record, "message", None)
 
 
 def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None) -> JournalRecord:
-    """The record that `kind_of`, `fields_of` and `message_of` describe; fields that are not known are passed over.
-    Raises UnknownVersion if no record is of this kind, Damaged if a field, or the message, is missing."""
+    """Build the record from the results of `kind_of`, `fields_of` and `message_of`; unknown fields are ignored. Raises
+    UnknownVersion if the kind is unknown, Damaged if a field or the message is missing."""
     of: Any = _TYPES.get(kind)
     if of is None:
         raise UnknownVersion(f"records of kind {kind!r} are not known to this program")

@@ -224,7 +224,7 @@ class Watch:
         return changed
 
     def _first_open(self, window: WatchWindow, path: str) -> WatchWindow:
-        """Return the earliest of the open windows that saw the file; else `window`."""
+        """Return the earliest open window that knows if the file existed; else `window`."""
         with self._guard:
             others = list(self._open)
         return next((one for one in others if one is window or one.saw(path)), window)
@@ -244,7 +244,7 @@ class _Contents:
             store.close()
 
     def is_only_touched(self, first: WatchWindow, path: str, real: str, now: Stamp | None) -> bool:
-        """True if the content of the file at the real path `real` still has git's name for it; False if unknown."""
+        """True if git has the previous content of the file at the real path `real`, and it is the same now."""
         blob, then = first.blob_of(path), first.found.files.get(path)
         if blob is None or then is None or now is None or not stat.S_ISREG(now.mode):
             return False
