@@ -1,15 +1,15 @@
 """One open session on the local disk: a snapshot, a journal and a folder of blobs (AH 9, design section 6).
 
-A session is a state and the records that change it. At two points a step they are made durable:
+A session is a state and the records that change it. They are made durable at two points of each step:
 
     write-ahead   turn (assistant message, its calls)            append, sync
     meanwhile     call_started, call_finished                    append
     commit        step_committed                                 append, sync
 
-The snapshot is made again when the journal has outgrown it, so that bytes written follow bytes changed; that runs
-beside the loop. Until then all that is new stands in the journal, blobs included, and shares its
-two syncs a step. A journal whose descriptor failed is never written again: the next write puts everything into a fresh
-snapshot and a fresh journal.
+A new snapshot is made when the journal has outgrown the last one, so that the bytes written are proportional to the
+bytes changed; it is written in the background. Until then everything new is in the journal, including blobs, and is
+covered by its two syncs per step. A journal whose descriptor failed is never written again: the next write puts
+everything into a new snapshot and a new journal.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 
 class LoadReport(NamedTuple):
-    """Findings of a load besides the state itself. `torn_bytes` of an unfinished last record were dropped; `lost_blobs`
-    are the names of large texts that are damaged; `made_private`: others could read the files, and no longer can;
-    `kept_aside` is where the files were copied to before something was dropped that had been whole once; `restored`:
-    the newest checkpoint was damaged, and what stands beside it gave the same state."""
+    """Findings of a load apart from the state. `torn_bytes` of an unfinished last record were dropped; `lost_blobs` are
+    the names of damaged large texts; `made_private`: others could read the files, and no longer can; `kept_aside` is
+    the path that the files were copied to before an apparently once intact part was dropped; `restored`: the newest
+    checkpoint was damaged, but the same state was rebuilt from other files."""
 
     torn_bytes: int = 0
     lost_blobs: tuple[str, ...] = ()
@@ -64,16 +64,16 @@ class LoadReport(NamedTuple):
 
 
 def find_files(storage: SessionStorage, *, archived: bool = False) -> LoadedFiles:
-    """Read the session, or the archive of one that has ended, without changing anything. Raises what `find` and
-    `find_archived` of `state.loading` raise."""
+    """Read the session, or the archive of one that has ended, without changing anything. Raises the errors of `find`
+    and `find_archived` in `state.loading`."""
     from state import loading  # a new session reads nothing
 
     return loading.find_archived(storage) if archived else loading.find(storage)
 
 
 class FileSession:
-    """One session, held from `create` or `claim` to `close` or `delete`. `state` is the present state: every record
-    goes through `append`, which writes it and folds it over `state`."""
+    """One session, locked from `create` or `claim` to `close` or `delete`. `state` is the current state: every record
+    goes through `append`, which writes it and applies it to `state`."""
 
     def __init__(self, storage: SessionStorage, lock: SessionLock, state: Checkpoint) -> None:
         self._storage = storage
@@ -84,31 +84,31 @@ class FileSession:
         self._snapshot_bytes = 0
         self._room = SnapshotRoom(storage.snapshot_limit_bytes)
         self._compaction: JournalCompaction | None = None
-        self._retry_bytes = 0  # of journal: what it takes to try again after a compaction that failed
+        self._retry_bytes = 0  # growth of the journal at which a failed compaction is retried
         self._kept = LargeValues(storage.blobs)
         self._archive = Archive(storage.disk, storage.paths, storage.blobs)
-        self._first_seq: int | None = None  # of the journal that is there
-        self._is_base_previous = False  # the journal goes on from the snapshot before the newest
-        self._to_do: Callable[[], None] | None = None  # what `take_over` does
+        self._first_seq: int | None = None  # of the current journal
+        self._is_base_previous = False  # the journal continues from the previous snapshot
+        self._to_do: Callable[[], None] | None = None  # the work of `take_over`
         self.state = state
         self.report = LoadReport()
         self.blobs = storage.blobs
 
     @property
     def storage_full(self) -> bool:
-        """True if something large could not be kept apart, since the session has reached its limit."""
+        """True if a large value could not be stored, because the session has reached its limit."""
         return self._kept.full
 
     @property
     def unarchived(self) -> str | None:
-        """Why records of the session will not stay when it has ended, in one line; None where they will, or where
-        nothing is archived."""
+        """The reason, in one line, why records will not be kept when the session has ended; None if they will, or if
+        archiving is off."""
         return self._archive.problem
 
     @classmethod
     def create(cls, storage: SessionStorage, state: Checkpoint, archived: LoadedFiles | None = None) -> Self:
-        """A new session; with `archived` one that had ended, whose archive goes on, not begun until `take_over`. Raises
-        SessionExists, SessionLocked, WriteFailed."""
+        """Create a session; with `archived` reopen one that had ended and continue its archive, which starts only with
+        `take_over`. Raises SessionExists, SessionLocked, WriteFailed."""
         disk, paths = storage.disk, storage.paths
         with translate_errors("preparing the state directory"):
             for directory in (paths.checkpoints, paths.records):
@@ -128,8 +128,8 @@ class FileSession:
 
     @classmethod
     def claim(cls, storage: SessionStorage) -> Self:
-        """An existing session, held and read, and left as it lies until `take_over`. Raises what `open` of the store
-        does; where nothing is whole it is moved aside, and where the session is over what is left of it goes."""
+        """Lock and read an existing session, without changing it until `take_over`. Raises the errors of the store's
+        `open`. If nothing is intact, the files are moved aside; if the session is over, its leftovers are removed."""
         lock = storage.disk.lock(storage.paths.lock, storage.paths.session_id)
         try:
             found = find_files(storage)
@@ -139,7 +139,7 @@ class FileSession:
             session._to_do = functools.partial(session._take_over, found)
         except NoSuchSession:
             with contextlib.suppress(OSError):
-                for path in reversed(storage.paths.checkpoint_files):  # the journal says that the session is over: last
+                for path in reversed(storage.paths.checkpoint_files):  # the journal last: it records the end
                     storage.disk.remove(path)
             lock.release(remove=True)
             raise
@@ -152,8 +152,8 @@ class FileSession:
         return session
 
     def take_over(self) -> None:
-        """Make the files this process's own, which `claim` has left as they were: only then is anything written. Does
-        nothing the second time. Raises what `open` of the store does; the session is let go then."""
+        """Put the state into files of this process; `claim` has written nothing. Does nothing the second time. Raises
+        the errors of the store's `open`, and then releases the session."""
         to_do, self._to_do = self._to_do, None
         if to_do is None:
             return
@@ -167,9 +167,9 @@ class FileSession:
             raise
 
     def append(self, record: JournalRecord) -> None:
-        """Fold one record over the state and write it; on return it survives the death of this process, and after
-        `sync` that of the machine. Raises WriteFailed, and then the state has the record all the same: the next
-        write that succeeds carries it."""
+        """Apply one record to the state and write it; on return it survives a crash of this process, and after `sync`
+        one of the machine. If it raises WriteFailed, the state has the record anyway, and the next successful write
+        includes it."""
         fields = encode(record, self._kept.to_record)
         fold(self.state, record)
         self.state.seq += 1
@@ -180,9 +180,9 @@ class FileSession:
             self._journal.append(fields, message_of(record))
 
     def try_append(self, record: JournalRecord) -> None:
-        """`append`, or nothing: where it raises WriteFailed, the state is as it was, and a later process does not find
-        the record either. It is written before the state has it, so a snapshot that has to replace a broken journal is
-        made without it."""
+        """Append a record or nothing: if it raises WriteFailed, the state is unchanged, and a later process does not
+        find the record either. It is written before it is applied to the state, so a snapshot that has to replace a
+        broken journal does not contain it."""
         if self._journal is None or self._journal.broken:
             self.compact()
         journal = self._journal
@@ -194,15 +194,15 @@ class FileSession:
             journal.append(fields, message_of(record))
             fold(self.state, record)
         except (WriteFailed, Damaged):
-            # All of it may be in the file: a snapshot that names its number has it passed over.
+            # The whole record may be in the file; a snapshot with its number makes a load skip it.
             with contextlib.suppress(WriteFailed):
                 self.compact()
             raise
         self._kept.to_record = {}
 
     def sync(self) -> None:
-        """Make everything appended so far durable: one sync, but for what a compaction adds. A journal that failed
-        gives way to a new snapshot. Raises WriteFailed."""
+        """Make everything appended so far durable: with one sync, apart from those of a compaction. A failed journal is
+        replaced by a new snapshot and journal. Raises WriteFailed."""
         compaction = self._compaction
         if compaction is not None and compaction.job.done():
             self._check_lock()
@@ -224,32 +224,32 @@ class FileSession:
         self.sync()
 
     def keep(self, data: bytes) -> str:
-        """Keep a large thing beside the records and return its name, to be put into the next record, with which it
-        becomes durable. `UNAVAILABLE` when there is no room for it or the disk refused."""
+        """Store a large value and return its name, to be put into the next record, with which it becomes durable.
+        Returns `UNAVAILABLE` if the limit is reached or the disk failed."""
         return self._kept.put(data)
 
     def kept(self, name: str) -> bytes | None:
-        """Return what was kept under `name`; None when it is gone or damaged. Another thread may ask while the session
-        is at work."""
+        """Return the value stored under `name`; None if it is missing or damaged. May be called from another thread
+        while the session is in use."""
         return self._kept.get(name)
 
     def boot_id(self) -> str | None:
-        """An id of the boot of the machine that the session is kept on, None where none is known; see `Disk`."""
+        """Return the boot id of the session's machine, None if unknown; see `Disk`."""
         return self._disk.boot_id()
 
     def has_room(self) -> bool:
-        """True if a snapshot of the session has room for another step; otherwise it is to go no further, since nobody
-        reads a larger one again. Asked between two steps. Only a snapshot says for certain, so near the limit the one
-        that the last sync began is waited for. Raises WriteFailed."""
+        """True if a snapshot of the session has room for another step; otherwise the session must not continue, because
+        a larger snapshot would not be read again. Call it between two steps. Only an actual snapshot shows the exact
+        size, so near the limit this waits for the one that the last sync started. Raises WriteFailed."""
         journal, compaction = self._journal, self._compaction
         if journal is not None and compaction is not None and self._is_near_limit(journal):
-            with contextlib.suppress(OSError, WriteFailed):  # the sync looks at what came of it
+            with contextlib.suppress(OSError, WriteFailed):  # the sync handles its outcome
                 compaction.job.wait()
             self.sync()
         return not self._room.is_full
 
     def close(self) -> None:
-        """Let go of the session, which stays resumable, after a compaction that is under way."""
+        """Release the session, which stays resumable, after waiting for a running compaction."""
         if self._to_do is not None:
             self._to_do = None
             self._lock.release(remove=False, untouched=True)
@@ -261,11 +261,12 @@ class FileSession:
             self._lock.release(remove=False)
 
     def delete(self) -> None:
-        """The clean end (AH 9.6): nothing to resume is left. Raises WriteFailed when the disk refuses; the session is
-        let go all the same, and a resume of it reports its end again.
+        """End the session cleanly (AH 9.6): nothing to resume is left. Raises WriteFailed if the disk fails; the
+        session is released anyway, and a resume of it reports its end again.
 
-        The snapshot goes first: alone it would be an older state that a resume could take for the present one. The
-        journal that a crash leaves behind says that the session is over; where it cannot be made to, both stay.
+        The snapshot is removed first, because without the journal it would be an older state that a resume could
+        mistake for the current one. The journal, if a crash leaves it, records that the session is over; if that record
+        cannot be written, both stay.
         """
         gone = False
         try:
@@ -299,13 +300,13 @@ class FileSession:
         try:
             self.append(SessionStatusChanged(ENDED))
             self._sync_journal()
-        except WriteFailed:  # of the journal, perhaps; the state has it, and new files may carry it
+        except WriteFailed:  # perhaps of the journal only; the state has the record, and new files may succeed
             self._sync_journal()
 
     def _begin(self, archived: LoadedFiles | None) -> None:
-        # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
+        # The journal first, so that a checkpoint without a journal cannot come from a crash and is always damage.
         try:
-            if archived is not None:  # before the checkpoint that names it
+            if archived is not None:  # before the checkpoint that names them
                 with translate_errors("keeping what the archived records hold"):
                     self.blobs.put(*archived.stored.inline.values(), limited=False)
             with translate_errors("writing the journal"):
@@ -321,9 +322,9 @@ class FileSession:
             raise
 
     def _take_over(self, found: LoadedFiles) -> None:
-        """Put what the last process left into files of our own: it may have died of a disk that failed to sync it, and
-        syncing the same file again would then report success for pages that are gone. What is damaged, or was whole
-        once, is put aside first. Raises Damaged when it is damage."""
+        """Write the last process's state to new files: it may have died because a sync failed, and syncing the same
+        file again would then report success for lost pages. Damaged files, and those with a once intact part that is
+        dropped, are copied aside first. Raises Damaged if there is damage."""
         if found.unusable:
             raise _move_aside(self._storage, found)
         self._kept.take_over(found.stored, found.lost, self.state.first_version_blobs())
@@ -337,7 +338,7 @@ class FileSession:
                 make_durable_dir(self._disk, self._paths.records, within=self._paths.state_dir, is_there=True)
             self._renew()
             if found.damage is None:
-                # An archive keeps versions of files that only journals name.
+                # An archive also needs versions of files that only journals name.
                 named = self._kept.blobs_to_keep(self.state.first_version_blobs())
                 self._remove_leftovers(self.blobs.names if self._storage.archives else named)
         if found.damage is not None:
@@ -351,15 +352,16 @@ class FileSession:
         )
 
     def _remove_leftovers(self, named: frozenset[str]) -> None:
-        """Take away what a crash left half written, and blobs that no record names; what was put aside may name any."""
+        """Remove files that a crash left incomplete, and blobs that nothing names, unless files were put aside, which
+        may name any."""
         for path in self._paths.checkpoint_files:
             self._disk.remove(path + TEMPORARY)
         if not is_quarantined(self._disk, self._paths):
             self._storage.blobs.sweep(named)
 
     def _is_due(self, journal: JournalFile) -> bool:
-        """True if a new snapshot is worth its cost, or has to show whether there is room for more. Near the limit that
-        is a snapshot for each sixteenth of it, until it is full."""
+        """True if a new snapshot is worth its cost, or is needed to find out if there is room for more. Near the limit
+        that is one snapshot per sixteenth of it, until it is full."""
         if self._room.is_full or journal.grown_bytes <= self._retry_bytes:
             return False
         worth = journal.grown_bytes > max(self._storage.min_compact_bytes, self._snapshot_bytes)
@@ -369,14 +371,14 @@ class FileSession:
         return self._snapshot_bytes + journal.grown_bytes > self._room.full_at_bytes
 
     def _compact_when_due(self) -> None:
-        """Start a compaction where the journal has outgrown the snapshot: all that it is made of is taken now."""
+        """Start a compaction if the journal has outgrown the snapshot: all its data is collected now."""
         journal = self._journal
         if journal is None or journal.broken or self._compaction is not None or not self._is_due(journal):
             return
         thread, head, opening = self._kept.collect_for_snapshot(self.state.thread), self._head(), self._opening()
         try:
             seq = journal.mark()
-        except WriteFailed:  # what was to be synced is; the next write puts all into new files
+        except WriteFailed:  # the sync itself succeeded; the next write puts everything into new files
             return
         self.state.seq = seq
         between_steps = self.state.open_step is None
@@ -387,8 +389,8 @@ class FileSession:
             self._take_next_journal(self._compaction)
 
     def _take_next_journal(self, compaction: JournalCompaction) -> bool:
-        """Go on with the journal that follows the new snapshot, which holds all that is to be durable; False where the
-        one that is there has to go on: a disk that is full is no failure yet. Raises WriteFailed."""
+        """Switch to the journal that follows the new snapshot; both contain all that must be durable. Return False if
+        the current journal has to continue: a full disk is not a failure yet. Raises WriteFailed."""
         self._compaction = None
         journal = self._journal
         if journal is None or journal.broken:
@@ -403,7 +405,7 @@ class FileSession:
             second_name(self._disk, self._paths.journal, self._paths.previous_journal)
         except (OSError, WriteFailed):
             journal.forget_mark()
-            # One that was too large is tried again when its step is over; where there was none, it is full.
+            # A snapshot that was too large is retried when its step is over; if no step was open, the session is full.
             is_too_large = compaction.size > self._room.limit_bytes
             self._retry_bytes = 0 if is_too_large else journal.grown_bytes * 2
             if is_too_large:
@@ -417,7 +419,7 @@ class FileSession:
         return True
 
     def _end_compaction(self) -> None:
-        """Wait for a compaction that is under way. What it has made is whole with the journal that is there."""
+        """Wait for a running compaction. Its snapshot is consistent with the current journal."""
         compaction, self._compaction = self._compaction, None
         if compaction is not None:
             with contextlib.suppress(OSError, WriteFailed):
@@ -425,7 +427,7 @@ class FileSession:
                 self._is_base_previous = True
 
     def compact(self) -> None:
-        """Put the state in place of all records so far. Raises WriteFailed."""
+        """Replace all records so far by a snapshot of the state. Raises WriteFailed."""
         self._check_lock()
         with translate_errors("writing the checkpoint"):
             self._renew()
@@ -443,29 +445,30 @@ class FileSession:
         raise WriteFailed("the session's lock was removed or replaced: another process may have the session")
 
     def _renew(self) -> None:
-        """A new snapshot, and behind it a new journal. A crash between the two is harmless: records up to the number
-        that the snapshot names are skipped on load."""
+        """Write a new snapshot, and then a new journal. A crash between the two is harmless, because records up to the
+        snapshot's number are skipped on load."""
         self._end_compaction()
         snapshot = self._encode()
         self._take_room(snapshot.size)
         self._archive_journal()
         is_copied = self._put_snapshot(snapshot)
         self._start_journal(snapshot)
-        with contextlib.suppress(OSError):  # what is left of an older pair is passed over
+        with contextlib.suppress(OSError):  # leftovers of an older pair are ignored
             self._remove_previous(but_snapshot=is_copied)
 
     def _take_room(self, size: int) -> None:
-        """Take note of the size of a snapshot of now. Raises WriteFailed for one that nobody would read again."""
+        """Record the size of a snapshot of the current state. Raises WriteFailed if it is too large to be read
+        again."""
         self._room.note(size, between_steps=self.state.open_step is None)
         self._room.refuse(size)
 
     def _put_snapshot(self, snapshot: EncodedSnapshot) -> bool:
-        """Put a snapshot in place of the one that is there; whether there is a second copy. Raises OSError. The journal
-        can do without a small snapshot. A copy of a large one takes the place of the one before, which may be what the
-        state was read from: so it comes first."""
+        """Replace the current snapshot; return True if a second copy was written. Raises OSError. A small snapshot
+        needs no copy, because the journal repeats it. The copy of a large one replaces the previous snapshot, from
+        which the state may have been read; so the copy is written first."""
         is_copied = False
         if not part_in_opening(snapshot):
-            with contextlib.suppress(OSError):  # the session can go on without
+            with contextlib.suppress(OSError):  # the session can continue without it
                 write_new(self._disk, self._paths.previous_snapshot + TEMPORARY, snapshot.chunks())
                 self._disk.replace(self._paths.previous_snapshot + TEMPORARY, self._paths.previous_snapshot)
                 is_copied = True
@@ -478,7 +481,7 @@ class FileSession:
             self._disk.remove(self._paths.previous_snapshot)
 
     def _encode(self) -> EncodedSnapshot:
-        """The snapshot of the state, what is large in it put into blobs first. Raises OSError."""
+        """Encode a snapshot of the state, after writing its large values to blobs. Raises OSError."""
         thread = self._kept.collect_for_snapshot(self.state.thread)
         snapshot = EncodedSnapshot(self._head(), thread.write())
         self._kept.mark_moved(thread)
@@ -488,7 +491,7 @@ class FileSession:
         return encode_head(self.state, self._storage.now().isoformat(timespec="milliseconds"))
 
     def _start_journal(self, snapshot: EncodedSnapshot, *, again: bool = False) -> None:
-        """A journal with nothing but its opening in place of the old one. `again`: the session had ended."""
+        """Start a journal that has only its opening, in place of the old one. `again`: the session had ended."""
         self._close_journal()
         opening = self._opening() | part_in_opening(snapshot) | ({REOPENED: True} if again else {})
         self.state.seq += 1
@@ -518,12 +521,12 @@ def _move_aside(storage: SessionStorage, found: LoadedFiles) -> Damaged:
 
 
 def _refuse_existing(storage: SessionStorage, *, again: bool) -> None:
-    """Raise SessionExists unless nothing of a session lies here, or only what a cut-off end or start left behind; with
-    `again` also what an end leaves."""
+    """Raise SessionExists unless there is no trace of a session, or only that of an interrupted end or start; with
+    `again` also that of a completed end."""
     disk, paths = storage.disk, storage.paths
     taken = SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
     if disk.status(paths.snapshot) is not None or disk.status(paths.journal) is not None:
-        with contextlib.suppress(NoSuchSession):  # the journal of a cut-off end or start, which a new one replaces
+        with contextlib.suppress(NoSuchSession):  # the journal of an interrupted end or start, which is replaced
             find_files(storage)
             raise taken
     if is_quarantined(disk, paths):
@@ -532,25 +535,26 @@ def _refuse_existing(storage: SessionStorage, *, again: bool) -> None:
         raise SessionExists(f"session {paths.session_id} has ended earlier: choose another id")
 
 
-# A new snapshot beside the loop, while the session goes on with its journal (design section 6).
+# Writing of a new snapshot in the background, while the session continues with its journal (design section 6).
 #
 #     on the loop     take what the snapshot is made of; the journal gets a mark (`state.journal.JournalFile.mark`)
 #     beside it       write the snapshot; the one before gets the name of the previous one, the new one its place
 #     on the loop     at the next sync: the journal before gets the name of the previous one, the next journal, of the
 #                     records behind the mark, its place
 #
-# At each point in between the files are whole: the journal that is there goes with either snapshot, since records
-# that a snapshot holds are skipped on load, and its records are those that the previous snapshot goes on with.
+# The files are consistent at each point in between: the current journal fits both snapshots, because records that a
+# snapshot contains are skipped on load, and its records are those that follow the previous snapshot.
 
-# A snapshot of this size stands in the journal as well.
+# Snapshots up to this size are repeated in the journal.
 _SMALL_SNAPSHOT_BYTES = 16 * 1024
 
 
 @dataclass(eq=False)
 class JournalCompaction:
-    """One compaction. The snapshot is of the moment that this is made: `head` is all of it but its messages, as
-    `encode_head` gave it, and `between_steps` says that no step was open. `seq` and `opening` are of the next journal's
-    first record; `size` is the snapshot's in bytes once it is encoded. `job` puts it in place, durably."""
+    """One compaction. The snapshot is of the state when this object is made: `head` is everything except its messages,
+    from `encode_head`; `between_steps` is True if no step was open. `seq` and `opening` are those of the next journal's
+    first record; `size` is the snapshot's size in bytes once it is encoded. `job` puts the snapshot in place,
+    durably."""
 
     storage: SessionStorage
     lock: SessionLock
@@ -575,22 +579,22 @@ class JournalCompaction:
             raise WriteFailed("the session's lock was removed or replaced")
         before = second_temporary(disk, paths.snapshot, paths.previous_snapshot)
         disk.replace(paths.snapshot + TEMPORARY, paths.snapshot)
-        disk.replace(before, paths.previous_snapshot)  # last: never are the two the same file
+        disk.replace(before, paths.previous_snapshot)  # last, so that the two are never the same file
         disk.sync_directory(paths.checkpoints)
         self.opening |= part_in_opening(snapshot)
 
 
 def part_in_opening(snapshot: EncodedSnapshot) -> dict[str, str]:
-    """The part of a snapshot that is repeated in the first record of its journal: all of a small one, so that the
-    journal can do without its file."""
+    """Return the part of a snapshot that is repeated in the first record of its journal: all of a small one, so that
+    the session can be restored without the snapshot's file."""
     if snapshot.size > _SMALL_SNAPSHOT_BYTES:
         return {}
     return {SNAPSHOT: b"".join(snapshot.chunks()).decode()}
 
 
 class SnapshotRoom:
-    """The room in the snapshot of one session: nobody reads one above the limit, so nobody writes one (decision 0026).
-    It is full at fifteen sixteenths; the rest is for the current step, and for the session to be opened again."""
+    """The quota of a session's snapshot: one over the limit is not read, so it is not written either (decision 0026).
+    It is full at fifteen sixteenths; the rest is reserved for the current step, and for opening the session again."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -598,12 +602,12 @@ class SnapshotRoom:
         self.is_full = False
 
     def note(self, size: int, *, between_steps: bool) -> None:
-        """Take note of a snapshot's size. One of an open step says nothing: results stand in it whole, and large ones
-        no longer when the step is over."""
+        """Record a snapshot's size. A snapshot with an open step never makes it full, because it contains complete
+        results; when the step is over, large ones are in blobs."""
         self.is_full = between_steps and size > self.full_at_bytes
 
     def refuse(self, size: int) -> None:
-        """Raises WriteFailed for a snapshot of `size` bytes where that is above the limit."""
+        """Raise WriteFailed if a snapshot of `size` bytes is over the limit."""
         if size > self.limit_bytes:
             raise WriteFailed(
                 f"the snapshot would have {size} bytes, and host.max_snapshot_bytes is {self.limit_bytes}"

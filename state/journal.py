@@ -1,14 +1,14 @@
 """The append-only journal: framing, checksums, torn tails (design section 6); and the archive of journals.
 
-A record is one line of text, so that a person can read a journal with a pager:
+A record is one line of text, so that a journal can be read with a pager:
 
     J2 <seq> <synced> <length of fields> <length of message> <crc32> <fields>[ <message>]\\n
 
-`J2` is the format version, `seq` rises by one from record to record and across compactions, `synced` is the last one
-that was durable when this one was written, lengths count bytes, and the checksum covers all that follows the version,
-so that a flipped bit anywhere is seen. Fields and message are JSON; the message stands apart as it was encoded when it
-was made, and is taken out again without being parsed. Format J1, which had neither `synced` nor the message apart, is
-read and no longer written.
+`J2` is the format version; `seq` increases by one per record, also across compactions; `synced` is the last record that
+was durable when this one was written; lengths are in bytes. The checksum covers everything after the version, so that a
+flipped bit anywhere is detected. Fields and message are JSON; the message is separate, in its original encoding, and is
+read without being parsed. Format J1, which had no `synced` and the message among the fields, is still read but no
+longer written.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ if TYPE_CHECKING:
     from state.disk import Disk
     from state.records import JournalRecord
 
-# Fields of a record that are the store's own.
+# Fields that the store itself adds to records.
 KIND, MESSAGE, BLOBS, SNAPSHOT, DURABLE = "kind", "message", "blobs", "snapshot", "durable"
-# The kind of a journal's first record, which changes nothing; of a session that had ended, its archive has all before.
+# The kind of a journal's first record, which changes nothing; and its field for a session that had ended, whose earlier
+# records are in its archive.
 OPENED, REOPENED = "opened", "reopened"
 _VERSION = b"J2"
 _OLD_VERSION = b"J1"
-# Text that is compiled by the cache of `re` when it is first used: a new session reads no journal.
+# Compiled by the cache of `re` at the first use, because a new session reads no journal.
 _FORMAT = rb"J\d+(?=[ \n])"
 _MARK = orjson.dumps({KIND: OPENED})
-_ANY_RECORD = rb"(?m:^J[12] )"  # no line ends within a record
+_ANY_RECORD = rb"(?m:^J[12] )"  # a record contains no newline
 _HEADER = rb"(?:J2 (\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,19})|J1 (\d{1,19}) (\d{1,19})) ([0-9a-f]{8}) "
 _BEGUN_HEADER = rb"J?|J[12](?: (?:\d{1,19} ){0,4}(?:\d{0,19}|[0-9a-f]{0,8})?)?"
 
 
 class JournalLine(NamedTuple):
-    """One record: its sequence number, the last one that was durable when it was written, its fields as JSON, and the
-    encoded message, None where it has none; `end` is the offset behind it in the file. In format J1 a message is among
-    the fields, and `synced` is the record before."""
+    """One record: its sequence number, the last record that was durable when it was written, its fields as JSON, and
+    the encoded message, None if it has none; `end` is the offset after it in the file. In format J1 a message is among
+    the fields, and `synced` is the previous record."""
 
     seq: int
     synced: int
@@ -61,9 +62,9 @@ class JournalLine(NamedTuple):
 
 
 class JournalContent(NamedTuple):
-    """The content of a journal file: whole records, the bytes up to the end of the last of them, and the state of the
-    rest: nothing, a torn tail, or damage, with the whole records `behind` it. `cut_off`: what is torn is the beginning
-    of a record, as a dying process leaves it; otherwise it was whole once."""
+    """The content of a journal file: intact records, the number of bytes up to the end of the last of them, and the
+    state of the rest: nothing, a torn tail, or damage, with the intact records after it in `behind`. `cut_off`: the
+    torn part is the beginning of a record, as a crash of the process leaves it; otherwise it was complete once."""
 
     records: list[JournalLine]
     valid_bytes: int
@@ -74,20 +75,21 @@ class JournalContent(NamedTuple):
 
 
 def encode(record: JournalRecord, blobs: dict[str, str] | None = None) -> bytes:
-    """The kind and the fields of one record as JSON, with the blobs that it brings along. Raises TypeError (of which
-    orjson's error is one) for what is no JSON."""
+    """Encode the kind and the fields of one record as JSON, with its blobs. Raises TypeError (orjson's error is a
+    subclass) for values that are not JSON."""
     return orjson.dumps({KIND: kind_of(record), **fields_of(record), **({BLOBS: blobs} if blobs else {})})
 
 
 def frame(seq: int, synced: int, fields: bytes, message: bytes | None = None) -> bytes:
-    """One record as it stands in the file."""
+    """Return one record as it is in the file."""
     payload = fields if message is None else b"%s %s" % (fields, message)
     counted = b"%d %d %d %d " % (seq, synced, len(fields), 0 if message is None else len(message))
     return b"%s %s%08x %s\n" % (_VERSION, counted, zlib.crc32(payload, zlib.crc32(counted)), payload)
 
 
 def parse(data: bytes) -> JournalContent:
-    """The valid prefix of a journal. Raises UnknownVersion when the file was written by a newer format."""
+    """Parse the valid prefix of a journal and classify the rest. Raises UnknownVersion if the file has a newer
+    format."""
     newer = re.compile(_FORMAT).match(data)
     if newer is not None and newer[0] not in (_VERSION, _OLD_VERSION):
         raise UnknownVersion(f"journal format {newer[0].decode()} is newer than this program")
@@ -96,11 +98,11 @@ def parse(data: bytes) -> JournalContent:
     while at < len(data):
         found = _record_at(data, at)
         if found is None:
-            if data[at:].isspace():  # as an editor leaves it: no record begins with any
+            if data[at:].isspace():  # as an editor leaves it; no record begins with white space
                 break
             behind = tuple(_whole_records_after(data, at))
             return JournalContent(records, at, len(data) - at, bool(behind), behind, _is_cut_off(data, at))
-        if records and found.seq != records[-1].seq + 1:  # a whole record, and not the one that belongs here
+        if records and found.seq != records[-1].seq + 1:  # intact, but not the next record
             return JournalContent(records, at, len(data) - at, damaged=True)
         records.append(found)
         at = found.end
@@ -108,7 +110,7 @@ def parse(data: bytes) -> JournalContent:
 
 
 def _record_at(data: bytes, at: int) -> JournalLine | None:
-    """The whole record that starts at `at`, or None when there is none."""
+    """Return the intact record that starts at `at`, None if there is none."""
     head = re.compile(_HEADER).match(data, at)
     if head is None:
         return None
@@ -130,7 +132,7 @@ def _record_at(data: bytes, at: int) -> JournalLine | None:
 
 
 def _end_by_header(data: bytes, at: int) -> int:
-    """The end of the record at `at` by its header; `at` if it has none."""
+    """Return the end of the record at `at` according to its header; `at` if it has none."""
     head = re.compile(_HEADER).match(data, at)
     if head is None:
         return at
@@ -140,7 +142,7 @@ def _end_by_header(data: bytes, at: int) -> int:
 
 
 def _is_cut_off(data: bytes, at: int) -> bool:
-    """True when what lies from `at` on is the beginning of a record without its end."""
+    """True if the data from `at` on is the beginning of a record without its end."""
     if data.endswith(b"\n"):
         return False
     end = _end_by_header(data, at)
@@ -148,7 +150,8 @@ def _is_cut_off(data: bytes, at: int) -> bool:
 
 
 def _whole_records_after(data: bytes, at: int) -> Iterator[JournalLine]:
-    """The whole records behind a broken one. No dying process leaves any: it writes one after another."""
+    """Yield the intact records after a broken one. A crash of the process leaves none, because it writes one after
+    another."""
     next_one = _record_at(data, _end_by_header(data, at))
     if next_one is not None:
         yield next_one
@@ -161,9 +164,8 @@ def _whole_records_after(data: bytes, at: int) -> Iterator[JournalLine]:
 
 
 class JournalFile:
-    """An open journal. After any failed write it is `broken` and stays so: the store starts a fresh one. An fsync that
-    failed once may report success the next time although the pages are gone, so a descriptor that failed is never
-    trusted again."""
+    """An open journal. After any failed write it stays `broken`, and the store starts a new one. After a failed fsync
+    the next one may report success although the pages are lost, so a descriptor that failed is never trusted again."""
 
     def __init__(self, disk: Disk, path: str, fd: int, next_seq: int) -> None:
         self._disk = disk
@@ -178,32 +180,32 @@ class JournalFile:
 
     @classmethod
     def create(cls, disk: Disk, path: str, seq: int, opening: bytes) -> Self:
-        """A new journal in place of whatever is at `path`, atomically, with the fields `opening` as its durable first
-        record. Raises OSError."""
+        """Create a journal at `path`, atomically in place of any file there, with the fields `opening` as its durable
+        first record. Raises OSError."""
         write_new(disk, path + TEMPORARY, [frame(seq, seq - 1, opening)])
         return cls._put_in_place(disk, path, seq + 1)
 
     def mark(self) -> int:
-        """Append a record that changes nothing and return its number: a journal that is to follow this one begins with
-        a record of that number, and takes those behind it along. Raises WriteFailed."""
+        """Append a record that changes nothing and return its number: the next journal begins with a record of that
+        number, followed by copies of the records after it. Raises WriteFailed."""
         seq = self.append(_MARK)
         self._behind_mark, self._marked = [], True
         return seq
 
     def forget_mark(self) -> None:
-        """No journal follows at the last `mark`."""
+        """Discard the last `mark`: no journal follows it."""
         self._behind_mark, self._marked = [], False
 
     def write_next(self, seq: int, opening: dict[str, Any]) -> None:
-        """Write the journal that is to follow this one under a temporary name, durably: the fields `opening` with the
-        number `seq` that `mark` gave, and the records behind it. Raises OSError."""
-        # The records are copied as they are, and what they say of syncs is about this journal.
+        """Write the next journal under a temporary name, durably: the fields `opening` with the number `seq` from
+        `mark`, and the records after it. Raises OSError."""
+        # The records are copied unchanged, so their `synced` numbers refer to this journal.
         fields = orjson.dumps({**opening, DURABLE: self.next_seq - 1})
         write_new(self._disk, self._path + TEMPORARY, [frame(seq, seq - 1, fields), *self._behind_mark])
 
     def give_way(self) -> Self:
-        """Put what `write_next` wrote in place of this journal, which is closed. Raises OSError."""
-        self.close()  # Windows replaces no open file
+        """Close this journal and replace it by the one that `write_next` wrote. Raises OSError."""
+        self.close()  # Windows cannot replace an open file
         following = self._put_in_place(self._disk, self._path, self.next_seq)
         following.grown_bytes = sum(map(len, self._behind_mark))
         return following
@@ -215,7 +217,7 @@ class JournalFile:
         return cls(disk, path, disk.open_append(path), next_seq)
 
     def append(self, fields: bytes, message: bytes | None = None) -> int:
-        """Write one record; it survives the death of the process, and of the machine after `sync`. Returns its
+        """Write one record; it survives a crash of the process, and after `sync` one of the machine. Returns its
         sequence number. Raises WriteFailed."""
         self._refuse_broken()
         record = frame(self.next_seq, self._synced, fields, message)
@@ -246,7 +248,7 @@ class JournalFile:
         self._synced = self.next_seq - 1
 
     def close(self) -> None:
-        """Close the descriptor; the file stays. Whether what was written is durable, `sync` has said."""
+        """Close the descriptor; the file stays. Only `sync` makes its content durable."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             with contextlib.suppress(OSError):
@@ -257,27 +259,27 @@ class JournalFile:
             raise WriteFailed("the journal failed earlier and was not renewed yet")
 
 
-# Archives of sessions, kept when the checkpoint is gone (AH 9.6): every journal that gave way to a next one, under the
-# number of its first record, and the snapshot that the first of them continues from.
+# Archives of sessions, kept when the checkpoint is removed (AH 9.6): every replaced journal, under the number of its
+# first record, and the snapshot that the first of them continues from.
 #
 #     sessions/{id}/archive/000000000001.json      the snapshot
 #     sessions/{id}/archive/000000000001.journal   the records behind it
 #     sessions/{id}/archive/000000000412.journal   the records behind those; the first few may stand in both
 #     sessions/{id}/archive/full                   only where there was no room for what follows
 #
-# A journal carries the messages whole. First versions of files, and what a file held when something else than a tool
-# had changed it, stand in a journal or in the folder of blobs, by SHA-256.
+# A journal contains complete messages. First versions of files, and their contents after changes by anything but a
+# tool, are in a journal or in the folder of blobs, by SHA-256.
 
 
 ARCHIVED_JOURNAL, ARCHIVED_SNAPSHOT = ".journal", ".json"
 FULL = "full"
-"""An empty file that says that what follows found no room."""
+"""The name of an empty file which marks that later records did not fit."""
 _COLOURED = b'"coloured":{"'
 
 
 class Archive:
-    """The archive of one session. Its bytes count as stored ones, beside the blobs. `problem` says in a line what could
-    not be kept last; None while all is."""
+    """The archive of one session. Its bytes count toward the limit of the blobs. `problem` describes in one line the
+    last failure to archive; None if there was none."""
 
     def __init__(self, disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> None:
         self._disk = disk
@@ -288,9 +290,10 @@ class Archive:
         self.problem: str | None = None
 
     def add(self, first_seq: int, base: str) -> None:
-        """Keep the journal that is about to go, `first_seq` its first record, by a second name for its file. With the
-        first one goes the snapshot at `base`, which it builds on. Where there is no room for one nothing more is kept:
-        an archive has no gaps but at its end. Not durable, and never an error: a session goes on without."""
+        """Archive the journal that is about to be replaced, whose first record is `first_seq`, by a hard link to its
+        file. With the first one also the snapshot at `base`, which it continues from. Once one does not fit, nothing
+        more is archived, so that an archive has no gaps except at its end. Not durable, and never an error, because a
+        session can continue without it."""
         with self._noting_problems():
             if self._is_begun is None:
                 make_durable_dir(self._disk, self._paths.archive, within=self._paths.records)
@@ -302,8 +305,8 @@ class Archive:
                 return
             wanted = [] if self._is_begun else [(base, self._path(f"{first_seq:012d}{ARCHIVED_SNAPSHOT}"))]
             wanted.append((self._paths.journal, self._path(f"{first_seq:012d}{ARCHIVED_JOURNAL}")))
-            # It may be there already: put there for a compaction that failed, or by a process that died before the
-            # journal gave way.
+            # It may exist already, from a failed compaction, or from a process that died before the journal was
+            # replaced.
             sizes = [self._size(path) - self._size(target) for path, target in wanted]
             if not self._blobs.has_room(sum(sizes)):
                 self._is_full = self._blobs.refused = True
@@ -316,13 +319,13 @@ class Archive:
             self._is_begun = True
 
     def seal(self) -> None:
-        """Make what was added durable: nothing is added any more. Never an error, as for `add`."""
+        """Make the archive durable; nothing is added afterwards. Never an error, as for `add`."""
         with self._noting_problems():
             if self._is_begun:
                 self._disk.sync_directory(self._paths.archive)
 
     def clear(self) -> None:
-        """Take away what is archived under this id, by an earlier session or under other settings. Raises OSError."""
+        """Remove everything archived under this id, by an earlier session or with other settings. Raises OSError."""
         if self._disk.status(self._paths.archive) is not None:
             for name in self._disk.names(self._paths.archive):
                 self._disk.remove(self._path(name))
@@ -343,19 +346,21 @@ class Archive:
 
 
 def archived_names(disk: Disk, paths: SessionPaths) -> list[str]:
-    """The names in a session's archive, in the order of its records; none where nothing is archived. Raises OSError."""
+    """Return the names in a session's archive, in the order of its records; empty if nothing is archived. Raises
+    OSError."""
     return disk.names(paths.archive) if disk.status(paths.archive) is not None else []
 
 
 def journals_of(disk: Disk, paths: SessionPaths) -> list[str]:
-    """The journals of a session, oldest first, as far as they are kept; the last two may be missing. Raises OSError."""
+    """Return the paths of a session's journals, oldest first, as far as they are kept; the last two may not exist.
+    Raises OSError."""
     names = (name for name in archived_names(disk, paths) if name.endswith(ARCHIVED_JOURNAL))
     return [*(os.path.join(paths.archive, name) for name in names), paths.previous_journal, paths.journal]
 
 
 def read_coloured(disk: Disk, paths: SessionPaths) -> dict[str, dict[str, str]]:
-    """Output of commands with its colours (`state.records.CallFinished`), by call and stream, from all journals of a
-    session that is resumable or has ended. Raises OSError, UnknownVersion."""
+    """Return the output of commands with its colours (`state.records.CallFinished`), by call and stream, from all
+    journals of a session that is resumable or has ended. Raises OSError, UnknownVersion."""
     found: dict[str, dict[str, str]] = {}
     for path in journals_of(disk, paths):
         data = disk.read(path) if disk.status(path) is not None else b""

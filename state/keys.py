@@ -1,10 +1,10 @@
-"""Memory of a state directory besides its sessions: ids that users chose, its key, findings of earlier starts.
+"""Data of a state directory apart from its sessions: ids chosen by users, its key, findings of earlier starts.
 
-Ids that users choose (interface section 1, `--session-id`):
+Ids chosen by users (interface section 1, `--session-id`):
 
-Without a Session Service a chosen id is the session's own. A service gives ids of its own; then `keys/KEY.json` names
-the session that was begun under the key. A pruned session with a chosen id leaves its result as a stub, so that what
-was done once under an id is never done again.
+Without a Session Service a chosen id is the session's own id. A service assigns its own ids; then `keys/KEY.json` names
+the session that was started under the key. A pruned session with a chosen id leaves its result as a stub, so that a
+task done once under an id is never done again.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ FOLDER = "keys"
 
 
 def prompt_mark(state_dir: str, prompt: str) -> str:
-    """Return a mark that distinguishes prompts without showing them, since they may hold a secret: HMAC-SHA-256, in
-    hex, under the key of the state directory."""
-    import hmac  # only a session whose id is chosen has a mark
+    """Return a mark that distinguishes prompts without revealing them, because they may contain a secret: HMAC-SHA-256,
+    in hex, under the key of the state directory."""
+    import hmac  # only a session with a chosen id has a mark
 
     return hmac.new(redaction_key(state_dir), prompt.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 
 def session_of(state_dir: str, key: str) -> str:
-    """The id of the session that was begun under `key`; the key itself where no other is on record. Raises
-    InvalidSessionId, and Damaged for a record that cannot be read: it may name a session."""
+    """Return the id of the session that was started under `key`; the key itself if no other id is recorded. Raises
+    InvalidSessionId, and Damaged for a record that cannot be read, because it may name a session."""
     path = _path(state_dir, key)
     kept = _read(path)
     named = key if kept is None else kept.get("sessionId")
@@ -52,13 +52,13 @@ def session_of(state_dir: str, key: str) -> str:
 
 
 def remember(state_dir: str, key: str, session_id: str) -> None:
-    """Have `key` stand for `session_id`; durable on return. Raises InvalidSessionId, WriteFailed."""
+    """Record that `key` names `session_id`; durable on return. Raises InvalidSessionId, WriteFailed."""
     path = _path(state_dir, key)
     keep_json(state_dir, path, {"sessionId": session_id}, doing="keeping the session's id")
 
 
 def hold(state_dir: str, key: str) -> SessionLock:
-    """Keep every other process from beginning a session under `key`. Raises SessionLocked, WriteFailed,
+    """Lock `key`, so that no other process starts a session under it. Raises SessionLocked, WriteFailed,
     InvalidSessionId."""
     check_session_id(key)
     folder = os.path.join(state_dir, FOLDER)
@@ -69,22 +69,22 @@ def hold(state_dir: str, key: str) -> SessionLock:
 
 def read_result(state_dir: str, session_id: str) -> dict[str, Any] | None:
     """Return the result of a session that ended, from `result.json` or, after a prune, from the stub; None if there is
-    neither. Raises InvalidSessionId, and Damaged for one that is there and cannot be read: the session was begun."""
+    neither. Raises InvalidSessionId, and Damaged for one that exists but cannot be read: the session was started."""
     paths = SessionPaths(state_dir, session_id)
     kept = _read(paths.result)
     return _read(paths.stub) if kept is None else kept
 
 
 def leave_stub(state_dir: str, session_id: str, options: dict[str, Any] | None, *, damaged: bool) -> None:
-    """Before a session is pruned: keep its result where its id was chosen, or may have been. `options` are those of its
-    checkpoint, None where there is none, or where it is `damaged`. Raises OSError."""
+    """Before a session is pruned, keep its result if its id was chosen, or may have been. `options` are those of its
+    checkpoint, None if there is none or it is `damaged`. Raises OSError."""
     try:
         kept = read_result(state_dir, session_id)
     except Damaged:
         kept, damaged = None, True
     if kept is None and options is not None:  # it never ended
         kept = {"sessionId": session_id, "started": options.get("started", {})}
-    if kept is None and damaged:  # nothing says whether its id was chosen: the safe answer
+    if kept is None and damaged:  # it is unknown if its id was chosen: assume so
         kept = {"sessionId": session_id, "started": {"key": session_id}}
     started = {} if kept is None else kept.get("started")
     if not isinstance(started, dict) or not isinstance(started.get("key"), str):  # its id was not chosen
@@ -95,7 +95,7 @@ def leave_stub(state_dir: str, session_id: str, options: dict[str, Any] | None, 
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """The object in a file; None where nothing lies there. Raises Damaged."""
+    """Return the JSON object in a file; None if the file does not exist. Raises Damaged."""
     try:
         kept = orjson.loads(LOCAL_DISK.read(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -113,17 +113,17 @@ def _path(state_dir: str, key: str) -> str:
     return os.path.join(state_dir, FOLDER, f"{check_session_id(key)}.json")
 
 
-# The key that placeholders of redacted values are made with: one for a state directory, so that a session that is
-# resumed goes on with the placeholders it had, and nobody who only sees events can try values out.
+# The key for the placeholders of redacted values: one per state directory, so that a resumed session uses the same
+# placeholders as before, and so that values cannot be guessed and verified from events alone.
 
 KEY_NAME: Final = "redaction.key"
 _KEY_BYTES: Final = 32
 
 
 def redaction_key(state_dir: str, *, makes: bool = True) -> bytes:
-    """The key of this state directory, made when it is first asked for, unless it `makes` nothing; what is there and is
-    no key, as after a power loss, is replaced. Where it can be neither read nor kept the key is one for this process:
-    placeholders of its sessions then differ from those before."""
+    """Return the key of this state directory. With `makes` it is made at the first use, and an invalid one, as after a
+    power loss, is replaced. If it can be neither read nor stored, return a key for this process only: the placeholders
+    of its sessions then differ from earlier ones."""
     path = os.path.join(state_dir, KEY_NAME)
     with contextlib.suppress(OSError):
         return _read_redaction_key(path)
@@ -135,14 +135,13 @@ def redaction_key(state_dir: str, *, makes: bool = True) -> bytes:
 
 
 def _make_redaction_key(path: str) -> None:
-    """Put a whole key there: never a part of one, and no second one in the place of another process's. Raises OSError
-    where nothing can be put there."""
+    """Store a complete key, never a part of one, and never in place of another process's key. Raises OSError."""
     made = f"{path}.{os.getpid()}-{threading.get_ident()}"
     try:
         write_new(LOCAL_DISK, made, [os.urandom(_KEY_BYTES)])
         try:
             LOCAL_DISK.link(made, path)
-        except OSError:  # another process was faster, what lies there is no key, or the disk has no second names
+        except OSError:  # another process was faster, there is an invalid key, or the disk has no hard links
             try:
                 _read_redaction_key(path)
             except OSError:
@@ -152,7 +151,7 @@ def _make_redaction_key(path: str) -> None:
 
 
 def _read_redaction_key(path: str) -> bytes:
-    """Raises OSError, also for what is no key."""
+    """Read the key. Raises OSError, also if the file is not a key."""
     key = LOCAL_DISK.read(path)
     if len(key) != _KEY_BYTES:
         raise OSError(f"{path} holds no key")
@@ -164,21 +163,21 @@ def _process_mark() -> bytes:
     return os.urandom(_KEY_BYTES)
 
 
-# Findings that are looked up at each start: rows by key, in one small file of the state directory for each kind. What
-# cannot be read is not known. A URL may hold what is secret, so its hash stands for it.
+# Findings for the next starts: rows by key, in a small file of the state directory for each kind. An unreadable file
+# counts as empty. A URL may contain a secret, so only its hash is stored.
 
 _MAX_BYTES = 1 << 20
 FILE = "gateway-dialects.json"
-_DIALECT_GOOD_FOR_S = 7 * 86_400  # a gateway may be replaced by another one behind its URL
+_DIALECT_GOOD_FOR_S = 7 * 86_400  # another gateway may be installed at its URL
 LOCAL_SERVERS_FILE = "local-servers.json"
-_SERVER_GOOD_FOR_S = 3600  # a server may be started anew with another model or another window
+_SERVER_GOOD_FOR_S = 3600  # a server may be restarted with another model or context window
 SANDBOX_LEVELS_FILE = "sandbox-levels.json"
 _LEVEL = Record({"works": FLAG, "problem": TEXT, "unheld": ListOf(TEXT)})
 _TELLING = ("Uid:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:", "Seccomp_filters:")
 
 
 def read_bytes(path: str, most: int) -> bytes | None:
-    """The first `most` bytes of a file; None if it cannot be read."""
+    """Return the first `most` bytes of a file; None if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(most)
@@ -187,7 +186,7 @@ def read_bytes(path: str, most: int) -> bytes | None:
 
 
 def read_json(path: str, most: int) -> Any:
-    """The JSON of a file of `most` bytes at most; None if it cannot be read."""
+    """Return the JSON in a file of at most `most` bytes; None if it cannot be read."""
     try:
         return orjson.loads(read_bytes(path, most) or b"")
     except orjson.JSONDecodeError:
@@ -195,8 +194,8 @@ def read_json(path: str, most: int) -> Any:
 
 
 def keep_json(state_dir: str, path: str, value: Any, *, doing: str, is_there: bool = False) -> None:
-    """Put a small file of a state directory in place, which must be there already if `is_there`; durable on return.
-    Raises WriteFailed, with `doing` as what failed."""
+    """Write a small JSON file in a state directory, which must exist already if `is_there`; durable on return. Raises
+    WriteFailed, whose message says that `doing` failed."""
     content = orjson.dumps(value)
     with translate_errors(doing):
         make_durable_dir(LOCAL_DISK, os.path.dirname(path), within=state_dir, is_there=is_there)
@@ -204,8 +203,8 @@ def keep_json(state_dir: str, path: str, value: Any, *, doing: str, is_there: bo
 
 
 class KeptRows(NamedTuple):
-    """The rows of one file, {`section`: {key: row}}, of which the `most` newest are kept. `doing` says in errors what
-    is kept."""
+    """The rows of one file, {`section`: {key: row}}, of which the `most` newest are kept. `doing` describes the write
+    in error messages."""
 
     state_dir: str
     file: str
@@ -214,14 +213,14 @@ class KeptRows(NamedTuple):
     most: int = 256
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        """All rows, the one kept last at the end."""
+        """Return all rows, the newest last."""
         kept = read_json(os.path.join(self.state_dir, self.file), _MAX_BYTES)
         section = kept.get(self.section) if isinstance(kept, dict) else None
         found = section.items() if isinstance(section, dict) else ()
         return {key: one for key, one in found if isinstance(one, dict)}
 
     def keep(self, key: str, row: Mapping[str, Any]) -> None:
-        """Have this row under `key`; durable on return. Raises WriteFailed."""
+        """Store `row` under `key`; durable on return. Raises WriteFailed."""
         rows = self.rows()
         rows.pop(key, None)
         newest = list(rows.items())[-(self.most - 1) :]
@@ -239,33 +238,34 @@ def _hash(text: str) -> str:
 
 
 class GatewayDialects:
-    """The dialect that each gateway was found to speak, by URL, so that it is asked once."""
+    """The detected dialect of each gateway, by URL, so that detection runs only once."""
 
     def __init__(self, state_dir: str, now: Callable[[], float]) -> None:
         self._kept = KeptRows(state_dir, FILE, "gateways", "keeping the dialect of a gateway")
         self._now = now
 
     def find(self, url: str) -> str | None:
-        """The name of the dialect that the gateway at `url` spoke within the last seven days."""
+        """Return the dialect that was detected at `url` within the last seven days."""
         row = self._kept.rows().get(_hash(url), {})
         name = row.get("dialect")
         return name if isinstance(name, str) and _is_fresh(row, self._now(), _DIALECT_GOOD_FOR_S) else None
 
     def keep(self, url: str, name: str) -> None:
-        """Remember it; durable on return. The gateways found longest ago are forgotten beyond 256. Raises
-        WriteFailed."""
+        """Store the dialect of a gateway; durable on return. Only the 256 newest are kept. Raises WriteFailed."""
         self._kept.keep(_hash(url), {"dialect": name, "at": self._now()})
 
 
 class LocalServers:
-    """Answers of local servers about their models, by URL and model, kept for an hour so that not every start asks."""
+    """Facts from local servers about their models, by URL and model, kept for an hour so that not every start requests
+    them."""
 
     def __init__(self, state_dir: str, now: Callable[[], float]) -> None:
         self._kept = KeptRows(state_dir, LOCAL_SERVERS_FILE, "servers", "keeping what a server said")
         self._now = now
 
     def find(self, url: str, model: str, *, stale: bool = False) -> dict[str, Any] | None:
-        """The facts about `model` that the server at `url` gave within the last hour, or ever if `stale`, by name."""
+        """Return the facts about `model` from the server at `url`, by name, if they are less than an hour old or
+        `stale` is True."""
         row = self._kept.rows().get(server_key(url, model), {})
         facts = row.get("facts")
         is_usable = stale or _is_fresh(row, self._now(), _SERVER_GOOD_FOR_S)
@@ -277,13 +277,13 @@ class LocalServers:
 
 
 def server_key(url: str, model: str) -> str:
-    """The key of a URL and a model on record."""
+    """Return the key of the row for a URL and a model."""
     return _hash(f"{url}\n{model}")
 
 
 class SandboxLevels:
-    """Levels of the sandbox that were found to work, so that a start need not try them: {level, works, problem, unheld}
-    of each that was tried, by the boot of the machine, this program's version and what this process is held to."""
+    """Results of tests of sandbox levels, so that a start need not repeat them: {works, problem, unheld} by level, for
+    the boot of the machine, this program's version and the restrictions on this process."""
 
     def __init__(self, state_dir: str, version: str) -> None:
         doing = "keeping which levels of the sandbox work"
@@ -291,20 +291,19 @@ class SandboxLevels:
         self._key = _machine_key(version)
 
     def findings(self) -> dict[str, dict[str, Any]]:
-        """The findings for this machine, by level; empty if nothing was tried under the same circumstances."""
+        """Return the results for this machine, by level; empty if nothing was tested under the same conditions."""
         found = {} if self._key is None else self._kept.rows().get(self._key, {})
         return {level: row for level, row in found.items() if _LEVEL.fits(row)}
 
     def keep(self, found: Mapping[str, Mapping[str, Any]]) -> None:
-        """Remember it; durable on return. Nothing is kept where no boot can be told from another. Raises
-        WriteFailed."""
+        """Store the results; durable on return. Nothing is stored if the boot id is unknown. Raises WriteFailed."""
         if self._key is not None:
             self._kept.keep(self._key, found)
 
 
 def _machine_key(version: str) -> str | None:
-    """The circumstances under which a level works or does not, what this process is held to among them (in a container,
-    or in another sandbox); None where they cannot be told."""
+    """Return a hash of the conditions that decide if a level works, including the restrictions on this process (in a
+    container, or in another sandbox); None if they cannot be determined."""
     boot = boot_id()
     if boot is None or sys.platform == "win32":
         return None

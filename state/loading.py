@@ -332,7 +332,7 @@ def change_of(line: JournalLine) -> tuple[JournalRecord | None, dict[str, bytes]
     problem if the line is intact but has the wrong shape, UnknownVersion for an unknown kind."""
     fields = fields_of_line(line)
     kind, encoded = fields.pop(KIND, None), fields.pop(BLOBS, {})
-    message = orjson.dumps(fields.pop(MESSAGE)) if MESSAGE in fields else line.message  # format J1 has it in there
+    message = orjson.dumps(fields.pop(MESSAGE)) if MESSAGE in fields else line.message  # format J1 has it in the fields
     if not isinstance(kind, str):
         raise Damaged(f"record {line.seq} says no kind")
     problems = record_problems(kind, fields, message)

@@ -1,8 +1,7 @@
-"""The sessions of a state directory as pruning sees them, and their removal (SK 6/7, AH 9.6).
+"""Survey and removal of the sessions in a state directory (SK 6/7, AH 9.6).
 
-A session goes in this order, each step under the session's lock, so that a process that dies on the way leaves a
-session that is whole, one that has ended, or remains that the next run of `SessionPruner.clear` takes away whatever the
-limits are:
+A session is removed in this order, with its lock held, so that a crash in between leaves an intact session, one that
+has ended, or remains that the next `SessionPruner.clear` removes regardless of the limits:
 
     0. a stub of its result, where its id was chosen or may have been (`state.keys`); the pair of files before
        the newest
@@ -13,8 +12,8 @@ limits are:
     5. its temporary directory, which is nothing that anybody would miss
     6. lock file
 
-Everything happens relative to descriptors of the two folders and follows no symbolic link; where the platform cannot
-do that (Windows), links are looked for just before. A link in place of a session's folder goes, and its target stays.
+All operations are relative to descriptors of the two folders and follow no symbolic link; on a platform without that
+(Windows), links are checked for just before. A link in place of a session's folder is removed, and its target stays.
 """
 
 from __future__ import annotations
@@ -59,24 +58,25 @@ _SNAPSHOT, _JOURNAL, _BLOBS, _LOCK = "json", "journal", "blobs", "lock"
 _MARKER = _SNAPSHOT + _SUFFIX
 _CHECKPOINT = frozenset({_SNAPSHOT, _JOURNAL, _BLOBS})
 _NOTHING: frozenset[str] = frozenset()
-_BEFORE = frozenset({_SNAPSHOT + PREVIOUS, _JOURNAL + PREVIOUS})  # of use beside the newest pair only
+_BEFORE = frozenset({_SNAPSHOT + PREVIOUS, _JOURNAL + PREVIOUS})  # useful only together with the newest pair
 _QUARANTINED = re.compile(r"(?:json|journal|blobs)(?:\.previous)?\.corrupt-[0-9]+")
 _PASSING = re.compile(
     r"(?:json|journal|blobs)(?:\.previous)?\.tmp|(?:json|journal)\.previous|lock|" + re.escape(_MARKER)
 )
 
-# A session makes its folder before it takes its lock. What is younger and holds no result may be one that starts.
+# A session makes its folder before it takes its lock, so a younger folder without a result may be a session that is
+# starting.
 _STARTING_S = 60.0
 _NOT_OURS = (UnknownVersion, TooLarge, Untrusted, WriteFailed)
 _MAX_RESULT_BYTES = 64 * 1024 * 1024
 
 
 class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
-    """The sessions under one state directory, as pruning sees them. `now` in seconds since the epoch; a snapshot above
-    `snapshot_limit_bytes` is not looked into.
+    """Surveys and removes the sessions in one state directory. `now` is in seconds since the epoch; a snapshot over
+    `snapshot_limit_bytes` is not read.
 
-    A context manager that holds `sessions/` and `checkpoints/` open, so that a link put in their place later leads
-    nowhere. A missing folder is an empty one. Opening raises OSError when one is a link or cannot be read.
+    A context manager that keeps `sessions/` and `checkpoints/` open, so that replacing them by a link later has no
+    effect. A missing folder counts as empty. Opening raises OSError if one is a link or cannot be read.
     """
 
     def __init__(self, state_dir: str, *, now: float, snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES) -> None:
@@ -93,18 +93,18 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
         self._opened.close()
 
     def survey(self) -> list[Stored]:
-        """Every session, by id. Changes nothing. Raises OSError when a folder cannot be listed."""
+        """Return every session, sorted by id. Changes nothing. Raises OSError if a folder cannot be listed."""
         parts = self._all_parts()
         ids = sorted(parts.keys() | set(filter(is_session_id, self._sessions.names())))
         return [row for one in ids if (row := self._look(one, parts.get(one, _NOTHING))) is not None]
 
     def look(self, session_id: str) -> Stored | None:
-        """One session, None where there is none of this id. Raises OSError, InvalidSessionId."""
+        """Return one session, None if there is none with this id. Raises OSError, InvalidSessionId."""
         return self._look(check_session_id(session_id), self._parts(session_id))
 
     def remains(self) -> dict[str, int]:
-        """Leftovers of interrupted removals and of cut-off ends: bytes by session id. Changes nothing. Raises OSError
-        when a folder cannot be listed."""
+        """Return the leftovers of interrupted removals and interrupted ends: bytes by session id. Changes nothing.
+        Raises OSError if a folder cannot be listed."""
         parts = self._all_parts()
         marked = (name.removesuffix(_SUFFIX) for name in self._sessions.names() if name.endswith(_SUFFIX))
         folders = set(filter(is_session_id, marked))
@@ -116,18 +116,19 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
         return found
 
     def clear(self, session_id: str) -> bool:
-        """Remove what `remains` named; False when a live process has the session. Raises OSError, WriteFailed."""
+        """Remove the leftovers that `remains` listed; return False if a live process holds the session. Raises OSError,
+        WriteFailed."""
         with self._lock(session_id) as held:
             if held:
                 going = self._going(session_id, self._parts(session_id), held=True)
-                for part in sorted(going - {_LOCK}):  # the marker comes after what it condemns
+                for part in sorted(going - {_LOCK}):  # the marker is removed after the files that it condemns
                     self._checkpoints.remove(f"{session_id}.{part}")
                 self._sessions.remove(session_id + _SUFFIX)
         return held
 
     def remove(self, row: Stored) -> bool:
-        """Remove a session with all that is its own; False when it is held, or has changed since `row` was made. Raises
-        OSError, or WriteFailed when its lock cannot be taken; what is left then is left to the next time."""
+        """Remove a session with all its files; return False if it is held, or has changed since `row` was made. Raises
+        OSError, or WriteFailed if its lock cannot be taken; the next run then removes the rest."""
         session_id = row.session_id
         with self._lock(session_id) as held:
             if not held or self._look(session_id, self._parts(session_id), held=True) != row:
@@ -161,12 +162,13 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
             self._checkpoints.remove(f"{session_id}.{part}")
 
     def _going(self, session_id: str, parts: AbstractSet[str], *, held: bool = False) -> AbstractSet[str]:
-        """Those files under `checkpoints/` that go whatever the limits are."""
+        """Return the files in `checkpoints/` that are removed regardless of the limits."""
         is_session = self._folder(session_id) is not None or self._look(session_id, parts, held=held) is not None
         return _parts_to_remove(parts) if is_session else parts
 
     def _look(self, session_id: str, parts: AbstractSet[str], *, held: bool = False) -> Stored | None:
-        """One session; None when what is left of it makes none. `held`: by ourselves, so the lock says nothing."""
+        """Examine one session; None if its files are not a session. `held`: this process holds the lock, so it is not
+        checked."""
         paths = SessionPaths(self._state_dir, session_id)
         folder = self._folder(session_id)
         if not held and _LOCK in parts and holder(paths.lock) is not None:
@@ -186,14 +188,15 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
         return Stored(session_id, last_used, size, standing)
 
     def _folder(self, session_id: str) -> os.stat_result | None:
-        """The session's folder, or the link in its place; a file there is not ours."""
+        """Return the status of the session's folder, or of the link in its place; a file there is not ours."""
         found = self._sessions.stat(session_id)
         return found if found is not None and (is_directory(found) or is_link(found)) else None
 
     def _last_used(
         self, paths: SessionPaths, parts: AbstractSet[str], standing: Standing, *, real: bool
     ) -> float | None:
-        """Seconds since the epoch: the end that the result has, else the newest change to a file that counts."""
+        """Return the time of the last use in seconds since the epoch: the end according to the result, else the newest
+        change of a relevant file."""
         if standing is Standing.ENDED and real and (ended := _end_time(paths.result)) is not None:
             return ended
         found = [self._checkpoints.stat(f"{paths.session_id}.{part}") for part in parts if not _PASSING.fullmatch(part)]
@@ -206,7 +209,7 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
         return sum(self._checkpoints.size(f"{session_id}.{part}") for part in parts if part != _LOCK)
 
     def _all_parts(self) -> dict[str, set[str]]:
-        """All entries of `checkpoints/`: by session id, the parts after the id's dot. An id has no dot in it."""
+        """Return all entries of `checkpoints/`: by session id, the parts after the id's dot. An id contains no dot."""
         found: dict[str, set[str]] = {}
         for name in self._checkpoints.names():
             session_id, dot, part = name.partition(".")
@@ -219,11 +222,11 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
 
     @contextlib.contextmanager
     def _lock(self, session_id: str) -> Iterator[bool]:
-        """The session's lock, unless a live process has it. Raises OSError, WriteFailed."""
+        """Take the session's lock; yield False if a live process has it. Raises OSError, WriteFailed."""
         path = SessionPaths(self._state_dir, session_id).lock
         self._checkpoints.make()
         replaced = OSError(errno.ELOOP, "it was replaced in the meantime", self._checkpoints.path)
-        if not self._checkpoints.is_current():  # the lock is opened by its path, and written to
+        if not self._checkpoints.is_current():  # because the lock is opened by its path, and written to
             raise replaced
         lock = None
         with contextlib.suppress(SessionLocked):
@@ -240,7 +243,7 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
             self._release(lock, session_id, ours=ours)
 
     def _release(self, lock: SessionLock, session_id: str, *, ours: bool) -> None:
-        """Let go; the file goes too when nothing is left that it could protect."""
+        """Release the lock; the file is removed too if nothing remains that it could protect."""
         alone = False
         try:
             alone = ours and self._parts(session_id) <= {_LOCK}
@@ -253,7 +256,7 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
 def _standing(
     store: FileCheckpointStore, session_id: str, parts: AbstractSet[str], *, has_folder: bool
 ) -> Standing | None:
-    """The standing of a session that nobody holds; None when what is left of it makes none."""
+    """Return the standing of a session that no process holds; None if its files are not a session."""
     parts = parts - _parts_to_remove(parts)
     if any(
         part not in _CHECKPOINT and not (_PASSING.fullmatch(part) or _QUARANTINED.fullmatch(part)) for part in parts
@@ -262,12 +265,12 @@ def _standing(
     if parts & _CHECKPOINT:
         try:
             state = store.load(session_id)
-        except NoSuchSession:  # a journal that never began, or whose last record says that all is over
+        except NoSuchSession:  # a journal that never started, or whose last record is the session's end
             pass
         except Damaged:
             return Standing.DAMAGED
         except _NOT_OURS:
-            return Standing.FOREIGN  # newer, too large, not ours to read, or of another shape: no damage of ours
+            return Standing.FOREIGN  # newer, too large, not ours to read, or of another shape: not damage
         else:
             return Standing.ENDED if state.awaits_approval else Standing.RESUMABLE
     if any(_QUARANTINED.fullmatch(part) for part in parts):
@@ -276,19 +279,19 @@ def _standing(
 
 
 def _parts_to_remove(parts: AbstractSet[str]) -> AbstractSet[str]:
-    """The parts that an interrupted removal was removing. A snapshot beside the marker is a later session's of the same
-    id."""
+    """Return the parts that an interrupted removal was removing. If there is a snapshot besides the marker, it belongs
+    to a later session with the same id."""
     if _MARKER not in parts:
         return _NOTHING
     return {_MARKER} if _SNAPSHOT in parts else {_MARKER} | ({_JOURNAL, _BLOBS} & parts)
 
 
 def _end_time(path: str) -> float | None:
-    """The end of the session as its result has it, in seconds since the epoch."""
+    """Return the end of the session according to its result, in seconds since the epoch."""
     try:
         if os.stat(path, follow_symlinks=False).st_size > _MAX_RESULT_BYTES:
             return None
-        # Refuses what is no regular file.
+        # Raises for anything but a regular file.
         moment = datetime.fromisoformat(orjson.loads(LOCAL_DISK.read(path))["endedAt"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -302,21 +305,21 @@ def _change_time(path: str) -> float | None:
         return None
 
 
-# What is kept of sessions, and for how long: the choice by age, count and size (SK 6/7, AH 9.6). Pure.
+# The choice of sessions to prune, by age, count and size (SK 6/7, AH 9.6). Pure.
 
 
 class Standing(StrEnum):
-    """A session as pruning sees it."""
+    """The state of a session with regard to pruning."""
 
     ENDED = "ended"
     RESUMABLE = "resumable"
     DAMAGED = "damaged"  # an unreadable checkpoint, or only quarantined ones
     HELD = "held"  # by a live process, or about to be
-    FOREIGN = "foreign"  # of a newer program, or not to be made out: never ours to remove
+    FOREIGN = "foreign"  # of a newer program, or unrecognizable: never removed
 
 
 class Reason(StrEnum):
-    """The limit that a session exceeds; the first of them in this order."""
+    """The limit that a session exceeds; the first one in this order."""
 
     AGE = "age"
     COUNT = "count"
@@ -325,7 +328,8 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One session on disk. `last_used` in seconds since the epoch, `size_bytes` of all its files but the lock."""
+    """One session on disk. `last_used` is in seconds since the epoch; `size_bytes` includes all its files except the
+    lock."""
 
     session_id: str
     last_used: float
@@ -335,8 +339,8 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class PruneLimits:
-    """Limits on what may stay: sessions used within `max_age_s`, the newest `max_sessions`, the newest that together
-    have `max_bytes`. None: no such limit."""
+    """Limits on the sessions to keep: those used within `max_age_s`, the newest `max_sessions`, the newest with at most
+    `max_bytes` together. None: no such limit."""
 
     max_age_s: float | None = None
     max_sessions: int | None = None
@@ -345,18 +349,18 @@ class PruneLimits:
 
 @dataclass(frozen=True, slots=True)
 class SessionToPrune:
-    """A session that goes, and why."""
+    """A session to remove, and the reason."""
 
     stored: Stored
     reason: Reason
 
 
 def choose(rows: Iterable[Stored], limits: PruneLimits, *, now: float, resumable: bool = False) -> list[SessionToPrune]:
-    """The sessions to remove, oldest first (SK 6/7).
+    """Return the sessions to remove, oldest first (SK 6/7).
 
-    Only ended sessions are counted, and resumable and damaged ones together with them when `resumable`; what is held or
-    foreign neither goes nor takes another's place. What is exactly at a limit stays. Once one is over the count or the
-    size, every older one is too. `now` in seconds since the epoch.
+    Only ended sessions count, with `resumable` also resumable and damaged ones; held and foreign sessions are never
+    removed and do not count. A session exactly at a limit stays. Once one is over the count or the size, every older
+    one is too. `now` is in seconds since the epoch.
     """
     standings = {Standing.ENDED} | ({Standing.RESUMABLE, Standing.DAMAGED} if resumable else set())
     pool = [row for row in rows if row.standing in standings]

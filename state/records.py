@@ -7,8 +7,11 @@ resumed session is in the same state as the killed one.
 A class contains everything about its record:
 
 - `@_record("kind")` sets its kind in the journal. A kind is never reused for something else.
-- Its fields are in the file under their names in camelCase; a field that equals its default is left out. A field that is added later therefore needs a default, which older files are read with.
-- The annotations define the shape of the fields in a file; `state.record_shapes` derives the checks from them, only when a session is loaded. A marker in `Annotated` names a shape that a type cannot express, such as "any whole number".
+- Its fields are in the file under their names in camelCase; a field that equals its default is left out. A field that
+  is added later therefore needs a default, which older files are read with.
+- The annotations define the shape of the fields in a file; `state.record_shapes` derives the checks from them, only
+  when a session is loaded. A marker in `Annotated` names a shape that a type cannot express, such as "any whole
+  number".
 - `message` is not a field: the encoded message follows the fields in the file. Its annotation names its role.
 - `_fold` changes the state. It raises KeyError, TypeError, AttributeError or StopIteration if the record cannot follow
   what came before it; callers see Damaged.
@@ -17,8 +20,10 @@ Rules of a fold:
 
 - It is deterministic: no clock, no disk, no setting. Any outside value that it needs is a field.
 - It never edits a message. The thread only grows, in the order of the records.
-- It does not trust its input: a file can contain any sequence of well-formed records. `tests/unit/state/test_store_machine.py` tests such sequences.
-- A field of the state must also be in `state.checkpoint.FIELDS`, or be written by `state.snapshot`: a field that no snapshot contains is lost at the next compaction.
+- It does not trust its input: a file can contain any sequence of well-formed records.
+  `tests/unit/state/test_store_machine.py` tests such sequences.
+- A field of the state must also be in `state.checkpoint.FIELDS`, or be written by `state.snapshot`: a field that no
+  snapshot contains is lost at the next compaction.
 
 Traps: `ApprovalAsked` and `ApprovalAnswered` share the kind "approval" and are distinguished by `approved`. Records
 that are kept in the state unchanged, such as `ApprovalAnswered`, are in `state.checkpoint`, as are the rows inside a

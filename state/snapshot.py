@@ -1,7 +1,7 @@
-"""The snapshot file: the form of AH 9.2 with what a resume needs under `resume`, ended by a checksum over itself.
+"""The snapshot file: the format of AH 9.2, with the data for a resume under `resume`, and a checksum at its end.
 
-It is one JSON object. The messages of the thread stand on lines of their own, so that they are put in and taken out as
-they were encoded when they were made. Large parts of them lie in blobs (`state.blobs`).
+It is one JSON object. Each message of the thread is on its own line, so that it is written and read in its original
+encoding. Large parts of messages are in blobs (`state.blobs`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 SNAPSHOT_LIMIT_BYTES = 256 * 1024 * 1024
-"""Default limit for a snapshot; messages above 16 KiB are in blobs and do not count."""
+"""Default limit for a snapshot; parts of messages above 16 KiB are in blobs and do not count."""
 CHECKPOINT_VERSION = "1.0"
-# Version 1, which had no number, held the whole file on one line and every message in full; version 2 had one task a
-# session, whose first versions of files were the session's.
+# Version 1, which had no number, was on one line with complete messages; version 2 had one task per session, which
+# shared its first versions of files with the session.
 RESUME_VERSION = 3
 _READABLE_VERSIONS = (1, 2, RESUME_VERSION)
 
@@ -44,20 +44,21 @@ T = TypeVar("T")
 _THREAD_KEY = b',"thread":['
 _THREAD_END = b"\n]"
 _CHECKSUM_KEY = b',"checksum":"crc32:'
-# So many that checksum and write of a chunk let other threads run, and so few that joining it does not hold them up.
+# Large enough that checksum and write of a chunk let other threads run, and small enough that joining it does not block
+# them.
 _MESSAGES_A_CHUNK = 64
 _TRAILER_BYTES = len(_CHECKSUM_KEY) + 8 + len(b'"}\n')
 _WHITE_SPACE = frozenset(b" \t\r\n")
 
 
 def encode_head(state: Checkpoint, checkpointed_at: str) -> bytes:
-    """All of the snapshot but its messages: the part that must be taken while nothing changes."""
+    """Encode the snapshot without its messages: the part that must be encoded while nothing changes."""
     return orjson.dumps(_head(state, checkpointed_at), _value_to_json, orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
 class EncodedSnapshot:
-    """A snapshot file that is not put together yet: what `encode_head` gave, and the messages as they are to stand in
-    it. It is never in memory as a whole."""
+    """A snapshot file that is not assembled yet: the result of `encode_head`, and the messages in their snapshot form.
+    It is never in memory as a whole."""
 
     def __init__(self, head: bytes, thread: Sequence[bytes]) -> None:
         self._start = head[:-1] + _THREAD_KEY
@@ -65,12 +66,12 @@ class EncodedSnapshot:
 
     @property
     def size(self) -> int:
-        """Of the file, in bytes."""
+        """The size of the file in bytes."""
         separators = 2 * len(self._thread) - 1 if self._thread else 0
         return len(self._start) + separators + sum(map(len, self._thread)) + len(_THREAD_END) + _TRAILER_BYTES
 
     def chunks(self) -> Iterator[bytes]:
-        """The file from its beginning to its end."""
+        """Yield the file from its beginning to its end."""
         checksum = 0
         for chunk in self._pieces_to_sum():
             checksum = zlib.crc32(chunk, checksum)
@@ -87,14 +88,14 @@ class EncodedSnapshot:
 
 
 def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkpoint:
-    """The state that `data` holds. `whole` gets the place and the form of each message as it stands there, and gives
-    the whole message. White space behind the checksum, as an editor leaves it, is no damage. Raises Damaged,
-    UnknownVersion, and OtherShape with every problem of a file whose checksum is right."""
+    """Decode the state in `data`. `whole` gets the position and the snapshot form of each message, and returns the
+    complete message. White space after the checksum, as an editor leaves it, is not damage. Raises Damaged,
+    UnknownVersion, and OtherShape with every problem of a file with a valid checksum."""
     end = _end(data)
     body = max(0, end + len(b"\n") - _TRAILER_BYTES)
     trailer = data[body:end]
     whole_file = trailer == _CHECKSUM_KEY + b'%08x"}' % zlib.crc32(memoryview(data)[:body])
-    if not whole_file and trailer.startswith(_CHECKSUM_KEY):  # also where it is the version that was changed
+    if not whole_file and trailer.startswith(_CHECKSUM_KEY):  # even if the version was changed
         raise Damaged("the checkpoint's checksum does not match its content")
     raw, short = _split(data)
     _refuse_unknown(raw)
@@ -109,7 +110,7 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
 
 
 def _end(data: bytes) -> int:
-    """The first byte of the white space at the end of `data`."""
+    """Return the position of the white space at the end of `data`."""
     end = len(data)
     while end and data[end - 1] in _WHITE_SPACE:
         end -= 1
@@ -142,7 +143,7 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
 
 
 def _read(of: type[T], raw: dict[str, Any], **given: Any) -> T:
-    """An object of the class `of` with the fields that `raw` has under their names, and those `given`."""
+    """Make an object of the class `of` from the fields in `raw` and those `given`."""
     always, others = FIELDS[of]
     names = {attribute: name_in_files(attribute) for attribute in (*always, *others)}
     return of(**{**{attribute: raw[name] for attribute, name in names.items() if name in raw}, **given})
@@ -165,7 +166,7 @@ def _read_task(raw: dict[str, Any], of_session: dict[str, str | None]) -> Task:
 
 
 def _split(data: bytes) -> tuple[dict[str, Any], list[bytes] | None]:
-    """The object without its messages, and the messages; None where it has no list of them. Raises Damaged."""
+    """Return the object without its messages, and the messages; None if it has no list of them. Raises Damaged."""
     first = data.find(b"\n")
     last = data.rfind(b"\n]", first)
     try:
@@ -182,7 +183,7 @@ def _split(data: bytes) -> tuple[dict[str, Any], list[bytes] | None]:
 
 
 def _lines(data: bytes, start: int, end: int) -> list[bytes]:
-    """The messages between `start` and `end`, a comma behind each but the last."""
+    """Return the messages between `start` and `end`, with a comma after each but the last."""
     messages: list[bytes] = []
     while start < end:
         stop = data.find(b",\n", start, end)
@@ -207,7 +208,7 @@ def _refuse_unknown(raw: dict[str, Any]) -> None:
 
 
 def _resume_version(raw: dict[str, Any]) -> Any:
-    """The number of the form that `resume` has; the first one where nothing says it."""
+    """Return the version of `resume`; 1 if it has none."""
     resume = raw.get("resume")
     return resume.get("version", 1) if isinstance(resume, dict) else 1
 
@@ -243,7 +244,7 @@ def _fields_to_json(value: Checkpoint | Task | EarlierTask) -> dict[str, Any]:
 
 
 def _value_to_json(value: Any) -> Any:
-    """The JSON of a value in a checkpoint's fields that orjson does not encode by itself."""
+    """Return the JSON of a value in a checkpoint's fields that orjson cannot encode."""
     if isinstance(value, TokenUsage):
         return value.to_record()
     if isinstance(value, EarlierTask):
@@ -252,7 +253,8 @@ def _value_to_json(value: Any) -> Any:
 
 
 def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, Any]:
-    """`of_session` are the session's baselines: those of its only task are the same, and stand in the file once."""
+    """Return the task's JSON. `of_session` are the session's baselines; equal ones of the task are left out, so that
+    they are in the file only once."""
     fields = _fields_to_json(task)
     if task.exit_codes:
         fields["exitCodes"] = {str(place): code for place, code in task.exit_codes.items()}
@@ -263,7 +265,7 @@ def read_open_step(raw: dict[str, Any], message: bytes) -> OpenStep:
     """Return the open step of a snapshot, with the answers to its approvals; see `open_step_from`."""
     step = open_step_from(raw, message)
     for call, row in zip(step.calls, raw["calls"], strict=True):
-        if row.get("decision") is not None:  # without what the file has of the call anyway
+        if row.get("decision") is not None:  # without the fields in the call's row
             of_the_call = {"callId": row["callId"], "approvalId": row.get("approvalId", "")}
             said = {**row["decision"], **of_the_call, "arguments": row.get("editedArguments")}
             answer = record_of("approval", said)
@@ -272,7 +274,8 @@ def read_open_step(raw: dict[str, Any], message: bytes) -> OpenStep:
 
 
 def call_to_json(call: OpenCall) -> dict[str, Any]:
-    """A call as it stands in records and snapshots, beside the message that names it; defaults are left out."""
+    """Return the row of a call in records and snapshots, which complements the message with the call; defaults are left
+    out."""
     answer = {} if call.answer is None else fields_of(call.answer)
     optional: dict[str, Any] = {
         **{attribute: getattr(call, attribute) for attribute in CALL_FIELDS},

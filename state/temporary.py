@@ -1,8 +1,8 @@
-"""The temporary directory of one session: where it lies, how it is made, and that it goes with the session.
+"""The temporary directory of one session: its path, creation, and removal together with the session.
 
-It lies in the system's temporary directory, since programs expect theirs there. A hash of the state directory is in its
-name: two hosts with a session of the same id do not share it. Other directories that this program makes there are held
-by a lock, so that the next start removes those that a crash has left (`sweep`).
+It is in the system's temporary directory, because programs expect that. Its name contains a hash of the state
+directory, so that two hosts with the same session id do not share it. Other directories that this program makes there
+have a lock, so that the next start can remove those that a crash has left (`sweep`).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if sys.platform != "win32":
 _HASH_DIGITS = 8
 _OF_A_SESSION = f"{APP_NAME}-"
 _SCRATCH = f"{_OF_A_SESSION}~"
-"""Prefix of directories that belong to no session: no id contains `~`. There is one more in
-`tool_runtime.sandbox.launching`."""
+"""Prefix of directories that belong to no session: no id contains `~`. `tool_runtime.sandbox.launching` has another
+one."""
 _WINDOWS = bool(sys.platform == "win32")
 _VARIABLES: tuple[str, ...] = ("TMP", "TEMP") if _WINDOWS else ("TMPDIR",)
-_DEFAULTS: tuple[str, ...] = ("C:\\Windows\\Temp",) if _WINDOWS else ("/tmp", "/var/tmp")  # noqa: S108  what the platform has
+_DEFAULTS: tuple[str, ...] = ("C:\\Windows\\Temp",) if _WINDOWS else ("/tmp", "/var/tmp")  # noqa: S108  platform defaults
 
 
 def system_directory(environ: Mapping[str, str]) -> str:
-    """The real path of the system's temporary directory: what the environment names where it is one, else the
+    """Return the real path of the system's temporary directory: the one in the environment if it exists, else the
     platform's default."""
-    # tempfile gives the same, and is a tenth of a start; it also writes a file to find out.
+    # tempfile gives the same, but its import takes a tenth of a start, and it tests by writing a file.
     named = [environ[name] for name in _VARIABLES if environ.get(name)]
     for path in (*named, *_DEFAULTS):
         if os.path.isabs(path) and os.path.isdir(path):
@@ -47,8 +47,8 @@ def system_directory(environ: Mapping[str, str]) -> str:
 
 
 def session_directory(state_dir: str, session_id: str, environ: Mapping[str, str], recorded: str | None = None) -> str:
-    """The real path of the session's own temporary directory, which need not be there: the one `recorded` by the
-    process that began the session, unless its parent is gone. Raises InvalidSessionId."""
+    """Return the real path of the session's own temporary directory, which need not exist: the one `recorded` by the
+    process that started the session, unless its parent is gone. Raises InvalidSessionId."""
     if recorded is not None and os.path.isdir(os.path.dirname(recorded)):
         return recorded
     name = f"{_OF_A_SESSION}{check_session_id(session_id)}{_key_of(state_dir)}"
@@ -60,7 +60,7 @@ def _key_of(state_dir: str) -> str:
 
 
 def make(path: str) -> None:
-    """Make the directory, 0700; one that is there must be this user's alone. Raises OSError."""
+    """Make the directory with mode 0700; an existing one must belong to this user with that mode. Raises OSError."""
     try:
         os.mkdir(path, DIRECTORY_MODE)
     except FileExistsError:
@@ -73,8 +73,8 @@ def make(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove the directory with all in it; no link is followed. What cannot be removed stays, for it holds nothing that
-    a session would miss."""
+    """Remove the directory with its contents; no link is followed. Anything that cannot be removed stays, because no
+    session needs it."""
     parent, name = os.path.split(path)
     with contextlib.suppress(OSError), Folder(parent) as folder:
         found = folder.stat(name)
@@ -84,8 +84,8 @@ def remove(path: str) -> None:
 
 @contextlib.contextmanager
 def scratch(purpose: str) -> Iterator[str]:
-    """The real path of a new directory, 0700, in the system's temporary directory, which goes at the end. Raises
-    OSError."""
+    """Make a directory with mode 0700 in the system's temporary directory, yield its real path, and remove it at the
+    end. Raises OSError."""
     path = os.path.join(system_directory(os.environ), f"{_SCRATCH}{purpose}-{os.urandom(8).hex()}")
     os.mkdir(path, DIRECTORY_MODE)
     with contextlib.ExitStack() as at_end:
@@ -93,15 +93,14 @@ def scratch(purpose: str) -> Iterator[str]:
         if sys.platform != "win32":
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             at_end.callback(os.close, descriptor)
-            with contextlib.suppress(OSError):  # a disk without locks: then nobody takes it from here
+            with contextlib.suppress(OSError):  # a disk without locks, so none can be taken by `sweep` either
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield path
 
 
 def sweep(state_dir: str, environ: Mapping[str, str]) -> None:
-    """Remove from the system's temporary directory what a crash has left there and nobody will ask for: directories of
-    this user without their lock, and those of sessions of this state directory that are over. What a session still
-    has that can be resumed stays."""
+    """Remove the leftovers of crashes from the system's temporary directory: unlocked directories of this user, and
+    those of sessions in this state directory that are over. Directories of resumable sessions stay."""
     if sys.platform == "win32":
         return
     known_by = _key_of(state_dir)
@@ -113,7 +112,7 @@ def sweep(state_dir: str, environ: Mapping[str, str]) -> None:
                 elif name.startswith(_OF_A_SESSION) and name.endswith(known_by):
                     session_id = name.removeprefix(_OF_A_SESSION).removesuffix(known_by)
                     paths = SessionPaths(state_dir, session_id)
-                    # Nothing is left that it could be resumed from, and no process has it.
+                    # The session cannot be resumed, and no process holds it.
                     if not any(map(os.path.lexists, paths.checkpoint_files)) and holder(paths.lock) is None:
                         remove(os.path.join(folder.path, name))
 
@@ -131,18 +130,18 @@ def _remove_unlocked(folder: Folder, name: str) -> None:
 
 
 def _is_ours(found: os.stat_result) -> bool:
-    if _WINDOWS:  # where the directory of the user's profile keeps others out
+    if _WINDOWS:  # the directory is in the user's profile, which others cannot access
         return True
     return found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == DIRECTORY_MODE
 
 
-# A folder held open, so that swapping its name for a link later leads nowhere else.
+# A folder that is kept open, so that replacing its name by a link later has no effect.
 
-# Elsewhere (Windows) names are looked at just before they are used.
+# On other platforms (Windows) names are checked just before they are used.
 BY_DESCRIPTOR = (
     {os.open, os.stat, os.unlink, os.rename, os.rmdir} <= os.supports_dir_fd
     and {os.listdir, os.scandir} <= os.supports_fd
-    and os.stat in os.supports_follow_symlinks  # with this `shutil.rmtree.avoids_symlink_attacks` holds as well
+    and os.stat in os.supports_follow_symlinks  # then `shutil.rmtree.avoids_symlink_attacks` is true as well
 )
 _FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -150,20 +149,21 @@ _IO_REPARSE_TAG_MOUNT_POINT = 0xA0000003  # a junction, which Windows reports as
 
 
 def is_link(found: os.stat_result) -> bool:
-    """True if what was looked at without following is a symbolic link or a Windows junction."""
+    """True if `found`, from a stat that does not follow links, is a symbolic link or a Windows junction."""
     return stat.S_ISLNK(found.st_mode) or getattr(found, "st_reparse_tag", 0) == _IO_REPARSE_TAG_MOUNT_POINT
 
 
 def is_directory(found: os.stat_result) -> bool:
-    """True if what was looked at without following is a directory of its own and no link to one."""
+    """True if `found`, from a stat that does not follow links, is a directory and not a link to one."""
     return stat.S_ISDIR(found.st_mode) and not is_link(found)
 
 
 class Folder(contextlib.AbstractContextManager["Folder"]):
-    """Names in one directory. A missing directory is an empty one until `make`; names never lead through a link."""
+    """Operations on names in one directory. A missing directory counts as empty until `make`; names are never followed
+    through a link."""
 
     def __init__(self, path: str, parent: Folder | None = None) -> None:
-        """Open `path`; with a `parent` as the entry of that name in it, and then no link. Raises OSError."""
+        """Open `path`; with a `parent` as the entry of that name in it, which must not be a link. Raises OSError."""
         self.path = path
         self._parent = parent
         self._fd: int | None = None
@@ -172,7 +172,7 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
             self._open()
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Close the directory."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -182,21 +182,21 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
         self.close()
 
     def make(self) -> None:
-        """Create the directory, 0700, if it is not there. Raises OSError."""
+        """Create the directory with mode 0700 if it does not exist. Raises OSError."""
         if not self._there:
             make_private_dir(self.path)
             self._open()
 
     def descriptor_of(self, path: str) -> int:
-        """A new descriptor of the directory in this one that has the last name of `path`. Raises OSError."""
+        """Return a new descriptor of the subdirectory with the last name of `path`. Raises OSError."""
         return os.open(os.path.basename(path), _FLAGS | _NO_FOLLOW, dir_fd=self._fd)
 
     def names(self) -> list[str]:
-        """The names in it, sorted. Raises OSError."""
+        """Return the sorted names in the directory. Raises OSError."""
         return sorted(os.listdir(self.path if self._fd is None else self._fd)) if self._there else []
 
     def stat(self, name: str) -> os.stat_result | None:
-        """The entry itself, not what it may link to; None when there is none. Raises OSError."""
+        """Return the status of an entry, without following links; None if it does not exist. Raises OSError."""
         if not self._there:
             return None
         try:
@@ -212,7 +212,7 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
             return False
 
     def is_named(self, path: str, name: str) -> bool:
-        """True if `path` leads to the entry `name` of this very directory still."""
+        """True if `path` still leads to the entry `name` of this directory."""
         mine = self.stat(name)
         try:
             return mine is not None and os.path.samestat(os.stat(path, follow_symlinks=False), mine)
@@ -220,8 +220,8 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
             return False
 
     def size(self, name: str) -> int:
-        """Bytes in the file `name`, or in all files below the directory `name`. Links and what cannot be looked at
-        count nothing."""
+        """Return the number of bytes in the file `name`, or in all files below the directory `name`. Links and
+        unreadable entries count as 0."""
         found = self.stat(name)
         if found is None or is_link(found):
             return 0
@@ -234,7 +234,8 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
             os.fsync(self._fd)
 
     def remove(self, name: str) -> None:
-        """Remove an entry: a directory with all below it, of a link the link. None is fine. Raises OSError."""
+        """Remove an entry: a directory with its contents, a link but not its target. A missing entry is fine. Raises
+        OSError."""
         found = self.stat(name)
         if found is None:
             return
@@ -242,14 +243,14 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path_of(name), dir_fd=self._fd)
             return
-        import shutil  # brings every compression there is, and most sessions remove their folders only at their end
+        import shutil  # imports all compression modules, and most sessions remove folders only at their end
 
         try:
             shutil.rmtree(self._path_of(name), dir_fd=self._fd)
         except RecursionError as error:
             raise OSError(errno.ELOOP, "folders are nested too deep", os.path.join(self.path, name)) from error
         except OSError as error:
-            if error.errno is None:  # its own word for a link, which not every Python version puts in
+            if error.errno is None:  # its error for a link, which has no errno in some Python versions
                 raise OSError(errno.ELOOP, "a symbolic link, which is not followed", self._path_of(name)) from error
             raise
 

@@ -1,9 +1,9 @@
-"""Lists that sources of remote tools have given, kept in the state directory: the next session begins with them, and
-recognises a tool that has changed (TR 9).
+"""Tool lists from sources of remote tools, kept in the state directory: the next session starts with them, and detects
+a tool that has changed (TR 9).
 
-A list is a file named by its SHA-256; what is said of a source stands beside its lists: which list it gave last, which
-one a task had last, and as what each of its tools was approved. Another process may write at the same time: the last
-one counts, and each file is replaced whole.
+A list is a file named by its SHA-256; a file about the source is in the same folder: its newest list, the list that a
+task used last, and the approved identity of each tool. If another process writes at the same time, the last write wins;
+each file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "tool-lists"
 TOKENS: Final = "mcp-tokens"
-"""The folder, beside that of the lists, of OAuth's tokens for MCP servers (`tool_runtime/remote/mcp/oauth.py`)."""
+"""The folder, next to that of the lists, for OAuth tokens of MCP servers (`tool_runtime/remote/mcp/oauth.py`)."""
 _MAX_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEPT: Final = 8
 _ABOUT: Final = "source.json"
@@ -36,7 +36,7 @@ _LIST: Final = ListOf(
 
 
 class ToolLists:
-    """Those of one source. `source` says what it is, with all that makes it another one: its name, its URL."""
+    """The lists of one source. `source` identifies it, by its name and URL."""
 
     def __init__(self, state_dir: str, source: str) -> None:
         self._state_dir = state_dir
@@ -44,15 +44,15 @@ class ToolLists:
         self._folder = os.path.join(state_dir, FOLDER, hashlib.sha256(source.encode()).hexdigest()[:32])
 
     def newest(self) -> str | None:
-        """The SHA-256 of the list that the source gave last, None where it never did."""
+        """Return the SHA-256 of the source's newest list, None if there is none."""
         return self._about().get("newest")
 
     def list_in_use(self) -> str | None:
-        """The SHA-256 of the list that a task had last."""
+        """Return the SHA-256 of the list that a task used last, None if there is none."""
         return self._about().get("inUse")
 
     def read(self, sha256: str) -> Sequence[Mapping[str, Any]] | None:
-        """The list of this SHA-256; None where it is not kept, or is not what its name says."""
+        """Return the list with this SHA-256; None if it is missing or damaged."""
         raw = read_bytes(self._list(sha256), _MAX_BYTES + 1)
         if raw is None or hashlib.sha256(raw).hexdigest() != sha256:
             return None
@@ -60,7 +60,7 @@ class ToolLists:
         return kept if _LIST.fits(kept) else None
 
     def keep(self, sha256: str, definitions: Sequence[Mapping[str, Any]]) -> None:
-        """Keep a list, as the newest. A disk that does not take it has the next session ask anew."""
+        """Store a list as the newest. If the disk fails, the next session requests the list again."""
         raw = orjson.dumps(definitions, option=orjson.OPT_SORT_KEYS)
         if len(raw) > _MAX_BYTES:
             return
@@ -73,7 +73,7 @@ class ToolLists:
             self._prune()
 
     def use(self, sha256: str, identities: Mapping[str, str]) -> None:
-        """Say that a task has this list. The tools in it that are new, by name, are approved as they are."""
+        """Record that a task uses this list. Tools in it with new names are approved as they are."""
         about = self._about()
         approved = about.get("approved", {})
         new = {name: one for name, one in identities.items() if name not in approved}
@@ -83,7 +83,7 @@ class ToolLists:
             self._say({**about, "inUse": sha256, "approved": {**approved, **new}})
 
     def lists(self, name: str) -> bool:
-        """True if the source has, or had, a tool of this name."""
+        """True if the source has or had a tool with this name."""
         return name in self._about().get("approved", {})
 
     def knows(self, name: str, identity: str) -> bool:
@@ -92,7 +92,7 @@ class ToolLists:
         return approved.get(name) == identity
 
     def approve(self, name: str, identity: str) -> None:
-        """Have the tool approved as it is, and no longer as it was; durable on return. Raises WriteFailed."""
+        """Approve the tool with this identity instead of its earlier one; durable on return. Raises WriteFailed."""
         about = self._about()
         self._say({**about, "approved": {**about.get("approved", {}), name: identity}})
 
@@ -110,7 +110,7 @@ class ToolLists:
         keep_json(self._state_dir, path, value, doing="keeping a list of tools", is_there=True)
 
     def _prune(self) -> None:
-        """Let go of the oldest lists, but for those that are named."""
+        """Remove the oldest lists, except those that are newest or in use."""
         about = self._about()
         named = {f"{about.get(which)}.json" for which in ("newest", "inUse")} | {_ABOUT}
         with contextlib.suppress(OSError):
@@ -120,8 +120,8 @@ class ToolLists:
 
 
 def read_definitions(state_dir: str, source_name: str) -> dict[str, Mapping[str, Any]]:
-    """The tools of every source of this name, wherever it was, by their names: as a task had them last, else as they
-    were listed last. Of several sources with one tool the one that was used last counts."""
+    """Return the tools of all sources with this name, regardless of their URL, by tool name: as a task used them last,
+    else as listed last. If several sources have the same tool, the most recently used source counts."""
     folder = os.path.join(state_dir, FOLDER)
     found: dict[str, Mapping[str, Any]] = {}
     try:
@@ -141,8 +141,8 @@ def read_definitions(state_dir: str, source_name: str) -> dict[str, Mapping[str,
 
 
 def copy_lists(state_dir: str, to: str, kind: str) -> None:
-    """Have the state directory `to` know what `state_dir` knows of the sources whose names begin with `kind`. What
-    cannot be read is not copied. Raises OSError where nothing can be written."""
+    """Copy the lists of the sources that begin with `kind` from `state_dir` to the state directory `to`. Unreadable
+    ones are skipped. Raises OSError if writing fails."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(os.path.join(state_dir, FOLDER)):
             if str(_about_in(os.path.join(entry.path, _ABOUT)).get("source")).startswith(kind):
@@ -150,19 +150,19 @@ def copy_lists(state_dir: str, to: str, kind: str) -> None:
 
 
 def _about_in(path: str) -> dict[str, Any]:
-    """The record of a source, empty if it cannot be read."""
+    """Return the file about a source, empty if it cannot be read."""
     about = read_json(path, _MAX_BYTES + 1)
     return about if _SHAPE.fits(about) else {}
 
 
-# Which tools of a project a person has approved, each by what it consisted of then: kept in the state directory,
-# where no workspace can write (NT).
+# Project tools that the user has approved, each identified by its contents: kept in the state directory, where no
+# workspace can write (NT).
 
 APPROVED_FOLDER = "approved-tools"
 
 
 class ApprovedTools:
-    """Those of one workspace, by its real path. What cannot be read is approved for nobody."""
+    """The approved tools of one workspace, by its real path. If the file cannot be read, no tool is approved."""
 
     def __init__(self, state_dir: str, workspace: str) -> None:
         self._state_dir = state_dir
@@ -171,11 +171,11 @@ class ApprovedTools:
         self._path = os.path.join(state_dir, APPROVED_FOLDER, f"{name}.json")
 
     def knows(self, name: str, identity: str) -> bool:
-        """True if the tool was approved as it is: `identity` is the SHA-256 of all that it consists of."""
+        """True if the tool was approved with this identity: the SHA-256 of all its parts."""
         return self._tools().get(name) == identity
 
     def approve(self, name: str, identity: str) -> None:
-        """Have the tool approved as it is, and no longer as it was; durable on return. Raises WriteFailed."""
+        """Approve the tool with this identity instead of its earlier one; durable on return. Raises WriteFailed."""
         tools = {**self._tools(), name: identity}
         kept = {"workspace": self._workspace, "tools": tools}
         keep_json(self._state_dir, self._path, kept, doing="keeping the approval of a tool", is_there=True)

@@ -230,7 +230,7 @@ class _MemoryLock(SessionLock):
     def still_held(self) -> bool:
         return self._disk.status(self._path) is not None
 
-    def release(self, *, remove: bool, untouched: bool = False) -> None:  # noqa: ARG002 its file has no content
+    def release(self, *, remove: bool, untouched: bool = False) -> None:  # noqa: ARG002  its file has no content
         self._disk.locked.discard(self._path)
         if remove:
             self._disk.remove(self._path)

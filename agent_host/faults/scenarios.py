@@ -75,7 +75,7 @@ class Scenario:
         for name, content in self.files.items():
             (workspace / name).write_text(content)
 
-    def script(self, workspace: Path) -> Script:  # noqa: ARG002 calls without absolute paths do not depend on it
+    def script(self, workspace: Path) -> Script:  # noqa: ARG002  calls without absolute paths do not depend on it
         """Return the gateway's script."""
         return Script.from_turns(self.turns)
 
