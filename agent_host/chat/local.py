@@ -13,8 +13,11 @@ from agent_host.approval import form_of
 from agent_host.chat import Choice
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError
+from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.options import settings_from
+from agent_host.host.own_policy import propose
 from agent_host.host.records import session_id_of, stored_sessions
+from agent_host.host.undo import undo_last_step
 from agent_host.safe_open import read_real
 from state import SessionPaths, StateError
 from state.temporary import session_directory
@@ -134,14 +137,10 @@ class LocalRecords:
             return ()
 
     def _policy(self) -> Tried:
-        from agent_host.host.dry_runs import policy_to_try
-
         return policy_to_try(self._flags, workspace=self.workspace, state_dir=self.state_dir)
 
     def propose(self, session_id: str, tool: str, arguments: Mapping[str, Any]) -> Proposal | None:
         """The line that would allow this call; None if there is none to offer."""
-        from agent_host.host.own_policy import propose
-
         try:
             return propose(
                 self._flags, tool, arguments, session_id=session_id, workspace=self.workspace, state_dir=self.state_dir
@@ -183,8 +182,6 @@ class LocalRecords:
     def undo(self, session_id: str) -> tuple[list[str], str]:
         """Put back the files of the last step that changed some; returns lines for the person, and a note for the
         model, empty if nothing was done."""
-        from agent_host.host.undo import undo_last_step
-
         try:
             done = undo_last_step(self.state_dir, session_id, self.workspace, self._undone)
         except AgentHostError as error:

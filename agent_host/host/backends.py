@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import SessionService
     from agent_host.session.opening import ResolvedOptions
     from config.settings import LlmProvider, Settings
-    from policy.bundle import PolicyBundle
+    from policy.bundle import McpServer, PolicyBundle
     from state import SessionPaths
     from state.blobs import BlobFolder
     from state.checkpoint import SessionIdentity
@@ -167,14 +167,25 @@ class Secrets(NamedTuple):
 
     @classmethod
     def collect(
-        cls, tokens: Tokens, gateway_url: str, settings: Settings, redaction: Redaction, of_servers: Sequence[str] = ()
+        cls,
+        tokens: Tokens,
+        gateway_url: str,
+        settings: Settings,
+        redaction: Redaction,
+        state_dir: str,
+        of_bundle: Sequence[McpServer] = (),
     ) -> Secrets:
-        """`of_servers` are the secrets of MCP servers. Raises UsageError for a token that no header can carry, and for
-        headers that are none."""
+        """Collect the secrets of a session, including those of MCP servers; `of_bundle` are the bundle's servers.
+        Raises UsageError for a token that no header can carry, and for invalid headers."""
         token = dialects.check_token(tokens.gateway)
         values = dialects.secrets_in(dialects.check_headers(settings.llm.headers))
         urls = (gateway_url, settings.tools.http_proxy, settings.tools.https_proxy)
         passwords = [dialects.check_url(url).password for url in urls if url]
+        of_servers: Sequence[str] = ()
+        if settings.mcp.servers or of_bundle:
+            from agent_host.host.mcp_servers import secret_values  # most sessions have no servers
+
+            of_servers = secret_values(settings, of_bundle, state_dir)
         return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *of_servers], redaction))
 
 

@@ -38,6 +38,8 @@ from tool_runtime.families.python_tools import PythonTool as PythonTool
 from tool_runtime.families.schemas import usable_arguments
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment, is_within, looks_secret
+from tool_runtime.platform.landlock import rules_for
+from tool_runtime.sandbox import look
 from tool_runtime.tool import ToolFault, judge_of
 
 if TYPE_CHECKING:
@@ -515,8 +517,6 @@ def try_levels(state_dir: str, temporary: str | None = None) -> Levels:
 
 
 def _rows(directory: str) -> Levels:
-    from tool_runtime.sandbox import look
-
     looked = [look(level, directory) for level in LEVELS[:0:-1]]  # the strongest tries the others on its way
     return {
         one.level: {
@@ -566,8 +566,6 @@ def domains_to_open(settings: Settings) -> tuple[str, ...]:
 
 def withheld(scope: CommandScope, level: SandboxLevel) -> tuple[str, ...]:
     """Describe what the level denies on this machine although the scope allows it, for people."""
-    from tool_runtime.platform.landlock import rules_for  # only where commands are held
-
     return rules_for(scope, in_view=level == "namespace").notes
 
 

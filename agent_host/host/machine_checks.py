@@ -405,12 +405,10 @@ class _Redirect:
     def __init__(self) -> None:
         self._answered: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
 
-    async def listen(self) -> asyncio.Server:
-        """Serve the page at the usual port; one that registers with the server again gets any other."""
-        from tool_runtime.remote.mcp.oauth import DEFAULT_PORT
-
+    async def listen(self, port: int) -> asyncio.Server:
+        """Serve the page at the usual `port`; one that registers with the server again gets any other."""
         try:
-            return await asyncio.start_server(self._serve, "127.0.0.1", DEFAULT_PORT)
+            return await asyncio.start_server(self._serve, "127.0.0.1", port)
         except OSError:  # another program has it
             return await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
@@ -441,7 +439,7 @@ class _Redirect:
 
 
 async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
-    from tool_runtime.remote.mcp.oauth import Browser
+    from tool_runtime.remote.mcp.oauth import DEFAULT_PORT, Browser
 
     async def send_to(url: str) -> None:
         say(f"authorize agent-host at {url}")
@@ -450,7 +448,7 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
         await asyncio.to_thread(webbrowser.open, url)
 
     redirect = _Redirect()
-    listening = await redirect.listen()
+    listening = await redirect.listen(DEFAULT_PORT)
     port = listening.sockets[0].getsockname()[1]
     runtime = RuntimeSettings(os.getcwd(), MACHINE)
     router = LocalToolRouter(runtime, environment.start_here)

@@ -275,12 +275,10 @@ class SessionOpener:
         )
         if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is not None:
             parts = parts._replace(tool_service=backends.tool_service() if self._recorded is None else self._recorded)
-        of_servers: Sequence[str] = ()
-        if settings.mcp.servers or bundle.mcp_servers:
-            from agent_host.host.mcp_servers import secret_values
-
-            of_servers = secret_values(settings, bundle.mcp_servers, resolved.state_dir)
-        secrets = Secrets.collect(self._session_tokens, url, settings, redaction_of(resolved, bundle), of_servers)
+        redaction = redaction_of(resolved, bundle)
+        secrets = Secrets.collect(
+            self._session_tokens, url, settings, redaction, resolved.state_dir, bundle.mcp_servers
+        )
         return Ready(parts, url, TlsContext(url), secrets, backends, chosen, informed)
 
     async def _choose_dialect(self, resolved: ResolvedOptions, url: str) -> ChosenDialect:

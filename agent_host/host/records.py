@@ -103,13 +103,8 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None, *, reads_only:
             own = own.under(settings)
         key = functools.partial(redaction_key, state_dir, makes=not reads_only)
         redaction = Redaction(rules, key=key, detectors=settings.redaction.detectors)
-        servers: list[str] = []
-        if settings.mcp.servers:
-            from agent_host.host.mcp_servers import secret_values  # most of a start does without
-
-            servers = secret_values(settings, (), state_dir)
         url = "" if settings.llm.gateway.startswith(MOCK_PREFIX) else settings.llm.gateway
-        return Secrets.collect(own, url, settings, redaction, servers).scrubber.data
+        return Secrets.collect(own, url, settings, redaction, state_dir).scrubber.data
 
     from agent_host.session.stored import StoredSessions  # with the first look at what is on record
 

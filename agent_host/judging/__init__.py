@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from policy.bundle import ApprovalRule, LlmPolicy, PolicyBundle
     from policy.facts import ActionFacts, OsFamily, PathFacts, ShellName
     from policy.rules import ApprovalMode, Limits, NativeExec, TaskOptions
+    from policy.rules.skills import SkillTools
     from state.checkpoint import ApprovalAnswered
 
 
@@ -150,6 +151,12 @@ class Judge:
             for capability in spec.capabilities
             for bundle in self.bundles
         )
+
+    def skill_tools(self, skill: str, allowed: Iterable[str]) -> SkillTools:
+        """The limit of a skill's `allowed-tools`, and its entries that name no tool here (SK 3.1)."""
+        from policy.rules.skills import skill_tools  # imports the reader of command lines
+
+        return skill_tools(skill, allowed, self.tools.names)
 
     def may_read(self, place: PathFacts) -> bool:
         """True if the policy lets anybody read the file, whatever its size."""

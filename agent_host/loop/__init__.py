@@ -161,10 +161,7 @@ class LoopContext:
         judge = self.judge
         limits = {limit for limit in judge.limits if limit.commands is None}
         limited = {name: allowed for name, allowed in self.task.skills.items() if allowed is not None}
-        if limited:
-            from policy.rules.skills import skill_tools  # with it comes what reads command lines
-
-            limits |= {skill_tools(name, allowed, judge.tools.names).limit for name, allowed in limited.items()}
+        limits |= {judge.skill_tools(name, allowed).limit for name, allowed in limited.items()}
         if limits != judge.limits:
             judge.limits = frozenset(limits)
             self.conversation.renew_head(judge)

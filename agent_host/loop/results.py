@@ -221,9 +221,7 @@ def _event_fields(ctx: LoopContext, result: ToolResult, record: CallFinished, ob
 def _note_on_skill(ctx: LoopContext, skill: LoadedSkill) -> str:
     if skill.allowed_tools is None:
         return ""
-    from policy.rules.skills import skill_tools  # with it comes what reads command lines
-
-    unknown = skill_tools(skill.name, skill.allowed_tools, ctx.judge.tools.names).unknown
+    unknown = ctx.judge.skill_tools(skill.name, skill.allowed_tools).unknown
     named = f", of which these name no tool here: {', '.join(unknown)}" if unknown else ""
     return f"\n[Until the task ends only the tools of its allowed-tools can be used{named}]"
 
