@@ -2,7 +2,7 @@
 
     AgentHostError
     ├── UsageError                     exit 2: options, configuration
-    ├── OutputRefused                  standard output is full or gone
+    ├── OutputRefused                  standard output is full or closed
     ├── PolicyError
     │   ├── PolicyBundleInvalid        exit 2
     │   ├── PolicyExpired              pauses the session (AH 8.6)
@@ -10,30 +10,30 @@
     ├── SessionError
     │   ├── SessionNotFound
     │   ├── SessionNotReady            not created yet, paused, or over
-    │   ├── SandboxWeaker              a resume would hold commands less than before
-    │   ├── SessionExpired             the Session Service has ended it (AH 9.6)
-    │   ├── Incompatible               no version in common with the Session Service (AH 3.2) or the client
-    │   ├── SessionHeld                another live process has it
+    │   ├── SandboxWeaker              a resume would use a weaker sandbox than before
+    │   ├── SessionExpired             ended by the Session Service (AH 9.6)
+    │   ├── Incompatible               no common version with the Session Service (AH 3.2) or the client
+    │   ├── SessionHeld                in use by another live process
     │   └── CheckpointUnreadable
-    ├── OutOfOrder                     a request that cannot come now
+    ├── OutOfOrder                     a request that is not valid now
     ├── TaskAlreadyRunning
     ├── NoActiveTask
     ├── CheckpointWriteFailed          pauses before any effect is risked (AH 11)
-    ├── GuardrailBlocked               the gateway refused the prompt (AH 6.4)
+    ├── GuardrailBlocked               the gateway blocked the prompt (AH 6.4)
     ├── BudgetExceeded                 AH 6.5
     │   └── CostExceeded
     ├── GatewayError                   the gateway could not be used
     │   ├── GatewayUnavailable         network, 5xx, 429, cut stream: worth a retry
     │   │   └── ModelOverloaded        another model may have capacity
-    │   └── GatewayRejected            anything else: a retry would fail the same way
-    │       └── ContextTooLong         a shorter request may do
+    │   └── GatewayRejected            anything else: a retry would fail again
+    │       └── ContextTooLong         a shorter request may succeed
     └── ServiceError                   a backend service could not be used (AH 11)
-        ├── ServiceUnavailable         still a passing fault after all retries
+        ├── ServiceUnavailable         still a temporary failure after all retries
         │   └── ServiceUnreachable     nothing of the request was sent
-        └── ServiceRejected            the service answered, and said no or nothing usable
-            └── ServiceUnauthorized    401, 403: the services' token
+        └── ServiceRejected            the service rejected the request or sent an invalid response
+            └── ServiceUnauthorized    401, 403: the services' token was rejected
 
-Names and numbers are those of the external interface's error tables; nothing else in the project spells them.
+Names and numbers are those of the external interface's error tables; no other module repeats them.
 """
 
 from __future__ import annotations
@@ -334,4 +334,4 @@ class ServiceRejected(ServiceError):
 
 
 class ServiceUnauthorized(ServiceRejected, code=ErrorCode.UNAUTHORIZED):
-    """The service refused the token."""
+    """The service rejected the token."""

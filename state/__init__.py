@@ -40,7 +40,7 @@ class InvalidSessionId(StateError):
 
 
 class NoSuchSession(StateError):
-    """There is no checkpoint under this id."""
+    """There is no checkpoint with this id."""
 
 
 class SessionExists(StateError):
@@ -174,14 +174,14 @@ class SessionPaths:
     In `records`, which is kept after the end:
 
     - `events`: one event a line; `approvals`: decisions of the embedded Approval Service, one a line
-    - `trace`: the last span of the process that had the session, where traces are sent
+    - `trace`: the last span of the process that had the session, if traces are sent
     - `result`: the result object of the session's last task
-    - `artifacts`: those of the embedded Workspace Service
+    - `artifacts`: artifacts of the embedded Workspace Service
     - `questions`: the socket where the process that has the session takes answers to its open questions, from the first
       one to its end; on Windows a file with the name of a pipe
     - `archive`: the records of a session that has ended (`state.journal`)
-    - `sandbox`: in it each run of a skill's script has a directory of its own
-    - `kept_folder`: the content of files that are just written in place, by the mark of the call
+    - `sandbox`: a directory for each run of a skill's script
+    - `kept_folder`: the previous contents of files that are being written in place, by the mark of the call
     - `blobs`: content-addressed files: large texts, first versions of files, artifacts
 
     If the session's id was chosen by the user, `stub` keeps the result when the session is pruned.

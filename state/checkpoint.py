@@ -449,8 +449,8 @@ class Checkpoint:
         return self.task
 
     def show(self, dropped: int, cleared: int | None = None, summary: str | None = None) -> None:
-        """Set the part of the conversation that requests show from now on; None for `cleared` keeps the cleared
-        messages and the summary."""
+        """Set the part of the conversation that requests contain from now on; if `cleared` is None, the cleared
+        messages and the summary are unchanged."""
         before = (self.dropped_messages, self.cleared_messages, self.summary)
         if cleared is None:
             cleared, summary = self.cleared_messages, self.summary

@@ -389,8 +389,8 @@ class FileSession:
             self._take_next_journal(self._compaction)
 
     def _take_next_journal(self, compaction: JournalCompaction) -> bool:
-        """Switch to the journal that follows the new snapshot; both contain all that must be durable. Return False if
-        the current journal has to continue: a full disk is not a failure yet. Raises WriteFailed."""
+        """Switch to the journal that follows the new snapshot; together they contain all that must be durable. Return
+        False if the current journal has to continue, because a full disk is not a failure yet. Raises WriteFailed."""
         self._compaction = None
         journal = self._journal
         if journal is None or journal.broken:
@@ -537,10 +537,10 @@ def _refuse_existing(storage: SessionStorage, *, again: bool) -> None:
 
 # Writing of a new snapshot in the background, while the session continues with its journal (design section 6).
 #
-#     on the loop     take what the snapshot is made of; the journal gets a mark (`state.journal.JournalFile.mark`)
-#     beside it       write the snapshot; the one before gets the name of the previous one, the new one its place
-#     on the loop     at the next sync: the journal before gets the name of the previous one, the next journal, of the
-#                     records behind the mark, its place
+#     on the loop     collect the snapshot's data; the journal gets a mark (`state.journal.JournalFile.mark`)
+#     in background   write the snapshot; rename the current one to the previous one, and the new one to the current one
+#     on the loop     at the next sync: rename the journal to the previous one, and put the next journal in its place,
+#                     which has the records after the mark
 #
 # The files are consistent at each point in between: the current journal fits both snapshots, because records that a
 # snapshot contains are skipped on load, and its records are those that follow the previous snapshot.

@@ -263,9 +263,9 @@ class JournalFile:
 # first record, and the snapshot that the first of them continues from.
 #
 #     sessions/{id}/archive/000000000001.json      the snapshot
-#     sessions/{id}/archive/000000000001.journal   the records behind it
-#     sessions/{id}/archive/000000000412.journal   the records behind those; the first few may stand in both
-#     sessions/{id}/archive/full                   only where there was no room for what follows
+#     sessions/{id}/archive/000000000001.journal   the records after it
+#     sessions/{id}/archive/000000000412.journal   the records after those; the first few may be in both
+#     sessions/{id}/archive/full                   only if later records did not fit
 #
 # A journal contains complete messages. First versions of files, and their contents after changes by anything but a
 # tool, are in a journal or in the folder of blobs, by SHA-256.

@@ -272,7 +272,7 @@ class LocalServers:
         return facts if isinstance(facts, dict) and is_usable else None
 
     def keep(self, url: str, model: str, facts: Mapping[str, Any]) -> None:
-        """Remember it; durable on return. Raises WriteFailed."""
+        """Store the facts about `model`; durable on return. Raises WriteFailed."""
         self._kept.keep(server_key(url, model), {"facts": dict(facts), "at": self._now()})
 
 

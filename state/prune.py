@@ -3,14 +3,14 @@
 A session is removed in this order, with its lock held, so that a crash in between leaves an intact session, one that
 has ended, or remains that the next `SessionPruner.clear` removes regardless of the limits:
 
-    0. a stub of its result, where its id was chosen or may have been (`state.keys`); the pair of files before
-       the newest
-    1. snapshot   renamed to `{id}.json.being-pruned`: its journal alone is condemned from here on
-    2. journal, then the renamed snapshot: the session has ended from here on
-    3. quarantined and temporary files
-    4. `sessions/{id}` renamed to `{id}.being-pruned`, which is no session id, and then removed
-    5. its temporary directory, which is nothing that anybody would miss
-    6. lock file
+    0. write a stub of its result, if its id was chosen or may have been (`state.keys`); remove the previous
+       pair of files
+    1. rename the snapshot to `{id}.json.being-pruned`: from here on its journal must be removed too
+    2. remove the journal, then the renamed snapshot: from here on the session has ended
+    3. remove quarantined and temporary files
+    4. rename `sessions/{id}` to `{id}.being-pruned`, which is not a session id, and remove it
+    5. remove its temporary directory, which nobody needs
+    6. remove the lock file
 
 All operations are relative to descriptors of the two folders and follow no symbolic link; on a platform without that
 (Windows), links are checked for just before. A link in place of a session's folder is removed, and its target stays.

@@ -84,7 +84,7 @@ ToolMessage = Annotated[bytes, "tool"]
 
 
 class JournalRecord(Protocol):
-    """A change of a session, which `fold` applies."""
+    """A change of a session's state, which `fold` applies."""
 
     def _fold(self, state: Checkpoint) -> None: ...
 

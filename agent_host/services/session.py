@@ -48,7 +48,7 @@ class NewSession(NamedTuple):
     session_id: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """The body of POST /sessions."""
+        """Return the body of POST /sessions."""
         return {
             "userId": self.user_id,
             "tenantId": self.tenant_id,
@@ -213,7 +213,7 @@ class ApprovalDecision(NamedTuple):
     told_again: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """The body of POST /approvals; absent fields are left out."""
+        """Return the body of POST /approvals; absent fields are left out."""
         fields = {name_in_files(name): value for name, value in self._asdict().items() if name != "told_again"}
         return {name: encodable(value) for name, value in fields.items() if value is not None}
 

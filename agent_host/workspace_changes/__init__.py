@@ -302,7 +302,7 @@ _MAX_NAMES_BYTES: Final = 16 * 1024 * 1024
 _MAX_DEPTH: Final = 128
 
 _HEAD = struct.Struct(">4sLL")
-# Without the change time, the device and the owners.
+# Skips the change time, the device and the owners.
 _ENTRIES: Final = {size: struct.Struct(f">8xLL4xLL8xL{size}sH") for size in NAME_BYTES}
 _EXTENDED, _STAGE, _NAME_BYTES = 0x4000, 0x3000, 0x0FFF
 _SKIP_WORKTREE, _INTENT_TO_ADD = 0x4000, 0x2000
