@@ -225,7 +225,7 @@ class ThreadJob:
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001 `wait` raises it
+        except BaseException as error:  # noqa: BLE001  `wait` raises it
             self._raised = error
 
 

@@ -280,7 +280,7 @@ class CallStarted(NamedTuple):
 @_record("call_finished")
 class CallFinished(NamedTuple):
     """A call has its result. `replay` has the data to approve a denied call later; `artifacts` are rows of the call's
-    artifacts (`agent_host.loop.artifacts`), `uris` are artifacts that a remote service has stored, `exit_code` is a
+    artifacts (`agent_host.loop.results`), `uris` are artifacts that a remote service has stored, `exit_code` is a
     command's. `seen` has the files that it read or wrote, by path, in the tools' format; None for a file that no longer
     exists. `changed` has the files that a command changed: the version before it by path, None for no file, a word of
     `state.blobs.NOT_KEPT` for content that was not stored; those that the task has not recorded yet are first versions.

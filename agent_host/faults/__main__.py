@@ -64,7 +64,7 @@ class JobVerdict(NamedTuple):
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the faults and return the exit code: 0, or 1 if a run failed. Invalid arguments exit with 2."""
+    """Run or list the faults and return the exit code: 0, or 1 if a run failed. Invalid arguments exit with 2."""
     chosen = _parse(argv)
     faults: Iterable[Fault] = _every_fault(chosen.scenario) if chosen.all or chosen.list else [chosen.fault]
     jobs = [FaultJob(fault, chosen.scenario, chosen.output) for fault in faults]

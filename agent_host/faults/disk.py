@@ -4,7 +4,7 @@
     with pytest.raises(PowerCut):
         use(FileCheckpointStore("/state", disk))
     for seed in range(100):
-        check(FileCheckpointStore("/state", disk.crash(Chosen(random.Random(seed).randrange))))
+        check(FileCheckpointStore("/state", disk.crash(PickedOutcome(random.Random(seed).randrange))))
 
 After `crash`, unsynced data may be present, absent or torn, in any order; `EXTREMES` has the simple cases. A failed
 sync drops the data that it should have made durable: a later sync succeeds without it, as on Linux.
@@ -286,11 +286,11 @@ class PickedOutcome:
     pick: Callable[[int], int]
 
     def name(self, versions: int) -> int:
-        """See Outcome."""
+        """See PowerLossOutcome."""
         return versions - 1 - self.pick(versions)
 
     def write(self, size: int, *, first: bool, last: bool) -> TornWrite:  # noqa: ARG002  all writes are alike to it
-        """See Outcome."""
+        """See PowerLossOutcome."""
         kind = self.pick(4)
         if kind == 0:
             return TornWrite.all_of(size)
