@@ -1,11 +1,10 @@
-"""JSON text: read with a bound on how deep it may nest, which is ours and not the interpreter's; written whatever a
-model or a file name put into it.
+"""Read JSON text with a bound of our own on its nesting depth, and write it whatever a model or a file name put into
+it.
 
-The standard library's reader follows as deep as the interpreter's recursion limit lets it (about 990 levels on Python
-3.11, 1500 on 3.12, 10 000 on 3.13), and functions that walk through a value meet that limit at a fraction of it. So a
-text is measured before anything reads it. Records of our own on disk, which hold such a text some levels deeper, and
-events of a gateway, whose parts are judged one by one, are read by orjson alone: its own bound (1024) is the same
-everywhere.
+The standard library's reader is bounded only by the interpreter's recursion limit (about 990 levels on Python 3.11,
+1500 on 3.12, 10 000 on 3.13), and functions that walk a value reach that limit at a fraction of it. So the depth of a
+text is checked before it is parsed. Our own records on disk, which contain such a text some levels deeper, and events
+of a gateway, whose parts are checked one by one, are read by orjson alone: its own bound (1024) is the same everywhere.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from typing import Any, Final
 import orjson
 
 MAX_DEPTH: Final = 200
-"""Levels of arrays and objects in one text. orjson writes 254, so what was read can be written within an envelope; a
-walk that takes four frames a level stays within the interpreter's 1000."""
+"""Maximum levels of arrays and objects in one text. orjson writes 254 levels, so a value that was read can be written
+within an envelope; a walk with four frames per level stays within the interpreter's 1000."""
 
 _OPENING, _CLOSING = b"[{", b"]}"
 _STEPS = bytes.maketrans(_OPENING + _CLOSING, b"\2\2\0\0")
@@ -39,12 +38,12 @@ class TooDeep(orjson.JSONDecodeError):
 
 
 def check_depth(data: bytes | bytearray | str) -> None:
-    """Raise TooDeep for JSON that nests deeper than MAX_DEPTH. Linear, and for most texts one count. Text that is no
-    JSON may pass; up to the place where a reader gives up it nests no deeper either."""
+    """Raise TooDeep for JSON that nests deeper than MAX_DEPTH. It takes linear time, and one count for most texts. Text
+    that is not JSON may pass; up to the position where a reader gives up, it nests no deeper either."""
     raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
     if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
         return
-    if b"\\" in raw:  # from left to right, so that the quote behind an escaped backslash ends its string
+    if b"\\" in raw:  # from left to right, so that a quote after an escaped backslash ends its string
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(raw.split(b'"')[::2]).translate(_STEPS, _ALL_ELSE)
     if max(map(sub, accumulate(brackets), count(1)), default=0) > MAX_DEPTH:
@@ -52,15 +51,15 @@ def check_depth(data: bytes | bytearray | str) -> None:
 
 
 def loads(data: bytes | bytearray | str) -> Any:
-    """The value of a JSON text from outside. Raises orjson.JSONDecodeError, TooDeep among it."""
+    """Parse a JSON text from outside. Raises orjson.JSONDecodeError, of which TooDeep is a subclass."""
     check_depth(data)
     return orjson.loads(data)
 
 
 def dumps(value: Any, *, option: int = 0) -> bytes:
-    """`value` as JSON. What orjson refuses, a lone surrogate, an integer beyond 64 bits, nesting deeper than 254, the
-    standard library writes; what is no JSON at all becomes its `str()`. Of orjson's options it takes OPT_INDENT_2 and
-    OPT_APPEND_NEWLINE."""
+    """Return `value` as JSON. The standard library writes what orjson rejects: a lone surrogate, an integer beyond 64
+    bits, nesting deeper than 254. A value that JSON does not have is written as its `str()`. Of orjson's options,
+    OPT_INDENT_2 and OPT_APPEND_NEWLINE are supported."""
     try:
         return orjson.dumps(value, default=str, option=option)
     except orjson.JSONEncodeError:
@@ -69,18 +68,18 @@ def dumps(value: Any, *, option: int = 0) -> bytes:
 
 
 def copy_to_keep(data: bytes) -> bytes:
-    """`data` in a buffer of its own size: those that orjson returns are 4 KB at least and can be ten times as large as
-    what is in them, which counts for what is kept."""
+    """Copy `data` to a buffer of its own size. The buffers of orjson have at least 4 KB and can be ten times as large
+    as their content, which matters for data that is kept."""
     return bytes(memoryview(data))
 
 
 def encodable(text: str) -> str:
-    """`text` with a question mark for each lone surrogate: what stands for a name that is no UTF-8 could be put neither
-    on record nor into a request."""
+    """Replace each lone surrogate in `text` by a question mark, because a name that is not UTF-8 could be neither
+    recorded nor put into a request."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-# Faults of a text that is not in the format it has to be in, in words for the one who wrote it.
+# Faults of a text in the wrong format, described for its author.
 
 _COMMENT = r"//|/\*|#"
 _TOML = r"\[\[?[\w.\"' -]+\]\]?\s*(?:#.*)?|[\w.\"'-]+\s*=\s*\S.*"
@@ -89,7 +88,8 @@ _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def name_format(text: str) -> str | None:
-    """`JSON`, `TOML` or `YAML`, by the first line that says something; None if it is like none of them."""
+    """Guess `JSON`, `TOML` or `YAML` from the first line that is neither empty nor a comment; None if it resembles none
+    of them."""
     lines = (line.strip() for line in text.lstrip("\ufeff").splitlines())
     first = next((line for line in lines if line and not re.match(_COMMENT, line)), "")
     if first.startswith("{"):

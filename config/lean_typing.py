@@ -1,8 +1,9 @@
 """`typing.NamedTuple` for modules that every start imports.
 
-That of `typing` compiles each annotation of each field, though they are text by then and nothing here reads them, and
-it compiles a constructor for each class. For the two hundred values of a start that is more than a bare interpreter
-takes. Here a constructor is that of another class with as many fields, under the names of its own.
+The one in `typing` compiles each annotation of each field, although they are text and nothing here reads them, and it
+compiles a constructor for each class. For the two hundred classes of a start that takes longer than starting a bare
+interpreter. Here classes with the same number of fields share the code of one constructor, with the names of their own
+fields.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ else:
     _codes: dict[int, CodeType] = {}
 
     def _constructor(name: str, fields: tuple[str, ...], defaults: tuple[object, ...]) -> FunctionType:
-        """`__new__` of the class `name` with these fields; `defaults` are those of the last ones."""
+        """Return `__new__` of the class `name` with these fields; `defaults` belong to the last fields."""
         code = _codes.get(len(fields))
         if code is None:
             names = ", ".join(f"_{place}" for place in range(len(fields)))
@@ -28,7 +29,7 @@ else:
         return FunctionType(code, _GLOBALS, "__new__", defaults)
 
     class _MakesNamedTuples(type):
-        """Turns a class body of fields, defaults and methods into the named tuple that it describes."""
+        """Turn a class body of fields, defaults and methods into the named tuple that it describes."""
 
         def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, object]) -> type:
             if not bases:
@@ -41,7 +42,7 @@ else:
             return type(name, (_NamedValues,), body)
 
     class _NamedValues(tuple):
-        """Methods of every named tuple, as `collections.namedtuple` gives them to each."""
+        """Methods of every named tuple, the same as those of `collections.namedtuple`."""
 
         __slots__ = ()
 
@@ -71,4 +72,4 @@ else:
             return tuple(self)
 
     class NamedTuple(metaclass=_MakesNamedTuples):
-        """See `typing.NamedTuple`; no Generic, and annotations stay the text that they are."""
+        """See `typing.NamedTuple`; Generic is not supported, and annotations stay text."""

@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 _LINUX = bool(sys.platform == "linux")
 _USER_FILE_VARIABLE = "AGENT_HOST_CONFIG"
 
-# What the environment sets, by variable.
+# Settings that come from the environment, by variable.
 ENVIRONMENT: dict[str, str] = {"LLM_GATEWAY_ENDPOINT": "llm.gateway"}
 
 
 class ConfigError(ValueError):
-    """Files, variables or options hold what no setting takes; each of `problems` says where, what, and what would
-    do."""
+    """Files, variables or options have invalid settings; each of `problems` names the place, the fault, and valid
+    values."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
@@ -72,11 +72,12 @@ def load(
     may_be_missing: bool = False,
     option_of: Mapping[str, str] = MappingProxyType({}),
 ) -> Settings:
-    """The settings of a run. `flags` are those that were given for it, by setting; `given_by` says where, and
-    `option_of` by which option. `may_be_missing`: a file that the environment names need not be there.
+    """Load the settings of a run. `flags` are the values given for it, by setting; `given_by` names where they were
+    given, and `option_of` the option of each. With `may_be_missing` a file that the environment names need not exist.
 
-    Raises ConfigError with all unknown keys (naming the nearest known one), wrong types and values out of bounds. What
-    the file of the workspace tries to widen is not an error: it is ignored and reported (`Settings.ignored`).
+    Raises ConfigError with all unknown keys (naming the nearest known one), wrong types and values out of bounds. A
+    line of the workspace's file that tries to widen a setting is not an error: it is ignored and reported
+    (`Settings.ignored`).
     """
     environ = os.environ if environ is None else environ
     values, given, names = dict(load_defaults()), dict[str, ValueSource](), dict[str, str]()
@@ -130,18 +131,19 @@ def user_files(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def user_skills(environ: Mapping[str, str]) -> str | None:
-    """The folder of the user's skills, beside the configuration; None for a user without a home directory."""
+    """Return the folder of the user's skills, next to the configuration; None for a user without a home directory."""
     path, _ = _user_file(environ)
     return None if path is None else os.path.join(os.path.dirname(path), "skills")
 
 
 def user_file(environ: Mapping[str, str]) -> str | None:
-    """The path of the user's configuration, whether it is there or not; None for a user without a home directory."""
+    """Return the path of the user's configuration, even if the file does not exist; None for a user without a home
+    directory."""
     return _user_file(environ)[0]
 
 
 def _user_file(environ: Mapping[str, str]) -> tuple[str | None, bool]:
-    """(path, whether it was named on purpose); None for a user without a home directory."""
+    """Return (path, True if a variable names it); the path is None for a user without a home directory."""
     chosen = environ.get(_USER_FILE_VARIABLE)
     if chosen:
         return os.path.abspath(os.path.expanduser(chosen)), True
@@ -150,9 +152,9 @@ def _user_file(environ: Mapping[str, str]) -> tuple[str | None, bool]:
 
 
 def _user_folder() -> str | None:
-    if _LINUX:  # as platformdirs says it; its import is a fortieth of a start
+    if _LINUX:  # the same as in platformdirs, whose import takes a fortieth of a start
         chosen = os.environ.get("XDG_CONFIG_HOME", "")
-        # A relative one is to be ignored, says the specification of these directories: a workspace would choose it.
+        # A relative path must be ignored, by the XDG specification: the workspace would choose it.
         folder = os.path.join(chosen if os.path.isabs(chosen) else os.path.expanduser("~/.config"), "agent-host")
     else:
         import platformdirs
@@ -162,8 +164,8 @@ def _user_folder() -> str | None:
 
 
 def _read(path: str, problems: list[str], named_by: str = "") -> dict[str, TomlValue]:
-    """The settings in one file, by full key, each checked; `named_by` stands before the path of one that is not
-    there."""
+    """Read and check the settings in one file, by full key; `named_by` is put before the path if the file cannot be
+    read."""
     import tomllib  # most sessions have no file
 
     content = b""
@@ -198,15 +200,15 @@ def _read(path: str, problems: list[str], named_by: str = "") -> dict[str, TomlV
 
 
 def _hint_at_key(key: str) -> str:
-    """The end of a sentence about an unknown key: the one of this name in another section, if it is the only one, else
-    the nearest."""
+    """Return the end of a sentence about an unknown key: the key of this name in another section, if there is only one,
+    else the nearest."""
     same = [one for one in SETTINGS if one.rpartition(".")[2] == key.rpartition(".")[2]]
     return f"; did you mean {same[0]}?" if len(same) == 1 else hint_at(key, sorted(SETTINGS))
 
 
 def _resolve_relative(file: str, values: dict[str, TomlValue]) -> dict[str, TomlValue]:
-    """The settings of the user's `file`, whose relative bundle and script lie in its own directory: in the current one
-    a workspace would choose them (design, invariant 12)."""
+    """Resolve a relative bundle and script in the user's `file` against its own directory, because a workspace could
+    choose those in the current directory (design, invariant 12)."""
     policy, gateway, folder = values.get("host.policy"), values.get("llm.gateway"), os.path.dirname(file)
     if isinstance(policy, str) and names_file(policy):
         values["host.policy"] = os.path.join(folder, os.path.expanduser(policy))
@@ -217,7 +219,7 @@ def _resolve_relative(file: str, values: dict[str, TomlValue]) -> dict[str, Toml
 
 
 def read_regular_file(path: str) -> bytes:
-    """The content of a file that is one: a pipe in its place would never end. Raises OSError."""
+    """Read a regular file. Anything else is rejected, because reading a pipe might never end. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(fd, "rb") as handle:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -226,7 +228,7 @@ def read_regular_file(path: str) -> bytes:
 
 
 def _checked(key: str, value: TomlValue, where: str, problems: list[str]) -> dict[str, TomlValue]:
-    """The value by its key; nothing, and more `problems`, for one that the setting does not take."""
+    """Return the value by its key; for an invalid value return nothing and add to `problems`."""
     setting = SETTINGS[key]
     found = all_problems(_shape_of(key, setting), value, key)
     problems.extend(f"{where}: {problem.sentence}" for problem in found)
@@ -259,7 +261,7 @@ def _shape_of(key: str, setting: Setting) -> Shape:
     if setting.proxy:
         return _PROXY_URL
     if key in _WHOLE:
-        from config.providers import MODELS_SHAPE, PROVIDERS_SHAPE  # with a section of models or providers
+        from config.providers import MODELS_SHAPE, PROVIDERS_SHAPE  # only for a section of models or providers
 
         return MODELS_SHAPE if key == MODELS else PROVIDERS_SHAPE
     if setting.tables:
@@ -291,7 +293,7 @@ def _is_proxy_url(value: object) -> bool:
         return False
 
 
-# It may hold a password.
+# The URL may contain a password.
 _PROXY_URL = Leaf(
     "empty or the URL of a proxy: http://HOST:PORT or http://USER:PASSWORD@HOST:PORT", _is_proxy_url, quotes=False
 )
@@ -304,7 +306,7 @@ def _tighten(
     ignored: list[str],
     ceilings: dict[str, float],
 ) -> None:
-    """Take over what narrows. The file belongs to the author of the workspace, who is not the user."""
+    """Apply the values that tighten. The file belongs to the author of the workspace, who is not the user."""
     for key, value in wanted.items():
         setting, present = SETTINGS[key], values[key]
         if setting.tightening is Tightening.SMALLER and isinstance(value, int | float):
@@ -341,7 +343,7 @@ def _is_narrower(value: TomlValue, present: TomlValue, setting: Setting) -> bool
     return (is_unset or value < present) and not (setting.zero_is_unset and value <= 0)
 
 
-# The shipped defaults. Their file is plain enough that a start needs no TOML parser to read it.
+# The shipped defaults. Their file is so simple that it can be read without a TOML parser at each start.
 
 # Sections whose keys the user chooses: none by default.
 _WHOLE = frozenset((MODELS, PROVIDERS))
@@ -350,9 +352,10 @@ DEFAULTS = os.path.join(os.path.dirname(__file__), "defaults.toml")
 
 @functools.cache
 def load_defaults() -> dict[str, TomlValue]:
-    """The value of each setting in defaults.toml, by full key; read once, and not to be changed.
+    """Return the value of each setting in defaults.toml, by full key. It is read once; do not change the result.
 
-    It reads comments, sections, and values of one line that are the same in JSON. A test compares it with tomllib.
+    Supported are comments, sections, and one-line values that are the same in JSON. A test compares the result with
+    tomllib's.
     """
     values: dict[str, TomlValue] = {}
     section, decoder = "", json.JSONDecoder()
@@ -364,5 +367,5 @@ def load_defaults() -> dict[str, TomlValue]:
                     values[section] = {}
             elif line and not line.startswith("#"):
                 key, _, rest = line.partition(" = ")
-                values[f"{section}.{key}"], _ = decoder.raw_decode(rest)  # what follows is a comment
+                values[f"{section}.{key}"], _ = decoder.raw_decode(rest)  # the rest is a comment
     return values

@@ -16,7 +16,7 @@ _FOLDER = os.path.join(os.path.dirname(__file__), "policies")
 
 
 def template(name: str) -> dict[str, Any]:
-    """The template of the built-in bundle `name`, one of BUILT_IN, placeholders still in it.
+    """Return the template of the built-in bundle `name`, one of BUILT_IN, with its placeholders.
 
     An entry `@group` of a path list stands for the paths of that group in places.json.
     """
@@ -32,19 +32,19 @@ def template(name: str) -> dict[str, Any]:
 
 
 def template_as_written(name: str) -> dict[str, Any]:
-    """The same with its groups still in it."""
+    """Return the template with its groups not yet replaced."""
     content: dict[str, Any] = orjson.loads(_bytes(name))
     return content
 
 
 def names_file(name: str) -> bool:
-    """True if a policy of this name is a bundle file: it has a slash or ends in `.json`. Any other name is a built-in's
-    or nobody's, whatever lies in the current directory (design, invariant 12)."""
+    """True if a policy of this name is a bundle file: it has a slash or ends in `.json`. Any other name can only be a
+    built-in's, whatever the current directory contains (design, invariant 12)."""
     return name.endswith(".json") or any(one in name for one in _SEPARATORS)
 
 
 def digest(name: str) -> str:
-    """sha256, in hex, of the template of the built-in bundle `name` as it is shipped."""
+    """Return the sha256, in hex, of the shipped template of the built-in bundle `name`."""
     return hashlib.sha256(_bytes(name)).hexdigest()
 
 
@@ -54,10 +54,10 @@ def is_built_in(version: str) -> bool:
 
 
 def write_template(name: str) -> str:
-    """The text of a bundle to start from, which says what the built-in bundle `name` does.
+    """Return the text of a bundle to start from, equivalent to the built-in bundle `name`.
 
-    It is laid out as the shipped file is; its version is its own, and it is for any session. It holds as long as a
-    built-in.
+    Its layout is that of the shipped file, it has its own version, is for any session and lasts
+    as long as a built-in.
     """
     text = _bytes(name).decode()
     text = re.sub(r'\n  "sandboxed": .*', "", text)
@@ -66,9 +66,9 @@ def write_template(name: str) -> str:
 
 
 def place_groups() -> dict[str, list[str]]:
-    """The groups of places that path lists may name, placeholders in their entries. The file has beside them, as
-    `reasons`, what was decided about single names of a workspace: guarded is what starts a program when somebody opens,
-    enters or lists a project, without asking for a build or a test."""
+    """Return the groups of places that path lists may name, with placeholders in their entries. The file also has
+    `reasons`, the decisions about single names in a workspace: guarded are files that start a program when somebody
+    opens, enters or lists a project, without asking for a build or a test."""
     groups: dict[str, list[str]] = template_as_written("places")
     groups.pop("reasons")
     return groups

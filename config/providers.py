@@ -1,5 +1,4 @@
-"""Providers of models: those that this program knows, the section `[providers]` of a user's configuration, and the one
-that a run asks.
+"""Providers of models: the known ones, the section `[providers]` of a user's configuration, and the choice for a run.
 
     [providers]
     default = "work"
@@ -9,8 +8,8 @@ that a run asks.
     dialect = "openai"
     key_env = "WORK_KEY"
 
-A key belongs to one place: it is sent to the provider's `base_url` and to nothing else. An entry with the name of a
-known provider changes what is known of it.
+A key is sent to its provider's `base_url` and nowhere else. An entry with the name of a known provider overrides its
+values.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ if TYPE_CHECKING:
     from config.shapes import Shape
 
 DEFAULT = "default"
-"""The key of `[providers]` that names the one to ask, where nothing else does."""
+"""The key of `[providers]` that names the provider to use if nothing else chooses one."""
 
 
 class KnownProvider(NamedTuple):
-    """A provider that needs no entry. Where the variable `url_env` names another place, that place speaks
+    """A provider that needs no entry. If the variable `url_env` names another URL, its dialect is
     `dialect_elsewhere`."""
 
     base_url: str
@@ -71,13 +70,13 @@ KNOWN: dict[str, KnownProvider] = {
     name: KnownProvider(url, dialect, model, f"{name.upper()}_API_KEY", f"{name.upper()}_BASE_URL", elsewhere)
     for name, url, dialect, model, elsewhere in _KEYED
 } | {name: KnownProvider(f"http://127.0.0.1:{port}", "openai") for name, port in _SERVERS.items()}
-"""By name, in the order in which a variable with a key makes one found; then servers at their usual local ports."""
+"""By name, in the order in which keys in the environment are looked for; then servers at their usual local ports."""
 LOCAL: tuple[str, ...] = tuple(_SERVERS)
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-# No message quotes these, since they may hold a secret, or be one by mistake.
+# No message quotes these, because they may contain a secret, or be one by mistake.
 _URL = Leaf("an http:// or https:// URL", matches(r"(?is)https?://[^/\s].*"), quotes=False)
 _VARIABLE = Leaf(
     "the name of the environment variable with the key", matches(r"[A-Za-z_][A-Za-z0-9_]{0,254}"), quotes=False
@@ -134,17 +133,17 @@ PROVIDERS_SHAPE: Shape = _Table(_provider_problems)
 
 
 class NoSuchProvider(LookupError):
-    """There is no provider of a name; the message says which there are."""
+    """There is no provider of this name; the message hints at those that exist."""
 
 
 def names_of(settings: Settings) -> tuple[str, ...]:
-    """The names of all providers, those of the configuration first."""
+    """Return the names of all providers, those of the configuration first."""
     return tuple(dict.fromkeys((*(name for name in settings.providers if name != DEFAULT), *KNOWN)))
 
 
 def provider_called(name: str, settings: Settings, environ: Mapping[str, str], why: str = "") -> LlmProvider:
-    """The provider of this name, by its entry, by the variables of a known one, by what is known. Raises
-    NoSuchProvider."""
+    """Return the provider of this name, from its entry, then the variables of a known provider, then its known values.
+    Raises NoSuchProvider."""
     entry, known = settings.providers.get(name), KNOWN.get(name)
     if known is None and not isinstance(entry, dict):
         raise NoSuchProvider(f"there is no provider {name!r}{hint_at(name, names_of(settings))}")
@@ -167,16 +166,16 @@ def provider_called(name: str, settings: Settings, environ: Mapping[str, str], w
 
 
 def found_in(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of the known providers whose keys the environment has."""
+    """Return the names of the known providers whose keys are in the environment."""
     return tuple(name for name, known in KNOWN.items() if known.key_env and environ.get(known.key_env, "").strip())
 
 
 def choose_provider(
     settings: Settings, environ: Mapping[str, str], began: str | None = None, *, finds: bool = True
 ) -> LlmProvider | None:
-    """The provider of a run: the one that `--provider` or `llm.provider` names, else that of `providers.default`, else,
-    if it `finds` any, the first whose key the environment has. None where a gateway is named before it, or there is
-    none. `began` is the provider that a resumed session began with. Raises NoSuchProvider."""
+    """Choose the provider of a run: the one that `--provider` or `llm.provider` names, else `began`, with which a
+    resumed session started, else `providers.default`, else, with `finds`, the first whose key is in the environment.
+    None if a gateway that was named takes precedence, or if there is none. Raises NoSuchProvider."""
     gateway = settings.chosen.get("llm.gateway") if settings.llm.gateway else None
     named = settings.chosen.get("llm.provider") if settings.llm.provider else None
     if gateway is not None and (named is None or gateway.value >= named.value):
@@ -196,16 +195,16 @@ def choose_provider(
     return provider_called(name, settings, environ, why)._replace(by_option=named is ValueSource.OPTION)
 
 
-# What a model costs and what it takes, by its name or by a pattern.
+# Prices and limits of models, by name or pattern.
 #
 #     [models."claude-sonnet-4-5*"]
 #     price_input = 3.0        # a million tokens
 #     price_output = 15.0
 #
-# docs/costs.md says what each key means and which entry counts (`agent_host.llm.models`).
+# docs/costs.md explains each key and which entry applies (`agent_host.llm.models`).
 
 _MAX_ENTRIES = 1000
-# Prices are kept in millionths of a millionth of the currency for one token.
+# Prices are stored in millionths of a millionth of the currency per token.
 _PRICE = number(0, 10**6)
 _TOKENS = whole(1, 10**9)
 _MODEL = Record(
@@ -251,11 +250,11 @@ def _model_problems(value: Any, path: str) -> Iterator[Problem]:
 
 
 MODELS_SHAPE: Shape = _Table(_model_problems)
-"""Shape of `[models]`. An entry with a price has those of input and output; all prices are in one currency, since they
-are added up."""
+"""Shape of `[models]`. An entry with any price needs those of input and output; all prices are in one currency, because
+they are added up."""
 
 
-# Changes to the text of a user's configuration, which keep every other line and comment as it was.
+# Edits of the text of a user's configuration, which leave every other line and comment as it was.
 
 _HEADER = re.compile(r"\s*\[\[?\s*(?P<name>[^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -264,12 +263,12 @@ _CONTROLS = dict.fromkeys((127,), "\\u007f")
 
 
 class NotEditable(ValueError):
-    """The text is written in a way that no line can be changed by itself; the message has what to write there."""
+    """The text cannot be changed line by line; the message contains the lines to write by hand."""
 
 
 def put_provider(text: str, name: str, entry: Mapping[str, Any]) -> str:
-    """Return the text of a configuration with this entry of `[providers]`, as the default, in place of one of the same
-    name. Raises NotEditable, and tomllib.TOMLDecodeError for a text that is no TOML."""
+    """Return the text of a configuration with this entry of `[providers]` as the default; it replaces one of the same
+    name. Raises NotEditable, and tomllib.TOMLDecodeError for a text that is not TOML."""
     header, *pairs = [f"[{PROVIDERS}.{name if _BARE.fullmatch(name) else _value(name)}]", *_pairs(entry)]
     default = f"default = {_value(name)}"
 
@@ -293,8 +292,8 @@ def put_setting(text: str, section: str, name: str, value: str) -> str:
 def _edit(
     text: str, put: Callable[[list[str]], list[str]], section: str, changes: Mapping[str, Any], instead: list[str]
 ) -> str:
-    """The text after `put`. Raises NotEditable, which says to write `instead`, unless the result reads as the text did,
-    with these `changes` of a section."""
+    """Return the text after `put`. Raises NotEditable, with the lines to write `instead`, unless the result parses to
+    the same values with these `changes` in the section."""
     import tomllib
 
     before = tomllib.loads(text)
@@ -316,7 +315,7 @@ def _without_end(lines: list[str]) -> list[str]:
 
 
 def _put_entry(lines: Sequence[str], name: str, pairs: Sequence[str]) -> Iterator[str]:
-    """The lines with these ones in the section of one provider, whose comments stay, and without its own sections."""
+    """Replace the lines of one provider's section by `pairs`; comments stay, its subsections are removed."""
     is_replaced = False
     for line in lines:
         header = _name_of(line)
@@ -330,7 +329,7 @@ def _put_entry(lines: Sequence[str], name: str, pairs: Sequence[str]) -> Iterato
 
 
 def _put_pair(lines: list[str], section: str, name: str, pair: str) -> list[str]:
-    """The lines with this pair in its section, in place of one of the same name, whose comment stays."""
+    """Put this pair into its section; it replaces one of the same name, whose comment stays."""
     at = next((place for place, line in enumerate(lines) if _name_of(line) == (section,)), None)
     if at is None:
         kept = _without_end(lines)
@@ -344,7 +343,7 @@ def _put_pair(lines: list[str], section: str, name: str, pair: str) -> list[str]
 
 
 def _name_of(line: str) -> tuple[str, ...]:
-    """The name of the section that a line begins, in parts, () for any other line."""
+    """Return the name, in parts, of the section whose header this line is, () for any other line."""
     found = _HEADER.fullmatch(line)
     if found is None:
         return ()
@@ -361,5 +360,5 @@ def _pairs(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(value: str | float | bool) -> str:
-    """A string or number as TOML writes it: JSON, but for one control character."""
+    """Return a string or number in TOML, which is JSON except for one control character."""
     return json.dumps(value, ensure_ascii=False).translate(_CONTROLS)

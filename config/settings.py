@@ -1,7 +1,7 @@
-"""The settings of a run: frozen values with their units in their names, and how each may be layered.
+"""The settings of a run: immutable values with their units in their names, and the rules for layering them.
 
-The defaults stand in `defaults.toml`; here stands what they mean to the loader: type, bounds, and what a workspace's
-own file may do to them.
+`defaults.toml` has the defaults. This module has the type and bounds of each, and how a workspace's own file may change
+it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TomlValue = str | int | float | bool | list[str] | list[dict[str, Any]] | dict[s
 
 
 class Tightening(Enum):
-    """The way in which a workspace may change a setting: it can only ever take away."""
+    """The way in which a workspace may change a setting: it can only tighten."""
 
     NEVER = "not at all"
     SMALLER = "to a smaller number"
@@ -31,10 +31,10 @@ class Tightening(Enum):
 
 
 class LlmProvider(NamedTuple):
-    """A provider as a run asks it. The key is in the variable `key_env`, or in the system's keyring as `key_keyring`,
-    or there is none. `model` is "" where the provider is asked for it; `names_model` says that an entry of the
-    configuration names it. `why` says in a few words why this provider was chosen; `by_option`: it was named for this
-    run, over the configuration."""
+    """The provider of a run. The key is in the variable `key_env`, or in the system's keyring as `key_keyring`, or
+    there is none. If `model` is "" the provider is asked for one; `names_model` is True if an entry of the
+    configuration names it. `why` is the reason for choosing this provider, in a few words; `by_option` is True if an
+    option of this run named it."""
 
     name: str
     base_url: str
@@ -49,8 +49,8 @@ class LlmProvider(NamedTuple):
     by_option: bool = False
 
     def has_chosen_model(self, settings: Settings) -> bool:
-        """True if the user has chosen a model for it: of a provider that was named for the run, a model of the
-        configuration is that of another place."""
+        """True if the user has chosen a model for this provider. If an option named the provider, the model of the
+        configuration belongs to another one and does not count."""
         source = settings.chosen.get("llm.model")
         return source is ValueSource.OPTION or (source is not None and not self.by_option)
 
@@ -61,7 +61,7 @@ class LlmProvider(NamedTuple):
 
 
 class ValueSource(Enum):
-    """The place in which a value was chosen; a larger one goes over a smaller one."""
+    """The source of a value that the user chose; a larger one overrides a smaller one."""
 
     FILE = 0
     ENVIRONMENT = 1
@@ -69,10 +69,10 @@ class ValueSource(Enum):
 
 
 class Setting(NamedTuple):
-    """One key; one without a dot is a whole section, whose keys the user chooses. `low` and `high` bound numbers,
-    `choices` names; `zero_is_unset`: 0 stands for "no limit of its own"; `tables`: a list of tables in place of one of
-    strings, whose content is for its reader to check; `proxy`: the URL of one, or nothing. `adds`: what is given for a
-    run is added to the user's list."""
+    """One key; a key without a dot is a whole section, whose keys the user chooses. `low` and `high` bound numbers,
+    `choices` lists the names. `zero_is_unset`: 0 means that there is no limit. `tables`: a list of tables, not of
+    strings, whose content its reader checks. `proxy`: the URL of a proxy, or empty. `adds`: values given for a run are
+    added to the user's list."""
 
     kind: type
     tightening: Tightening = Tightening.NEVER
@@ -102,24 +102,24 @@ PROVIDERS = "providers"
 """The section of the providers, by name (`config.providers`)."""
 
 KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key"})
-"""Headers that carry a key, in lower case."""
+"""Headers that contain a key, in lower case."""
 
 MOCK_PREFIX = "mock:"
-"""Before the file of a scripted gateway, in `llm.gateway`."""
+"""Prefix of the file of a scripted gateway, in `llm.gateway`."""
 
 STRONGER = {"none": ("landlock", "namespace", "auto"), "landlock": ("namespace",), "auto": ("namespace",)}
 """Sandbox levels that a workspace may choose instead of each level: `auto` may be anything, so a name may be weaker."""
 
 SETTINGS: dict[str, Setting] = {}
-"""Every key with its setting: filled by the sections below, each of whose lines is the one home of its key."""
+"""Every key with its setting. The sections below fill it; each of their lines is the only definition of its key."""
 
 
 _SECTIONS: dict[str, type[Section]] = {}
 
 
 class Section:
-    """One section of the settings: each key is an attribute of the type that the file has to give. A section is handed
-    to whoever uses it, as a whole."""
+    """One section of the settings: each key is an attribute with the type required in the file. Code that uses a
+    section gets it as a whole."""
 
     __slots__ = ("values",)
 
@@ -159,7 +159,7 @@ number: Callable[..., float] = _keys(float, lambda value: value)
 flag: Callable[..., bool] = _keys(bool, bool)
 names: Callable[..., tuple[str, ...]] = _keys(list, tuple)
 tables: Callable[..., tuple[dict[str, Any], ...]] = _keys(list, tuple, tables=True)
-"""A list of tables, for its reader to check."""
+"""A list of tables, whose content its reader checks."""
 pairs: Callable[..., dict[str, str]] = _keys(dict, dict)
 """A table of strings."""
 
@@ -192,7 +192,7 @@ class BatchSection(Section, name="batch"):
 
 
 class ClientsSection(Section, name="clients"):
-    """Clients that have many sessions: editors, chats."""
+    """Clients with many sessions: editors, chats."""
 
     fork_server = flag()
 
@@ -247,7 +247,7 @@ SETTINGS[PROVIDERS] = Setting(dict, tables=True)
 
 
 class ToolsSection(Section, name="tools"):
-    """Tools of this machine: what there is, time, output, how many at once."""
+    """Tools of this machine: selection, time, output, concurrency."""
 
     allowed = names(Tightening.FEWER)
     disabled = names(_MORE)
@@ -282,14 +282,14 @@ class ApprovalsSection(Section, name="approvals"):
 
 
 class LimitsSection(Section, name="limits"):
-    """Bounds that narrow those of the bundle."""
+    """Limits that tighten those of the bundle."""
 
     max_file_size_bytes = integer(_SMALLER, low=0, zero_is_unset=True)
     max_session_tokens = integer(_SMALLER, low=0, zero_is_unset=True)
 
 
 class RedactionSection(Section, name="redaction"):
-    """Secrets in what is kept and sent."""
+    """Secrets in stored and sent data."""
 
     detectors = flag()
 
@@ -302,7 +302,7 @@ class SandboxSection(Section, name="sandbox"):
 
 
 class PolicySection(Section, name="policy"):
-    """Settings that take away from the bundle, or add commands to a built-in."""
+    """Settings that tighten the bundle, or add commands to a built-in."""
 
     risk_ceiling = text(Tightening.LOWER, choices=("low", "medium", "high"))
     allowed_commands = names()
@@ -369,10 +369,10 @@ class RetentionSection(Section, name="retention"):
 
 
 class Settings:
-    """All settings of a run: `settings.llm.gateway`, or by its key `settings["llm.gateway"]`. Immutable; `ignored`
-    holds one sentence for each line of the workspace's file that tried to widen, `chosen` says for each key that the
-    user gave a value for, and no empty text, where that was, and `names` how it is called there, if not by its key.
-    `provider` is the one that the run asks, None for a gateway."""
+    """All settings of a run, immutable: `settings.llm.gateway`, or by key `settings["llm.gateway"]`. `ignored` has one
+    sentence for each line of the workspace's file that tried to widen a setting. `chosen` has the source of each key
+    for which the user gave a value that is not empty; `names` has the key's name in that source, if it is another.
+    `provider` is the provider of the run, None for a gateway."""
 
     host: HostSection
     serve: ServeSection
@@ -414,8 +414,8 @@ class Settings:
         self._names = names
 
     def over(self, values: Mapping[str, TomlValue], provider: LlmProvider | None = None) -> Settings:
-        """These settings with other `values` for some keys, which are no choice of the user, and another provider if
-        one is given."""
+        """Return these settings with other `values` for some keys, which do not count as the user's choice, and with
+        another provider if one is given."""
         values = {**self._values, **values}
         provider = provider or self.provider
         return Settings(values, self.ignored, self._ceilings, self.chosen, provider, names=self._names)
@@ -424,19 +424,20 @@ class Settings:
         return self._values[key]
 
     def name_of(self, key: str) -> str:
-        """The name of a setting where its value was written: an option, a variable, or its key in the configuration."""
+        """Return the name of a setting in the source of its value: an option, a variable, or its key in the
+        configuration."""
         return self._names.get(key, key)
 
     def bound(self, key: str, wanted: int) -> int:
-        """`wanted` by a client in place of a whole number, as far as the workspace lets it."""
+        """Return the integer that a client `wanted` for this setting, at most the workspace's ceiling."""
         return int(min(wanted, self._ceilings.get(key, wanted)))
 
     def ceiling(self, key: str) -> float | None:
-        """The most that the workspace lets a number be, None where it says nothing."""
+        """Return the workspace's maximum of a number, None if it sets none."""
         return self._ceilings.get(key)
 
     def rank(self, key: str) -> int:
-        """The place of a setting among its choices, from 0."""
+        """Return the index of a setting's value among its choices, from 0."""
         return SETTINGS[key].choices.index(str(self._values[key]))
 
     @property
@@ -453,13 +454,13 @@ class Settings:
 
 
 def has_key_header(headers: Mapping[str, str]) -> bool:
-    """True if one of the headers is a key."""
+    """True if one of the headers contains a key."""
     return not KEY_HEADERS.isdisjoint(name.lower() for name in headers)
 
 
 def settings_under(settings: Settings, provider: LlmProvider) -> Settings:
-    """The settings of a run that asks this provider: its place, its headers, its dialect unless the command line names
-    one, and its model unless one is chosen. `llm.dialect` of a configuration is that of `llm.gateway`."""
+    """Return the settings of a run with this provider: its URL, its headers, its dialect unless an option names one,
+    and its model unless the user has chosen one. `llm.dialect` in a configuration is the dialect of `llm.gateway`."""
     values: dict[str, TomlValue] = {"llm.gateway": provider.base_url, "llm.headers": dict(provider.headers)}
     if settings.chosen.get("llm.dialect") is not ValueSource.OPTION:
         values["llm.dialect"] = provider.dialect

@@ -1,9 +1,11 @@
-"""Shapes of values from outside: what a file, a client or a model may send, field by field, with every problem's path.
+"""Shapes of values from outside: check data of files, clients and models field by field, with the path of every
+problem.
 
-The one checker for shapes of our own: files of a session, settings, parameters of `serve`, arguments of tools, scripts
-and cases. Each shape answers twice. `fits` is asked of all values, and is quick; `problems` is asked only of what does
-not fit, and says what is wrong and where: `resume.usage.inputTokens: must be a whole number of at least 0, not -3`. A
-model of pydantic would say as much, and its import would take longer than most resumes (decisions 0004 and 0032).
+This is the only checker for shapes of our own: files of a session, settings, parameters of `serve`, arguments of tools,
+scripts and cases. Each shape has two methods. `fits` is called for all values and is fast; `problems` is called only
+for a value that does not fit, and returns what is wrong and where: `resume.usage.inputTokens: must be a whole number of
+at least 0, not -3`. A model of pydantic would report as much, but its import would take longer than most resumes
+(decisions 0004 and 0032).
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ _INFINITE = float("inf")
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong: where (`a.b[2]`; empty for the whole value), and what, as the end of a sentence that
-    begins with the path."""
+    """One problem: its path (`a.b[2]`; empty for the whole value), and its text, the end of a sentence that begins with
+    the path."""
 
     path: str
     text: str
@@ -50,23 +52,23 @@ class Shape(Protocol):
         ...
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
-        """One for each thing that is wrong with `value`, which stands at `path`; none when it fits."""
+        """Yield one problem for each thing that is wrong with `value`, which is at `path`; none if it fits."""
         ...
 
 
 def first_problem(shape: Shape, value: Any, path: str = "") -> Problem | None:
-    """The first thing that is wrong with `value`; None when it fits."""
+    """Return the first problem of `value`; None if it fits."""
     return None if shape.fits(value) else next(shape.problems(value, path))
 
 
 def all_problems(shape: Shape, value: Any, path: str = "") -> tuple[Problem, ...]:
-    """Everything that is wrong with `value`, in the order of the shape."""
+    """Return all problems of `value`, in the order of the shape."""
     return () if shape.fits(value) else tuple(shape.problems(value, path))
 
 
 class Leaf:
-    """A value that is looked at as a whole; `expected` says which values fit, or gives the words for it. `kind`: all of
-    this type do, and no other. Without `quotes` no problem shows the value, which may be secret."""
+    """A value that is checked as a whole; `expected` describes the values that fit, or returns that description. With
+    `kind`, exactly the values of this type fit. Without `quotes` no problem shows the value, which may be secret."""
 
     def __init__(
         self,
@@ -116,9 +118,9 @@ def _bounds(low: float | None, high: float | None) -> str:
 
 
 def whole(low: float | None = None, high: float | None = None) -> Leaf:
-    """A whole number within its bounds; true is none, nor is 1.0."""
+    """A whole number within its bounds; neither true nor 1.0 is one."""
 
-    def expected() -> str:  # most starts have a shape for each of fifty settings, and a problem with none
+    def expected() -> str:  # most starts make a shape for each of fifty settings, and have a problem with none
         return f"a whole number{_bounds(low, high)}"
 
     if low is not None and high is None:
@@ -128,7 +130,7 @@ def whole(low: float | None = None, high: float | None = None) -> Leaf:
 
 
 def number(low: float | None = None, high: float | None = None) -> Leaf:
-    """A number within its bounds; true is none, nor is what is not a number (NaN)."""
+    """A number within its bounds; neither true nor NaN is one."""
     least, most = _limits(low, high)
     numbers = (int, float)
     return Leaf(
@@ -150,10 +152,10 @@ def is_table_of_strings(value: Any) -> bool:
 
 
 def one_of(*choices: str | int | None) -> Leaf:
-    """One of `choices`, of the same type: 1 is not true, nor 1.0."""
+    """One of `choices`, of the same type: 1 is neither true nor 1.0."""
     known = frozenset((type(one), one) for one in choices)
     said = ", ".join(one if isinstance(one, str) and one.isidentifier() else display(one) for one in choices)
-    # What is no scalar cannot be looked up in a set, and is none of them.
+    # A value that is not a scalar may not be hashable, and is none of the choices.
     return _Choice(
         f"one of {said}" if len(choices) > 1 else said,
         lambda value: type(value) in _SCALARS and (type(value), value) in known,
@@ -162,7 +164,7 @@ def one_of(*choices: str | int | None) -> Leaf:
 
 
 class _Choice(Leaf):
-    """One of several values; a text that is none of them may be misspelt."""
+    """One of several values; for any other text, a problem names the choice that was probably meant."""
 
     def __init__(self, expected: str, fits: Callable[[Any], bool], names: tuple[str, ...]) -> None:
         super().__init__(expected, fits)
@@ -176,8 +178,8 @@ class _Choice(Leaf):
 
 
 class Text:
-    """A string of `least` to `most` characters. It holds no NUL, which no path and no variable of a process can, and no
-    half of a character, which UTF-8 cannot carry, unless it may."""
+    """A string of `least` to `most` characters. NUL, which no path and no environment variable can contain, is rejected
+    without `nul`; half of a character, which UTF-8 cannot encode, is rejected without `halves`."""
 
     def __init__(self, least: int = 0, most: int | None = None, *, nul: bool = False, halves: bool = False) -> None:
         self._least, self._most = least, most
@@ -188,7 +190,7 @@ class Text:
         return self._wrong(value) is None
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
-        """See Shape. One at most."""
+        """See Shape; at most one problem."""
         if (wrong := self._wrong(value)) is not None:
             yield Problem(path, wrong)
 
@@ -224,7 +226,7 @@ class Nullable:
 
 
 class Either:
-    """One of two shapes, by what the value says of itself."""
+    """One of two shapes, chosen by the value's own content."""
 
     def __init__(self, is_first: Callable[[dict[str, Any]], bool], first: Shape, second: Shape) -> None:
         self._is_first = is_first
@@ -266,8 +268,8 @@ class AnyOf:
 
 
 class AllOf:
-    """Several shapes at once. The problems are those with the first of them that does not fit: where a value has the
-    wrong type, the rest says nothing new."""
+    """Several shapes at once. The problems are those of the first shape that does not fit: if a value has the wrong
+    type, the others would add nothing."""
 
     def __init__(self, *shapes: Shape) -> None:
         self._shapes = shapes
@@ -314,7 +316,7 @@ class ListOf:
 
 
 class Row:
-    """A list of fixed length, each place with a shape of its own."""
+    """A list of fixed length, in which each position has its own shape."""
 
     def __init__(self, *places: Shape) -> None:
         self._places = places
@@ -354,8 +356,8 @@ class MapOf:
 
 
 class Record:
-    """An object with named fields. Fields of no name here are passed over: a later version may write them. A `closed`
-    record has none; with `others` each of them has that shape."""
+    """An object with named fields. Other fields are ignored, because a later version may write them; in a `closed`
+    record they are problems, and with `others` each of them must have that shape."""
 
     def __init__(
         self,
@@ -371,7 +373,8 @@ class Record:
         self._closed = closed
         self._others = others
         self._open = not closed and others is None
-        # Most fields of a message are strings, and a session may have a hundred thousand messages: no call for these.
+        # Most fields of a message are strings, and a session may have a hundred thousand messages, so these are checked
+        # without a call each.
         plain = {name: shape.kind for name, shape in self._required.items() if _is_plain(shape)}
         self._kinds = tuple(plain.values())
         self._plain = itemgetter(*plain) if len(plain) > 1 else lambda value: tuple(value[name] for name in plain)
@@ -436,15 +439,15 @@ def _is_plain(shape: Shape) -> TypeGuard[Leaf]:
 
 
 def member_path(path: str, name: str) -> str:
-    """The path of a member of the object at `path`: `path.name`, or `path["odd name"]`."""
+    """Return the path of a member of the object at `path`: `path.name`, or `path["odd name"]`."""
     if type(name) is str and name.isidentifier() and len(name) <= _PLAIN_NAME_CHARS:
         return f"{path}.{name}" if path else name
     return f"{path}[{display(name)}]"
 
 
 def hint_at(name: str, known: Collection[str], missing: Collection[str] = ()) -> str:
-    """The end of a sentence about a name that is not among `known`: the nearest of those that are `missing`, or else of
-    all, or else all, up to 60. Letter case, `_` and `-` make no difference."""
+    """Return the end of a sentence about a name that is not in `known`: the most similar of the `missing` names, else
+    of all, else a list of all, up to 60. Letter case, `_` and `-` are ignored."""
     if not known:
         return "; none is"
     for names in (missing, known):
@@ -456,11 +459,11 @@ def hint_at(name: str, known: Collection[str], missing: Collection[str] = ()) ->
 
 
 def meant_name(name: str, known: Collection[str], *, likeness: float = 0.5) -> str | None:
-    """The nearest of `known`, None if none has this likeness, from 0 to 1. Letter case, `_` and `-` make no
-    difference."""
-    import difflib  # only a mistake pays for it
+    """Return the most similar of `known`, None if none has at least this likeness (0 to 1). Letter case, `_` and `-`
+    are ignored."""
+    import difflib  # needed only after a mistake
 
-    folded = {_fold(one): one for one in reversed(tuple(known))}  # of two that differ in nothing else the first
+    folded = {_fold(one): one for one in reversed(tuple(known))}  # the first of two that fold to the same
     near = difflib.get_close_matches(_fold(name[:_PLAIN_NAME_CHARS]), folded, n=1, cutoff=likeness)
     return folded[near[0]] if near else None
 
@@ -470,13 +473,13 @@ def _fold(name: str) -> str:
 
 
 def list_problems(problems: Sequence[object], most: int = _LISTED) -> str:
-    """The problems in one line for a person: the first ten, or `most`, and how many more there are."""
+    """Return the problems in one line for a person: the first ten, or `most`, and the number of the others."""
     more = len(problems) - most
     return "; ".join(map(str, problems[:most])) + (f"; and {more} more" if more > 0 else "")
 
 
 def display(value: object) -> str:
-    """`value`, as JSON has it, in one line that is safe to show; what is long is cut."""
+    """Return `value` as JSON in one line that is safe to show; a long one is cut."""
     if isinstance(value, (list, tuple)):
         return f"a list of {len(value)}"
     if isinstance(value, dict):
@@ -497,11 +500,11 @@ def _wrong_size(size: int, least: int, most: int | None, what: str) -> str | Non
     return None
 
 
-# Paths that are not there: the reason, and the name that may have been meant.
+# Missing paths: the reason, and the name that may have been meant.
 
 
 def why_no_directory(path: str) -> str:
-    """Why the absolute `path` is no directory, as the end of a sentence that begins with it."""
+    """Return the reason why the absolute `path` is not a directory, as the end of a sentence that begins with it."""
     file = file_in(path)
     if file is not None:
         return "it is a file; give a directory" if file == path else f"{file} is a file, and no directory"
@@ -509,14 +512,15 @@ def why_no_directory(path: str) -> str:
 
 
 def file_in(path: str) -> str | None:
-    """The part of an absolute `path` that is there and no directory; None if only directories of it are there."""
+    """Return the part of an absolute `path` that exists and is not a directory; None if every part that exists is a
+    directory."""
     while not os.path.lexists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
     return path if os.path.lexists(path) and not os.path.isdir(path) else None
 
 
 def hint_at_path(path: str) -> str:
-    """The end of a sentence about a path that is not there: the nearest name beside it, if one is near."""
+    """Return the end of a sentence about a missing path: the most similar name in its folder, if there is one."""
     folder, name = os.path.split(path.rstrip(os.sep))
     try:
         with os.scandir(folder or os.curdir) as entries:

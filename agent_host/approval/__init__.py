@@ -1,4 +1,4 @@
-"""Questions to a person (AH 10.1), and the reply for a machine when nobody can be asked (SK 4.2, 4.3)."""
+"""Questions to a person (AH 10.1), and the machine-readable reply if no approver is present (SK 4.2, 4.3)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Scope = Literal["once", "task", "session"]
 AnsweredBy = Literal["client", "command", "chat", "acp", "view"]
-"""The face by which a person answered: the client that has the session (the terminal of `run` too), the commands
+"""The interface through which a person answered: the session's client (also the terminal of `run`), the commands
 `approve` and `deny`, a chat, an editor, the local page."""
 
 Kind = Literal["string", "integer", "number", "boolean", "choice", "choices"]
@@ -42,11 +42,12 @@ _FORMATS: Final = ("email", "uri", "date", "date-time")
 class ApprovalRequest(NamedTuple):
     """One call that waits for a person. `rule_id` names the bundle's rule, None if the capability has none.
 
-    `summary` and `details` come from `agent_host.approval.details`: safe to show, bounded, without the secrets of this
-    process. All other text is escaped and bounded by `to_payload`. `by_name`: only the name of the tool approves it in
-    advance. `timeout_s` is the bundle's timeout, None if it has none. With a `form` the request is a question of an MCP
-    server in the middle of a call: nothing answers it in advance, and an approval has the answers as its `arguments`.
-    `replay` says how the call can be approved later if no person answers now (`replay_of`); it is empty for a form."""
+    `summary` and `details` come from `agent_host.approval.details`: safe to show, bounded, with the secrets of this
+    process removed. All other text is escaped and bounded by `to_payload`. With `by_name` only the name of the tool
+    approves it in advance. `timeout_s` is the bundle's timeout, None if it has none. With a `form` the request is a
+    question of an MCP server during a call: it cannot be answered in advance, and an approval has the answers as its
+    `arguments`. `replay` says how the call can be approved later if no person answers now (`replay_of`); it is empty
+    for a form."""
 
     approval_id: str
     session_id: str
@@ -119,8 +120,8 @@ class ApprovalAnswer(NamedTuple):
 
 
 def replay_of(tool_name: str, arguments: Mapping[str, Any], *, session_id: str, approve: str) -> dict[str, Any]:
-    """The means to approve a denied call after all: an id bound to the exact arguments, a command that runs exactly
-    this call and lets the task continue, the call as JSON; `approve` is the option that approves its kind in
+    """Return the means to approve a denied call later: an id bound to the exact arguments, a command that runs exactly
+    this call and lets the task continue, and the call as JSON; `approve` is the option that approves its kind in
     advance."""
     replay_id = f"{REPLAY_PREFIX}{call_digest(tool_name, arguments)[:32]}"
     return {
@@ -132,18 +133,18 @@ def replay_of(tool_name: str, arguments: Mapping[str, Any], *, session_id: str, 
 
 
 def call_digest(tool_name: str, arguments: Mapping[str, Any]) -> str:
-    """The identity of a call: sha256, in hex, of {toolName, arguments} as JSON with sorted keys."""
+    """Return the identity of a call: the sha256, in hex, of {toolName, arguments} as JSON with sorted keys."""
     call = {"toolName": tool_name, "arguments": dict(arguments)}
     return hashlib.sha256(orjson.dumps(call, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 class UnusableForm(Exception):
-    """Nobody can be asked this; says why."""
+    """The form cannot be shown to a person; the message is the reason."""
 
 
 class FormField(NamedTuple):
-    """One field of a form. `choices` are the values to choose from, each with its label; `limits` are the bounds, as
-    JSON Schema names them. `default` counts only if it fits."""
+    """One field of a form. `choices` are the possible values, each with its label; `limits` are the bounds by their
+    names in JSON Schema. `default` counts only if it fits."""
 
     name: str
     kind: Kind
@@ -235,7 +236,7 @@ class Form(NamedTuple):
 def form_of(
     source: str, message: str, schema: Mapping[str, Any] | None, url: str | None, scrub: Callable[[str], str]
 ) -> Form:
-    """The question as it is shown, with `scrub` over every text of it. Raises UnusableForm."""
+    """Build the question to show, with every text of it passed through `scrub`. Raises UnusableForm."""
     said = clip(scrub(message), 4 * _MAX_WORDS_BYTES)
     if url is not None:
         if scrub(url) != url:
@@ -292,7 +293,8 @@ def _field(name: str, said: Any, required: bool, scrub: Callable[[str], str]) ->
 
 
 def _goes_back(default: Any, scrub: Callable[[str], str]) -> bool:
-    """True if a default is sent as it is shown. That of choices is one of theirs, which are looked at before."""
+    """True if a default is sent exactly as it is shown. A default of choices is one of the choices, which were checked
+    before."""
     if isinstance(default, str):
         return default.isprintable() and scrub(default) == default
     return isinstance(default, bool | list | tuple) or _is_number(default)

@@ -66,7 +66,7 @@ class Screen(NamedTuple):
         return self.line(path, 2048)
 
     def others(self, act: DescribedCall, *described: str | None, max_bytes: int = 16 * 1024) -> dict[str, str]:
-        """The arguments that nothing else in the description shows, so that none goes unseen."""
+        """Return the arguments that the rest of the description does not show, so that none stays unseen."""
         grant = SANDBOX_GRANT if widening_of_facts(act.facts) is not None else None
         shown_already = (*act.spec.subjects, grant, *described)
         rest = {name: value for name, value in act.arguments.items() if name not in shown_already}
@@ -77,12 +77,12 @@ class Screen(NamedTuple):
 
 
 def widening_of_facts(facts: ActionFacts) -> Widening | None:
-    """The access beyond its sandbox that a call asks for."""
+    """Return the access beyond its sandbox that a call requests."""
     return facts.widening if isinstance(facts, CommandFacts | NamedToolFacts) else None
 
 
 def short_path(path: str, workspace: str) -> str:
-    """`path` relative to the workspace where it is in it."""
+    """Return `path` relative to the workspace if it is inside it."""
     inside = path.startswith(workspace.rstrip(os.sep) + os.sep)
     return path[len(workspace.rstrip(os.sep)) + 1 :] if inside else path
 
@@ -93,14 +93,14 @@ _HOST = re.compile(
     r"(?:-[^=]*=)?(?:[A-Za-z][A-Za-z0-9+.-]*://(?:[^/@\s]*@)?(?P<url>\[[0-9A-Fa-f:.]+\]|[^/:?#\s]+)|[\w.-]+@(?P<ssh>[\w.-]+):)"
 )
 _MAX_HEADERS: Final = 50
-# Parts of header names whose values may let somebody in.
+# Parts of names of headers whose values may be credentials.
 _SECRET_HEADERS: Final = (
     "auth", "cookie", "token", "secret", "key", "passw", "credential", "session", "signature", "csrf", "xsrf",
 )  # fmt: skip
 
 
 async def describe(act: DescribedCall, scrub: Callable[[str], str]) -> Description:
-    """`act` for a person, without what `scrub` takes out. What is on the disk is read in a thread."""
+    """Describe `act` for a person, without the text that `scrub` removes. Files are read in a thread."""
     screen = Screen(scrub)
     shown = await _describe(act, screen)
     asked = widening_of_facts(act.facts)
@@ -127,7 +127,7 @@ async def _describe(act: DescribedCall, screen: Screen) -> Description:
 
 
 def _arguments(act: DescribedCall, screen: Screen) -> Description:
-    """A call of a tool that has no better words for it: its name and all its arguments."""
+    """Describe a call of a tool without a display of its own by its name and all its arguments."""
     shown: dict[str, Any] = {**screen.others(act, max_bytes=64 * 1024)}
     if act.spec.runs:
         shown["runs"] = [screen.line(word) for word in act.spec.runs[:_MAX_WORDS]]
@@ -139,7 +139,7 @@ def _arguments(act: DescribedCall, screen: Screen) -> Description:
 
 
 def _command(act: DescribedCall, facts: CommandFacts, screen: Screen) -> Description:
-    # Never in a thread: the parser and its memory of the last lines are the loop's.
+    # Never in a thread: the parser and its cache of the last lines belong to the loop.
     parsed = parse_line(facts)
     details: dict[str, Any] = {
         "command": screen.text(facts.command, 40 * 1024),
@@ -158,7 +158,7 @@ def _command(act: DescribedCall, facts: CommandFacts, screen: Screen) -> Descrip
     if facts.script is not None:
         details["skill"], details["script"] = screen.line(facts.script.skill), screen.path(facts.script.path)
         details["scriptSha256"], shown = facts.script.sha256, ["skill", "args", "cwd"]
-    elif facts.argv:  # all of them stand in the line
+    elif facts.argv:  # the line has all of them
         shown = ["args", "env", "working_dir"]
     else:
         title = "Run in the background" if act.arguments.get("background") is True else title
@@ -183,7 +183,7 @@ def _segments(parsed: ParsedCommand, screen: Screen) -> dict[str, Any]:
 
 
 def _segment(one: SimpleCommand, screen: Screen) -> dict[str, Any]:
-    """{program, arguments, dynamic}; null stands for what is only known when it runs."""
+    """Return {program, arguments, dynamic}; null is a value that is known only at run time."""
     words = [None if word is None else screen.line(word) for word in one.arguments[:_MAX_WORDS]]
     if len(one.arguments) > _MAX_WORDS:
         words.append(f"[… {len(one.arguments) - _MAX_WORDS} more]")
@@ -201,14 +201,14 @@ def _hosts(parsed: ParsedCommand, screen: Screen) -> list[Any]:
 
 
 def _listed(texts: Iterable[str | None], screen: Screen) -> list[Any]:
-    """As many lines as a list has room for, and how many more there are; None stays."""
+    """Return as many lines as a list may have, and the number of the others; None stays."""
     found = list(texts)
     listed = [None if one is None else screen.line(one) for one in found[:_MAX_LISTED]]
     return listed if len(found) <= _MAX_LISTED else [*listed, f"[… {len(found) - _MAX_LISTED} more]"]
 
 
 def _targets(parsed: ParsedCommand, facts: CommandFacts, mode: str, screen: Screen) -> list[Any]:
-    """The real places of files that the line opens or hands to a program; null where only the run knows."""
+    """Return the real paths of files that the line opens or passes to a program; null if known only at run time."""
     found: dict[str | None, None] = {}
     for one in parsed.files:
         if one.mode == mode:
@@ -266,7 +266,7 @@ _MAX_HEAD_BYTES: Final = 4 * 1024
 
 
 def describe_write(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
-    """A file that is made or written over: its diff against what is there. Reads the file."""
+    """Describe creating or overwriting a file: a diff against its present content. Reads the file."""
     created = facts.kind == "missing"
     before = b"" if created else _read(facts.real_path)
     known = before if isinstance(before, bytes) and not created else None
@@ -289,13 +289,13 @@ def describe_write(act: DescribedCall, facts: PathFacts, screen: Screen) -> Desc
 
 
 def describe_delete(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
-    """A file that is taken away, or a directory with all that is in it."""
+    """Describe deleting a file, or a directory with all its content."""
     verb = "Delete with all that is in it" if facts.tree else "Delete the link" if facts.kind == "link" else "Delete"
     return _describe_path(act, facts, screen, verb, {"exists": facts.kind != "missing", "sizeBytes": facts.size_bytes})
 
 
 def describe_move(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
-    """A file that gets another name."""
+    """Describe renaming a file."""
     target = next((other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE), facts)
     details = {
         "newPath": screen.path(target.real_path),
@@ -307,12 +307,12 @@ def describe_move(act: DescribedCall, facts: PathFacts, screen: Screen) -> Descr
 
 
 def describe_file(act: DescribedCall, facts: PathFacts, screen: Screen) -> Description:
-    """A file that is read and left as it is."""
+    """Describe reading a file."""
     return _describe_path(act, facts, screen, "Read", {"sizeBytes": facts.size_bytes})
 
 
 def describe_upload(act: DescribedCall, facts: PathFacts | None, screen: Screen) -> Description:
-    """Content that leaves the machine, from a file (which is read for its start) or from the arguments."""
+    """Describe an upload, of a file (whose first bytes are read) or of content from the arguments."""
     if facts is not None:
         head = _read(facts.real_path, _MAX_HEAD_BYTES + 3)
         details = {"sizeBytes": facts.size_bytes, **_start(head if isinstance(head, bytes) else b"", screen)}
@@ -332,7 +332,8 @@ def _describe_path(
     behind: str = "",
     described: str | None = None,
 ) -> Description:
-    """A call on a file, with what its summary has `behind` the path, and the argument that `details` show."""
+    """Describe a call on a file. `behind` follows the path in the summary; `described` is the argument that `details`
+    show."""
     place = {"path": screen.path(facts.real_path)}
     if facts.requested != facts.real_path:
         place["requestedPath"] = screen.path(facts.requested)
@@ -349,7 +350,7 @@ BY_DISPLAY: Mapping[str, Callable[[DescribedCall, PathFacts, Screen], Descriptio
 
 
 def _change(before: bytes | str, after: bytes, old: str, new: str, screen: Screen) -> tuple[str, dict[str, Any]]:
-    """The change in the words of the summary, and its details: a diff of the files, or a note why there is none."""
+    """Return the change for the summary, and its details: a diff of the files, or a note why there is none."""
     size = f"{len(after)} bytes"
     if isinstance(before, str):
         return size, {"note": before}
@@ -360,7 +361,7 @@ def _change(before: bytes | str, after: bytes, old: str, new: str, screen: Scree
     found = compare(before, after)
     labels = tuple(name.encode("utf-8", "replace").replace(b"\n", b"\\n") for name in (old, new))
     diff = b"--- %s\n+++ %s\n" % labels + found.hunks if found.hunks else b""
-    # A minus sign as print has it: the hyphen of a terminal is too short beside the plus.
+    # A typographic minus sign: the hyphen of a terminal is too short next to the plus.
     counted = f"+{found.additions} −{found.deletions}"
     shown = screen.text(diff.decode("utf-8", "replace"), 64 * 1024)
     return counted, {"additions": found.additions, "deletions": found.deletions, "diff": shown}
@@ -377,7 +378,7 @@ def _read(path: str, most_bytes: int = _MAX_DIFFED_BYTES + 1) -> bytes | str:
 
 
 def _start(data: bytes, screen: Screen) -> dict[str, Any]:
-    """The first bytes of what is sent, where they are text. A character that the cut goes through is left out."""
+    """Return the first bytes of the content if they are text. A character that would be cut in half is left out."""
     if b"\0" in data:
         return {"binary": True}
     start = screen.text(data[:_MAX_HEAD_BYTES].decode("utf-8", "ignore"), 2 * _MAX_HEAD_BYTES)

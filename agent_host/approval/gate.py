@@ -1,5 +1,5 @@
-"""Approvers: who answers when policy requires a person's approval (AH 10): what was said in advance, or a person who is
-there, for whom calls wait."""
+"""Approval gates, which answer if policy requires a person's approval (AH 10): from approvals in advance, or by a
+person, for whom calls wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     OnAsked = Callable[["PendingApprovals", str], None]
 
     class Decision(TypedDict, total=False):
-        """Somebody's answer, as `PendingApprovals.decide` takes it."""
+        """A person's answer: the keyword arguments of `PendingApprovals.decide`."""
 
         approved: Required[bool]
         scope: Scope
@@ -35,22 +35,23 @@ Delivery = Literal["delivered", "not_found"]
 
 
 class ApprovalGate(Protocol):
-    """Waits for an answer as long as it takes; the loop goes on with the calls that need none."""
+    """Wait for an answer as long as it takes; meanwhile the loop continues with the calls that need none."""
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         """The answer to one request."""
 
 
 class InAdvance(NamedTuple):
-    """Approvals that were given before anybody was asked. `names` holds approval rule ids, tool names and capability
-    names, as given to `--approve`; `everything` is `--approve-all`. A call of a guarded tool is approved by the name of
-    its tool alone (SK 3.2), one that asks for more than its sandbox gives by the name of that alone."""
+    """Approvals given in advance. `names` contains approval rule ids, tool names and capability names, as given to
+    `--approve`; `everything` is `--approve-all`. Only the name of its tool approves a call of a guarded tool (SK 3.2);
+    only the name SANDBOX_GRANT approves a call that requests more than its sandbox allows."""
 
     names: frozenset[str] = frozenset()
     everything: bool = False
 
     def answer(self, request: ApprovalRequest) -> ApprovalAnswer | None:
-        """The approval of `request`, None where nothing was said about it. A form has no answer in advance."""
+        """Return the approval of `request`, None if nothing approves it in advance. A form is never answered in
+        advance."""
         if request.form is not None:
             return None
         if self.everything and not request.by_name:
@@ -67,13 +68,13 @@ class InAdvance(NamedTuple):
 
 
 class UnattendedGate:
-    """Nobody is there: what was approved in advance is approved, everything else is denied at once (SK 4.2)."""
+    """A gate without an approver: calls approved in advance are approved, all others are denied at once (SK 4.2)."""
 
     def __init__(self, in_advance: frozenset[str], *, approve_all: bool = False) -> None:
         self._in_advance = InAdvance(in_advance, approve_all)
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """Answer from what was said before the run."""
+        """Answer from the approvals given before the run."""
         answer = self._in_advance.answer(request)
         if answer is not None:
             return answer
@@ -87,11 +88,12 @@ class UnattendedGate:
         return ApprovalAnswer(approved=False, reason=reason, unattended=True)
 
 
-# The gate as the loop sees it: a call that waits at it is seen in the task's state (AH 3.3).
+# The gate as the loop sees it: a call that waits for it shows in the task's state (AH 3.3).
 
 
 class WatchedGate:
-    """An `ApprovalGate` in front of another. The task waits for approval as long as any of its calls does."""
+    """An `ApprovalGate` in front of another. The task is in the state of waiting as long as any of its calls waits for
+    approval."""
 
     def __init__(self, gate: ApprovalGate, phase: Machine[TaskPhase]) -> None:
         self._gate = gate
@@ -112,14 +114,14 @@ class WatchedGate:
 
 
 class ElicitationQueue:
-    """Questions of one turn that wait at the gate at the same time, each with the action that an approval for a task or
-    a session would be bound to: one answer may cover several of them (AH 10.2)."""
+    """Simultaneous questions of one turn, each with the action that an approval for a task or a session would be bound
+    to. One answer may cover several of them (AH 10.2)."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[str, asyncio.Future[ApprovalAnswer]]] = {}
 
     async def ask(self, gate: ApprovalGate, request: ApprovalRequest, action: str) -> ApprovalAnswer:
-        """The gate's answer, or that of an equal question that was answered for both, whichever comes first."""
+        """Return the gate's answer, or the answer to an equal question if it covers this one, whichever comes first."""
         covered: asyncio.Future[ApprovalAnswer] = asyncio.get_running_loop().create_future()
         self._waiting[request.approval_id] = action, covered
         asking = asyncio.ensure_future(gate.ask(request))
@@ -154,11 +156,11 @@ class _WaitingCall:
 
 
 class PendingApprovals:
-    """An ApprovalGate whose answers come from outside, by the approval's id. What was approved in advance is answered
-    at once; a call without an answer within `timeout_s` seconds, or those of the bundle, is denied. With `prompt` that
-    asks a person too, and is cancelled, with a message, when another answer is faster; the time is its own then.
-    `on_asked` is called with this gate and the session's id when a question opens. One answer counts, the first: the
-    time-out is one too. All of it happens on the loop that the session runs on."""
+    """An ApprovalGate whose answers come from outside, by the approval's id. Calls approved in advance are answered at
+    once; a call without an answer within `timeout_s` seconds, or the bundle's timeout, is denied. A `prompt` asks a
+    person too, and is cancelled, with a message, if another answer is faster; then the timeout is the prompt's own.
+    `on_asked` is called with this gate and the session's id when a question opens. Only the first answer counts; a
+    timeout is an answer too. All calls are made on the session's event loop."""
 
     def __init__(
         self,
@@ -177,7 +179,7 @@ class PendingApprovals:
         self._attended = True
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """The answer to one request, as soon as there is one. Raises RuntimeError for an id that waits already."""
+        """Wait for the answer to one request. Raises RuntimeError for an id that is already waiting."""
         said = self._in_advance.answer(request)
         if said is not None:
             return said
@@ -208,7 +210,7 @@ class PendingApprovals:
             if prompting.cancel(*_told_elsewhere(waiting.answer)):
                 await asyncio.wait({prompting})
             if not prompting.cancelled():
-                prompting.exception()  # it came too late to count
+                prompting.exception()  # too late to count
 
     def decide(
         self,
@@ -221,8 +223,8 @@ class PendingApprovals:
         answered_by: AnsweredBy = "client",
     ) -> Delivery:
         """Deliver a person's decision. An approval that is not waiting (any more) is `not_found`. `arguments` replace
-        those of the call, or are the fields of a form; with a denial they mean nothing. Raises ValueError for arguments
-        that could not be put on record, or are no answer to the form, and leaves the call waiting."""
+        those of the call, or are the fields of a form; a denial ignores them. Raises ValueError for arguments that
+        cannot be recorded, or do not fit the form; the call stays waiting."""
         waiting = self._waiting.get(approval_id)
         if waiting is None or waiting.answer.done():  # done: its call was given up a moment ago
             return "not_found"
@@ -238,7 +240,7 @@ class PendingApprovals:
         return "delivered"
 
     def tool_of(self, approval_id: str) -> str | None:
-        """The tool whose call waits for this approval, None where none does, or where it is a form that does."""
+        """Return the tool whose call waits for this approval, None if no call waits or a form does."""
         waiting = self._waiting.get(approval_id)
         return None if waiting is None or waiting.request.form is not None else waiting.request.tool_name
 
@@ -248,11 +250,12 @@ class PendingApprovals:
         return waiting is not None and waiting.request.form is not None
 
     def answer_to(self, approval_id: str) -> ApprovalAnswer | None:
-        """The answer that a question of this process has got, None for one that has none, or that was long ago."""
+        """Return the answer to a question of this process, None if it has none, or if 1000 others were answered
+        since."""
         return self._answered.get(approval_id)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The waiting calls, oldest first, as `approval_requested` has them, with session, task and step."""
+        """Return the waiting calls, oldest first: the payload of `approval_requested`, with session, task and step."""
         asked = [waiting.request for waiting in self._waiting.values()]
         return [
             {**one.to_payload(), "sessionId": one.session_id, "taskId": one.task_id, "stepId": one.step_id}
@@ -260,13 +263,13 @@ class PendingApprovals:
         ]
 
     def suspend(self) -> None:
-        """The client is gone: what waits stays open, without end."""
+        """Stop the timeouts because the client is gone; waiting calls stay open indefinitely."""
         self._attended = False
         for waiting in self._waiting.values():
             waiting.stop_clock()
 
     def attend(self) -> None:
-        """A client is there (again): what waits has the whole time from here."""
+        """Restart the full timeout of waiting calls, because a client is present (again)."""
         if not self._attended:
             self._attended = True
             for waiting in self._waiting.values():
@@ -283,7 +286,7 @@ class PendingApprovals:
         self._settle(waiting, ApprovalAnswer(approved=False, reason=reason, timed_out=True))
 
     def _settle(self, waiting: _WaitingCall, answer: ApprovalAnswer) -> None:
-        """Here, and not when the call wakes up: from now on the approval is found no more."""
+        """Answer the call and remove the approval at once, not when the call wakes up: from now on it is not found."""
         self._take(waiting.request.approval_id, waiting)
         if not waiting.answer.done():
             waiting.answer.set_result(answer)
@@ -298,7 +301,7 @@ class PendingApprovals:
 
 
 def _told_elsewhere(answer: asyncio.Future[ApprovalAnswer]) -> tuple[str, ...]:
-    """The message of the cancellation of a prompt: how the question was answered meanwhile, if it was."""
+    """Return the message for cancelling a prompt: the answer that the question got meanwhile, if any."""
     if not answer.done() or answer.cancelled():
         return ()
     said = answer.result()
@@ -306,7 +309,7 @@ def _told_elsewhere(answer: asyncio.Future[ApprovalAnswer]) -> tuple[str, ...]:
 
 
 def _recordable(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of `arguments`. Raises ValueError for what no record holds, such as lone surrogates."""
+    """Copy `arguments`. Raises ValueError for values that cannot be recorded, such as lone surrogates."""
     try:
         whole = orjson.dumps([[[[dict(arguments)]]]])
     except (TypeError, ValueError) as error:
