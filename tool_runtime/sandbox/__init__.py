@@ -1,4 +1,4 @@
-"""The levels by which commands are held to their scope, and which of them work on this machine (decision 0055)."""
+"""The sandbox levels that confine commands to their scope, and which of them work on this machine (decision 0055)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Level = Literal["none", "landlock", "namespace"]
 LEVELS: Final[tuple[Level, ...]] = ("namespace", "landlock")
-"""The strongest first."""
+"""Strongest first."""
 
 
 NOTHING: Final = LevelFinding("none", works=True, unheld=("anything",))
@@ -25,13 +25,15 @@ _known: Final[dict[Level, LevelFinding]] = {}
 
 
 def look(level: Level, directory: str = "/tmp") -> LevelFinding:  # noqa: S108  the names of its files are random
-    """Try whether `level` works here; from any thread. Once in a process, unless the trial failed by itself."""
+    """Try `level` on this machine; safe from any thread. It is tried once per process, unless the trial itself
+    failed."""
     with _looking:
         return _look(level, directory)
 
 
 def forget() -> None:
-    """Have every level tried again: this process has become another user, or is held itself."""
+    """Forget all findings, so that every level is tried again, after this process changed its user or was itself
+    sandboxed."""
     _known.clear()
 
 
@@ -55,8 +57,8 @@ def _try(level: Level, directory: str) -> LevelFinding:
 
 
 def find(settings: SandboxSettings, directory: str = "/tmp") -> LevelFinding:  # noqa: S108  as for `look`
-    """The level that commands are held by under `settings`, tried in `directory` unless it is known by now. Raises
-    ToolFault where a level is required that does not work, and where a trial failed for a reason of its own."""
+    """Return the level that sandboxes commands under `settings`; levels not tried before are tried in `directory`.
+    Raises ToolFault if a required level does not work, or if the trial itself failed."""
     looked = [look(one, directory) for one in (LEVELS if settings.level == "auto" else (settings.level,))]
     found = next((one for one in looked if one.works), NOTHING)
     problem = "; ".join(f"{one.level}: {one.problem}" if settings.level == "auto" else one.problem for one in looked)
@@ -77,5 +79,5 @@ def find(settings: SandboxSettings, directory: str = "/tmp") -> LevelFinding:  #
 
 
 def directory_of(runtime: RuntimeSettings) -> str:
-    """Return the directory in which a session's levels are tried: its own for temporary files."""
+    """Return the directory in which a session's levels are tried: its directory for temporary files."""
     return runtime.temporary or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  as for `look`

@@ -1,5 +1,5 @@
-"""Denials of a sandbox that a command's output tells of: found by the paths in its lines, and claimed only if the scope
-denies what a plain look at permissions would allow. Pure: the disk is asked through `Disk`."""
+"""Find sandbox denials in a command's output. They are found by the paths in its lines, and reported only if the scope
+denies what the plain file permissions would allow. Pure: the disk is accessed only through `Disk`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _REFUSED: Final = re.compile(
     r"|device or resource busy|\bebusy\b|os error 16\b|errno 16\b",
     re.IGNORECASE,
 )
-"""EACCES by Landlock, EROFS by namespaces, EBUSY for a place held itself, EXDEV for a name that would leave its
-place."""
+"""EACCES comes from Landlock, EROFS from namespaces, EBUSY from a path that is itself a mount, EXDEV from moving or
+linking a file out of its place."""
 _BUSY: Final = re.compile(r"resource busy|\bebusy\b|error 16\b|errno 16\b", re.IGNORECASE)
 _CROSS_DEVICE: Final = re.compile(r"cross-device link|\bexdev\b|error 18\b|errno 18\b", re.IGNORECASE)
 _REMOTE: Final = re.compile(
@@ -31,7 +31,7 @@ _REMOTE: Final = re.compile(
     r"|\bremote[: ]|operation not permitted|errno 1\b|@[\w.-]+:|\bsudo\b|\bjava\.security\b",
     re.IGNORECASE,
 )
-"""Another machine's refusal, or that of a program."""
+"""A denial by another machine or by a program, not by the sandbox."""
 _QUOTED: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`'\n]+)[`']|‘([^’\n]+)’|“([^”\n]+)”|\((/[^()\s]+)\)")
 _LOOSE: Final = re.compile(r"(?<![\w:/.@~-])((?:~|\.{1,2})?/[^\s'\"`:,;()\[\]{}<>|]+|/)")
 _PROGRAM: Final = re.compile(r"^\S+: (?:line \d+: |\d+: )?(.*)$")
@@ -49,28 +49,28 @@ _MAX_FOUND: Final = 20
 
 
 class Disk:
-    """Plain permissions of this process on the disk of this machine, without any sandbox."""
+    """File permissions of this process on this machine, without a sandbox."""
 
     def real(self, path: str) -> str:
-        """The path with its links followed, as far as it is there."""
+        """Return the path with links resolved, as far as it exists."""
         return os.path.realpath(path)
 
     def may(self, path: str, *, write: bool) -> bool:
-        """True if it could be read or written; a path that is not there: whether it could be made."""
+        """True if the path could be read or written; for writing, a missing path counts if it could be created."""
         if os.path.lexists(path):
             return os.access(path, os.W_OK if write else os.R_OK)
         return write and os.access(os.path.dirname(path), os.W_OK | os.X_OK)
 
     def is_plain_file(self, path: str) -> bool:
-        """True if it is a regular file that nobody may execute."""
+        """True if the path is a regular file that this process may not execute."""
         return os.path.isfile(path) and not os.access(path, os.X_OK)
 
     def is_there(self, path: str) -> bool:
-        """True if there is such a path."""
+        """True if the path exists, also as a dangling link."""
         return os.path.lexists(path)
 
     def same_device(self, one: str, other: str) -> bool:
-        """True if both are, or would be, on one file system."""
+        """True if both paths are, or would be created, on the same file system."""
         return _device(one) == _device(other)
 
 
@@ -84,8 +84,8 @@ def _device(path: str) -> int:
 def denials_in(
     output: str, exit_code: int, scope: CommandScope, cwd: str, disk: Disk, closed: Callable[[], Sequence[str]] = tuple
 ) -> list[Denial]:
-    """Return the denials of `scope` to a command in `cwd` by its output, each once, in the order of the lines; none if
-    it succeeded. `closed` gives the writable directories in which the level lets nothing new be made."""
+    """Return the denials of `scope` found in the output of a command in `cwd`, each once, in the order of the lines;
+    none if it succeeded. `closed` returns the writable directories in which the level lets nothing new be created."""
     if exit_code == 0:
         return []
     lines = [line[:_MAX_LINE] for line in output.splitlines() if line.strip()]
@@ -96,7 +96,7 @@ def denials_in(
             continue
         paths = list(_paths(line, cwd))
         back = number
-        # Where an error is told in a chain, its path stands some lines above it.
+        # In a chain of errors the path may be a few lines above the refusal.
         while not paths and back > max(0, number - _MAX_BEFORE):
             back -= 1
             paths = list(_paths(lines[back], cwd)) if any(map(_CHAINED.search, lines[back:number])) else []
@@ -108,7 +108,7 @@ def denials_in(
 
 
 def _paths(line: str, cwd: str) -> Iterator[str]:
-    """The paths that a line may name, absolute and without `..`."""
+    """Yield the paths that a line may name, absolute and without `..`."""
     seen: set[str] = set()
     for one in _paths_in(line):
         text = os.path.expanduser(one) if one.startswith("~") else one
@@ -129,7 +129,7 @@ def _paths_in(line: str) -> Iterator[str]:
     yield from (match[1].rstrip(".") for match in _LOOSE.finditer(rest))
     if quoted:
         return
-    # `program: line 3: path: Permission denied`, where the path has no slash or holds a space.
+    # `program: line 3: path: Permission denied`, if the path has no slash or contains a space.
     before = _REFUSED.split(rest, maxsplit=1)[0].rstrip(" :-(")
     parts = [part.strip() for part in before.split(": ") if part.strip()]
     path = _VERB.sub("", parts[-1]) if parts else ""
@@ -147,7 +147,7 @@ def _claim(
             yield Denial("path", refused[0], refusal(scope, refused[0], "posix", write=True) or "writes", "write")
         return
     if _BUSY.search(line):
-        # A mount, as a guarded place is and each folder on the way to one, is neither moved nor replaced.
+        # Guarded paths, and each folder on the way to one, are mounts, which can be neither moved nor replaced.
         busy = [path for path in real if any(Places((path,), "posix").contain(one) for one in scope.guarded)]
         yield from (Denial("path", path, "guarded", "write") for path in busy[:1] if disk.is_there(path))
         return
@@ -169,14 +169,14 @@ def _claim(
 
 
 def _is_write(path: str, exit_code: int, disk: Disk) -> bool:
-    """True if it may have been about writing: a plain file that was to be run is refused by anybody."""
+    """True if the refusal may concern writing. Running a file that is not executable fails without a sandbox, too."""
     if disk.is_plain_file(path):
         return exit_code != _NOT_EXECUTABLE and not path.endswith(_SHELL_SCRIPT)
-    # A name right below the root that is not there is some program's own.
+    # A missing name directly below the root is probably not a path on disk.
     return disk.is_there(path) or os.path.dirname(path) != "/"
 
 
-# Which of the sockets that a command was refused it missed, by what it printed.
+# Select the socket denials that made a command fail, by its output.
 
 _NO_SOCKET: Final = re.compile(r"not permitted|permission denied|EACCES|EPERM", re.IGNORECASE)
 _NO_NAME: Final = re.compile(
@@ -191,7 +191,7 @@ _HOST: Final = re.compile(
 
 
 LOOK_UP: Final = "look up names by"
-"""The action of a refused look-up: of which host is in the output alone."""
+"""The action of a denied name look-up; only the output names the host."""
 
 
 def filter_denials(
@@ -201,13 +201,14 @@ def filter_denials(
     *,
     was_ended: bool = False,
 ) -> list[Denial]:
-    """The refusals that count for a command that failed and printed `text`: of sockets those that it tells of, with the
-    host that was looked for; all others. `is_allowed`: whether a host might have been asked for by the proxy. Of a
-    command that `was_ended` look-ups count as well: it may still have been retrying, and printed no error yet."""
+    """Return the denials that matter for a command that failed and printed `text`: all except denied sockets that the
+    output does not mention. A denied look-up gets the host from the output. `is_allowed` tells if a host was reachable
+    by the proxy. If the command `was_ended`, look-ups always count, because it may still have been retrying without
+    having printed an error."""
     found = []
     for denial in denials:
         is_look_up = denial.action == LOOK_UP
-        # Many programs try a socket and go on without.
+        # Many programs try a socket and continue without it.
         is_missed = (_NO_NAME if is_look_up else _NO_SOCKET).search(text) or denial.action not in ("use", LOOK_UP)
         if denial.kind == "socket" and not is_missed and not (was_ended and is_look_up):
             continue

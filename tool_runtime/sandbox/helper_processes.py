@@ -1,7 +1,7 @@
-"""Helper processes of the host: the launcher of sandboxed commands and the watcher.
+"""Helper processes of the host: the launcher of sandboxed commands and the orphan reaper.
 
-Each is a script with one owner in the host, and ends when a pipe from its owner does, however the host ends. An owner
-that finds its helper gone starts another one, at once at first and less and less often where that does not help.
+Each is a script with one owner in the host, and exits when a pipe from its owner closes, however the host ends. An
+owner whose helper has exited starts another one: immediately at first, then with increasing pauses if it keeps exiting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def start_helper(
     stdin: int | IO[bytes] = subprocess.DEVNULL,
     own_session: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a script of this folder with nothing of this process but `descriptors`. Raises OSError."""
+    """Start a script (absolute, or in this folder) that inherits only `descriptors` from the host. Raises OSError."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-E", os.path.join(_FOLDER, script), *arguments],
         stdin=stdin,
@@ -44,7 +44,7 @@ def start_helper(
 
 
 def end_helper(helper: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a helper whose pipe has been closed; one that somebody stopped is killed."""
+    """Close a helper's stdin and wait for its exit; after 1 s (if it was stopped, for example) kill it."""
     if helper.stdin is not None:
         with suppress(OSError):
             helper.stdin.close()
@@ -68,12 +68,12 @@ class Backoff:
         return max(0.0, self._not_before - time.monotonic())
 
     def failed(self) -> None:
-        """The helper ended before it was of any use."""
+        """Record that the helper exited before it did any work."""
         if self._failures:
             pause_s = min(_FIRST_PAUSE_S * 2.0 ** (self._failures - 1), _LONGEST_PAUSE_S)
             self._not_before = time.monotonic() + pause_s
         self._failures += 1
 
     def worked(self) -> None:
-        """The helper has done its work."""
+        """Record that the helper did its work, and reset the pauses."""
         self._failures, self._not_before = 0, 0.0

@@ -1,20 +1,21 @@
-"""Starts programs in namespaces of their own: a small process of one thread, as a script (see `launching.py`).
+"""Start programs in namespaces of their own. This script is a small single-threaded process (see `launching.py`).
 
-Only a process with one thread may give itself a user namespace, so the host asks this one. It has one process ready at
-a time, in namespaces of its own, which is held as the two programs before it were: it has their view of the disk and
-has given up all rights but theirs. That process takes the next request and becomes its program; the next one is made
-ready when that runs: while the model answers, that is. It runs only what is to be held in the same way by the rules
-that would be made now: each of their places is the same file as before (`mounts.Seen`), with the same mounts. Otherwise
-it ends without having run anything, and the host asks again, for one that is held by nothing yet (decision 0099).
+Only a single-threaded process may create a user namespace, so the host uses this one. It keeps one process ready, in
+namespaces of its own. If the last two programs had the same sandbox, the ready process has it already: their view of
+the disk, and no rights but theirs. The ready process takes the next request and becomes its program. The following one
+is prepared while that program runs, which is usually while the model answers. The ready process runs a request only if
+the rules made now would give the same sandbox: each of their paths is the same file as before (`mounts.SeenPlaces`),
+with the same mounts. Otherwise it exits without having run anything, and the host asks again, for a process that is not
+sandboxed yet (decision 0099).
 
-A helper makes the namespaces, starts their first process and the one that gets ready, and ends. The first process reaps
-what loses its parents and ends with the last of them, or with the host, and then the kernel ends all that is left in
-there. All of them are the host's children, which is told of each before it is of use (`_announce`), and reaps them.
+A helper makes the namespaces, starts their first process (init) and the ready process, and exits. The first process
+reaps orphans and exits with the last process, or with the host; the kernel then kills everything left in the namespace.
+All of them are children of the host, which learns of each before it is used (`_announce`) and reaps it.
 """
 
 from __future__ import annotations
 
-import _signal as signal  # type: ignore[import-not-found]  # `signal` adds names alone, and takes long to import
+import _signal as signal  # type: ignore[import-not-found] # `signal` adds only names and is slow to import
 import _socket as socket
 import errno
 import gc
@@ -39,17 +40,17 @@ CLONE_PARENT = 0x8000
 NEW_MOUNTS, NEW_QUEUES, NEW_USERS, NEW_PROCESSES = 0x20000, 0x8000000, 0x10000000, 0x20000000
 FAILED = 127
 TAKEN, OUTDATED, AGAIN = b"t", b"o", b"a"
-"""Replies of a ready process: it becomes its program; the mounts have changed; the request is to be made again."""
+"""Reports of a ready process: it becomes the program; the mounts changed; the host must repeat the request."""
 INTEGER = struct.Struct("i")
 DESCRIPTORS = 5  # the reply, the three standard streams, the request
 HIGHEST = 256  # this process has fewer descriptors
 SETTLE_MS = 3
-"""So long a program has the processor before the next one is made ready, unless that is asked for."""
+"""Time that a program runs before the next process is prepared, unless a request arrives first."""
 
 
 class Work(NamedTuple):
-    """Descriptors and namespaces of all processes here: `asked` is where requests come from, `host` a pipe that ends
-    with it. `users` and `processes` are the namespaces that a program gets besides those of mounts and queues."""
+    """Descriptors and namespaces of all processes here: requests arrive by `asked`; `host` is a pipe that closes with
+    the host. `users` and `processes` are the namespaces that a program gets in addition to mounts and queues."""
 
     known: linux_calls.Numbers
     asked: socket.socket
@@ -59,19 +60,19 @@ class Work(NamedTuple):
 
 
 class ProgramSandbox(NamedTuple):
-    """The sandbox of a program: its view, and the fields of its `Restriction`."""
+    """The sandbox of a program: its view of the disk and the fields of its `Restriction`."""
 
     view: tuple[Any, ...]
     restriction: tuple[Any, ...]
 
     def make_view(self, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
-        """Give this process its view: which files were mounted. Raises OSError."""
+        """Give this process its view of the disk and return the identities of the mounted files. Raises OSError."""
         return mounts.make(mounts.DiskView(*self.view), known)
 
 
 class Ready(NamedTuple):
-    """The descriptors of a process that is made ready: `taken` is where it says what becomes of it, `mounted` tells of
-    mounts. It is held as `held` says, if that is there, whose places are those of `seen`."""
+    """The descriptors and sandbox of a process being prepared: it reports its outcome to `taken`, and `mounted` signals
+    changed mounts. `held` is its sandbox, with the paths in `seen`; None for no sandbox yet."""
 
     taken: int
     mounted: int
@@ -80,33 +81,33 @@ class Ready(NamedTuple):
 
 
 def serve(work: Work) -> None:
-    """Have a process ready until the host is gone."""
+    """Keep a process ready until the host has exited."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    for network in ("open", "supervised", "closed"):  # built before the copies, so that each of them has it
+    for network in ("open", "supervised", "closed"):  # built before the forks, so that each child has it
         for has_listener in (True, False):
             seccomp.program(seccomp.Filter(linux_calls.machine(), network, has_listener))
-    gc.disable()  # each process would go through all of these objects, and have a copy of them made
+    gc.disable()  # a collection in a child would touch, and so copy, all of these objects
     gc.freeze()
     is_asked_for = False
     held = before = None
     while True:
-        # One that is held in another way than is asked for costs more than one that is not held yet.
+        # A ready process with the wrong sandbox costs more than one without a sandbox.
         taken_before, before = before, held
         end, held = make_ready(work, is_asked_for, held if held == taken_before else None)
-        # One that ended before it was asked is not made again before somebody asks, and then says what is wrong.
+        # One that exited before a request is not replaced until a request arrives, which then gets the error.
         is_asked_for = not end
         if wait_for((work.asked.fileno(), work.host), SETTLE_MS if end else None) == work.host:
             return
 
 
 def make_ready(work: Work, is_asked_for: bool, held: ProgramSandbox | None) -> tuple[bytes, ProgramSandbox | None]:
-    """Make a process ready, held as `held` says if that is given, and wait until it has taken a request or has ended:
-    what it says of that, nothing if it was ended, and how the next one may be held."""
+    """Prepare a process, in the sandbox `held` if given, and wait until it takes a request or exits. Return its report
+    (empty if it was killed) and the sandbox that the next one may have."""
     read, taken = os.pipe()
     mounted = -1
     try:
-        mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # it tells of changes since it was opened
+        mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # signals changes since it was opened
         seen = None if held is None else look_if_settled(held)
         if clone(work, CLONE_PARENT) == 0:
             status = FAILED
@@ -116,7 +117,7 @@ def make_ready(work: Work, is_asked_for: bool, held: ProgramSandbox | None) -> t
                 status = helper(work, Ready(taken, mounted, held if seen else None, seen), is_asked_for)
             finally:
                 os._exit(status)
-    except OSError as error:  # no more processes, or no descriptors
+    except OSError as error:  # out of processes or descriptors
         if is_asked_for:
             refuse(work, error)
     finally:
@@ -133,14 +134,14 @@ def make_ready(work: Work, is_asked_for: bool, held: ProgramSandbox | None) -> t
 
 
 def look_if_settled(held: ProgramSandbox) -> mounts.SeenPlaces | None:
-    """The places as they are now; None if a later change of one might not be seen."""
+    """Return the current identities of the paths; None if a later change of one might be missed."""
     now = time.time_ns()
     seen = mounts.look_at(mounts.DiskView(*held.view), (path for path, _ in held.restriction[0]))
     return seen if all(mounts.is_settled(one[2], now) for one in seen.others if one) else None
 
 
 def all_of(read: int) -> bytes:
-    """Read all that comes by a pipe, after four bytes that say how much it is."""
+    """Read a message from a pipe: four bytes of length, then the content. Raises OSError if it is cut off."""
     data = bytearray()
     while len(data) < 4 or len(data) < 4 + INTEGER.unpack_from(data)[0]:
         piece = os.read(read, 65536)
@@ -151,7 +152,7 @@ def all_of(read: int) -> bytes:
 
 
 def wait_for(descriptors: tuple[int, ...], timeout_ms: int | None = None) -> int | None:
-    """The last of `descriptors` that has something to read or is at its end."""
+    """Return the last of `descriptors` that is readable or closed; None after a timeout."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
@@ -160,7 +161,7 @@ def wait_for(descriptors: tuple[int, ...], timeout_ms: int | None = None) -> int
 
 
 def receive(asked: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next request with its descriptors; None where the host has gone."""
+    """Return the next request with its descriptors; None if the host has exited."""
     data, ancillary, _, _ = asked.recvmsg(1, socket.CMSG_LEN(DESCRIPTORS * INTEGER.size))
     if not data:
         return None
@@ -172,20 +173,20 @@ def receive(asked: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     request = given.pop()
     content = os.pread(request, os.fstat(request).st_size, 0)
     os.close(request)
-    return marshal.loads(content), given  # noqa: S302  of the host, by a socket that no other process has
+    return marshal.loads(content), given  # noqa: S302 from the host, by a socket that no other process has
 
 
 def clone(work: Work, flags: int) -> int:
-    """As fork; with CLONE_PARENT the child is one of this process's own parent."""
+    """Fork; with CLONE_PARENT the child becomes a child of this process's parent."""
     return linux_calls.call(work.known.clone, flags | signal.SIGCHLD, 0, 0, 0, 0)
 
 
 def helper(work: Work, ready: Ready, is_asked_for: bool) -> int:
-    """Make the namespaces and what runs in them. What goes wrong is told to the request that waits for it, if any."""
+    """Make the namespaces and their processes. An error is the reply to the waiting request, if there is one."""
     try:
         own_namespaces(work)
         write = first_process(work) if work.processes else -1
-        # The kernel takes what is mounted for the processes of the namespace: the first one has to be there.
+        # A mounted /proc shows the namespace's processes, so the first one must exist.
         own, number = os.pipe()
         child = clone(work, CLONE_PARENT)
         if child == 0:
@@ -201,7 +202,7 @@ def helper(work: Work, ready: Ready, is_asked_for: bool) -> int:
 
 
 def refuse(work: Work, error: OSError) -> None:
-    """Answer the request that waits with what went wrong."""
+    """Answer the waiting request with the error."""
     message = receive(work.asked)
     if message is not None:
         descriptors = message[1]
@@ -211,7 +212,7 @@ def refuse(work: Work, error: OSError) -> None:
 
 
 def own_namespaces(work: Work) -> None:
-    """Raises OSError."""
+    """Unshare the namespaces, and map only this user and group. Raises OSError."""
     user, group = os.getuid(), os.getgid()
     flags = NEW_MOUNTS | NEW_QUEUES | (NEW_PROCESSES if work.processes else 0)
     if work.users:
@@ -224,7 +225,8 @@ def own_namespaces(work: Work) -> None:
 
 
 def first_process(work: Work) -> int:
-    """Start the first process of the namespace; where it is told of the program. Raises OSError."""
+    """Start the first process of the namespace; return the pipe that tells it the program's process ID. Raises
+    OSError."""
     read, write = os.pipe()
     child = clone(work, CLONE_PARENT)
     if child == 0:
@@ -239,8 +241,8 @@ def first_process(work: Work) -> int:
 
 
 def wait_for_programs(read: int, host: int) -> None:
-    """Wait for the program, then for all that it has left, and do not outlive the host."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps what has lost its parents
+    """Wait for the program, then for its remaining children; return early if the host exits."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans
     if wait_for((read, host)) == host:
         return
     program = os.read(read, 16)
@@ -248,7 +250,7 @@ def wait_for_programs(read: int, host: int) -> None:
     try:
         if program and wait_for((os.pidfd_open(int(program)), host)) == host:
             return
-    except OSError:  # it has ended, and what it left is waited for
+    except OSError:  # it has ended; wait for its remaining children
         pass
     try:
         while os.waitpid(-1, os.WNOHANG)[0] or wait_for((host,), 250) is None:
@@ -258,7 +260,7 @@ def wait_for_programs(read: int, host: int) -> None:
 
 
 def keep_only(*kept: int) -> None:
-    """Close all descriptors but the standard streams and these: what ends with the last copy of one would not end."""
+    """Close all descriptors but the standard streams and these, because a leaked copy of a pipe keeps it open."""
     start = 3
     for descriptor in sorted(kept):
         os.closerange(start, descriptor)
@@ -267,7 +269,8 @@ def keep_only(*kept: int) -> None:
 
 
 def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
-    """Become the program of a request; does not return. `own` gives the number of this process, `write` takes one."""
+    """Become the program of a request; does not return. This process's host PID is read from `own`; its PID in the
+    namespace is written to `write`."""
     try:
         number = os.read(own, INTEGER.size)
         if write >= 0:
@@ -281,7 +284,7 @@ def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
             listener, granted = hold(ready.held)
             if granted != ready.seen.granted:
                 return
-            content = marshal.dumps((tuple(ready.held), tuple(ready.seen)))  # as the request is read, and compared
+            content = marshal.dumps((tuple(ready.held), tuple(ready.seen)))  # compared with a request as read
             if marshal.loads(content) != (ready.held, ready.seen):  # noqa: S302  its own
                 return
         poll = select.poll()
@@ -300,7 +303,8 @@ def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
 def take(
     work: Work, number: int, ready: Ready, listener: int | None, message: tuple[dict[str, Any], list[int]]
 ) -> None:
-    """Become the program of a request, unless it would be held otherwise. `listener`: of this process's filter."""
+    """Become the program of a request, unless that needs another sandbox. `listener` is that of this process's
+    filter."""
     request, (answer, *streams) = message
     reply = socket.socket(fileno=answer)
     held = ProgramSandbox(*request["held"])
@@ -323,10 +327,11 @@ def take(
 
 
 def hold(held: ProgramSandbox) -> tuple[int | None, dict[str, tuple[int, int]]]:
-    """Give up this process's rights: the descriptor that asks, and which shared files were granted. Raises OSError."""
+    """Give up this process's rights; return the filter's listener and the identities of the granted shared files.
+    Raises OSError."""
     rules, abi, network, with_listener = held.restriction
     places = [PathRule(*rule) for rule in rules]
-    # This process sees nothing outside that it could change.
+    # This process sees nothing outside its view that it could change.
     restriction = linux_sandbox.Restriction(places, abi, network, with_listener, changes_modes=True)
     ruleset = linux_sandbox.ruleset_of(restriction)
     listener = linux_sandbox.restrict_this_thread(restriction._replace(ruleset=ruleset), is_bounded=True)
@@ -335,24 +340,25 @@ def hold(held: ProgramSandbox) -> tuple[int | None, dict[str, tuple[int, int]]]:
 
 
 def rehearse(work: Work) -> None:
-    """Give up what no program gets, and use what a start uses, to have that memory copied before it is waited for."""
+    """Drop the capabilities that no program gets, and run the code that a start runs, so that its memory pages are
+    copied in advance."""
     linux_calls.bound_capabilities(work.known, linux_calls.capabilities_to_keep(changes_modes=True))
     one = PathRule("/", landlock.READ)
     try:  # noqa: SIM105  as in `tell`
         os.close(linux_sandbox.make_ruleset([one], linux_sandbox.abi(), hold_tcp=True).descriptor)
-    except OSError:  # the start says so
+    except OSError:  # the start reports it
         pass
 
 
 def has_changed(mounted: int) -> bool:
-    """True if something was mounted or unmounted since `mounted` was opened: no namespace made before shows it."""
+    """True if something was mounted or unmounted since `mounted` was opened: namespaces made before do not show it."""
     poll = select.poll()
     poll.register(mounted, select.POLLPRI | select.POLLERR)
     return bool(poll.poll(0))
 
 
 def start(request: dict[str, Any], streams: list[int], reply: socket.socket, listener: int | None, taken: int) -> None:
-    """Becomes the program. Raises OSError."""
+    """Become the program. Raises OSError."""
     held = ProgramSandbox(*request["held"])
     os.setsid()
     os.chdir(request["cwd"])
@@ -364,7 +370,7 @@ def start(request: dict[str, Any], streams: list[int], reply: socket.socket, lis
         os.write(
             taken, TAKEN + INTEGER.pack(len(content)) + content
         )  # not before: the launcher would use the processor
-    except BrokenPipeError:  # the launcher has died: this program runs all the same
+    except BrokenPipeError:  # the launcher has died; the program runs anyway
         pass
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
@@ -376,8 +382,8 @@ def start(request: dict[str, Any], streams: list[int], reply: socket.socket, lis
 
 
 def execute(argv: list[str], env: dict[str, str]) -> None:
-    """Become the program that `argv` names, found by PATH as a shell finds it. Raises OSError. (`os.execvpe` imports a
-    module first, which the program may not be allowed to read.)"""
+    """Become the program that `argv` names, looked up in PATH like a shell does. Raises OSError. (`os.execvpe` first
+    imports a module, which the sandbox may not allow to read.)"""
     name = argv[0]
     folders = [""] if "/" in name else [f"{folder}/" for folder in env.get("PATH", os.defpath).split(":")]
     problem: OSError | None = None
@@ -395,7 +401,8 @@ def execute(argv: list[str], env: dict[str, str]) -> None:
 
 
 def hand_over(reply: socket.socket, listener: int, *, by_message: bool) -> None:
-    """Give the host the descriptor that asks, or have it copied where messages are asked about. Raises OSError."""
+    """Give the host the listener: by a message, or by its number, for the host to copy, if the filter also stops
+    messages. Raises OSError."""
     if by_message:
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, INTEGER.pack(listener))
         reply.sendmsg([marshal.dumps({})], [rights])
@@ -406,7 +413,7 @@ def hand_over(reply: socket.socket, listener: int, *, by_message: bool) -> None:
 
 
 def tell(reply: socket.socket, what: dict[str, Any]) -> None:
-    """One message to the host, which may be gone."""
+    """Send one message to the host, which may have exited."""
     try:  # noqa: SIM105  `contextlib` takes longer to import than all of this
         reply.send(marshal.dumps(what))
     except OSError:
@@ -416,7 +423,7 @@ def tell(reply: socket.socket, what: dict[str, Any]) -> None:
 def _announce(work: Work, child: int) -> None:
     try:  # noqa: SIM105  as above
         work.asked.send(INTEGER.pack(child), socket.MSG_DONTWAIT)
-    except OSError:  # the host has gone
+    except OSError:  # the host has exited
         pass
 
 

@@ -1,5 +1,5 @@
-"""Programs in namespaces of their own, started by `launcher.py` on the host's behalf: they are its children;
-and trials with a small one of what holds programs on this Linux."""
+"""Start programs in namespaces of their own by `launcher.py` (they are children of the host), and try with a small
+program which sandbox levels work on this Linux."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _NAME: Final = "the process that starts programs in the sandbox"
 
 
 class StartedProgram(NamedTuple):
-    """A program that runs. `listener` is the descriptor that asks about its sockets."""
+    """A running program. `listener` is the descriptor of its socket questions, None without a supervisor."""
 
     pid: int
     listener: int | None
 
 
 class Launcher:
-    """One process for the commands of a session, which is started again where it has ended; safe from any thread.
-    `kinds` are the namespaces that programs get. Raises OSError."""
+    """The launcher process for the commands of a session, restarted if it has ended; safe from any thread. `kinds` are
+    the namespaces that programs get. Raises OSError."""
 
     def __init__(self, kinds: Namespaces) -> None:
         self._kinds = ("u" if kinds.users else "") + ("p" if kinds.processes else "")
@@ -54,7 +54,7 @@ class Launcher:
         self._backoff = Backoff()
         self._children: set[int] = set()
         self._before: list[socket.socket] = []
-        self._alive = os.pipe()  # programs end with this, and not with the process that has started them
+        self._alive = os.pipe()  # programs end when this closes, not with their launcher
         try:
             self._begin()
         except OSError:
@@ -83,7 +83,7 @@ class Launcher:
         view: DiskView,
         restriction: Restriction,
     ) -> StartedProgram:
-        """Start a program, whose standard streams are `streams`. Raises OSError where it cannot be started or held."""
+        """Start a program with the standard streams `streams`. Raises OSError if it cannot be started or sandboxed."""
         rules = tuple(map(tuple, restriction.rules))
         request = {
             "argv": [os.fsdecode(word) for word in argv],
@@ -104,22 +104,22 @@ class Launcher:
         raise OSError(errno.EIO, "ended whenever a program was to start", _NAME)
 
     def _restart(self) -> None:
-        """Start it again. Programs that it has started go on."""
+        """Restart the launcher. Programs that it has started continue."""
         time.sleep(self._backoff.wait_s)
         self._backoff.failed()
         asked = self._asked
         self._begin()
-        asked.shutdown(socket.SHUT_WR)  # which ends the one that is ready, if there is one
+        asked.shutdown(socket.SHUT_WR)  # which ends its ready process, if there is one
         self._before.append(asked)
 
     def _request(
         self, request: dict[str, Any], streams: Sequence[int], program: str, restriction: Restriction
     ) -> StartedProgram | None:
-        """The program; None where nobody has answered, or whoever did cannot start it any more."""
+        """Return the program; None if no process answered, or the one that did cannot start it any more."""
         data = marshal.dumps(request)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
-            content = os.memfd_create("request")  # a message has a bound, and this is read as a whole or not at all
+            content = os.memfd_create("request")  # the size of a message is limited
             try:
                 with theirs:
                     os.write(content, data)
@@ -134,7 +134,7 @@ class Launcher:
             return self._await_start(ours, program, restriction)
 
     def _await_start(self, reply: socket.socket, program: str, restriction: Restriction) -> StartedProgram | None:
-        """Wait for the outcome of a request: it is known once the other ends of the reply are closed."""
+        """Wait for the outcome of a request, which is complete once the other ends of `reply` are closed."""
         replies: dict[str, Any] = {}
         listener: int | None = None
         try:
@@ -145,14 +145,14 @@ class Launcher:
                 elif not data:
                     break
                 else:
-                    replies |= marshal.loads(data)  # noqa: S302  of the launcher: the program does not have this socket
+                    replies |= marshal.loads(data)  # noqa: S302 from the launcher: the program has no such socket
                     if {"listener", "program"} <= replies.keys():
                         listener = _take_listener(reply, replies["program"], replies.pop("listener"))
-        except OSError as error:  # such as a time-out: what began may still become the program
+        except OSError as error:  # for example a timeout: the process may still become the program
             self._abandon(replies, listener)
             if not isinstance(error, TimeoutError):
                 raise
-            self._process.kill()  # somebody stopped it
+            self._process.kill()  # something stopped it (SIGSTOP)
             self._process.wait()
             if "program" not in replies:
                 return None
@@ -162,11 +162,11 @@ class Launcher:
             code = replies["errno"]
             at = program if replies["step"] == "program" else f"{program} (its {replies['step']})"
             raise OSError(code, os.strerror(code), replies.get("file") or at)
-        if "program" not in replies or (restriction.with_listener and listener is None):  # it was ended before it ran
+        if "program" not in replies or (restriction.with_listener and listener is None):  # it was killed before it ran
             self._abandon(replies, listener)
             return None
         self._hear()
-        self._children.discard(replies["program"])  # from here on it is reaped by who waits for it
+        self._children.discard(replies["program"])  # from here on the caller reaps it
         return StartedProgram(replies["program"], listener)
 
     def _abandon(self, replies: Mapping[str, Any], listener: int | None) -> None:
@@ -181,7 +181,7 @@ class Launcher:
             os.close(listener)
 
     def reap(self) -> None:
-        """Let go of helpers that have ended, unless a program is being started."""
+        """Reap helpers that have exited, unless a program is being started."""
         if self._lock.acquire(blocking=False):
             try:
                 self._reap()
@@ -197,17 +197,18 @@ class Launcher:
             self._children.discard(pid)
 
     def _hear(self) -> None:
-        """Learn which children of this process it has made: each is reported before it is of use."""
+        """Read the IDs of the children that the launcher has made for this process; each is reported before it is
+        used."""
         for source in (*self._before, self._asked):
-            with suppress(OSError):  # there is no more at the moment
+            with suppress(OSError):  # nothing more to read now
                 while data := source.recv(_NUMBER.size, socket.MSG_DONTWAIT):
                     self._children.add(*_NUMBER.unpack(data))
-                if source is not self._asked:  # nobody is left who would tell
+                if source is not self._asked:  # it is closed: no sender is left
                     self._before.remove(source)
                     source.close()
 
     def close(self) -> None:
-        """End it, and all that runs in the namespaces that it has made. Harmless when repeated."""
+        """End the launcher and everything that runs in its namespaces. Harmless when repeated."""
         with self._lock:
             if self._asked.fileno() < 0:
                 return
@@ -216,8 +217,8 @@ class Launcher:
             self._close_pipe()
             end_helper(self._process)
             self._hear()
-            # Never waited for one by one: the first process of a namespace is there until the others are reaped.
-            for number in (0, signal.SIGKILL):  # to those that somebody stopped
+            # Never waited for one by one, because the first process of a namespace remains until the others are reaped.
+            for number in (0, signal.SIGKILL):  # the second time kills stopped ones
                 until = time.monotonic() + 1.0
                 for pid in self._children:
                     with suppress(ProcessLookupError):
@@ -230,8 +231,8 @@ class Launcher:
 
 
 def _take_listener(reply: socket.socket, process: int, listener: int) -> int | None:
-    """A copy of the listener of a process that is to become the program, and waits until it has been copied. None where
-    that fails: the process then reads the end of `reply`, and reports an error."""
+    """Copy the listener of a process that is about to become the program and waits for the copy. None if that fails;
+    the process then reads the end of `reply` and reports an error."""
     copy = None
     try:
         copy = linux_calls.copy_descriptor(process, listener)
@@ -243,8 +244,8 @@ def _take_listener(reply: socket.socket, process: int, listener: int) -> int | N
 
 
 class LaunchedPopen(subprocess.Popen[bytes]):
-    """A process that `launch` starts, with argv, directory, environment and standard streams, and whose id it gives;
-    for the rest a Popen, whose one internal step it takes the place of."""
+    """A Popen whose process is started by `launch`, which gets argv, directory, environment and standard streams and
+    returns the process ID. It replaces one internal step of Popen."""
 
     def __init__(self, launch: Launch, *args: Any, **more: Any) -> None:
         self._launch = launch
@@ -260,10 +261,10 @@ class LaunchedPopen(subprocess.Popen[bytes]):
             self.pid = self._launch(argv, cwd or os.getcwd(), os.environ if env is None else env, streams)
             self._child_created = True
         finally:
-            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # of its parent, which the stubs leave out
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined] # a method of Popen that the stubs omit
 
 
-# True if this Linux can hold programs: tried with a small one.
+# Find out if this Linux can sandbox programs, by trying it with a small one.
 
 _TRY: Final = 'read -r line; if true 2>/dev/null >"$1"; then exit 3; fi; exit 0'
 _TRY_VIEW: Final = 'if true 2>/dev/null >"$1"; then exit 3; fi; if read -r line < "$2"; then exit 4; fi; exit 0'
@@ -273,25 +274,26 @@ _NONE_HERE: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
 """Errors of landlock, seccomp, unshare and mount if the level does not exist or this process may not use it. Any other
 error is a failure of the trial: a machine whose disk is full still has a sandbox."""
 _NO_NAMESPACES: Final = _NONE_HERE | {errno.EINVAL, errno.ENOSPC}
-"""unshare answers so, too: a kernel made without them, or a limit of none. Landlock holds commands then."""
+"""unshare also fails with these: on a kernel built without namespaces, or with a limit of 0. Landlock is used then."""
 _NO_LISTENER: Final = _NONE_HERE | {errno.EINVAL, errno.EBUSY}
-"""seccomp answers so, too, where there are no listeners, or this process is held by one. Landlock does without."""
+"""seccomp also fails with these if there are no listeners, or this process already has one. Landlock works without."""
 
 
 class TrialProblem(NamedTuple):
-    """Why a trial failed. `is_passing`: for a reason of its own, which says nothing about the level."""
+    """The reason why a trial failed. `is_passing` means that the trial itself failed, so the level may still work."""
 
     text: str
     is_passing: bool = False
 
 
 class _NoScratch(OSError):
-    """There is no place for the files of a trial."""
+    """The files of a trial cannot be created."""
 
 
 @contextmanager
 def _scratch(directory: str) -> Iterator[tuple[str, str]]:
-    """The paths of two files below `directory`, without the slow `tempfile`; they go at the end. Raises _NoScratch."""
+    """Create two files below `directory`, without the slow `tempfile`; they are removed at the end. Raises
+    _NoScratch."""
     above, name = os.path.realpath(directory), f"agent-host-~probe-{os.urandom(8).hex()}"
     with ExitStack() as stack:
         try:
@@ -299,7 +301,7 @@ def _scratch(directory: str) -> Iterator[tuple[str, str]]:
             held.make_directory(name, PRIVATE_DIRECTORY)
             stack.callback(_remove, held, name)
             scratch = stack.enter_context(held.open_below(name))
-            with suppress(OSError):  # held by a lock, or the next start removes it (`state.temporary.sweep`)
+            with suppress(OSError):  # locked, else another start removes it (`state.temporary.sweep`)
                 fcntl.flock(scratch.fd or -1, fcntl.LOCK_SH)
             for one in _FILES:
                 scratch.write_new(one, b"x", mode=0o600, durable=False)
@@ -316,7 +318,7 @@ def _remove(directory: OpenDirectory, name: str) -> None:
 
 
 def landlock_level(directory: str) -> LevelFinding:
-    """Try by files in `directory` whether threads can hold programs by Landlock."""
+    """Try the level `landlock`, in which a thread sandboxes programs, with files in `directory`."""
     none = LevelFinding("landlock", works=False)
     if linux_calls.numbers() is None:
         return none._replace(problem=f"it is not known for {linux_calls.machine()}")
@@ -334,14 +336,14 @@ def landlock_level(directory: str) -> LevelFinding:
         return works
     without = _try_thread(directory, abi, with_listener=False)
     if without is None:
-        # Then every connection is refused: nothing is held less, and less works.
+        # Then every connection is denied: the sandbox is as strong, but less works in it.
         text = f"no supervisor, so that no connection is made: {problem.text}"
         return works._replace(problem=text, is_passing=problem.is_passing)
     return none._replace(problem=without.text, abi=abi, is_passing=without.is_passing)
 
 
 def _try_thread(directory: str, abi: int, *, with_listener: bool) -> TrialProblem | None:
-    """Why a thread cannot hold a program so; None where it can."""
+    """Return the reason why a thread cannot sandbox a program like this; None if it can."""
     rules = [landlock.PathRule("/", landlock.READ)]
     network: Network = "supervised" if with_listener else "closed"
     restriction = linux_sandbox.Restriction(rules, abi, network, with_listener)
@@ -359,7 +361,7 @@ def _try_thread(directory: str, abi: int, *, with_listener: bool) -> TrialProble
 
 
 def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> TrialProblem | None:
-    """The problem of the program that was tried; raises OSError if its descriptors cannot be had."""
+    """Return the problem of the trial program, None for none. Raises OSError if its descriptors cannot be copied."""
     with process:
         try:
             if listener is not None:
@@ -375,14 +377,15 @@ def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> TrialP
 
 
 def namespace_level(directory: str, below: Callable[[], LevelFinding]) -> LevelFinding:
-    """Try by files in `directory` whether programs get a view of their own, held as Landlock's level (`below`) does."""
+    """Try the level `namespace` with files in `directory`: programs get their own view of the disk, and also need what
+    the level `landlock` needs (`below` returns its finding)."""
     kinds = [
         Namespaces(users, processes)
         for users in ((False, True) if os.geteuid() == 0 else (True,))
         for processes in (True, False)
     ]
     try:
-        first = Launcher(kinds[0])  # it takes longest to be ready
+        first = Launcher(kinds[0])  # it takes the longest to get ready
     except OSError as error:
         return _no_namespaces(_problem(error, frozenset()))
     try:
@@ -415,12 +418,13 @@ def _no_namespaces(problem: TrialProblem) -> LevelFinding:
 
 
 def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under: LevelFinding) -> TrialProblem | None:
-    """Why a program cannot be given `kinds` by `launcher`, which ends; None where it can. Raises OSError."""
+    """Return the reason why `launcher` cannot give a program the namespaces `kinds`; None if it can. Closes `launcher`.
+    Raises OSError."""
     with ExitStack() as stack:
         stack.callback(_end, launcher)
         kept, hidden = stack.enter_context(_scratch(directory))
         network: Network = "supervised" if under.is_supervised else "closed"
-        whole = landlock.READ | landlock.WRITE  # the view is what is tried
+        whole = landlock.READ | landlock.WRITE  # only the view is tried
         rules = [landlock.PathRule("/", whole)]
         restriction = linux_sandbox.Restriction(rules, under.abi, network, under.is_supervised)
         view = DiskView((), (), (hidden,), has_processes=kinds.processes)
@@ -437,7 +441,8 @@ def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under
 
 
 def _problem(error: OSError, settled: frozenset[int]) -> TrialProblem:
-    """The problem behind an error of a trial; one with an errno of `settled` means that there is no such level."""
+    """Return the problem that an error of a trial means; an errno in `settled` means that the level does not exist
+    here."""
     at = f" ({error.filename})" if error.filename else ""
     is_passing = isinstance(error, _NoScratch) or error.filename == _SHELL or error.errno not in settled
     return TrialProblem(f"{error.strerror or error}{at}", is_passing)

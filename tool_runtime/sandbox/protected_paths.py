@@ -1,11 +1,12 @@
-"""Places that commands may read and not write, inside of what they may write, where the level cannot refuse it: looked
-at before and after each command. What a command may not leave is saved aside, reported and put back.
+"""Protect guarded places: read-only paths inside of writable ones, where the sandbox level cannot deny writes. They are
+compared before and after each command. A forbidden change is saved as a copy, reported and undone.
 
-Some of these places only policy can judge by what is in them: git directories (`workspace_places`). All are compared
-with what was there when no other command could write: so what one command leaves running gains nothing while another
-one runs. What a command begins with is on disk before it starts, so that a resume after a crash can tell as well.
+For git directories (`workspace_places`), policy judges each change by the content. All places are compared with their
+state when no other command could write, so a background process of one command gains nothing while another command
+runs. The state before a command is written to disk before it starts, so that a resume after a crash can compare as
+well.
 
-Nothing is read or written through a link: a path is taken from the root, by `tool_runtime.files.writer`.
+Nothing is read or written through a link; paths are written step by step from the root (`tool_runtime.files.writer`).
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
     from tool_runtime.files.writer import OpenDirectory
 
 MAX_ENTRIES: Final = 2000
-"""Of one place."""
+"""Maximum entries of one place."""
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_LOOK_BYTES: Final = 128 * 1024 * 1024
-"""The contents that one look reads; a file behind that counts as one that is too large."""
+"""Maximum total of contents that one look reads; further files are treated as too large."""
 MAX_TOLD: Final = 200
-"""The changes of one command that are told, and of which copies are kept."""
+"""Maximum changes per command that are reported and saved as copies."""
 MAX_SAVED_BYTES: Final = 256 * 1024 * 1024
-"""Copies that are kept of what the commands of a session left."""
+"""Maximum total size of the copies of changes by a session's commands."""
 _MAX_LOOKS: Final = 200
 _MAX_RECENT: Final = 1024
 _RECENT_BYTES: Final = 16 * 1024
@@ -51,12 +52,12 @@ _PUT_BACK: Final = "it was put back"
 _UNWATCHED: Final = "{} of its directories are not watched; a git repository that a command makes there is not judged"
 _NEW: Final = "it is new and was left there; it starts programs when the folder that it is in is opened"
 _FOLDER: Final = "/"
-"""The content of a folder that is no guarded place itself."""
+"""The `content` of a folder that is not itself a guarded place."""
 
 
 class Watched(NamedTuple):
-    """The guarded places of one command, what was there before it, and the scope that its git directories are judged
-    by; None if nothing is found in the workspace, and nothing judged."""
+    """The guarded places of one command, their state before it, and the scope by which git directories are judged;
+    without a scope the workspace is not searched and nothing is judged."""
 
     places: Sequence[str]
     before: Look
@@ -64,7 +65,7 @@ class Watched(NamedTuple):
 
 
 class _Check:
-    """Findings of successive looks while things are put back."""
+    """Findings of successive looks while changes are undone."""
 
     def __init__(self, watched: Watched, *, alone: bool) -> None:
         self.watched, self.alone = watched, alone
@@ -75,12 +76,13 @@ class _Check:
 
 
 class Guarded:
-    """For the commands of one session. `directory` is its own, for this alone: without one nothing is saved, and
-    nothing put back. `workspace`: places in it that start programs are found and looked at. Safe from any thread."""
+    """Protection of the guarded places of one session. `directory` is private to this object; without one nothing is
+    saved and nothing undone. In `workspace`, places that start programs are searched and checked as well. Safe from any
+    thread."""
 
     def __init__(self, directory: str | None, workspace: str | None = None) -> None:
         self._folder = None if directory is None else os.path.realpath(directory)
-        # Without a workspace nothing is found.
+        # Without a workspace nothing is searched.
         self._found = WorkspacePlaces.restore("/", ()) if workspace is None else WorkspacePlaces(workspace)
         self._workspace = workspace
         self._known: dict[str, Entry] = {}
@@ -97,7 +99,8 @@ class Guarded:
         self._lock = threading.RLock()
 
     def find(self, scope: CommandScope) -> None:
-        """Find what starts programs in the workspace: a walk with the first command, which may take a moment."""
+        """Find places in the workspace that start programs. With the first command this walks the workspace, which may
+        take a moment."""
         with self._lock:
             self._found.refresh(scope)
 
@@ -110,8 +113,9 @@ class Guarded:
         folders: Iterable[str] = (),
         quiet: bool = True,
     ) -> Watched:
-        """A look before a command, on record under its `mark` until `end`. `folders` are those around places that it
-        may exchange. `quiet`: nobody else can have written since the last look. Raises OSError."""
+        """Look at the places before a command, and record the result under its `mark` until `end`. `folders` are
+        folders around the places that the command could replace. `quiet` means that no other command can have written
+        since the last look. Raises OSError."""
         with self._lock:
             self._see_between(folders, quiet=quiet)
             looks = self._looks(places, scope, list(self._find_exchanged()))
@@ -127,11 +131,12 @@ class Guarded:
             return watched
 
     def places_at_top(self, scope: CommandScope) -> tuple[str, ...]:
-        """Return the places directly in the workspace that are guarded by a name with a star."""
+        """Return the places directly in the workspace that a guarded name with a star matches."""
         return tuple(self._found.at_top) if scope.nested else ()
 
     def end(self, mark: str, watched: Watched, *, alone: bool) -> list[Denial]:
-        """Undo what the command with this mark may not leave, if it ran `alone`: nothing but commands was at work."""
+        """Undo and return the forbidden changes of the command with this mark. Changes are undone only if `alone`,
+        which means that only commands wrote since then; forbidden changes in git directories are always undone."""
         denials = self.check(watched, alone=alone)
         if self._folder is not None:
             with suppress(OSError), open_directory(self._folder) as folder:
@@ -139,15 +144,15 @@ class Guarded:
         return denials
 
     def check(self, watched: Watched, *, alone: bool = True) -> list[Denial]:
-        """The same while the command, or what it left running, is not over."""
+        """Do the same as `end` while the command, or a process that it left, still runs."""
         with self._lock:
             check = _Check(watched, alone=alone)
             last: dict[str, Look] | None = None
             for _ in range(_MAX_LOOKS):
-                for folder, now in self._find_exchanged().items():  # put folders back that were exchanged
+                for folder, now in self._find_exchanged().items():  # restore folders that were replaced
                     self._report_change(folder, self._between[folder], now, "", check, can_undo=alone)
                 looks = self._looks(watched.places, watched.scope, closed := list(self._find_exchanged()))
-                if looks == last:  # nothing more can be put back
+                if looks == last:  # nothing more can be undone
                     break
                 last, check.refused, check.is_changing = looks, set(closed), False
                 self._compare(looks, check)
@@ -155,12 +160,12 @@ class Guarded:
                     break
             if len(self._known) > 4 * MAX_ENTRIES + 2 * sum(map(len, looks.values())):
                 self._known.clear()
-            # What nobody could see for a while may be as it was.
+            # Places that could not be seen for a while may be unchanged.
             told = check.told.items()
             return [one for path, one in told if path in check.refused or not one.done.startswith(_AS_LEFT)]
 
     def close(self) -> None:
-        """Let go of what tells of new names."""
+        """Release the watches of new names."""
         with self._lock:
             self._found.close()
 
@@ -176,7 +181,8 @@ class Guarded:
                     self._between.setdefault(folder, Entry(stat.S_IFDIR, 0, 0, 0, status.st_ino, _FOLDER))
 
     def _find_exchanged(self) -> Look:
-        """Folders of guarded places that something else is in place of: the outermost, which may lead to the others."""
+        """Return folders around guarded places that were replaced by something else: only the outermost ones, which may
+        be links to the others."""
         found: Look = {}
         for folder in sorted(self._between):
             if not folder.startswith(tuple(f"{one}/" for one in found)):
@@ -187,7 +193,8 @@ class Guarded:
         return found
 
     def _looks(self, places: Sequence[str], scope: CommandScope | None, closed: Sequence[str]) -> dict[str, Look]:
-        """Look at each place, at new contents only, and at nothing below a folder's place that may lead anywhere."""
+        """Look at each place, reading only new contents, and skipping everything below the replaced folders
+        `closed`."""
         self._room, self._in_part = MAX_LOOK_BYTES, set()
         leads = tuple(f"{one}/" for one in closed)
         found = self._found
@@ -217,7 +224,7 @@ class Guarded:
     def _entry(self, path: str, found: os.stat_result) -> Entry:
         known = self._known.get(path)
         plain = (found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-        if stat.S_ISDIR(found.st_mode):  # its times change with what is in it, which is looked at by itself
+        if stat.S_ISDIR(found.st_mode):  # its times change with its entries, which are compared themselves
             return Entry(found.st_mode, 0, 0, 0, found.st_ino, "")
         if known is not None and known[:5] == plain:
             return known
@@ -225,7 +232,7 @@ class Guarded:
         if stat.S_ISLNK(found.st_mode):
             content = os.readlink(path)
         elif stat.S_ISREG(found.st_mode) and found.st_size <= min(MAX_FILE_BYTES, self._room):
-            with suppress(OSError):  # another user's, or one that nobody may read
+            with suppress(OSError):  # another user's file, or an unreadable one
                 data = _content(path)
                 self._room -= len(data)
                 content = hashlib.sha256(data).hexdigest() if len(data) <= MAX_FILE_BYTES else None
@@ -237,7 +244,7 @@ class Guarded:
         return entry
 
     def _data(self, path: str, digest: str | None) -> bytes | None:
-        """The content with this hash, which the file has or had; None where nobody has it any more."""
+        """Return the content with this hash, which the file has or had; None if it is lost."""
         if digest is None or digest in self._recent:
             return self._recent.get(digest or "")
         kept = [] if self._folder is None else [os.path.join(self._folder, _CONTENTS, digest)]
@@ -251,13 +258,13 @@ class Guarded:
     # Judging
 
     def _compare(self, looks: dict[str, Look], check: _Check) -> None:
-        """Judge what differs, and put back what may not stay."""
+        """Judge the differences, and undo forbidden ones."""
         for place, after in looks.items():
             base = self._base.get(place)
             if base == after:
                 continue
             if base is None:
-                # The part of the earlier look, without places that are guarded by themselves in it.
+                # The part of the earlier look, without places in it that are guarded separately.
                 apart = [one for one in check.watched.places if one != place and _lies_in(one, place)]
                 mine = {path: entry for path, entry in check.watched.before.items() if _lies_in(path, place)}
                 base = {path: one for path, one in mine.items() if not any(_lies_in(path, each) for each in apart)}
@@ -281,7 +288,7 @@ class Guarded:
             self._base[place] = base
             return
         left = dict(after)
-        if is_judged and place in self._in_part:  # what nobody can see now is judged when it shows
+        if is_judged and place in self._in_part:  # entries that cannot be seen now are judged when they can
             left = {**{path: entry for path, entry in base.items() if path not in after}, **after}
         is_gone = place in self._found.nested and not after and not os.path.lexists(os.path.dirname(place))
         scope = check.watched.scope
@@ -293,11 +300,11 @@ class Guarded:
             now = after.get(path)
             if now is not None or place not in self._in_part:
                 check.seen.setdefault(path, now)
-            # What was not looked at before may have been there, and what changes later is somebody else's.
+            # An entry that was not looked at before may have existed, and a later change is by another program.
             is_the_commands = check.seen.get(path, now) == now or (now is not None and stat.S_ISDIR(now.mode))
             can_undo = may_undo and is_the_commands and (path in base or len(base) < MAX_ENTRIES)
             self._report_change(path, base.get(path), now, why, check, can_undo=can_undo)
-            left.pop(path, None)  # what could not be put back is tried again after the next command
+            left.pop(path, None)  # a change that could not be undone is tried again after the next command
             if path in base:
                 left[path] = base[path]
         check.is_changing = check.is_changing or (may_undo and bool(refused))
@@ -308,10 +315,10 @@ class Guarded:
                 self._keep(self._folder, left)
 
     def _unmake(self, place: str, after: Look, refused: dict[str, str]) -> dict[str, str]:
-        """The parts to take away of a directory that has become a git directory: `HEAD` alone, since what else is in it
-        may have been there before, and be a project's `hooks` or `config`."""
+        """Return the entry to remove from a directory that has become a git directory: only `HEAD`, because the other
+        entries may have existed before, such as a project's `hooks` or `config`."""
         names: list[str] = []
-        with suppress(OSError):  # a program that has outlived its command may take it away
+        with suppress(OSError):  # a program that outlived its command may remove it
             names = os.listdir(place)
         head = head_of(place, names)
         with suppress(OSError):
@@ -320,7 +327,8 @@ class Guarded:
         return {head: f"it makes a git directory of {place}, in which {os.path.relpath(path, place)} is: {why}"}
 
     def _problem(self, path: str, place: str, base: Look, after: Look, scope: CommandScope | None) -> str | None:
-        """Why a change may not stay, empty where the place is not a command's at all; None where it may."""
+        """Return the reason why a change is forbidden (empty if commands may not write the place at all); None if it is
+        allowed."""
         found = self._found
         if scope is None or not (place in found.repositories or place in found.git_files):
             return ""
@@ -338,14 +346,14 @@ class Guarded:
         return LeftEntry(kind, self._data(path, entry.content) if kind == "file" else None)
 
     def _trust(self) -> None:
-        """Remember what the user's repositories have, so that they can be copied and moved with their hooks."""
+        """Remember the content of the user's repositories, so that commands can copy and move them with their hooks."""
         self._found.users.update(self._found.repositories)
         for place in self._found.repositories:
             for path, entry in self._base.get(place, {}).items():
                 if stat.S_ISREG(entry.mode) and os.path.basename(path) not in ("commondir", "gitdir"):
                     self._trusted.add((path[len(place) :], entry.mode, entry.content))
 
-    # On record
+    # Records
 
     def _record(self, mark: str, watched: Watched) -> None:
         if self._folder is None or not (watched.places or watched.before):
@@ -356,8 +364,8 @@ class Guarded:
                 self._write_record(folder, _LAST, watched)
                 self._recorded = watched
             try:
-                folder.link(_LAST, f"{mark}.json")  # most commands find what the one before has left
-            except OSError:  # the file system has no hard links, or an earlier try of the same command has left one
+                folder.link(_LAST, f"{mark}.json")  # mostly nothing changed since the previous command
+            except OSError:  # no hard links here, or an earlier try of the command left one
                 self._write_record(folder, f"{mark}.json", watched)
 
     def _write_record(self, folder: OpenDirectory, name: str, watched: Watched) -> None:
@@ -374,7 +382,7 @@ class Guarded:
         folder.put(name, orjson.dumps(record), 0o600, durable=False)
 
     def _keep(self, folder: str, found: Look) -> None:
-        """Have the contents of the files on disk, by their hashes. Raises OSError where they cannot be written."""
+        """Write the contents of the files to disk, named by their hashes. Raises OSError."""
         files = {path: one.content for path, one in found.items() if stat.S_ISREG(one.mode) and one.content}
         new = {path: digest for path, digest in files.items() if digest not in self._kept}
         if not new:
@@ -382,13 +390,14 @@ class Guarded:
         with open_directory(os.path.join(folder, _CONTENTS), create=PRIVATE_DIRECTORY) as contents:
             for path, digest in new.items():
                 data = self._data(path, digest)
-                if data is not None and digest not in self._kept:  # else it has changed meanwhile
+                if data is not None and digest not in self._kept:  # None: it has changed since
                     contents.put(digest, data, 0o600, durable=False)
                     self._kept.add(digest)
 
     def check_after_crash(self, mark: str) -> list[Denial]:
-        """Find what changed since the command with this mark began, whose host was killed. Only what starts programs in
-        a git directory is put back: much may have happened since. Empty where no such command is on record."""
+        """Return the changes since the command with this mark started, after its host was killed. Only entries that
+        start programs in a git directory are undone, because other programs may have written since. Empty if there is
+        no record of the command."""
         if self._folder is None:
             return []
         path = os.path.join(self._folder, f"{mark}.json")
@@ -401,11 +410,11 @@ class Guarded:
             if "scope" in record:
                 self._found = WorkspacePlaces.restore(record["workspace"], record["repositories"])
                 scope = CommandScope(writes=tuple(record["scope"][0]), given=tuple(record["scope"][1]))
-        except (OSError, ValueError, KeyError, TypeError):  # cut off, or there was none
+        except (OSError, ValueError, KeyError, TypeError):  # truncated, or there is none
             return []
         return self.end(mark, Watched(record["places"], before, scope), alone=False)
 
-    # Putting back
+    # Undoing
 
     def _report_change(
         self, path: str, before: Entry | None, after: Entry | None, why: str, check: _Check, *, can_undo: bool
@@ -430,7 +439,7 @@ class Guarded:
         return f"; {part}what the command left is in {kept}"
 
     def _save(self, path: str, entry: Entry) -> str | None:
-        """The path of a copy of a file, or of a file that holds the target of a link; None where there is none."""
+        """Save a copy of a file, or the target of a link as a file, and return its path; None if that fails."""
         size = min(entry.size, MAX_FILE_BYTES)
         if self._folder is None or self._saved_bytes + size > MAX_SAVED_BYTES:
             return None
@@ -445,7 +454,8 @@ class Guarded:
         return target
 
     def _set_aside(self, place: str, base: Look, check: _Check) -> bool:
-        """True if a place that one look cannot take was moved out of git directories, where it would be judged."""
+        """Move a place with too many entries for one look aside, to a folder outside of git directories, where it would
+        be judged. True if it was moved."""
         above = os.path.dirname(place)
         while (of := self._found.repository_of(above)) is not None:
             above = os.path.dirname(of)
@@ -453,7 +463,7 @@ class Guarded:
         try:
             with open_parent(place) as (directory, name), open_directory(above) as target:
                 if (found := directory.status(name)) is not None and stat.S_ISDIR(found.st_mode):
-                    directory.set_permissions(name, 0o700 | found.st_mode)  # else it cannot go to another folder
+                    directory.set_permissions(name, 0o700 | found.st_mode)  # needed to move it to another folder
                 directory.move(name, target, left)
         except OSError:
             return False
@@ -465,7 +475,7 @@ class Guarded:
         return True
 
     def _put_back(self, path: str, before: Entry | None, after: Entry | None) -> bool:
-        """True if it is again as it was before."""
+        """Undo a change; true if the entry is again as it was before."""
         try:
             with open_parent(path, create=None if before is None else NEW_DIRECTORY) as (directory, name):
                 found = directory.status(name)
@@ -477,7 +487,7 @@ class Guarded:
                     if before is not None and before.content == _FOLDER:
                         _take_back(moved, before, directory, name)
                 return before is None or self._restore(directory, name, before)
-        except PermissionError:  # the folder is closed to its owner as well; the next look sees into it
+        except PermissionError:  # the folder is closed to its owner; open it for the next look
             with suppress(OSError), open_parent(os.path.dirname(path)) as (above, folder):
                 found = above.status(folder)
                 above.set_permissions(folder, 0o700 | (0 if found is None else found.st_mode))
@@ -504,13 +514,14 @@ class Guarded:
 
 
 def _content(path: str) -> bytes:
-    """Up to a byte more than MAX_FILE_BYTES of a regular file; no link is followed, and no pipe waited for."""
+    """Read up to MAX_FILE_BYTES + 1 bytes of a regular file, without following a link or waiting for a pipe."""
     with open(open_regular(path, os.O_RDONLY), "rb") as file:
         return file.read(MAX_FILE_BYTES + 1)
 
 
 def _remove(directory: OpenDirectory, name: str, entry: Entry) -> None:
-    """Remove what a command left. A folder with something in it that was not seen becomes one to look into."""
+    """Remove an entry that a command left. If a folder has unseen entries, open it for the next look. Raises
+    OSError."""
     if not stat.S_ISDIR(entry.mode):
         directory.remove(name)
         return
@@ -522,7 +533,7 @@ def _remove(directory: OpenDirectory, name: str, entry: Entry) -> None:
 
 
 def _take_back(moved: str, entry: Entry, directory: OpenDirectory, name: str) -> None:
-    """Give a folder its name again, where the link in its place led to it."""
+    """Move a folder back to its name, if the link that replaced it leads to it."""
     with suppress(OSError), open_parent(moved) as (source, other):
         there = source.status(other)
         if there is not None and stat.S_ISDIR(there.st_mode) and there.st_ino == entry.inode:
@@ -530,7 +541,8 @@ def _take_back(moved: str, entry: Entry, directory: OpenDirectory, name: str) ->
 
 
 def _walk(place: str, found: Look, entry_of: Callable[[str, os.stat_result], Entry], *, is_deep: bool = True) -> bool:
-    """The entries of one place, a folder's before what is in it where `is_deep`; true if all of it was looked at."""
+    """Add the entries of one place to `found`, a folder before its entries (which only `is_deep` adds); true if it is
+    complete."""
     if len(found) >= MAX_ENTRIES:
         return False
     try:
@@ -550,7 +562,7 @@ def _lies_in(path: str, place: str) -> bool:
 
 
 def changes(before: Look, after: Look) -> list[str]:
-    """The paths that are not as they were: what is new first, and the inmost first, so that each can be undone."""
+    """Return the changed paths: new ones first, and inner ones before outer ones, so that each can be undone."""
     new = sorted(after.keys() - before.keys(), reverse=True)
     old = [path for path, entry in before.items() if path not in after or not entry.same_as(after[path])]
     return [*new, *sorted(old, reverse=True)]

@@ -1,29 +1,29 @@
-"""The sandbox of a session's commands on Linux (decision 0055). Imported and made with the first of them.
+"""The sandbox of a session's commands on Linux (decision 0055). Imported and created with the first command.
 
-A policy list says what a command line may name; the sandbox is what the kernel enforces for the process and everything
-that it starts. Both come from the same bundle: policy turns the grants into a `CommandScope` (paths to read and write,
-hidden and guarded places, hosts), and this package gives that scope to the kernel.
+A policy list decides by the words of a command line; the sandbox is enforced by the kernel, for the process and
+everything that it starts. Both come from the same bundle: policy turns the grants into a `CommandScope` (paths to read
+and write, hidden and guarded places, hosts), and this package gives that scope to the kernel.
 
-Levels, strongest first (the package finds what works here by trying it, `launching` has the trials):
+Levels, strongest first (each is tried before it is used, see `launching`):
 
 - `namespace`: the launcher, a helper process, starts the program in namespaces of its own, in which hidden places are
   covered by empty mounts and other processes cannot be seen.
-- `landlock`: a fresh thread gives up its rights by Landlock and seccomp, starts the program and ends.
-- `none`: nothing is enforced, and the bundle may forbid that.
+- `landlock`: a fresh thread gives up its rights by Landlock and seccomp, starts the program and exits.
+- `none`: nothing is enforced; the bundle may forbid this level.
 
 Parts: `protected_paths` restores guarded places (git hooks, configuration that steers tools) if a command changed them;
-`supervisor` and `sockets` answer the kernel's questions about sockets, also about those of the session's own commands;
-`web.proxy` is the only way out for a command that may reach some hosts; `denials` explains a refusal of the kernel in
-the words of the scope.
+`supervisor` and `sockets` answer the kernel's questions about sockets, and let commands reach the servers of the same
+session's commands; `web.proxy` is the only way out for a command that may reach some hosts; `denials` explains an error
+from the kernel by the rule of the scope.
 
-Rules: the host itself is never restricted, only what it starts. A probe that fails for a reason of its own is not "no
-sandbox": commands are then refused. A scope that a level cannot express is named in `unheld` and reported, never
-silently widened. Everything is looked up again for each command, because the workspace changes; what can be kept
-between two commands is kept by the identity of the files (`KeptRules`, `mounts.SeenPlaces`).
+Rules: the host itself is never restricted, only what it starts. A trial that itself fails does not count as "no
+sandbox": commands are then denied. Parts of a scope that a level cannot enforce are listed in `unheld` and reported,
+never silently dropped. Each command is prepared from the current state of the disk, because the workspace changes; what
+is reused between two commands is checked by the identity of the files (`KeptRules`, `mounts.SeenPlaces`).
 
-Traps: Landlock grants below a directory and cannot take away inside of it, so neighbours of a hidden place are granted
-one by one. A file descriptor that a program already has is not restricted. A process that leaves its group or session
-is still found (`processes.guard`).
+Traps: Landlock grants a whole directory and cannot exclude anything inside it, so the neighbours of a hidden place are
+granted one by one. A file descriptor that a program already has is not restricted. A process that leaves its group or
+session is still found (`processes.guard`).
 """
 
 from __future__ import annotations
@@ -65,11 +65,13 @@ if TYPE_CHECKING:
     Opened = Callable[..., subprocess.Popen[bytes]]
 
 MAX_DENIALS: Final = 50
-"""So many refusals of one command are kept; a program that tries again and again is told of once."""
+"""Maximum denials recorded per command; repeats count once."""
 _REAPED_S: Final = (0.2, 3.2)
-"""So long after a command helpers are reaped, and again in twice the time up to the second: the machine may be busy."""
+"""Delay from the end of a command to the reaping of helpers; it is doubled and repeated up to the second value, because
+the machine may be busy."""
 _KEPT_S: Final = 60.0
-"""So long after a command its rules are kept: files that they grant one by one keep their room on the disk."""
+"""Time that the rules of a command are kept. No longer, because the space of a deleted file that they grant is not
+freed."""
 _MAX_SETTINGS_BYTES: Final = 1024 * 1024
 _CACHES: Final[Mapping[str, str]] = {
     "XDG_CACHE_HOME": "",
@@ -85,8 +87,8 @@ _CARGO_OFFLINE: Final = "cargo-offline"
 
 
 class HeldCommand:
-    """One command that is held. `variables` go over its environment. `denials` are what it was refused, as far as
-    somebody was asked; `on_denial` is called with each, from any thread."""
+    """One sandboxed command. `variables` override its environment. `denials` are those that the supervisor, the proxy
+    and the checks of guarded places reported; `on_denial` is called with each, from any thread."""
 
     def __init__(
         self, sandbox: Sandbox, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str
@@ -109,7 +111,8 @@ class HeldCommand:
         }
 
     def start(self, launch: Callable[[Opened], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Start a program sandboxed by `launch`, which is given a Popen. Raises what it raises, and OSError."""
+        """Start a program in the sandbox by `launch`, which gets the Popen to use. Raises what `launch` raises, and
+        OSError."""
         try:
             restriction = self._sandbox.restriction(self.scope)
             if self.is_looked_at:
@@ -128,7 +131,7 @@ class HeldCommand:
         return process
 
     def _look(self) -> None:
-        """Look at what it must not change, and put back what others that still run have changed of that."""
+        """Look at the guarded places, and undo changes by programs of other commands that still run."""
         guarded, quiet = self._sandbox.guarded, self._sandbox.is_quiet()
         folders = folders_between(self.scope.writes, self.scope.guarded)
         self._before = guarded.begin(self._mark, self.scope.unchangeable, self.scope, folders=folders, quiet=quiet)
@@ -136,14 +139,14 @@ class HeldCommand:
             self._sandbox.late += guarded.check(self._before)
 
     def report(self, denial: Denial) -> None:
-        """Remember a refusal. Safe from any thread."""
+        """Record a denial. Safe from any thread."""
         if denial not in self.denials and len(self.denials) < MAX_DENIALS:
             self.denials[denial] = None
-            if denial.action != "use":  # many programs try a socket that they can do without
+            if denial.action != "use":  # many programs try sockets that they do not need
                 self._on_denial(denial)
 
     def over(self) -> None:
-        """It has ended, or is no longer waited for: look at what it must not have changed. Harmless when repeated."""
+        """Check guarded places after the command ended or was abandoned. Harmless when repeated."""
         before, self._before = self._before, None
         try:
             if not self._sandbox.has_programs(self._listener):
@@ -158,8 +161,8 @@ class HeldCommand:
             self._sandbox.leave(self._sandbox.running, self)
 
     def finish(self, exit_code: int, printed: bytes, *, was_ended: bool = False) -> tuple[Denial, ...]:
-        """Return what it was denied, now that it is over and has `printed` that. `was_ended`: it was ended while it
-        ran, so it may still have been retrying, and printed no error yet."""
+        """Return the denials of the command, which is over and has `printed` this. `was_ended` means that it was
+        stopped while it ran, so it may still have been retrying without having printed an error."""
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
         text = printed.decode("utf-8", "replace")
@@ -170,13 +173,13 @@ class HeldCommand:
             return self._sandbox.kept.rules(self.scope).closed
 
         found = denials_in(text, exit_code, self.scope, self._cwd, Disk(), closed)
-        told = {denial.what for denial in seen}  # a socket's place, which nobody meant to write
+        told = {denial.what for denial in seen}  # such as the path of a socket, which the command did not mean to write
         return tuple(dict.fromkeys([*seen, *(denial for denial in found if denial.what not in told)]))
 
     def gone(self) -> None:
-        """None of its programs is left. Safe from any thread."""
-        if self._is_over and self in self._sandbox.with_programs:  # what has outlived it may have written since
-            with suppress(OSError):  # the next command's look sees what is left
+        """Clean up after the last program of the command has exited. Safe from any thread."""
+        if self._is_over and self in self._sandbox.with_programs:  # programs that outlived it may have written since
+            with suppress(OSError):  # the next command's look finds the rest
                 self._sandbox.late += self._sandbox.guarded.check(Watched(self.scope.unchangeable, {}, self.scope))
         self._sandbox.leave(self._sandbox.with_programs, self)
         if self.proxy is not None:
@@ -184,7 +187,7 @@ class HeldCommand:
 
 
 class Sandbox:
-    """For the commands of one session. Raises ToolFault if the required level does not work."""
+    """The sandbox for the commands of one session. Raises ToolFault if the required level does not work."""
 
     def __init__(self, settings: SandboxSettings, runtime: RuntimeSettings, pool: DaemonPool) -> None:
         self.found = find(settings, directory_of(runtime))
@@ -199,7 +202,7 @@ class Sandbox:
         self.late: list[Denial] = []
         """Changes by programs that outlived their command, for the next result."""
         self.with_programs: set[HeldCommand] = set()
-        """Commands of which programs were left when anybody looked last."""
+        """Commands that still had programs at the last check."""
         self._agents = _agent_sockets(os.environ)
         self._proxies: set[DomainProxy] = set()
         self._ending: set[asyncio.Task[None]] = set()
@@ -209,20 +212,21 @@ class Sandbox:
         self._reaping: asyncio.TimerHandle | None = None
 
     async def look_around(self, scope: CommandScope) -> None:
-        """Look through the workspace in another thread, before the first command that may write there."""
+        """Search the workspace in another thread, before the first command that may write there."""
         if not self._has_looked and self.may_write_here(scope):
             await self._pool.run(lambda: self.guarded.find(scope))
             self._has_looked = True
 
     def hold(self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str) -> HeldCommand:
-        """Prepare the start of a command in `cwd` under `scope`. `on_denial` is told of each refusal, from any thread.
-        `mark` is the same for a process that asks after a crash what the command has changed."""
+        """Prepare the start of a command in `cwd` under `scope`. `on_denial` is called with each denial, from any
+        thread. `mark` identifies the command after a crash, for the check of its changes."""
         return HeldCommand(self, scope, cwd, on_denial, mark)
 
     def leave(self, group: set[HeldCommand], command: HeldCommand) -> None:
-        """A command is over and no longer among those `running`, or no program of it is left. Safe from any thread."""
+        """Remove a command from `running` when it is over, or from `with_programs` when none of its programs is left.
+        Safe from any thread."""
         group.discard(command)
-        # The first process of a namespace is reaped when it has seen that it was left alone.
+        # Reaped later, because the first process of a namespace exits a little after the last program.
         if self._launcher is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._reap_later)
@@ -239,29 +243,29 @@ class Sandbox:
                 self._reap_later(2 * after_s)
 
     def has_programs(self, listener: int | None) -> bool:
-        """True if a program is left of the command that the supervisor asks about by this descriptor."""
+        """True if the command with this listener still has programs."""
         return listener is not None and self._supervisor is not None and self._supervisor.has_programs(listener)
 
     def is_quiet(self) -> bool:
-        """True if no command runs, and nothing that one has left running, that may write in the workspace."""
+        """True if no command or leftover program of one runs that could write to the workspace or a guarded place."""
         return not any(one.is_looked_at for one in (*self.running, *self.with_programs))
 
     def may_write_here(self, scope: CommandScope) -> bool:
-        """True if a command under `scope` may write in the workspace."""
+        """True if a command under `scope` may write to the workspace."""
         return bool(writable_roots(scope, self._runtime.workspace))
 
     @functools.cached_property
     def guarded(self) -> Guarded:
-        """The checks of guarded places."""
+        """The protection of guarded places."""
         return Guarded(self.settings.directory, self._runtime.workspace)
 
     @functools.cached_property
     def variables(self) -> Mapping[str, str]:
-        """Of every command that is held."""
+        """The environment variables of every sandboxed command."""
         return _session_variables(self.settings.caches, os.environ)
 
     def restriction(self, scope: CommandScope) -> Restriction:
-        """The restriction of the thread that starts a command under `scope`, as the disk is now. Raises OSError."""
+        """Return the restriction for a command under `scope`, from the current state of the disk. Raises OSError."""
         if self._forgetting is not None:
             self._forgetting.cancel()
         self._forgetting = self._loop.call_later(_KEPT_S, self.kept.forget)
@@ -275,7 +279,8 @@ class Sandbox:
     def launch(
         self, scope: CommandScope, restriction: Restriction, launch: Callable[[Opened], subprocess.Popen[bytes]]
     ) -> tuple[subprocess.Popen[bytes], int | None]:
-        """Start a program by `launch`: the process, and the descriptor that asks about its sockets. Raises OSError."""
+        """Start a program by `launch`; return the process and the listener of its sockets, if it has one. Raises
+        OSError."""
         if self.found.level != "namespace":
             held = functools.partial(launch, subprocess.Popen)
             return run_in_fresh_thread(lambda: linux_sandbox.launch_by_this_thread(restriction, held))
@@ -292,7 +297,7 @@ class Sandbox:
         return launch(functools.partial(LaunchedPopen, run)), listeners[0]
 
     def watch(self, listener: int, command: HeldCommand, restriction: Restriction) -> None:
-        """Have the supervisor answer for a command that was started."""
+        """Let the supervisor decide on the sockets of a started command."""
         supervisor = self._supervisor = self._supervisor or SocketSupervisor()
         own = self._own.setdefault(command.scope, OwnSockets(supervisor.listeners))
         held = SocketRules(
@@ -311,17 +316,17 @@ class Sandbox:
         supervisor.watch(listener, held.decide, command.gone)
 
     def proxy_for(self, scope: CommandScope, report: Callable[[Denial], None]) -> DomainProxy | None:
-        """A proxy for one command under `scope`; None if it needs none, or nothing could reach it."""
+        """Return a new proxy for one command under `scope`; None if it needs none or could not reach it."""
         if scope.domains == () or _is_open(scope) or not self.found.is_supervised:
             return None
-        from tool_runtime.web.proxy import proxy_of  # few commands are given hosts
+        from tool_runtime.web.proxy import proxy_of  # few commands may reach hosts
 
         proxy = proxy_of(scope, self._runtime, report, self._pool)
         self._proxies.add(proxy)
         return proxy
 
     def end_proxy(self, proxy: DomainProxy) -> None:
-        """End the proxy of a command of which nothing is left. Safe from any thread."""
+        """Close the proxy of a command after its last program has exited. Safe from any thread."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._end_proxy, proxy)
 
@@ -333,7 +338,7 @@ class Sandbox:
             task.add_done_callback(self._ending.discard)
 
     async def aclose(self) -> None:
-        """End what answers for commands; none is started afterwards."""
+        """Close the supervisor, the launcher and the proxies. No command may be started afterwards."""
         for timer in (self._forgetting, self._reaping):
             if timer is not None:
                 timer.cancel()
@@ -353,7 +358,7 @@ class Sandbox:
 
 
 def _is_open(scope: CommandScope) -> bool:
-    """True if any host may be reached, so that there is nothing to look at but addresses."""
+    """True if any host may be reached, so that only addresses are checked."""
     return scope.domains is None and not scope.blocked_domains
 
 
@@ -364,12 +369,12 @@ def open_sandbox(runtime: RuntimeSettings, pool: DaemonPool) -> Sandbox | None:
     return Sandbox(runtime.sandbox, runtime, pool)
 
 
-# Variables of commands that are held: caches that they may write, and the host's proxy.
+# Environment variables of sandboxed commands: writable caches, and the host's proxy.
 
 
 def _caches_in(directory: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables that put the caches of package managers below `directory`, which every command of a session shares.
-    What go has downloaded for the user is still used from where it is."""
+    """Return variables that put the caches of package managers below `directory`, shared by all commands of a session.
+    Go modules that the user has downloaded are still used in place."""
     found = {name: os.path.join(directory, place) if place else directory for name, place in _CACHES.items()}
     home = environ.get("HOME", "")
     modules = environ.get("GOMODCACHE") or os.path.join(environ.get("GOPATH") or os.path.join(home, "go"), "pkg", "mod")
@@ -381,9 +386,9 @@ def _caches_in(directory: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def cargo_settings(directory: str, environ: Mapping[str, str]) -> None:
-    """Have cargo find the user's own settings in its new places: mirrors and build options. A file that names a token
-    stays where it is. In the place for commands without a network it also finds what it has downloaded for the user,
-    to be read. No link is followed that an earlier command has left in `directory`. Raises OSError."""
+    """Copy the user's cargo settings (mirrors and build options) to its new homes, except files that contain a token.
+    The home for commands without a network also gets links to the user's downloads, to be read. Links that an earlier
+    command left in `directory` are not followed. Raises OSError."""
     home = environ.get("CARGO_HOME") or os.path.join(environ.get("HOME", ""), ".cargo")
     settings: dict[str, bytes] = {}
     for name in ("config.toml", "config"):
@@ -401,7 +406,7 @@ def cargo_settings(directory: str, environ: Mapping[str, str]) -> None:
 
 
 def _fill(place: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
-    """Make the directory `place` with these files and links, as far as they are not there."""
+    """Create the directory `place` with those of these files and links that do not exist yet."""
     with open_directory(place, create=PRIVATE_DIRECTORY) as directory:
         for name, data in files.items():
             if directory.status(name) is None:
@@ -412,7 +417,8 @@ def _fill(place: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> N
 
 
 def _session_variables(directory: str | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """Of every held command; `directory` is for caches. Root's tar would give files to others, which no command can."""
+    """Return the variables of every sandboxed command; `directory` is for caches. Run by root, tar would change the
+    owner of files, which the sandbox denies."""
     found: dict[str, str] = {}
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         found["TAR_OPTIONS"] = " ".join(filter(None, (environ.get("TAR_OPTIONS"), "--no-same-owner")))
@@ -424,8 +430,8 @@ def _session_variables(directory: str | None, environ: Mapping[str, str]) -> dic
 
 
 def offline_variables(directory: str | None) -> dict[str, str]:
-    """Of a command that reaches no host, over those of the session: package managers do not try again, and cargo reads
-    what it has for the user, unless a command of the session has downloaded something itself."""
+    """Return variables of a command that reaches no host, which override those of the session: package managers do not
+    retry, and cargo uses the user's downloads, unless a command of the session has downloaded something itself."""
     found = dict.fromkeys(("npm_config_fetch_retries", "PIP_RETRIES", "CARGO_NET_RETRY", "UV_HTTP_RETRIES"), "0")
     if directory is not None and not os.path.isdir(os.path.join(directory, _CACHES["CARGO_HOME"], "registry")):
         found["CARGO_HOME"] = os.path.join(directory, _CARGO_OFFLINE)
@@ -433,7 +439,7 @@ def offline_variables(directory: str | None) -> dict[str, str]:
 
 
 def _proxy_variables(port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables by which programs ask the host's proxy, which listens at `port` of the loopback."""
+    """Return the variables that make programs use the host's proxy at `port` on the loopback interface."""
     url = f"http://127.0.0.1:{port}"
     local = "localhost,127.0.0.1,::1"
     java = (
@@ -452,7 +458,7 @@ def _proxy_variables(port: int, environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-# Where agents of the user listen, which keep keys: a command may use them where that is granted by name.
+# Sockets of the user's key agents (ssh, gpg). A command may use an agent if it is granted by name.
 
 _OF_GPG = ("S.gpg-agent", "S.gpg-agent.extra", "S.gpg-agent.browser", "S.keyboxd")
 _DIGITS: Final = "ybndrfg8ejkmcpqxot1uwisza345h769"
@@ -460,7 +466,7 @@ _DIGIT_BITS, _NAME_BYTES, _NAME_DIGITS = 5, 15, 24
 
 
 def _agent_sockets(environ: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """The real paths of the sockets of each agent, `ssh` and `gpg`, as far as they are there."""
+    """Return the real paths of the existing sockets of each agent, `ssh` and `gpg`."""
     usual = os.path.join(environ.get("HOME", "/"), ".gnupg")
     home = environ.get("GNUPGHOME") or usual
     folders = [home]
@@ -474,7 +480,8 @@ def _agent_sockets(environ: Mapping[str, str]) -> dict[str, frozenset[str]]:
 
 
 def _folder_of(home: str) -> str:
-    """The directory in which GnuPG has the sockets of a home that is not the usual one: `d.` and a part of its hash."""
+    """Return the name of GnuPG's socket directory for a home that is not the default: `d.` and a part of the home's
+    hash."""
     digest = hashlib.sha1(os.fsencode(home), usedforsecurity=False).digest()[:_NAME_BYTES]
     number = int.from_bytes(digest, "big")
     digits = (number >> _DIGIT_BITS * place & len(_DIGITS) - 1 for place in reversed(range(_NAME_DIGITS)))

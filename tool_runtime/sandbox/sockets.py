@@ -1,4 +1,4 @@
-"""Decisions on the sockets of one command, call by call (see `supervisor`)."""
+"""Decide on the socket calls of one command, one by one (see `supervisor`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MAX_ADDRESS: Final = 128
 _FAMILIES: Final = {1: "unix", 2: "IPv4", 10: "IPv6", 16: "netlink", 17: "packet", 38: "crypto", 40: "vsock"}
 _NONBLOCK: Final = 0o4000
-"""Of the type of a socket: with it a resolver asks, and without it one looks which address it would have."""
+"""SOCK_NONBLOCK in a socket's type. Resolvers set it; programs that only look up their own address do not."""
 _USUAL_FIRST_PORT: Final = 1024
 _TYPES: Final = {1: "stream", 2: "datagram", 3: "raw"}
 
@@ -44,20 +44,21 @@ _MAX_CONTROL: Final = 1024
 _MESSAGE: Final = struct.Struct("=QI4xQQQQi4x")  # struct msghdr: name, its length, pieces, how many, control, its size
 _PIECE: Final = struct.Struct("=QQ")
 _FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL | socket.MSG_DONTROUTE | socket.MSG_CONFIRM | socket.MSG_MORE
-"""Not MSG_ZEROCOPY: the kernel would send from the memory of this process after it has been used for something else."""
+"""Not MSG_ZEROCOPY: the kernel would send from memory of this process that may have been reused by then."""
 _CONTROL: Final = struct.Struct("=QiI")
 _LENGTH_AT: Final = 56
 _EACH: Final = 64  # struct mmsghdr
-# What may go along: the size of pieces, the sender's address, class and time to live. Nothing that leads elsewhere.
+# Allowed control messages: segment size, the sender's address, traffic class and time to live. None that redirects.
 _ALONG: Final = frozenset({(17, 103), (0, 1), (0, 2), (0, 8), (41, 50), (41, 52), (41, 67)})
 
 
 class SocketRules(NamedTuple):
-    """The rules for a command's sockets, asked in the supervisor's thread. `proxy_port` is that of the host's proxy for
-    the command, None for none. `private` are places of which programs have their own. `is_open`: any public address may
-    be reached, and `address_allowed` says which is; `opens_here` which address and port of the loopback may be reached
-    though somebody else listens there. `agents` are the places of agents' sockets that may be used. `report` is called
-    with each refusal."""
+    """The rules for a command's sockets, used in the supervisor's thread. `proxy_port` is the port of the host's proxy
+    for the command, None for none. `private` are directories of which programs see their own instance. If `is_open`,
+    any public address may be reached, and `address_allowed` decides which are public. `opens_here` decides if an
+    address and port of the loopback interface may be reached although another program listens there. `agents` are the
+    paths of agent sockets that the command may use, `all_agents` those of all agents. `report` is called with each
+    denial."""
 
     scope: CommandScope
     restriction: Restriction
@@ -72,8 +73,8 @@ class SocketRules(NamedTuple):
     report: Callable[[Denial], None]
 
     def decide(self, listener: int, notice: WaitingSyscall) -> int | Connect | Done:
-        """The number of the error by which the call ends, 0 for one that was done; or what was done, or a connection
-        that may be made. Raises OSError where the program cannot be looked into."""
+        """Return the errno with which the call ends (0 if it was done), its result, or an allowed connection to make.
+        Raises OSError if the program's memory or descriptors cannot be read."""
         if notice.call in ("socket", "socketpair"):
             return self._socket(notice)
         if notice.call.startswith("send"):
@@ -117,7 +118,7 @@ class SocketRules(NamedTuple):
         family = struct.unpack_from("=H", raw)[0] if len(raw) >= 2 else -1
         if family == socket.AF_UNIX:
             return self._connect_unix(notice, copy, raw)
-        if family == socket.AF_UNSPEC:  # undoes a connection
+        if family == socket.AF_UNSPEC:  # dissolves a connection
             return Connect(copy, raw)
         place = supervisor.place_of(raw)
         if place is None:
@@ -161,7 +162,7 @@ class SocketRules(NamedTuple):
         rule = "agents" if real in self.all_agents else "own"
         return self._refuse(Denial("socket", real, rule, "connect"))
 
-    # Ports and places to listen at
+    # Ports and paths to listen at
 
     def _bind(self, notice: WaitingSyscall, copy: int, raw: bytes) -> int:
         family = struct.unpack_from("=H", raw)[0] if len(raw) >= 2 else -1
@@ -173,7 +174,7 @@ class SocketRules(NamedTuple):
         if place is None:
             return errno.EAFNOSUPPORT
         if self.is_open and is_datagram(copy) and place.is_any and not place.port:
-            return self._bind_at(copy, place)  # to send from, to any place
+            return self._bind_at(copy, place)  # a datagram socket needs it to send
         if place.is_any:
             place = supervisor.loopback_for(place, only_6=_is_6_only(copy, place.family))
         if not place.is_loopback:
@@ -191,7 +192,7 @@ class SocketRules(NamedTuple):
     def _listen(self, copy: int, backlog: int) -> int:
         with socket.socket(fileno=os.dup(copy)) as one:
             name = one.getsockname() if one.family in _INTERNET else ("", 1)
-        if not name[1]:  # it would listen at all addresses
+        if not name[1]:  # not bound: it would listen at all addresses
             empty = SocketAddress(one.family, b"", 0, b"")
             code = self._bind_at(copy, supervisor.loopback_for(empty, only_6=_is_6_only(copy, one.family)))
             if code:
@@ -216,22 +217,23 @@ class SocketRules(NamedTuple):
         parent = _real_directory(path, there)
         rule: str | None = refusal(self.scope, os.path.join(parent, _text(os.path.basename(path))), "posix", write=True)
         if rule is None and any(parent == one or parent.startswith(f"{one}/") for one in self.private):
-            rule = "private"  # the host would make it in its own
+            rule = "private"  # the host would create it in its own instance
         if rule is not None:
             return self._refuse(Denial("socket", _text(path), rule, "listen"))
         code = _bind_in_sandboxed_thread(self.restriction, there, copy, raw)
         if code == 0:
             found = os.stat(path, dir_fd=there, follow_symlinks=False)
-            # What lies there by now may be another's, by a link in its path: then it is not among the writable places.
+            # A link in the path may lead to another program's socket by now, which is then not in a writable place.
             if refusal(self.scope, _real_directory(path, there), "posix", write=True) is None:
                 self.own.add_unix((found.st_dev, found.st_ino))
         return code
 
-    # Datagrams, where the network is open: the host sends in the program's place, on a copy of its descriptor, what it
-    # has read once. A message on any other socket is left to the kernel: its place is where that is connected to.
+    # Datagrams, if the network is open: the host reads each message once and sends it for the program, on a copy of its
+    # descriptor. A message on any other socket is left to the kernel, because it goes where the socket is connected to.
 
     def place_error(self, copy: int, place: SocketAddress) -> int:
-        """The error by which datagrams for a place are refused, 0 for none; what the socket sends to may answer."""
+        """Return the errno that denies datagrams to an address, 0 for none. Also remember the socket as the command's
+        own, so that replies reach it."""
         self.own.add_internet(os.fstat(copy).st_ino)
         if place.port == _DOMAIN and place.text in _resolvers():
             return 0
@@ -245,12 +247,12 @@ class SocketRules(NamedTuple):
             return 0
         else:
             rule = "addresses"
-        # Programs look by a connection which address they would have, and send nothing.
+        # Only reported as "use": programs often connect to find out their own address, and send nothing.
         return self._refuse(Denial("socket", f"UDP to {place.label}", rule, "use"))
 
     def _send(self, listener: int, notice: WaitingSyscall, copy: int) -> int | Done:
-        """The answer to `sendto` with an address, `sendmsg` and `sendmmsg`. Nobody waits for a socket whose buffer is
-        full: its call ends with ENOBUFS where the program would have waited. Raises OSError."""
+        """Answer `sendto` with an address, `sendmsg` and `sendmmsg`. The host never waits for a full socket buffer: the
+        call ends with ENOBUFS if the program would have waited. Raises OSError."""
         thread, arguments = notice.thread, notice.arguments
         if notice.call == "sendto" and is_of_routes(copy):
             return _ask_routes(listener, notice, copy)
@@ -272,14 +274,14 @@ class SocketRules(NamedTuple):
         sent, code = self._send_all(copy, messages, flags & _FLAGS)
         if notice.call != "sendmmsg":
             return code or Done(sent[0])
-        with suppress(OSError):  # they have been sent, whatever the program has given for their sizes
+        with suppress(OSError):  # the messages are sent, even if the sizes cannot be written
             for number, size in enumerate(sent):
                 at = arguments[1] + _EACH * number + _LENGTH_AT
                 supervisor.write_memory(listener, notice, at, struct.pack("=I", size))
         return Done(len(sent)) if sent or not code else code
 
     def _send_all(self, copy: int, messages: list[_Message], flags: int) -> tuple[list[int], int]:
-        """The sizes of what was sent, in order, and the number of the error that ended it."""
+        """Send messages; return the sizes of those sent, in order, and the errno that stopped it, or 0."""
         sizes: list[int] = []
         with socket.socket(fileno=os.dup(copy)) as one:
             for message in messages:
@@ -306,8 +308,8 @@ class SocketRules(NamedTuple):
 
 
 def _bind_in_sandboxed_thread(restriction: Restriction, there: int, copy: int, raw: bytes) -> int:
-    """Bind by a fresh thread that the kernel holds as it holds the program, in the program's directory: so a path is
-    taken as the program means it, and no link in it leads further than the program gets."""
+    """Bind in a fresh thread with the program's sandbox and directory, so that a relative path has the program's
+    meaning, and a link in it leads nowhere that the program may not write. Returns the errno, 0 for none."""
     result = [errno.EACCES]
 
     def run() -> None:
@@ -337,7 +339,8 @@ def _text(name: bytes) -> str:
 
 
 def _first_free_port() -> int:
-    """Below it only the system's own programs listen: the host may be root, and what it binds for is not."""
+    """Return the first unprivileged port. Lower ones are denied, because the host may be root while it binds for a
+    program without that right."""
     try:
         with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", "rb") as file:
             return int(file.read())
@@ -353,7 +356,7 @@ def _is_6_only(copy: int, family: int) -> bool:
 
 
 class _Message(NamedTuple):
-    """A message to be sent; an empty `name` if the socket is connected."""
+    """A message to send; `name` is the target address, empty if the socket is connected."""
 
     name: bytes
     data: bytes
@@ -361,27 +364,27 @@ class _Message(NamedTuple):
 
 
 def is_datagram(copy: int) -> bool:
-    """True if a descriptor is a socket of the internet that sends datagrams."""
+    """True if a descriptor is an IPv4 or IPv6 datagram socket."""
     with socket.socket(fileno=os.dup(copy)) as one:
         return one.family in _INTERNET and one.type == socket.SOCK_DGRAM
 
 
 def is_of_routes(copy: int) -> bool:
-    """True if a descriptor is a socket by which the kernel says which interfaces and routes there are. To change one
-    takes a capability of whoever made the socket, which no command has, whoever sends on it."""
+    """True if a descriptor is a socket that lists the kernel's interfaces and routes. Changing them takes a capability
+    of the socket's creator, which no command has, regardless of the sender."""
     with socket.socket(fileno=os.dup(copy)) as one:
         return one.family == socket.AF_NETLINK and one.proto == socket.NETLINK_ROUTE
 
 
 def _ask_routes(listener: int, notice: WaitingSyscall, copy: int) -> int | Done:
-    """`sendto` to the kernel, the only one that is spoken to by netlink here."""
+    """Do `sendto` on a netlink socket, always to the kernel."""
     size = min(notice.arguments[2], _MAX_BYTES)
     data = _read(notice.thread, notice.arguments[1], size)
     if not supervisor.is_waiting(listener, notice.notice_id):
         return errno.ESRCH
     with socket.socket(fileno=os.dup(copy)) as one:
         try:
-            # By its default place, the kernel: with an address the rights of this process alone would count.
+            # Without an address it goes to the kernel; with one, only the rights of this process would be checked.
             return Done(one.send(data, notice.arguments[3] & _FLAGS))
         except OSError as error:
             return error.errno or errno.EACCES
@@ -415,7 +418,7 @@ def _message(thread: int, address: int) -> _Message:
 
 
 def _along(control: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """The control data of a message: one `struct cmsghdr` after the other."""
+    """Yield the allowed control messages of `control`, a sequence of `struct cmsghdr`."""
     at = 0
     while at + _CONTROL.size <= len(control):
         length, level, kind = _CONTROL.unpack_from(control, at)
@@ -427,7 +430,7 @@ def _along(control: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _read(thread: int, address: int, size: int) -> bytes:
-    """Exactly so many bytes of a thread's memory. Raises OSError."""
+    """Read exactly `size` bytes of a thread's memory. Raises OSError."""
     found = supervisor.read_memory(thread, address, size) if size else b""
     if len(found) != size:
         raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
@@ -435,7 +438,7 @@ def _read(thread: int, address: int, size: int) -> bytes:
 
 
 def _resolvers() -> frozenset[str]:
-    """The addresses at which this machine asks for names; they may be its own, or of its network."""
+    """Return the addresses of this machine's name servers, which may be loopback or private ones."""
     found = set()
     with suppress(OSError), open(_RESOLVERS, encoding="utf-8", errors="replace") as file:
         for line in file:

@@ -1,8 +1,9 @@
-"""Answers for the kernel about the sockets of commands that are held: who may connect where, and listen at which port.
+"""Answer the kernel's questions about the sockets of sandboxed commands: where they may connect and at which ports they
+may listen.
 
-A thread of its own waits for the questions of all commands of a session. On the event loop a command could stop the
-host: whoever connects in a program's place may be made to wait by that program. Each call is done on a copy of the
-program's descriptor, with an address that was read once, so that nothing can be exchanged after it was judged.
+One thread waits for the questions of all commands of a session. It is not done on the event loop, because a program can
+delay the call that is made for it, and so could stop the host. Each call is made on a copy of the program's descriptor,
+with an address that was read once, so that nothing can be exchanged after it was judged.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Decide = Callable[[int, "WaitingSyscall"], "int | Connect | Done"]
-    """By the listener and a call of one command: the number of the error by which it ends, or what follows."""
+    """Decide on a call of one command, given its listener: the errno with which it ends (0 for none), or the next
+    step."""
 
 K = TypeVar("K")
 
 _RETRY_S: Final = 0.02
 _LEAVING_MS: Final = 20
-"""So long a program that has just ended may still count as one, with the thread of the host that has started it."""
+"""Time for which a program that has just exited, and the host's thread that started it, may still count as running."""
 _LONGEST_WAIT_S: Final = 150.0
 _MAX_WAITING: Final = 128
-"""So many connections are waited for at once: each takes up to two of the host's descriptors."""
+"""Maximum pending connections: each takes up to two of the host's descriptors."""
 _HUNG_UP: Final = select.EPOLLHUP | select.EPOLLERR
 
 
 class Connect(NamedTuple):
-    """A connection to make by `copy`, of the program's descriptor; its address names `place` or -1. Both are closed."""
+    """A connection to make on `copy`, a copy of the program's descriptor. `address` may refer to the descriptor `place`
+    (else -1). Both are closed afterwards."""
 
     copy: int
     address: bytes
@@ -47,13 +50,13 @@ class Connect(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A call that was done in the program's place, with its result; None for one that the kernel is to do."""
+    """A call that was done for the program, with its result; None if the kernel must do it."""
 
     value: int | None
 
 
 class _PendingConnection(NamedTuple):
-    """A connection that is not made yet, for a program that waits for it."""
+    """A connection that is not established yet, with a program waiting for it."""
 
     listener: int
     notice_id: int
@@ -67,7 +70,8 @@ class _PendingConnection(NamedTuple):
 
 
 class SocketSupervisor:
-    """For the commands of one session. Made with the first that is held; `watch` from any thread."""
+    """The supervisor of one session's commands. Created with the first sandboxed command; `watch` is safe from any
+    thread."""
 
     def __init__(self) -> None:
         self.listeners = Listeners()
@@ -83,13 +87,14 @@ class SocketSupervisor:
         self._thread.start()
 
     def watch(self, listener: int, decide: Decide, gone: Callable[[], None]) -> None:
-        """Answer for one command's programs by `decide` until none is left; then close `listener` and call `gone`."""
+        """Decide on one command's calls by `decide` until none of its programs is left; then close `listener` and call
+        `gone`."""
         self._held[listener] = decide, gone
         self._poll.register(listener, select.EPOLLIN)
 
     def has_programs(self, listener: int) -> bool:
-        """True if a program is left of the command that `watch` was given this descriptor for. Safe from any thread."""
-        with self._closing_one:  # so that the number is nobody else's meanwhile
+        """True if the command with this listener still has programs. Safe from any thread."""
+        with self._closing_one:  # so that the descriptor is not closed and reused
             if listener not in self._held:
                 return False
             poll = select.poll()
@@ -97,7 +102,8 @@ class SocketSupervisor:
             return not poll.poll(_LEAVING_MS)
 
     def close(self) -> None:
-        """Answer nobody any more: what still runs has no socket that is looked into. Once; blocks for a moment."""
+        """Stop answering. Programs that still run can make no further socket calls that need a decision. Call it once;
+        it blocks for up to a second."""
         self._closing = True
         os.eventfd_write(self._wake, 1)
         self._thread.join(1.0)
@@ -109,7 +115,7 @@ class SocketSupervisor:
                 for descriptor, events in self._poll.poll(_RETRY_S if self._again else None):
                     self._ready(descriptor, events)
                 self._try_again()
-        finally:  # whatever ended this: a program must not wait for an answer that never comes
+        finally:  # whatever the reason: a program must not wait for an answer that never comes
             for listener in list(self._held):
                 self._let_go(listener)
             for waiting in (*self._connecting.values(), *self._again):
@@ -145,9 +151,9 @@ class SocketSupervisor:
         decide, _ = self._held[listener]
         try:
             decided = decide(listener, notice)
-        except OSError as error:  # the program is gone, or does not let itself be looked into
+        except OSError as error:  # the program has exited, or its memory cannot be read
             decided = error.errno or errno.EACCES
-        except (ValueError, OverflowError, struct.error):  # it passed what no address or message is
+        except (ValueError, OverflowError, struct.error):  # its argument is no valid address or message
             decided = errno.EINVAL
         if isinstance(decided, int):
             answer(listener, notice.notice_id, decided)
@@ -160,7 +166,7 @@ class SocketSupervisor:
         copy, address = waiting.wanted.copy, waiting.wanted.address
         flags = fcntl.fcntl(copy, fcntl.F_GETFL)
         blocking = not flags & os.O_NONBLOCK
-        if blocking:  # it is the program's own, too, which waits for this call
+        if blocking:  # shared with the program, which waits for this call
             fcntl.fcntl(copy, fcntl.F_SETFL, flags | os.O_NONBLOCK)
         try:
             code = socket_call("connect", copy, address, len(address))
@@ -173,7 +179,7 @@ class SocketSupervisor:
         elif blocking and code == errno.EINPROGRESS:
             self._connecting[copy] = waiting
             self._poll.register(copy, select.EPOLLOUT)
-        elif blocking and code == errno.EAGAIN:  # a unix socket, whose server takes no more at the moment
+        elif blocking and code == errno.EAGAIN:  # a unix socket whose server's queue is full
             self._again.append(waiting)
         else:
             self._answer(waiting, code)
@@ -194,7 +200,7 @@ class SocketSupervisor:
             answer(waiting.listener, waiting.notice_id, code)
 
 
-# The descriptor by which the kernel asks about system calls (seccomp user notification): its questions and answers.
+# Questions and answers of a listener, the descriptor of seccomp user notifications.
 
 _RECEIVE: Final = 0xC0502100
 _SEND: Final = 0xC0182101
@@ -209,7 +215,7 @@ _NUMBER_OF: Final = {name: number for number, name in _NAMES.items()}
 
 
 class WaitingSyscall(NamedTuple):
-    """One call that waits for an answer: of which thread, by its name, with its arguments as numbers."""
+    """A system call that waits for an answer: its thread, its name, and its arguments as numbers."""
 
     notice_id: int
     thread: int
@@ -218,7 +224,7 @@ class WaitingSyscall(NamedTuple):
 
 
 def receive(listener: int) -> WaitingSyscall | None:
-    """The next question of a descriptor that is ready; None where its thread is gone already. Raises OSError."""
+    """Return the next question of a readable listener; None if its thread has already ended. Raises OSError."""
     buffer = bytearray(_NOTICE.size)
     try:
         fcntl.ioctl(listener, _RECEIVE, buffer)
@@ -231,8 +237,8 @@ def receive(listener: int) -> WaitingSyscall | None:
 
 
 def answer(listener: int, notice_id: int, code: int, value: int | None = 0) -> None:
-    """End a call with the error `code`, or 0 and the result `value`; None has the kernel do it, for calls about which
-    nothing is judged that its process could change. Harmless where its thread is gone."""
+    """End a call with the error `code`, or with 0 and the result `value`. With None the kernel does the call, which is
+    only safe if the decision did not depend on memory that the process can change. Harmless if its thread has ended."""
     response = struct.pack("=QqiI", notice_id, value or 0, -abs(code), _CONTINUE if value is None else 0)
     try:
         fcntl.ioctl(listener, _SEND, response)
@@ -242,7 +248,7 @@ def answer(listener: int, notice_id: int, code: int, value: int | None = 0) -> N
 
 
 def is_waiting(listener: int, notice_id: int) -> bool:
-    """True if the thread still waits: only then what was read was its own, not a later process's with its number."""
+    """True if the thread still waits. Only then was its own memory read, not that of a later process with its ID."""
     try:
         fcntl.ioctl(listener, _ID_VALID, struct.pack("=Q", notice_id))
     except OSError:
@@ -251,14 +257,14 @@ def is_waiting(listener: int, notice_id: int) -> bool:
 
 
 def read_memory(thread: int, address: int, size: int) -> bytes:
-    """`size` bytes of a waiting thread's memory. Raises OSError."""
+    """Read up to `size` bytes of a waiting thread's memory. Raises OSError."""
     buffer = ctypes.create_string_buffer(size)
     local = struct.pack("@PN", ctypes.addressof(buffer), size)
     remote = struct.pack("@PN", address, size)
     try:
         got = linux_calls.call(_READV, thread, local, 1, remote, 1, 0)
         return buffer.raw[:got]
-    except PermissionError:  # some containers forbid this call, and not the file
+    except PermissionError:  # some containers forbid this call but not the file
         descriptor = os.open(f"/proc/{thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(descriptor, size, address)
@@ -267,10 +273,10 @@ def read_memory(thread: int, address: int, size: int) -> bytes:
 
 
 def write_memory(listener: int, notice: WaitingSyscall, address: int, data: bytes) -> None:
-    """Put `data` into the memory of the thread that waits for the answer to `notice`. Raises OSError."""
+    """Write `data` to the memory of the thread that waits for the answer to `notice`. Raises OSError."""
     descriptor = os.open(f"/proc/{notice.thread}/mem", os.O_WRONLY | os.O_CLOEXEC)
     try:
-        if not is_waiting(listener, notice.notice_id):  # another process may have its number by now
+        if not is_waiting(listener, notice.notice_id):  # another process may have its ID by now
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         os.pwrite(descriptor, data, address)
     finally:
@@ -278,7 +284,7 @@ def write_memory(listener: int, notice: WaitingSyscall, address: int, data: byte
 
 
 def socket_call(name: str, descriptor: int, *arguments: int | bytes) -> int:
-    """Do `connect`, `bind` or `listen` ourselves; the number of the error, 0 for none."""
+    """Call `connect`, `bind` or `listen`; return the errno, 0 for none."""
     try:
         linux_calls.call(_NUMBER_OF[name], descriptor, *arguments)
     except OSError as error:
@@ -286,11 +292,12 @@ def socket_call(name: str, descriptor: int, *arguments: int | bytes) -> int:
     return 0
 
 
-# The sockets that a session's commands have bound: what they may connect to without any network.
+# Sockets that a session's commands have bound, which they may connect to without any network.
 #
-# Commands of one and the same scope share them, so that one in the background serves the next one. A command with a
-# wider scope is no way out for one with a narrower scope. Whose a socket is, the kernel is asked (sock_diag); its
-# table, which takes the longer to read the larger the machine is, is read if it does not answer.
+# Commands with equal scopes share them, so that a background command can serve the next one. Other scopes do not, so
+# that a command with a wider scope is no way out for one with a narrower scope. A socket is identified by its inode,
+# which the kernel reports (sock_diag). Without sock_diag the kernel's table is read, which is slower the more sockets
+# there are.
 
 MAX_REMEMBERED: Final = 4096
 _LOOPBACK_4: Final = b"\x7f\0\0\1"
@@ -308,7 +315,7 @@ _NO_COOKIE: Final = 0xFFFFFFFF
 
 
 class SocketAddress(NamedTuple):
-    """An internet address: `raw` is a `struct sockaddr`, `address` packed (as IPv4 if it is mapped into IPv6)."""
+    """An internet address: `raw` is a `struct sockaddr`, `address` is packed (as IPv4 if it is IPv4-mapped IPv6)."""
 
     family: int
     address: bytes
@@ -317,7 +324,7 @@ class SocketAddress(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The address in its usual spelling."""
+        """The address as text."""
         return socket.inet_ntop(_family(self.address), self.address)
 
     @property
@@ -327,16 +334,17 @@ class SocketAddress(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """True if it stands for every address of the machine."""
+        """True for the wildcard address, all addresses of the machine."""
         return not any(self.address)
 
     @property
     def is_loopback(self) -> bool:
-        """True if it leads to this machine by its own loopback; all addresses, as a target, do."""
+        """True for an address of the loopback interface; the wildcard is one as a target."""
         return self.is_any or self.address == _LOOPBACK_6 or (len(self.address) == 4 and self.address[0] == 127)
 
     def move_to(self, address: bytes) -> SocketAddress:
-        """The same port elsewhere, for a socket of this family. Raises ValueError for IPv6 and a socket of IPv4."""
+        """Return the same port at another address, for a socket of this family. Raises ValueError for an IPv6 address
+        and an IPv4 socket."""
         port = struct.pack(">H", self.port)
         if self.family == socket.AF_INET:
             if len(address) != 4:
@@ -349,7 +357,7 @@ class SocketAddress(NamedTuple):
 
 
 def place_of(raw: bytes) -> SocketAddress | None:
-    """The internet address that a `struct sockaddr` holds; None for any other."""
+    """Parse a `struct sockaddr`; None if it is no internet address."""
     if len(raw) < 8:
         return None
     family, port = struct.unpack_from("=H", raw)[0], struct.unpack_from(">H", raw, 2)[0]
@@ -363,7 +371,7 @@ def place_of(raw: bytes) -> SocketAddress | None:
 
 
 class OwnSockets:
-    """Of commands with one scope; for one thread."""
+    """The sockets bound by commands with one scope. Not thread-safe."""
 
     def __init__(self, listeners: Listeners) -> None:
         self._listeners = listeners
@@ -375,15 +383,16 @@ class OwnSockets:
         _remember(self._internet, inode)
 
     def add_unix(self, identity: tuple[int, int] | bytes) -> None:
-        """Remember where a unix socket was bound: the device and inode of its place, or its abstract name."""
+        """Remember a bound unix socket, by the device and inode of its path or by its abstract name."""
         _remember(self._unix, identity)
 
     def has_unix(self, identity: tuple[int, int] | bytes) -> bool:
-        """True if a command bound a unix socket there."""
+        """True if a command bound this unix socket."""
         return identity in self._unix
 
     def reach(self, wanted: SocketAddress) -> tuple[SocketAddress | None, bool]:
-        """The address where a socket of ours has the port of `wanted`, and whether another's has. Raises OSError."""
+        """Return the address at which a socket of these commands listens at the port of `wanted` (or None), and true if
+        another program's socket does. Raises OSError."""
         foreign = False
         for address in _candidates(wanted):
             inode = self._listeners.inode(_family(address), address, wanted.port)
@@ -393,7 +402,8 @@ class OwnSockets:
         return None, foreign
 
     def takes_datagrams(self, wanted: SocketAddress, sender: int) -> bool:
-        """True if a socket of ours gets what the port `sender` sends to a place of the loopback. Raises OSError."""
+        """True if datagrams from the port `sender` to this loopback address reach a socket of these commands. Raises
+        OSError."""
         address = _LOOPBACK_4 if wanted.is_any and wanted.family == socket.AF_INET else wanted.address
         address = _LOOPBACK_6 if not any(address) else address
         inode = self._listeners.inode(_family(address), address, wanted.port, sender)
@@ -405,7 +415,8 @@ def _family(address: bytes) -> int:
 
 
 def _candidates(wanted: SocketAddress) -> Iterator[bytes]:
-    """A server that asks for all addresses is given one, of version 4: `localhost` may lead to the other first."""
+    """Yield the addresses to try. A server that binds the wildcard gets only the IPv4 loopback address, and `localhost`
+    may resolve to the IPv6 one first."""
     if not wanted.is_any:
         yield wanted.address
     if wanted.address != _LOOPBACK_4:
@@ -415,7 +426,7 @@ def _candidates(wanted: SocketAddress) -> Iterator[bytes]:
 
 
 def loopback_for(wanted: SocketAddress, *, only_6: bool) -> SocketAddress:
-    """The address to bind for a socket that asks for all addresses."""
+    """Return the address to bind for a socket that asks for the wildcard address."""
     return wanted.move_to(_LOOPBACK_6 if only_6 and wanted.family == socket.AF_INET6 else _LOOPBACK_4)
 
 
@@ -426,7 +437,7 @@ def _remember(table: dict[K, None], key: K) -> None:
 
 
 class Listeners:
-    """A socket to ask by; for one thread."""
+    """Queries which socket has an address (sock_diag). Not thread-safe."""
 
     def __init__(self) -> None:
         self._netlink: socket.socket | None = None
@@ -434,25 +445,25 @@ class Listeners:
             self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
             self._netlink.settimeout(1.0)
             self._ask(self._netlink, socket.AF_INET, _LOOPBACK_4, 1, None)
-        except OSError:  # a kernel without it
+        except OSError:  # the kernel has no sock_diag
             self.close()
 
     def inode(self, family: int, address: bytes, port: int, sender: int | None = None) -> int | None:
-        """The inode of the socket that a TCP connection to `address` (packed) would reach; or one of UDP that gets what
-        the port `sender` of the same address sends. None where there is none. Raises OSError."""
+        """Return the inode of the socket that a TCP connection to `address` (packed) would reach, or, with `sender`, of
+        the UDP socket that gets datagrams from that port of the same address. None if there is none. Raises OSError."""
         if self._netlink is not None:
             return self._ask(self._netlink, family, address, port, sender)
         name, state = ("tcp", _LISTEN) if sender is None else ("udp", _CLOSED)
         version = "" if family == socket.AF_INET else "6"
         with open(f"/proc/net/{name}{version}", encoding="utf-8") as table:
             found = _find_in_table(table.read(), address, port, state)
-        if found is None and family == socket.AF_INET:  # a socket of version 6 may take both
+        if found is None and family == socket.AF_INET:  # an IPv6 socket may accept both
             with open(f"/proc/net/{name}6", encoding="utf-8") as table:
                 found = _find_in_table(table.read(), _MAPPED + address, port, state)
         return found
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         if self._netlink is not None:
             self._netlink.close()
             self._netlink = None
@@ -462,7 +473,7 @@ class Listeners:
         if sender is None:
             place = struct.pack(">HH", port, 0) + at + bytes(16)
             protocol, states = socket.IPPROTO_TCP, 1 << _LISTEN
-        else:  # for UDP the kernel has the ends the other way round
+        else:  # for UDP the kernel swaps the ends
             place = struct.pack(">HH", sender, port) + at + at
             protocol, states = socket.IPPROTO_UDP, _EVERY_STATE
         place += struct.pack("=III", 0, _NO_COOKIE, _NO_COOKIE)
@@ -481,8 +492,8 @@ class Listeners:
 
 
 def _find_in_table(text: str, address: bytes, port: int, state: int = _LISTEN) -> int | None:
-    """The inode of what is in this state at `address` (packed) or at all addresses, by a table like /proc/net/tcp."""
-    # The kernel writes an address as numbers of four bytes in the machine's own order.
+    """Find the inode of a socket in this state at `address` (packed) or the wildcard, in a table like /proc/net/tcp."""
+    # The kernel writes an address as 4-byte numbers in native byte order.
     shown = "".join(f"{word:08X}" for word in struct.unpack(f"={len(address) // 4}I", address))
     wanted = {f"{shown}:{port:04X}", f"{'0' * len(shown)}:{port:04X}"}
     for line in text.splitlines()[1:]:

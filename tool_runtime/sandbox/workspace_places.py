@@ -1,8 +1,8 @@
-"""Places of a workspace that start programs, wherever they lie: git directories, and names guarded at any depth.
+"""Find places of a workspace that start programs, at any depth: git directories, and names that are guarded everywhere.
 
-They are found by one walk with a session's first command. From then on the kernel tells of new names
-(inotify), so no command waits for a walk. What a git directory holds is judged by
-`policy.rules.protected_paths`; here it is looked at: its free folders only for links, which no git makes there.
+They are found by one walk with a session's first command. After that the kernel reports new names (inotify), so no
+later command waits for a walk. This module reads the entries of git directories, and `policy.rules.protected_paths`
+judges them. Folders that commands may change freely are only searched for links, which git never makes there.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
 
 
 class Entry(NamedTuple):
-    """One file, folder or link: what tells a change, and the SHA-256 of a file's content, the target of a link; None
-    where the content is too large to be kept, or cannot be read."""
+    """The state of one file, folder or link. `content` is the SHA-256 of a file's content or the target of a link; None
+    if the content is too large to be kept, or unreadable."""
 
     mode: int
     size: int
@@ -43,29 +43,29 @@ class Entry(NamedTuple):
     content: str | None
 
     def same_as(self, other: Entry) -> bool:
-        """True if both are the same thing with the same content, whenever it was written."""
+        """True if mode and content are the same, regardless of times. If a content is None, everything is compared."""
         if self.content is None or other.content is None:
             return self[:5] == other[:5]
-        # The host gives nothing a set-user-id bit, so that it cannot put one back.
+        # The host never sets a set-user-id bit, so it could not restore one.
         return (self.mode & ~_SET_IDS, self.content) == (other.mode & ~_SET_IDS, other.content)
 
 
 Look = dict[str, Entry]
-"""All entries of the guarded places by their paths; what is not there has none."""
+"""All existing entries of the guarded places, by path."""
 
 
 MAX_NESTED: Final = 200
-"""So many guarded names below the first directory are looked at around each command."""
+"""Maximum guarded names below the top directory that are checked around each command."""
 _MAX_FOLDERS: Final = 20_000
 _PACKAGES: Final = frozenset({"node_modules", "site-packages", ".venv", "venv", ".tox", ".nox"})
-"""Folders of packages: they bring settings of editors, which nobody opens there and installers replace."""
+"""Package folders. They contain editor settings that nobody opens there and that installers replace."""
 _SHALLOW: Final = "objects"
 _GIT: Final = ".git"
 _INNER: Final[dict[str, Role]] = {"worktrees": "worktree", "modules": "module"}
 
 
 def writable_roots(scope: CommandScope, workspace: str) -> tuple[str, ...]:
-    """Return the parts of the workspace that a command may write, outermost: real directories, without the root."""
+    """Return the outermost parts of the workspace that a command may write: real directories, never `/`."""
     if workspace == "/":
         found = [one for one in scope.writes if one != "/" and not one.startswith("/dev/") and os.path.isdir(one)]
     elif any(is_under(workspace, one, "posix") for one in scope.writes):
@@ -76,7 +76,7 @@ def writable_roots(scope: CommandScope, workspace: str) -> tuple[str, ...]:
 
 
 class WorkspacePlaces:
-    """For the commands of one session in `workspace`, a real path. Not safe for two threads at once."""
+    """The places of one session's `workspace`, a real path. Not thread-safe."""
 
     def __init__(self, workspace: str) -> None:
         self._workspace = workspace
@@ -91,7 +91,7 @@ class WorkspacePlaces:
         self._inner: dict[str, GitDirectory] = {}
         self._told: set[str] = set()
         self.users: set[str] = set()
-        """Git directories that are the user's own."""
+        """Git directories of the user."""
         self.made: set[str] = set()
         self.repositories: dict[str, GitDirectory] = {}
         self.git_files: dict[str, None] = {}
@@ -100,14 +100,15 @@ class WorkspacePlaces:
 
     @classmethod
     def restore(cls, workspace: str, repositories: Sequence[tuple[str, bool]]) -> WorkspacePlaces:
-        """Those of which an earlier process knew these git directories: (path, is_strict). Nothing new is found."""
+        """Create an object with the git directories that an earlier process had found, as (path, is_strict). It finds
+        nothing new."""
         found = cls(workspace)
         found.repositories = {path: GitDirectory(path, is_strict=is_strict) for path, is_strict in repositories}
         found._trees, found._told = {"/": None}, {"/"}
         return found
 
     def refresh(self, scope: CommandScope) -> None:
-        """Find what is new since the last time below the places that `scope` lets a command write."""
+        """Find places created since the last call, where `scope` lets a command write."""
         if scope is not self._scope:
             if self._scope is None or self._scope.nested != scope.nested:
                 entries = scope.nested
@@ -131,29 +132,31 @@ class WorkspacePlaces:
             self._trees[root] = None
             try:
                 self._trees[root] = TreeWatch(root, self._see, self._is_passed_over)
-            except OSError:  # no watch is to be had: what lies directly in it is looked at all the same
+            except OSError:  # no watches here: look at least at its direct entries
                 self._see(root, _list(root))
-        # The repository of a linked working tree lies elsewhere; devices and temporary directories are none.
+        # The repository of a linked working tree is outside of the workspace; devices and temporary directories are
+        # none.
         workspace = self._workspace
         outside = [one for one in scope.writes if one not in self._trees and not is_under(one, workspace, "posix")]
         self._elsewhere = [one for one in outside if rules.is_laid_out(_list(one))]
 
     def count_watched_unwatched(self) -> dict[str, int]:
-        """Return how many directories below a root are not watched, for those roots of which nobody was told yet."""
+        """Return the number of unwatched directories by root; each root is returned once."""
         found = {root: 1 if tree is None else tree.unwatched for root, tree in self._trees.items()}
         new = {root: count for root, count in found.items() if count and root not in self._told}
         self._told.update(new)
         return new
 
     def close(self) -> None:
-        """Let go of the watches."""
+        """Close the watches."""
         for tree in self._trees.values():
             if tree is not None:
                 tree.close()
         self._trees = dict.fromkeys(self._trees)
 
     def directories_to_judge(self, scope: CommandScope) -> list[GitDirectory]:
-        """Return the git directories that `scope` lets a command write, without the user's that are given whole."""
+        """Return the git directories that `scope` lets a command write, except the user's if they are granted as a
+        whole."""
         for path in list(self.repositories):
             if not (os.path.lexists(path) if _is_named_git(path) else rules.is_laid_out(_list(path))):
                 del self.repositories[path]
@@ -168,7 +171,7 @@ class WorkspacePlaces:
         ]
 
     def repository_of(self, path: str) -> str | None:
-        """Return the git directory in the workspace that `path` is or lies in; None where that is the workspace."""
+        """Return the git directory that `path` is or is inside, within the workspace; None if there is none."""
         while is_under(path, self._workspace, "posix") and path != self._workspace:
             if path in self.repositories or _is_named_git(path):
                 return path
@@ -178,8 +181,8 @@ class WorkspacePlaces:
     # Finding
 
     def _is_passed_over(self, path: str) -> bool:
-        """True for a folder that `entries` looks into: no command leaves what is not judged in another one, since a
-        directory becomes a git directory, or is none any more, by one file."""
+        """True for a folder whose entries `entries` yields, so that it need not be walked. Other folders are walked,
+        because a single file makes a directory a git directory, or an ordinary one again."""
         parent, name = os.path.split(path)
         return name.lower() == _GIT or (parent in self.repositories and name.lower() in rules.CONTAINERS)
 
@@ -225,8 +228,8 @@ class WorkspacePlaces:
     # Looking at a git directory
 
     def entries(self, of: GitDirectory, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
-        """Yield (path, deep) for each entry of a git directory that is to be judged, with all that is in it where
-        `deep`. Entries among `apart` are left out, since they are guarded by themselves."""
+        """Yield (path, deep) for each entry of a git directory that must be judged; `deep` includes everything below
+        it. Entries in `apart` are left out, because they are guarded separately."""
         yield of.path, False
         yield from self._entries_of(of, apart)
 
@@ -234,7 +237,7 @@ class WorkspacePlaces:
         try:
             with os.scandir(of.path) as entries:
                 found = sorted(entries, key=lambda entry: entry.name)
-        except OSError:  # it went
+        except OSError:  # it is gone
             return
         for entry in found:
             if entry.path in apart:
@@ -259,7 +262,8 @@ class WorkspacePlaces:
         return path
 
     def _inner_of(self, of: GitDirectory, folder: str, role: Role, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
-        """Names of submodules may have slashes: a folder with nothing of a git directory in it is part of a name."""
+        """Yield the entries of `worktrees` or `modules`. Names of submodules may contain slashes, so a folder without
+        any part of a git directory is part of a name."""
         yield self._note(of, folder), False
         for name in _list(folder):
             path = f"{folder}/{name}"
@@ -274,7 +278,8 @@ class WorkspacePlaces:
                 yield from self._entries_of(inner, apart)
 
     def _irregular(self, top: str, is_shallow: bool) -> Iterator[str]:
-        """Links, devices and the like in a folder whose files are free; listed again only after a change."""
+        """Yield links, devices and other special files in a folder whose files are free. A folder is listed again only
+        after a change."""
         waiting, looked = [top], 0
         while waiting and looked < _MAX_FOLDERS:
             folder, looked = waiting.pop(), looked + 1
@@ -300,8 +305,9 @@ class WorkspacePlaces:
     def problem(
         self, path: str, left: LeftEntry | None, before: LeftEntry | None, known: Look, scope: CommandScope
     ) -> str | None:
-        """Say why a command may not leave this of an entry of a git directory, or of a file `.git`; None where it may.
-        `known` is what was looked at before: a git directory that is not in it is the command's own."""
+        """Return the reason why a command may not leave an entry of a git directory, or a file `.git`, in the state
+        `left`; None if it may. `known` is the look before the command: a git directory that is not in it was made by
+        the command."""
         if path in self.git_files:
             if left is None:
                 return None
@@ -316,7 +322,7 @@ class WorkspacePlaces:
         if left is not None:
             left = _leading(left, of.path, rules.tree_of if inside[0].lower() in rules.CONFIGS else rules.target_of)
         is_new = any(is_under(of.path, one, "posix") for one in self.made)
-        # Working trees may be made in the temporary directory too; git only ever writes one name there.
+        # Working trees may also be made in the temporary directory; git only writes one name there.
         trees = scope.writes if inside[0] == "gitdir" else writable_roots(scope, self._workspace)
         return rules.find_left_problem(of._replace(is_new=is_new), inside, left, before, trees)
 
@@ -330,7 +336,7 @@ class WorkspacePlaces:
 
 
 def head_of(directory: str, names: Sequence[str]) -> str:
-    """Return the path of the file by which git knows a git directory, which has these names."""
+    """Return the path of the file `HEAD`, by which git recognizes a git directory, given the names in it."""
     return os.path.join(directory, next((name for name in names if name.lower() == "head"), "HEAD"))
 
 
@@ -339,7 +345,7 @@ def _is_named_git(path: str) -> bool:
 
 
 def _leading(left: LeftEntry, directory: str, named_by: Callable[[bytes, str], str | None]) -> LeftEntry:
-    """With the real path of what a file names by its content: another file, or the working tree of a configuration."""
+    """Add the real path that the content of a file refers to: another file, or the working tree of a configuration."""
     target = named_by(left.content, directory) if left.kind == "file" and left.content is not None else None
     return left if target is None else left._replace(target=os.path.realpath(target))
 
@@ -351,17 +357,16 @@ def _list(directory: str) -> list[str]:
         return []
 
 
-# New names in a tree of directories, told by the kernel (inotify): one walk when it begins, and then work only for what
-# is new.
+# Report new names in a tree of directories by inotify: one walk at the start, then work only for new names.
 #
-#     tree = TreeWatch(root, see, is_passed_over)
-#     tree.refresh()          # calls `see` for the directories that have new names since the last time
+# tree = TreeWatch(root, see, is_passed_over) tree.refresh() # calls `see` for the directories with new names since the
+# last call
 #
-# A directory that is new, or that was moved here, is looked into when the next `refresh` comes to it. Where the kernel
-# lost count (a full queue) the whole tree is looked at again. What cannot be watched is counted in `unwatched`.
+# A directory that is new, or was moved here, is walked by the next `refresh`. If the kernel lost events (a full queue),
+# the whole tree is walked again. Directories that cannot be watched are counted in `unwatched`.
 
 MAX_DIRECTORIES: Final = 50_000
-"""So many are watched at most; the kernel keeps about a kilobyte for each."""
+"""Maximum watched directories; each takes about a kilobyte in the kernel."""
 _CREATE: Final = 0x100
 _MOVED_TO: Final = 0x80
 _OVERFLOW: Final = 0x4000
@@ -371,14 +376,14 @@ _NO_LINKS: Final = 0x0200_0000
 _IS_DIRECTORY: Final = 0x4000_0000
 _MASK: Final = _CREATE | _MOVED_TO | _ONLY_DIRECTORY | _NO_LINKS
 _LIKELY: Final = (".git", "HEAD")
-"""Names that are asked for in a directory that cannot be listed."""
+"""Names that are tried in a directory that cannot be listed."""
 _HEAD: Final = struct.Struct("iIII")
 
 
 class TreeWatch:
-    """The directories below `root`, a real path. `see(directory, names)` is called with entries that are new, also with
-    those of the first walk; directories for which `is_passed_over(path)` holds are not looked into. Links are not
-    followed. Raises OSError where there is no inotify to be had."""
+    """A watch of the directories below `root`, a real path. `see(directory, names)` is called with new entries,
+    including those of the first walk. Directories for which `is_passed_over(path)` is true are skipped. Links are not
+    followed. Raises OSError if inotify is not available."""
 
     def __init__(
         self, root: str, see: Callable[[str, Sequence[str]], None], is_passed_over: Callable[[str], bool]
@@ -397,7 +402,7 @@ class TreeWatch:
         self.refresh()
 
     def refresh(self) -> None:
-        """Tell `see` of what is new."""
+        """Call `see` with new names."""
         new: dict[str, list[str]] = {}
         folders: dict[str, None] = {}
         while self._read(new, folders):
@@ -406,7 +411,7 @@ class TreeWatch:
         with suppress(OSError):
             found = os.stat(self._root)
             at = found.st_dev, found.st_ino
-        if at is not None and at != self._at:  # another directory has taken its place
+        if at is not None and at != self._at:  # the root was replaced by another directory
             self._at, folders = at, {self._root: None}
         for directory, names in new.items():
             self._see(directory, names)
@@ -415,12 +420,12 @@ class TreeWatch:
             self._walk(folder)
 
     def walk_again(self, directory: str) -> None:
-        """Look into a directory that was passed over, with the next `refresh`; nothing if it lies elsewhere."""
+        """Walk a directory that was skipped, with the next `refresh`. Does nothing if it is outside of the root."""
         if directory == self._root or directory.startswith(f"{self._root.rstrip('/')}/"):
             self._unread.add(directory)
 
     def close(self) -> None:
-        """Let go of the watches."""
+        """Close the watches."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -454,16 +459,16 @@ class TreeWatch:
             directory = waiting.popleft()
             if directory != self._root and self._is_passed_over(directory):
                 continue
-            # Watched before it is listed, so that no name comes in between.
+            # Watch it before listing it, so that no name is missed in between.
             self._watch(directory)
             try:
                 with os.scandir(directory) as entries:
                     found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-            except PermissionError:  # what is in it may still be reached by its name, and it may be opened later
+            except PermissionError:  # its entries may be reachable by name, and it may become readable later
                 self._unread.add(directory)
                 self._see(directory, [name for name in _LIKELY if os.path.lexists(f"{directory}/{name}")])
                 continue
-            except OSError:  # it went
+            except OSError:  # it is gone
                 continue
             self._see(directory, [name for name, _ in found])
             waiting.extend(os.path.join(directory, name) for name, is_directory in found if is_directory)
