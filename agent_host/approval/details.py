@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from policy.facts import ActionFacts
     from policy.shell.findings import ParsedCommand, SimpleCommand
 
-# What the describers of a call share: the call as a value, and the one way that its text takes to a person.
+# Parts that all descriptions of a call share: the call as a value, and the only way to show its text to a person.
 
 
 class DescribedCall(NamedTuple):
@@ -49,20 +49,20 @@ class Description(NamedTuple):
 
 
 class Screen(NamedTuple):
-    """Secrets of this process out first, then escapes, then the cut: no half of a secret is left at an end."""
+    """Redacts secrets of this process first, then escapes, then cuts, so that no half of a secret is left at an end."""
 
     scrub: Callable[[str], str]
 
     def line(self, text: str, max_bytes: int = LINE_BYTES) -> str:
-        """`text` on one line, in at most `max_bytes` of JSON."""
+        """Return `text` on one line, in at most `max_bytes` of JSON."""
         return one_line(self.scrub(text), max_bytes)
 
     def text(self, text: str, max_bytes: int) -> str:
-        """`text` with its lines, in at most `max_bytes` of JSON and the note of a cut."""
+        """Return `text` with its line breaks, in at most `max_bytes` of JSON plus a note if it was cut."""
         return clip(self.scrub(text), max_bytes)
 
     def path(self, path: str) -> str:
-        """A path, whole in all but odd cases."""
+        """Return a path, cut only in unusual cases."""
         return self.line(path, 2048)
 
     def others(self, act: DescribedCall, *described: str | None, max_bytes: int = 16 * 1024) -> dict[str, str]:

@@ -35,7 +35,8 @@ Delivery = Literal["delivered", "not_found"]
 
 
 class ApprovalGate(Protocol):
-    """Wait for an answer as long as it takes; meanwhile the loop continues with the calls that need none."""
+    """A gate that waits for an answer as long as it takes; meanwhile the loop continues with the calls that need
+    none."""
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         """The answer to one request."""

@@ -1,6 +1,6 @@
-"""Bundles from outside: of the Session Service or in a file, and what the configuration adds to one (AH 3.2).
+"""External bundles, of the Session Service or in a file, and additions of the configuration to one (AH 3.2).
 
-With this module comes all that reads and validates them; a session under a built-in does without.
+This module imports all the code that reads and validates them; a session under a built-in does not need it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def read_file_bundle(
     more_models: tuple[str, ...] = (),
     held: bool = False,
 ) -> PolicyBundle:
-    """The bundle of a file's content, whosever session it is for and until when. `models` and `more_models` are those
-    that the configuration names (see `BuiltIns`), `steering` the files that steer this program for its user, which no
-    tool may change; `held`: a sandbox holds commands. Raises BundleProblems."""
+    """Parse the bundle in a file's content; its session and its expiry are not checked. `models` and `more_models` come
+    from the configuration (see `BuiltIns`), `steering` are the files that configure this program for its user, which no
+    tool may change; `held` is True if commands are sandboxed. Raises BundleProblems."""
     groups = place_groups()
     groups["steering"] = [*groups["steering"], *steering]
     built_ins = BuiltIns(BUILT_IN, template_as_written, models, more_models)
@@ -52,14 +52,14 @@ def read_file_bundle(
 
 
 def named(settings: Settings) -> str:
-    """The file that `host.policy` names, as problems with it are told."""
+    """Return the name, in messages, of the file in `host.policy`."""
     return f"{settings.name_of('host.policy')} {settings.host.policy}"
 
 
 def read_named(
     settings: Settings, raw: bytes, places: PlaceholderValues, now: datetime, steering: tuple[str, ...], *, held: bool
 ) -> PolicyBundle:
-    """The bundle of the file that `host.policy` names, with the content `raw`. Raises PolicyBundleInvalid."""
+    """Parse `raw`, the content of the file that `host.policy` names. Raises PolicyBundleInvalid."""
     models, more = (settings.llm.model,) if settings.llm.model else (), settings.llm.fallback_models
     with problems_of(named(settings)):
         return read_file_bundle(raw, places, now, steering, models=models, more_models=more, held=held)
@@ -68,8 +68,8 @@ def read_named(
 def suspicions_in(
     raw: bytes, places: PlaceholderValues, now: datetime, steering: tuple[str, ...], *, hints: bool = False
 ) -> list[BundleProblem]:
-    """Entries of a good bundle that have no effect (`file_bundle.suspicions`); none of one that is not good. `hints`:
-    look for the path that may have been meant, which takes a while."""
+    """Return the entries of a valid bundle that have no effect (`policy.bundle.validate.suspicions`); none for an
+    invalid bundle. With `hints` look for the path that may have been meant, which takes a while."""
 
     def find(path: str) -> str | None:
         if os.path.lexists(path):
@@ -85,11 +85,11 @@ def suspicions_in(
 
 
 def read_grant(raw: bytes, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
-    """The bundle that the Session Service granted, as JSON. Raises PolicyBundleInvalid, PolicyExpired."""
+    """Parse the JSON of the bundle that the Session Service granted. Raises PolicyBundleInvalid, PolicyExpired."""
     with problems_of(_GRANTED):
         bundle = parse_bundle(raw)
     refuse_unusable(bundle, _GRANTED, session_id, now)
-    if bundle.session_id == ANY_SESSION:  # only a user can say that
+    if bundle.session_id == ANY_SESSION:  # only a user can choose that
         raise PolicyBundleInvalid(
             f"{_GRANTED}: sessionId: only a bundle in a file is for any session, this one is for {session_id}"
         )
@@ -97,7 +97,7 @@ def read_grant(raw: bytes, now: datetime, *, session_id: str, held: bool = False
 
 
 def refuse_odd_programs(names: Sequence[str]) -> None:
-    """Raises UsageError for a program of the configuration that is none."""
+    """Raise UsageError for an entry of `policy.allowed_commands` that is not the name of a program."""
     found = ((place, program_problem(name)) for place, name in enumerate(names))
     wrong = [(place, problem) for place, problem in found if problem is not None]
     if wrong:
@@ -107,7 +107,7 @@ def refuse_odd_programs(names: Sequence[str]) -> None:
 
 
 def command_policies(tables: Sequence[Mapping[str, object]]) -> tuple[CommandPolicy, ...]:
-    """The rules for commands that the configuration adds. Raises UsageError with every problem of the entries."""
+    """Parse the rules for commands that the configuration adds. Raises UsageError with every problem of the entries."""
     try:
         return validate.command_policies([dict(table) for table in tables], "policy.command_policies")
     except BundleProblems as error:
@@ -116,7 +116,7 @@ def command_policies(tables: Sequence[Mapping[str, object]]) -> tuple[CommandPol
 
 @contextmanager
 def problems_of(source: str) -> Iterator[None]:
-    """Raises PolicyBundleInvalid, with every problem, for a bundle of this source that is not good."""
+    """Convert BundleProblems to PolicyBundleInvalid, with every problem, for a bundle from this source."""
     try:
         yield
     except BundleProblems as error:
@@ -124,7 +124,8 @@ def problems_of(source: str) -> Iterator[None]:
 
 
 def refuse_unusable(bundle: PolicyBundle, source: str, session_id: str, now: datetime) -> None:
-    """Raises PolicyExpired, PolicyBundleInvalid for a bundle that is not for this session, nor for any."""
+    """Raise PolicyExpired for an expired bundle, PolicyBundleInvalid for one that is neither for this session nor for
+    any."""
     if bundle.expires_at <= now:
         raise PolicyExpired(f"{source} expired at {bundle.expires_at.isoformat()}; get a new one")
     problems = check_usable(bundle, session_id=session_id, now=now)
@@ -132,14 +133,15 @@ def refuse_unusable(bundle: PolicyBundle, source: str, session_id: str, now: dat
         raise PolicyBundleInvalid(*(f"{source}: {problem}" for problem in problems))
 
 
-# Changes to a bundle file by earlier sessions: no model writes the bundle of the next run unseen.
+# Changes to a bundle file by earlier sessions, so that no model can write the bundle of the next run unnoticed.
 
 _UNDER_WAY = b'"kind":"changes_seen"'
-"""The record of what commands in the background have changed, which no event has."""
+"""The record of changes by background commands, which no event contains."""
 
 
 def last_change(state_dir: str, path: str) -> str | None:
-    """The id of the newest session on record as having changed the file, by its name or where it leads; else None."""
+    """Return the id of the newest session whose record shows that it changed the file, by its name or real path; else
+    None."""
     names = {orjson.dumps(one) for one in (os.path.abspath(path), os.path.realpath(path))}
     newest_first = sorted(_sessions(state_dir), key=lambda one: _age(one.events), reverse=True)
     for paths in newest_first:
@@ -178,7 +180,7 @@ def _has_changed(file: str, name: bytes) -> bool:
                 if _says_so(content[content.rfind(b"\n", 0, at) + 1 : end], name):
                     return True
                 at = content.find(name, end)
-    except (OSError, ValueError):  # it is not there, or empty
+    except (OSError, ValueError):  # it does not exist, or is empty
         pass
     return False
 
@@ -188,7 +190,7 @@ def _says_so(line: bytes, name: bytes) -> bool:
         return name + b":" in line
     try:
         event = orjson.loads(line)
-    except orjson.JSONDecodeError:  # of a journal
+    except orjson.JSONDecodeError:  # a line of a journal
         return False
     payload = event.get("payload") if isinstance(event, dict) else None
     return isinstance(payload, dict) and orjson.loads(name) in payload.get("pathsChanged", ())

@@ -1,23 +1,24 @@
-"""One session from its first record to its end (AH 3): the object that a terminal, CI or a desktop app drives.
+"""The life of one session from its first record to its end (AH 3): the object that a terminal, CI or a desktop app
+drives.
 
 A session is created or resumed by `opening`, runs one task after the other on one thread of messages (`task_runner`),
-and ends once: completed, cancelled, or left to be resumed. `states` has the machines: which move is allowed when. This
-object checks the move, and the parts do the work.
+and ends once: completed, cancelled, or left to be resumed. `states` has the machines with the transitions that are
+allowed. This object checks the transition, and its parts do the work.
 
 - `start` gets the identity and the policy bundle, and validates both.
-- `tasks` has what is asked for: the record that a task begins with, and the queue; a task that waits is on record.
-- `reports` makes the answers to questions about a session: its state, the result object, what is still to be approved.
-- `patches` computes what a session or a task changed, from the first versions on record and the disk.
-- `stored` reads sessions that no process has: those that can be resumed, and those that ended.
-- `SessionEnd` is the end: the result file, the history, the archive, the service, in an order that no crash spoils.
+- `tasks` has requested tasks: the record that a task starts with, and the queue, which is recorded too.
+- `reports` builds the reports on a session: its state, the result object, the calls that still need approval.
+- `patches` computes what a session or a task changed, from the recorded first versions and the disk.
+- `stored` reads recorded sessions, resumable and ended, of any process.
+- `SessionEnd` is the end: the result file, the history, the archive, the service, in an order that is safe in a crash.
 
-Rules: what a client was told is on record first. An end is one function, whoever asks for it, and everybody waits for
-the same one. A session belongs to one process (`state.disk.SessionLock`), and to one user and tenant (`reports.Owner`):
-no other reads it. A policy bundle that expires pauses the session; a new one is taken by a resume.
+Rules: everything is recorded before a client is told. A session ends only once: all requests to end it wait for the
+same end. A session belongs to one process (`state.disk.SessionLock`), and to one user and tenant (`reports.Owner`): no
+other reads it. A policy bundle that expires pauses the session; a resume gets a new one.
 
-Traps: a client may ask while the session is still opening, while it ends, or after it: `SessionHost` answers these by
-the state and not by luck. A task's result is known before its history is uploaded. After a kill between the end of a
-task and its clean-up the next process does the clean-up and reports the same end again, not a second one.
+Traps: requests may arrive while the session is opening, while it ends, or after its end: `SessionHost` answers them by
+the state, not by luck. A task's result is known before its history is uploaded. After a kill between the end of a task
+and its clean-up the next process does the clean-up and reports the same end again, not a second one.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ if TYPE_CHECKING:
     from state import SessionPaths
     from state.checkpoint import ModeRow
 
-# Shutdown within the desktop's patience of ten seconds (AH 3.4): for the step, then for tools that are ended by force,
-# then for the record of those that did not end.
+# Timeouts of a shutdown, within the desktop's limit of ten seconds (AH 3.4): for the step, then for tools that are
+# ended by force, then for recording those that did not end.
 _STEP_PATIENCE_S = 4.0
 _FORCE_PATIENCE_S = 2.0
 _RECORD_PATIENCE_S = 1.0
@@ -81,13 +82,13 @@ _OBSERVERS_S = 1.0
 
 
 def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str]) -> list[str]:
-    """Those of `names`, given to approve in advance, that are no rule, no tool and no capability: misspelt."""
+    """Return those of `names`, given to approve in advance, that are neither a rule nor a tool nor a capability."""
     rules = {rule.approval_rule_id for rule in bundle.approval_rules}
     return sorted(set(names) - (rules | tools.names | tools.capabilities | {SANDBOX_GRANT}))
 
 
 class SessionMode(NamedTuple):
-    """The parts of a mode: what calls are decided by, how commands are sandboxed, the model of requests, and the
+    """The parts of a mode: the mode for decisions on calls, the sandbox of commands, the model of requests, and the
     redaction of the bundles."""
 
     mode: Mode
@@ -97,13 +98,13 @@ class SessionMode(NamedTuple):
 
 
 class LiveSession:
-    """A session around its loop context. One task at a time; each may follow another on the same thread.
+    """A session around its loop context. Tasks run one at a time, on the same thread of messages.
 
-    `tasks` runs them, `ending` knows what the end could keep, `has_ended`: it is over, or on its way there.
-    `pending_approvals` is where approvals wait for a client, None where there is none; `service` gets to know of the
-    end, `resources` are let go with the session, `undelivered` says after the end what observers did not get, a line
-    for each, and `losses` counts it. `on_broken` is called when a task died of a fault of the program; the person who
-    waits for the task gets it as well."""
+    `tasks` runs them, `ending` ends the session, `has_ended` is True once the end has started. `pending_approvals` has
+    the approvals that wait for a client, None without a client; `service` is notified of the end, `resources` are
+    released with the session, `undelivered` returns, after the end, one line for each observer that missed events, and
+    `losses` counts them. `on_broken` is called if a bug of the program ended a task; the caller that waits for the task
+    gets the error as well."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class LiveSession:
         self.pending_approvals = pending_approvals
         self.ending = SessionEnd(self, self._life, service, resources)
 
-    # What it is
+    # Properties and reports
 
     @property
     def temporary(self) -> str:
@@ -141,7 +142,7 @@ class LiveSession:
 
     @property
     def incomplete_task(self) -> dict[str, Any] | None:
-        """{taskId, prompt, stepCount, maxSteps} of the task that a resume goes on with, None when there is none."""
+        """Return {taskId, prompt, stepCount, maxSteps} of the task that a resume continues, None if there is none."""
         task = self.ctx.state.task
         if task is None or task.status != "running":
             return None
@@ -150,22 +151,22 @@ class LiveSession:
 
     @property
     def step_count(self) -> int:
-        """Steps that the last task has behind it."""
+        """The number of steps that the last task has completed."""
         return 0 if self.ctx.state.task is None else self.ctx.state.task.step_count
 
     def compact(self) -> None:
-        """Have room made before the next request, by a summary unless `llm.context_strategy` names clearing."""
+        """Compact the context before the next request, by a summary unless `llm.context_strategy` names clearing."""
         self.ctx.conversation.compaction_wanted = True
 
     def state(self) -> dict[str, Any]:
-        """The result of GetSessionState."""
+        """Return the result of GetSessionState."""
         pending = [] if self.pending_approvals is None else self.pending_approvals.rows()
         state = session_state(self.ctx, self._life.state, pending, granted_before=self._granted_before)
         extra = {"mode": dict(self.ctx.state.mode), "queuedTasks": self.tasks.queue.rows()}
         return state | {name: value for name, value in extra.items() if value}
 
     def policy_notice(self) -> str | None:
-        """A line for the user on a bundle that is none of the built-ins; None if there is nothing to say."""
+        """Return a line for the user about a bundle that is not a built-in; None for a built-in."""
         bundle = self.ctx.judge.bundle
         if is_built_in(bundle.policy_bundle_version):
             return None
@@ -174,41 +175,43 @@ class LiveSession:
         return summarize_in_line(bundle)
 
     def sandbox_notice(self) -> str | None:
-        """A note for the user on the sandbox of commands, in one line; None if it is as was asked for."""
+        """Return a line for the user about the sandbox of commands; None if it is as requested."""
         judge = self.ctx.judge
         return None if judge.scoping is None else judge.scoping.notice(judge.bundle, judge.environment)
 
     def unknown_approvals(self, names: Iterable[str]) -> list[str]:
-        """See the function of this name."""
+        """See the function `unknown_approvals`."""
         return unknown_approvals(self.ctx.judge.bundle, self.ctx.judge.tools, names)
 
     @property
     def changes(self) -> SessionChanges:
-        """The changes on record now; what it computes of them takes as long as reading the files, in any thread."""
-        from agent_host.session.patches import SessionChanges  # a large import, and the first reply needs none
+        """The changes recorded so far. Its methods may run in any thread and take as long as reading the files."""
+        from agent_host.session.patches import SessionChanges  # a large import, not needed for the first reply
 
         state, here = self.ctx.state, self.ctx.judge.environment.workspace
         kept, clean = self.ctx.journal.store.kept, self.ctx.scrubber.data
         return SessionChanges(first_versions(state), kept, here, workspaces(state), clean)
 
     def unseen(self, task_id: str | None = None) -> str | None:
-        """Why a preview of the session or a task may leave out what commands changed; None if it does not."""
+        """Return the reason why a preview of the session or a task may miss changes by commands; None if complete."""
         return first_versions(self.ctx.state).unseen_in(task_id)
 
     async def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
-        """The changes of the session or one of its tasks, file by file. Raises UsageError for an unknown task."""
+        """Return the changes of the session or one of its tasks, file by file. Raises UsageError for an unknown
+        task."""
         try:
             return await asyncio.to_thread(self.changes.preview, task_id, file_paths)
         except LookupError as error:
             raise UsageError(str(error.args[0])) from error
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
-        """The result object of the last task (interface section 1), with what observers have not got so far."""
+        """Return the result object of the last task (interface section 1), with the events that observers have missed
+        so far."""
         result, losses = self.tasks.result(end), self.losses.so_far()
         return {**result, "undelivered": [loss.to_wire() for loss in losses]} if losses else result
 
     def cut_off(self) -> TaskEnd:
-        """The end of the current task as a process that is ended by force leaves it: open, unless it had ended."""
+        """Return the end of the current task if the process is ended by force now: open, unless it had ended."""
         words = self.ctx.cancellation.time_limit
         if words is not None and self.tasks.last_end is None:
             return TaskEnd("paused", TIME_LIMIT, words, resumable=True)
@@ -229,13 +232,13 @@ class LiveSession:
         self.ctx.emitter.emit(EventType.SESSION_STARTED, payload)
 
     def announce_return(self) -> None:
-        """Emit that another process has taken over a session without a task to go on with."""
+        """Emit that another process has taken over a session without a task to continue."""
         self.ctx.emitter.emit(
             EventType.SESSION_RESUMED, {"resumedFromStep": self.step_count, **self.ctx.judge.sandbox()}
         )
 
     def warm_up(self) -> None:
-        """Get ready for the first task as soon as the present step of the event loop is over: a reply goes first."""
+        """Prepare for the first task after the current step of the event loop, so that a reply is sent first."""
         asyncio.get_running_loop().call_soon(self.tasks.warm_up)
 
     def start_task(
@@ -249,10 +252,10 @@ class LiveSession:
         max_cost: float | None = None,
         queue: bool = False,
     ) -> bool:
-        """Begin a task; see `TaskRunner.start`. With `queue` it follows the one that is open and those that wait; see
-        `TaskRunner.enqueue`. Returns whether it waits. Without `max_steps` the settings' limit holds, and the
-        workspace's in any case; without `model` the session's. `max_cost` is what the task alone may cost. Raises
-        SessionNotReady while the session is paused."""
+        """Start a task; see `TaskRunner.start`. With `queue` it follows the open task and the queued ones; see
+        `TaskRunner.enqueue`. Returns True if it was queued. Without `max_steps` the settings' limit applies, and the
+        workspace's limit in any case; without `model` the session's. `max_cost` limits the cost of this task alone.
+        Raises SessionNotReady while the session is paused."""
         settings = self._settings
         most = settings.host.max_steps if max_steps is None else settings.bound("host.max_steps", max_steps)
         task = NewTask(task_id, prompt, most, options, model, max_cost)
@@ -265,21 +268,22 @@ class LiveSession:
         return False
 
     async def keep_pictures(self, pictures: Sequence[PromptPicture]) -> str:
-        """Keep pictures of a prompt in the temporary directory; returns lines naming them. Raises UsageError."""
+        """Write pictures of a prompt to the temporary directory; return lines that name them. Raises UsageError."""
         try:
             return await asyncio.to_thread(keep_pictures, pictures, self.temporary, self.ctx.outside.new_id)
         except OSError as error:
             raise UsageError(f"the pictures cannot be written to {self.temporary}: {error.strerror}") from error
 
     def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = ()) -> None:
-        """Go on with the task on record; see `TaskRunner.go_on`."""
+        """Continue the recorded task; see `TaskRunner.go_on`."""
         more_steps = self._settings.host.max_steps
         self.tasks.go_on(max_steps=max_steps, replay_ids=replay_ids, more_steps=more_steps)
-        self._leave_pause()  # only now: a disk that is still full leaves the session paused
+        self._leave_pause()  # only now, because a disk that is still full leaves the session paused
 
     def replays_approved(self, approvals: Collection[str], *, everything: bool) -> frozenset[str]:
-        """The replay ids of the calls that were denied since nobody was there, and that `approvals` name now by their
-        rule, tool or capability. None for a task that is not over: what it asks for is answered as it comes."""
+        """Return the replay ids of the calls that were denied because no approver was present, and that `approvals` now
+        name by rule, tool or capability. There are none for a task that is not over: its requests are answered as they
+        come."""
         task, tools = self.ctx.state.task, self.ctx.judge.tools
         if task is None or task.status == "running" or not task.denied:
             return frozenset()
@@ -296,9 +300,9 @@ class LiveSession:
         return frozenset(replay["id"] for name, replay in found if "id" in replay and approves(name, replay["approve"]))
 
     def renew(self, put_under: Callable[[LoopContext], None]) -> None:
-        """Work under another bundle from here on (AH 8.6), which `put_under` brings. A pause is over with it, unless a
-        task waits to be gone on with. Raises SessionNotReady, OutOfOrder for a session that has ended, or is running a
-        task, since the bundle was asked for."""
+        """Switch to another bundle (AH 8.6) by `put_under`. This ends a pause, unless a task is still to be continued.
+        Raises SessionNotReady if the session has ended since the bundle was requested, OutOfOrder if it has started to
+        run a task since then."""
         ctx = self.ctx
         if self.has_ended:
             raise SessionNotReady(f"session {self.session_id} has ended")
@@ -311,8 +315,9 @@ class LiveSession:
         ctx.journal.checkpoint(None, SessionStatusChanged(self._life.state, ctx.judge.bundle.policy_bundle_version))
 
     def set_mode(self, made: SessionMode) -> None:
-        """Change the mode: it is on record first, and holds from the next decision on. Raises SessionNotReady,
-        UsageError for a model whose cost is limited and not known, CheckpointWriteFailed (then nothing changed)."""
+        """Change the mode: it is recorded first, and applies from the next decision on. Raises SessionNotReady,
+        UsageError for a model without known prices if the cost is limited, CheckpointWriteFailed (then nothing
+        changed)."""
         ctx, before = self.ctx, self.ctx.state.mode
         if self.has_ended:
             raise SessionNotReady(f"session {self.session_id} has ended")
@@ -325,7 +330,7 @@ class LiveSession:
         ctx.emitter.flush()  # a transcript shows it by this event
 
     def apply_mode(self, made: SessionMode) -> None:
-        """Have a mode hold that is on record."""
+        """Apply a recorded mode."""
         ctx = self.ctx
         ctx.judge.mode, ctx.judge.scoping = made.mode, made.scoping
         ctx.scrubber.redaction = made.redaction
@@ -333,18 +338,19 @@ class LiveSession:
         ctx.conversation.renew_head(ctx.judge)
 
     def interrupt(self) -> None:
-        """Stop the task at its next safe point and leave it open on record, as a signal asks for."""
+        """Stop the task at its next safe point and leave it open in the record, as after a signal."""
         self.tasks.stop(resumable=True)
 
     def end_by_time(self, words: str) -> None:
-        """Stop the task since its time is over, in `words`, and leave it open on record: what runs is ended now."""
+        """Stop the task because its time is over, in `words`, and leave it open in the record; running tools are ended
+        now."""
         self.tasks.stop(resumable=True, time_limit=words)
         self.ctx.cancellation.force(grace_s=0)
         asyncio.get_running_loop().call_later(_FORCE_PATIENCE_S, self.ctx.cancellation.abandon)
 
     def decide(self, approval_id: str, **answer: Unpack[Decision]) -> Delivery:
-        """Somebody's answer to an approval; see `PendingApprovals.decide`. Raises ValueError for edited arguments that
-        cannot be put on record, or that the tool would refuse: the call goes on waiting then."""
+        """Answer an approval; see `PendingApprovals.decide`. Raises ValueError for edited arguments that cannot be
+        recorded, or that the tool would reject; then the call continues to wait."""
         pending, arguments = self.pending_approvals, answer.get("arguments")
         if pending is None:
             return "not_found"
@@ -358,17 +364,17 @@ class LiveSession:
     # Its end
 
     async def end_uploads(self, end: TaskEnd) -> None:
-        """Give the last uploads a moment, so that the result can say what was not stored: after a clean end the time
-        of `services.upload_end_s`, else hardly any. What a resume can go on with stays on record."""
+        """Wait for the last uploads, so that the result can list what was not stored: for `services.upload_end_s` after
+        a clean end, else for one second. Uploads that a resume can continue stay recorded."""
         resumable = end.resumable or bool(self.result(end)["deniedApprovals"])
         within_s = self.ctx.artifacts.queue.limits.end_s if end.status == "completed" else _UPLOADS_S
         await self.tasks.end_uploads(within_s, resumable=resumable)
 
     async def shut_down(self, reason: str) -> None:
-        """The clean end, whatever is running (AH 3.4): within the patience of a desktop that waits for it."""
+        """End the session cleanly, whatever is running (AH 3.4), within the time that a desktop waits for it."""
         self.has_ended = self.tasks.closing = True
         task = self.ctx.state.task
-        # What is paused cannot complete: ending it gives something up (AH 3.3).
+        # A paused session cannot complete: ending it gives something up (AH 3.3).
         trigger = "cancel" if self._life.state is SessionStatus.PAUSED else "complete"
         if task is not None and task.status == "running" and not self._is_broken:
             trigger = "cancel"
@@ -381,8 +387,9 @@ class LiveSession:
             await self.ending.end(trigger, self.tasks.end_on_record(), reason)
 
     async def expire(self, reason: str) -> None:
-        """End the session that the Session Service has ended; a task that was begun meanwhile is stopped first."""
-        if self.has_ended:  # somebody was faster
+        """End the session because the Session Service has ended it; a task that was started meanwhile is stopped
+        first."""
+        if self.has_ended:  # its end has already started
             return
         self.has_ended = self.tasks.closing = True
         stopped = True
@@ -395,7 +402,7 @@ class LiveSession:
             await self.ending.expire(reason)
 
     async def leave(self) -> None:
-        """Finish the step and let the session go; the next process resumes it."""
+        """Finish the step and release the session; the next process resumes it."""
         self.has_ended = self.tasks.closing = True
         if self.pending_approvals is not None:
             self.pending_approvals.suspend()
@@ -406,8 +413,8 @@ class LiveSession:
         await self.ending.leave()
 
     async def conclude(self, end: TaskEnd | None) -> None:
-        """The end of a session that had one task: over for good when that is, else resumable. `end` is None when the
-        task has none. Calls that nobody was there to approve keep it from being over."""
+        """End a session that had one task: for good if the task is over, else resumable. `end` is None if the task has
+        none. A session with calls that no approver was present for stays resumable."""
         self.has_ended = self.tasks.closing = True
         if end is None or end.resumable or self.tasks.queue.first is not None:
             await self.ending.leave()
@@ -418,8 +425,8 @@ class LiveSession:
 
     async def _await_stop(self) -> bool:
         """Wait for the task that was asked to stop: for its step, then for tools that are ended by force. A tool that
-        does not end is not waited for, but its result and the end of the task are on record. False where they are not:
-        then the session stays to be resumed."""
+        does not end is abandoned, but its result and the end of the task are recorded. Return False if they could not
+        be; then the session stays resumable."""
         if await self.tasks.idle(_STEP_PATIENCE_S):
             return True
         self.ctx.cancellation.force(grace_s=0)
@@ -436,7 +443,7 @@ class LiveSession:
         return self._life.state is SessionStatus.FAILED
 
     def _broken(self, error: BaseException) -> None:
-        """Leave the session as it is on record: a resume continues from there."""
+        """Leave the session as it is recorded; a resume continues from there."""
         self._life.fire("fail")
         payload = {"reason": ErrorCode.INTERNAL_ERROR, "message": f"{type(error).__name__}: {error}"}
         self.ctx.emitter.emit(EventType.SESSION_FAILED, payload)
@@ -450,9 +457,9 @@ class LiveSession:
 
 
 class SessionEnd:
-    """The end of one session. `service` gets to know of it, `resources` are let go. `kept_at` is the file of the result
-    where the disk took it, and `unkept` what it refused, in one line; `stays`: the session can then be resumed although
-    its task is over."""
+    """The end of one session. `service` is notified, `resources` are released. `kept_at` is the file of the result if
+    it could be written, and `unkept` describes, in one line, what could not be; `stays` is True if the session can then
+    be resumed although its task is over."""
 
     def __init__(
         self, session: LiveSession, life: Machine[SessionStatus], service: SessionService, resources: AsyncExitStack
@@ -468,12 +475,12 @@ class SessionEnd:
         self.stays = False
 
     async def end(self, trigger: str, end: TaskEnd | None, reason: str | None) -> None:
-        """Over by `trigger` of the session's machine, with the last task's `end`. Never raises for a disk that is full:
-        what could not be kept is reported by an event and in `unkept`."""
+        """End the session by `trigger` of its machine, with the last task's `end`. A full disk raises nothing: data
+        that could not be written is reported by an event and in `unkept`."""
         ctx = self._ctx
         await self._work.end_uploads(_OBSERVERS_S, resumable=False)
         if end is not None and not self._keep_result(end):
-            # A disk that did not take the result keeps the checkpoint instead: a resume reports the end again.
+            # If the result cannot be written the checkpoint is kept instead, and a resume reports the end again.
             self.stays = _is_there(self._paths.state_dir)
             await self.leave()
             return
@@ -493,7 +500,7 @@ class SessionEnd:
         await self._delete()
 
     async def expire(self, reason: str) -> None:
-        """The Session Service has ended the session: nobody will ever resume it (AH 9.6)."""
+        """End a session that the Session Service has ended and that can never be resumed (AH 9.6)."""
         await end_commands(self._ctx)
         self._life.fire("fail")
         payload = {"reason": ErrorCode.SESSION_EXPIRED, "message": reason}
@@ -502,7 +509,8 @@ class SessionEnd:
         await self._delete()
 
     async def await_approvals(self, end: TaskEnd) -> None:
-        """The task is over, and calls that nobody could approve can still be: by a resume, until it is pruned."""
+        """Pause a session whose task is over, because a resume can still approve its denied calls, until it is
+        pruned."""
         ctx = self._ctx
         await self._work.end_uploads(_OBSERVERS_S, resumable=True)
         self._keep_result(end)
@@ -516,7 +524,7 @@ class SessionEnd:
         await self.leave()
 
     async def leave(self) -> None:
-        """Leave everything as it is on record."""
+        """Leave everything as it is recorded."""
         await end_commands(self._ctx)
         await self._work.end_uploads(_OBSERVERS_S, resumable=True)
         self._ctx.emitter.flush()
@@ -540,7 +548,7 @@ class SessionEnd:
             temporary.remove(temporary_of(self._paths.state_dir, ctx.state.identity))
 
     def _keep_result(self, end: TaskEnd) -> bool:
-        """Write result.json; False when the disk did not take it, which is then reported."""
+        """Write result.json; return False, after a report, if the disk fails."""
         state, models = self._ctx.state, self._ctx.conversation.models
         kept = {
             **self._work.result(end),

@@ -1,4 +1,4 @@
-"""Opening of a session's store: with its first state, or as the last process left it (AH 3.2, 9.5)."""
+"""Open a session's store: with its first state, or as the last process left it (AH 3.2, 9.5)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 
-# Settings that say how this process shows its work, hold secrets, or are prices of today: a resume has its own.
+# Settings for the output of this process, with secrets, or with current prices: a resume has its own.
 _OF_ONE_PROCESS = frozenset({"host.output", "host.verbose", "llm.headers", "models"})
 _NOT_OF_THE_RESULT = frozenset(
     {
@@ -77,8 +77,8 @@ _NOT_OF_THE_RESULT = frozenset(
 
 
 class ClientServer(NamedTuple):
-    """An MCP server over standard streams that a client names for its session: a program, its arguments, and variables
-    of its environment."""
+    """A stdio MCP server that a client names for its session: a program, its arguments, and variables of its
+    environment."""
 
     name: str
     command: str
@@ -87,14 +87,14 @@ class ClientServer(NamedTuple):
 
 
 class ResolvedOptions(NamedTuple):
-    """Options that a session is started with: those of a client, the configuration below them, and for a resume what is
-    on record. Paths are absolute.
+    """Options that a session is started with: those of a client, then the configuration, and for a resume the recorded
+    ones. Paths are absolute.
 
-    `flags` are the settings that the client gave: a resume takes them over from the run. `session_id` is the one that
-    is resumed, or asked for. `approve_all` and `approvals` answer approval requests in advance; `replays` are the ids
-    of denied calls that a resume runs. `max_steps` is the limit of steps where the client gave one, as the workspace
-    may have tightened it. `sandbox_named`: this client chose how commands are held, and not the record. `ended_too`: a
-    session that has ended is resumed as well, for its next task."""
+    `flags` are the settings that the client gave; a resume takes them over from the run. `session_id` is the session to
+    resume, or the id requested for a new one. `approve_all` and `approvals` answer approval requests in advance;
+    `replays` are the ids of denied calls that a resume runs. `max_steps` is the client's limit of steps, possibly
+    tightened by the workspace. `sandbox_named`: this client, not the record, chose the sandbox of commands. With
+    `ended_too` an ended session is resumed as well, for its next task."""
 
     settings: Settings
     flags: Mapping[str, Any]
@@ -108,8 +108,8 @@ class ResolvedOptions(NamedTuple):
     sandbox_named: bool = False
     ended_too: bool = False
 
-    def new(self, workspace: str | None = None) -> ResolvedOptions:  # noqa: ARG002  that of the options counts
-        """These options: a process that has one session needs no other source (`OptionsSource`)."""
+    def new(self, workspace: str | None = None) -> ResolvedOptions:  # noqa: ARG002 the workspace of the options counts
+        """Return these options: a process with one session needs no other source (`OptionsSource`)."""
         return self
 
     def resolve_resume(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:  # noqa: ARG002  as above
@@ -118,30 +118,31 @@ class ResolvedOptions(NamedTuple):
 
 
 class PolicySource(NamedTuple):
-    """The source of a session's policy: a built-in's name or a file, and the sha256, in hex, of its content; the name
-    is None for a bundle of the Session Service."""
+    """The source of a session's policy: the name of a built-in or a file, and the sha256, in hex, of its content; the
+    name is None for a bundle of the Session Service."""
 
     name: str | None
     digest: str
 
     def is_same(self, other: PolicySource) -> bool:
-        """True if both mean one policy: a built-in by its name, in any version, anything else by its content."""
+        """True if both are the same policy: a built-in by its name, in any version, anything else by its content."""
         return self.digest == other.digest or (self.name == other.name and self.name in BUILT_IN)
 
 
 class OptionsSource(Protocol):
-    """Gives the options of each session that a process opens. Raises UsageError for what cannot be used."""
+    """The source of the options of each session that a process opens. Raises UsageError for invalid options."""
 
     def new(self, workspace: str | None = None) -> ResolvedOptions:
-        """For a new session in `workspace`, else in that of the options."""
+        """Return options for a new session in `workspace`, else in the options' own."""
 
     def resolve_resume(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:
-        """For a session that is resumed, or has ended. Raises SessionNotFound, CheckpointUnreadable."""
+        """Return options for a session to resume, with `ended_too` also an ended one. Raises SessionNotFound,
+        CheckpointUnreadable."""
 
 
 @contextlib.contextmanager
 def state_errors_translated() -> Iterator[None]:
-    """Errors of the state package as errors of the host; the one place that does it."""
+    """Translate errors of the state package to errors of the host; the only place that does so."""
     try:
         yield
     except SessionLocked as error:
@@ -164,7 +165,7 @@ _TRANSLATED: Final[tuple[tuple[type[StateError], type[AgentHostError], str], ...
     (UnknownVersion, CheckpointUnreadable, "; use the program that wrote it"),
     (WriteFailed, CheckpointWriteFailed, ""),
 )
-"""Errors of the state package that say all themselves but what to do."""
+"""Errors of the state package whose messages lack only what to do."""
 
 
 def _describe_damage(error: Damaged) -> str:
@@ -180,16 +181,16 @@ def _describe_damage(error: Damaged) -> str:
 def read_options(
     state_dir: str, session_id: str, *, snapshot_limit_bytes: int, ended_too: bool = False
 ) -> dict[str, Any]:
-    """The options that the session was started with: `flags`, `workspace`, `temporary`, `started`. The limit is that of
-    the user's configuration, for the session's own settings stand on record. With `ended_too` also of one that has
-    ended. Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside, if nothing in them was whole);
-    changes nothing else on disk."""
+    """Read the options that the session was started with: `flags`, `workspace`, `temporary`, `started`. The limit comes
+    from the user's configuration, because the session's own settings are in the record that is about to be read. With
+    `ended_too` an ended session is read too. Raises SessionNotFound, CheckpointUnreadable (then the files were moved
+    aside, if nothing in them was intact); changes nothing else on disk."""
     store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes)
     with state_errors_translated():
         try:
             return store.load(session_id, salvaged_too=True, ended_too=ended_too).identity.options
         except (Damaged, NoSuchSession):
-            # Moves damaged files aside, and clears up a clean end that was cut off.
+            # Moves damaged files aside, and completes a clean end that was interrupted.
             store.claim(session_id, ended_too=ended_too).close()
             raise
 
@@ -209,9 +210,9 @@ def refuse_foreign_cursor(state: Checkpoint, cursor: str | None) -> None:
 
 
 def refuse_other_owner(identity: SessionIdentity, bundle: PolicyBundle) -> None:
-    """Raises PolicyBundleInvalid for a bundle of another tenant or user than the session's: what one of them may do is
-    not for the other's session. `local`, on either side, stands for the user of this machine (AH 3.2, decision
-    0026)."""
+    """Raise PolicyBundleInvalid for a bundle of another tenant or user than the session's, because one user's
+    permissions do not apply to another's session. `local`, on either side, is the user of this machine (AH 3.2,
+    decision 0026)."""
     pairs = {"tenantId": (bundle.tenant_id, identity.tenant_id), "userId": (bundle.user_id, identity.user_id)}
     problems = [
         f"{name} is {given!r}, and that of session {identity.session_id} is {own!r}"
@@ -223,19 +224,19 @@ def refuse_other_owner(identity: SessionIdentity, bundle: PolicyBundle) -> None:
 
 
 def temporary_of(state_dir: str, identity: SessionIdentity) -> str:
-    """The temporary directory of a session on record: a resume from another environment has the same."""
+    """Return the temporary directory of a recorded session: a resume from another environment has the same."""
     return session_directory(state_dir, identity.session_id, os.environ, identity.options.get("temporary"))
 
 
 def claim_store(sessions: FileCheckpointStore, resolved: ResolvedOptions, session_id: str) -> FileSession:
-    """The session's store, held by this process and otherwise as the one before left it until `take_over`. Raises
+    """Claim the session's store for this process; until `take_over` it stays as the process before left it. Raises
     SessionHeld, SessionNotFound, CheckpointUnreadable, CheckpointWriteFailed."""
     with state_errors_translated():
         return sessions.claim(session_id, ended_too=resolved.ended_too)
 
 
 def prepare_state_dir(state_dir: str, disk: Disk) -> None:
-    """Make the state directory of a new session; nothing but this does for one. Raises UsageError."""
+    """Make the state directory of a new session; only this function creates one. Raises UsageError."""
     try:
         with translate_errors("preparing the state directory"):
             make_durable_dir(disk, state_dir, within=state_dir)
@@ -244,9 +245,9 @@ def prepare_state_dir(state_dir: str, disk: Disk) -> None:
 
 
 class Beginning(NamedTuple):
-    """The beginning of a session. `temporary` is its temporary directory; `started` what it was started with, in
-    addition to the command line; `task` its first task, where it is there already: then the session is on record with
-    it, or not at all."""
+    """The data of a new session. `temporary` is its temporary directory; `started` describes its start, in addition to
+    the command line; `task` is its first task, if there is one already: then the session is recorded together with it,
+    or not at all."""
 
     bundle: PolicyBundle
     environment: Environment
@@ -264,8 +265,8 @@ def create_store(
     grant: SessionGrant,
     new: NewSession,
 ) -> FileSession:
-    """The store of the session that `grant` allows. What was approved on the command line is not kept: it holds for
-    this process. Raises SessionHeld, UsageError, CheckpointUnreadable."""
+    """Create the store of the session that `grant` allows. Approvals on the command line are not kept: they apply to
+    this process only. Raises SessionHeld, UsageError, CheckpointUnreadable."""
     options = {
         "flags": _flags_to_keep(resolved.flags),
         "workspace": resolved.workspace,
@@ -292,14 +293,14 @@ def create_store(
         try:
             _clear_unbegun(sessions, grant.session_id)
             return sessions.create(grant.session_id, state)
-        except WriteFailed as error:  # nothing was begun, so there is nothing to resume
+        except WriteFailed as error:  # nothing was started, so there is nothing to resume
             raise UsageError(f"the state directory {resolved.state_dir} cannot be used: {error}") from error
 
 
 def sessions_of(
     resolved: ResolvedOptions, disk: Disk, now: Callable[[], datetime], beside: Beside
 ) -> FileCheckpointStore:
-    """The store of the sessions in the state directory, on `disk`."""
+    """Return the store of the sessions in the state directory, on `disk`."""
     settings = resolved.settings
     return FileCheckpointStore(
         resolved.state_dir,
@@ -313,21 +314,22 @@ def sessions_of(
 
 
 def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:
-    """Take away a session that died before its task was on record: nothing is in it, and it keeps its id."""
+    """Remove a session that died before its task was recorded: it is empty, and would keep its id in use."""
     if not sessions.has(session_id):
         return
-    with contextlib.suppress(NoSuchSession, Damaged):  # `create` says what is wrong with what is there
+    with contextlib.suppress(NoSuchSession, Damaged):  # `create` reports the problem
         if sessions.load(session_id).task is not None:
             return
         found = sessions.open(session_id)
-        if found.state.task is None:  # looked at again, now that nobody else can begin it
+        if found.state.task is None:  # checked again, now that no other process can start it
             found.delete()
         else:
             found.close()
 
 
 def _flags_to_keep(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that a resume takes over. Headers, and a gateway URL with a password in it, are secrets: not kept."""
+    """Return the flags that a resume takes over. Headers, and a gateway URL with a password, are secrets and are not
+    kept."""
     kept = {key: value for key, value in flags.items() if key not in _OF_ONE_PROCESS}
     url = kept.get("llm.gateway", "")
     if "@" in url and not url.startswith(MOCK_PREFIX) and displayable_url(url) != url.rstrip("/"):
@@ -335,15 +337,15 @@ def _flags_to_keep(flags: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-# What a project says to agents: AGENTS.md, or CLAUDE.md where it is alone, from the repository's root down to the
-# workspace.
+# A project's instructions for agents: AGENTS.md, or CLAUDE.md if there is no AGENTS.md, from the repository's root down
+# to the workspace.
 #
-# These files are the project's, and as hostile as any other of its files: a session reads them only where File.Read
-# covers them, follows no link, and shows them to the model as data.
+# These files are untrusted, like any other file of the project: a session reads them only if File.Read allows them,
+# follows no link, and shows them to the model as data.
 
 NAMES: Final = ("AGENTS.md", "CLAUDE.md")
 MAX_BYTES: Final = 32 * 1024
-"""Of all files together. What is nearest to the workspace counts most, so the files above it are cut first."""
+"""Limit for all files together. The nearest to the workspace count most, so the files above it are cut first."""
 _CONTROLS: Final = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 
 
@@ -356,7 +358,7 @@ class ProjectFile(NamedTuple):
 
 
 def project_instructions(workspace: str, bundle: PolicyBundle, os_family: OsFamily) -> list[ProjectFile]:
-    """The files of a session in `workspace` (a real path), outermost first; those that cannot be read are left out."""
+    """Read the files for a session in `workspace` (a real path), outermost first; unreadable files are left out."""
     found: list[ProjectFile] = []
     room = MAX_BYTES
     for folder in _folders(workspace):
@@ -371,7 +373,8 @@ def project_instructions(workspace: str, bundle: PolicyBundle, os_family: OsFami
 
 
 def _folders(workspace: str) -> Iterator[str]:
-    """The workspace and what is above it, up to the root of its repository; the workspace alone outside of any."""
+    """Return the workspace and the folders above it, up to the root of its repository; only the workspace if it is in
+    none."""
     above, folder = [workspace], workspace
     while not os.path.lexists(os.path.join(folder, ".git")):
         parent = os.path.dirname(folder)
@@ -404,13 +407,14 @@ def _content(path: str, room: int) -> bytes | None:
 
 
 def _displayable(data: bytes) -> str:
-    """The text without what a terminal obeys, or what has text read in another order than it stands."""
+    """Return the text without control characters of terminals and without characters that change the direction of
+    text."""
     return re.sub(_CONTROLS, "", data.decode("utf-8-sig", "replace").replace("\r\n", "\n")).strip()
 
 
 class Begun(NamedTuple):
-    """A session that was begun under an id. `started` is what its first record says of how it was started; `result` is
-    its result object if it has ended, and None if it can be gone on with."""
+    """A session that was started under an id. `started` comes from its first record; `result` is its result object if
+    it has ended, and None if it can be continued."""
 
     session_id: str
     started: Mapping[str, Any]
@@ -418,10 +422,10 @@ class Begun(NamedTuple):
 
 
 def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun | None:
-    """Find the session that was begun under `key`; None if there is none. A snapshot above the limit is not read.
-    Changes nothing. Raises UsageError for a key that is none and for a session that was removed before its end,
-    CheckpointUnreadable for one that is damaged, or whose result is: what it did is not known well enough to go on with
-    it unasked."""
+    """Find the session that was started under `key`; None if there is none. A snapshot above the limit is not read.
+    Changes nothing. Raises UsageError for an invalid key and for a session that was removed before its end,
+    CheckpointUnreadable for a damaged session or result, because its effects are not known well enough to continue it
+    automatically."""
     with state_errors_translated():
         session_id = session_of(state_dir, key)
         try:
@@ -454,12 +458,12 @@ def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun 
 
 
 def start_record(state_dir: str, key: str, prompt: str) -> dict[str, str]:
-    """The entry in the first record of a session for `refuse_another`."""
+    """Return the entry in the first record of a session that `refuse_another` checks."""
     return {"key": key, "promptMark": prompt_mark(state_dir, prompt)}
 
 
 def refuse_another(state_dir: str, key: str, started: Mapping[str, Any], *, prompt: str, policy: PolicySource) -> None:
-    """Raises UsageError where `prompt` or `policy` are not those that the session was begun with."""
+    """Raise UsageError if `prompt` or `policy` are not those that the session was started with."""
     if "promptMark" not in started:
         raise UsageError(f"session {key} was not started with --session-id: `agent-host resume {key}` goes on with it")
     if started["promptMark"] != prompt_mark(state_dir, prompt):

@@ -1,7 +1,7 @@
-"""Changes of the session, or of one of its tasks: file by file for a review, and all of it as a patch to read.
+"""Changes of the session, or of one of its tasks: file by file for a review, and as one patch.
 
-A preview reads files and compares them, which may take a while. What it needs of the session is a value, so that it can
-run in another thread:
+A preview reads files and compares them, which may take a while. The data that it needs of the session is a value, so
+that it can run in another thread:
 
     changes = session.changes
     patches = await asyncio.to_thread(changes.preview)
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from agent_host.session.tasks import FirstVersions, Span
 
 MAX_PREVIEW_CHARS: Final = 64 * 1024 * 1024
-"""The diffs of one preview. Files behind that are listed without one; `filePaths` has them shown."""
+"""Limit for the diffs of one preview. Files beyond it are listed without a diff; request them with `filePaths`."""
 _MAX_RENAMED_BYTES: Final = 64 * 1024 * 1024
-"""Limit for what is read to find renames; files beyond it are shown as deleted and added."""
+"""Limit for the bytes that are read to find renames; files beyond it are shown as deleted and added."""
 
 
 class FilePatch(NamedTuple):
-    """One file of a preview; `file_path` is absolute. `diff` is git's, or one line `# name: why there is none`, which
-    git passes over. `note` is that line's text, also where the diff is a binary patch, which is not for reading:
-    `reading` is what git shows in its place. A file that was renamed is two: one is added, with `renamed_from` and the
-    diff of both, the other is deleted, with `renamed_to`."""
+    """One file of a preview; `file_path` is absolute. `diff` is in git's format, or one line `# name: why there is
+    none`, which git ignores. `note` is that line's text; a binary patch, which nobody can read, has a note too, and
+    `reading` is what git displays instead. A renamed file has two entries: one is added, with `renamed_from` and the
+    diff between both, the other is deleted, with `renamed_to`."""
 
     file_path: str
     status: Literal["added", "modified", "deleted"]
@@ -76,28 +76,27 @@ class ChangedFile(NamedTuple):
 
 
 class WholePatch(NamedTuple):
-    """All changes as `git apply` and `git apply --3way` take them: names are relative to the root of the repository
-    that the workspace is in, and to the workspace where it is in none. `omitted` has {path, why} of the files that are
-    not in it."""
+    """All changes as a patch for `git apply` and `git apply --3way`: names are relative to the root of the workspace's
+    repository, or to the workspace if it is in none. `omitted` has {path, why} of the files that are left out."""
 
     text: str
     files: list[ChangedFile]
     omitted: list[dict[str, str]]
 
     def to_bytes(self) -> bytes:
-        """The patch as it stands in a file: names are in the bytes that they have on the disk."""
+        """Return the content of a patch file, with file names in the bytes that they have on disk."""
         return self.text.encode("utf-8", "surrogateescape")
 
 
 class SessionChanges(NamedTuple):
-    """The changes of a session by what was on record at one time. `kept` gives a version of a file by its name in
+    """The changes of a session, from its record at one time. `kept` returns a version of a file by its name in
     `versions`.
 
     `former` are workspaces that the session had before, oldest first: a file that is gone from one of them is looked
-    for at the same place in `workspace`, and is not taken for deleted when it is not there either.
+    for at the same place in `workspace`, and is not treated as deleted if it is missing there too.
 
-    `clean` takes secrets out of what is on the disk, as they were out of first versions when those were kept: a diff
-    shows placeholders, and `git apply` refuses one that has them in a line that it looks for."""
+    `clean` redacts secrets in files from the disk; in first versions they were redacted when those were kept. A diff
+    shows placeholders, and `git apply` rejects a diff that has them in a line that must match."""
 
     versions: FirstVersions
     kept: Callable[[str], bytes | None]
@@ -106,10 +105,10 @@ class SessionChanges(NamedTuple):
     clean: Callable[[bytes], bytes] = bytes
 
     def preview(self, task_id: str | None = None, file_paths: Iterable[str] | None = None) -> list[FilePatch]:
-        """Every file that the session changed, or the task `task_id`, in the order of their paths.
+        """Return every file that the session, or the task `task_id`, changed, in the order of their paths.
 
-        The diffs of the files in `workspace`, joined, are a patch that `git apply` takes there. `file_paths`, absolute
-        or relative to `workspace`, are the only ones looked at. Raises LookupError for a task that the session does not
+        The joined diffs of the files in `workspace` are a patch for `git apply` there. With `file_paths`, absolute or
+        relative to `workspace`, only these files are compared. Raises LookupError for a task that the session does not
         know."""
         workspace = self.workspace
         places, lost = _places(self.versions.session, workspace, self.former)
@@ -125,13 +124,13 @@ class SessionChanges(NamedTuple):
         return shown
 
     def render(self, task_id: str | None = None) -> str:
-        """The preview for reading, with a line on what it may leave out."""
+        """Return the preview as text, with a line on changes that it may miss."""
         return render_text(self.preview(task_id), self.versions.unseen_in(task_id))
 
     def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
-        """The session's changes, first contents against the disk, for another copy of the workspace. The files of
-        `without` are passed over. A file in which `clean` finds a secret, now or in its first version, is left out: a
-        placeholder must overwrite nothing."""
+        """Compare the session's first versions with the disk and return a patch for another copy of the workspace,
+        without the files in `without`. A file in which `clean` finds a secret, now or in its first version, is left
+        out, because a placeholder must overwrite nothing."""
 
         def refuse_secret(content: bytes) -> bytes:
             if self.clean(content) != content:
@@ -169,22 +168,24 @@ _HOLDS_SECRET: Final = "a secret was found in it"  # noqa: S105  a reason
 
 
 def render_text(patches: Iterable[FilePatch], unseen: str | None = None) -> str:
-    """A preview for reading; "" for an empty one. Binary patches are as git shows them; `unseen` goes in front."""
+    """Return a preview as text; "" for an empty one. Binary patches are in the form that git displays; `unseen` comes
+    first."""
     said = "" if unseen is None else f"# not all changes by commands are known: {unseen}\n"
     return said + "".join(
         patch.reading or (patch.diff if patch.note is None else f"# {patch.note}\n") for patch in patches
     )
 
 
-# Where the files are
+# Paths of files
 
 
 def _places(known: Collection[str], workspace: str, former: Sequence[str]) -> tuple[dict[str, str], set[str]]:
-    """The paths that have moved with their workspace, by what they were; and those in no place where they should be."""
+    """Return the new paths of files that have moved with their workspace, by the old ones, and the paths of files that
+    are in neither place."""
     roots = [
         root
         for root in reversed(list(dict.fromkeys(former)))
-        # Otherwise it has not moved, the session works in more or less of it.
+        # Otherwise it has not moved: the session works in a larger or smaller part of it.
         if not (root == workspace or _inside(root, workspace) or _inside(workspace, root))
     ]
     places: dict[str, str] = {}
@@ -201,11 +202,11 @@ def _places(known: Collection[str], workspace: str, former: Sequence[str]) -> tu
 
 
 def _resolve_paths(file_paths: Iterable[str], workspace: str, places: Mapping[str, str]) -> set[str]:
-    """The paths as the session has them: normalised, links in them followed or not."""
+    """Return the paths in the session's forms: normalised, with and without following links."""
     wanted: set[str] = set()
     for given in file_paths:
         path = os.path.normpath(os.path.join(workspace, given))
-        with contextlib.suppress(ValueError):  # a null byte, a lone surrogate: no file is called like that
+        with contextlib.suppress(ValueError):  # a null byte or a lone surrogate, which no file name can contain
             wanted.update((path, os.path.realpath(path)))
     return wanted.union(places[path] for path in wanted & places.keys())
 
@@ -220,7 +221,7 @@ def _inside(path: str, workspace: str) -> bool:
 
 
 def _is_gone(path: str) -> bool:
-    """True where no file is: nothing, or a folder. What cannot be looked at may be there."""
+    """True if there is no file: nothing, or a folder. A path that cannot be examined is assumed to exist."""
     try:
         found = LOCAL_DISK.status(path)
     except OSError:
@@ -229,9 +230,9 @@ def _is_gone(path: str) -> bool:
 
 
 class _Source(NamedTuple):
-    """The contents of files: `kept` gives versions by their names, and `clean` makes of what is on the disk what may be
-    shown. Names in patches are relative to `root`; the files of `lost` are in no place where they should be. `indexed`:
-    patches have the names of git's objects, and are for git alone."""
+    """The contents of files: `kept` returns versions by their names, and `clean` redacts content from the disk. Names
+    in patches are relative to `root`; the files of `lost` are in neither workspace. `indexed`: patches have the names
+    of git's objects, and are for git only."""
 
     kept: Callable[[str], bytes | None]
     clean: Callable[[bytes], bytes]
@@ -240,8 +241,8 @@ class _Source(NamedTuple):
     indexed: bool = False
 
     def is_gone(self, path: str, version: str | None) -> bool:
-        """True where a file of this last version is none. For git it is gone where a link has taken the place of a
-        folder on the way, wherever that leads."""
+        """True if this last version means that there is no file. For git a file is gone if a link has replaced a folder
+        in its path, wherever the link leads."""
         if version != ON_DISK:
             return version is None
         folder = os.path.dirname(path)
@@ -252,14 +253,14 @@ class _Source(NamedTuple):
         return _is_gone(path)
 
     def version(self, name: str | None, missing: str) -> bytes | None:
-        """The version of this name, None for no file. Raises _NotShown with the words `missing`."""
+        """Return the version of this name, None for no file. Raises _NotShown with the text `missing`."""
         content = None if name is None else self.kept(name)
         if name is not None and content is None:
             raise _NotShown(missing)
         return content
 
 
-# What is in them
+# Contents of files
 
 
 def _patches(source: _Source, found: Mapping[str, Span]) -> Iterator[FilePatch]:
@@ -297,7 +298,7 @@ def _file_patch(source: _Source, path: str, span: Span) -> FilePatch | None:
         return _add_note(untold, name, f"cannot be read: {error.strerror}")
     mode = _mode(path) if span.after in (ON_DISK, None) else mode_and_blob(span.after)[0] or old_mode or _mode(path)
     if LINK in (old_mode, mode) and old_mode is None and before is not None:
-        old_mode = PLAIN_FILE  # of a link it is on record
+        old_mode = PLAIN_FILE  # the mode of a link is always recorded
     if before == after and old_mode in (None, mode):
         return None
     patch = _GitChange(name, before, after, mode, old_mode, source.indexed).patch()
@@ -307,7 +308,7 @@ def _file_patch(source: _Source, path: str, span: Span) -> FilePatch | None:
 
 
 def _renames(source: _Source, found: Mapping[str, Span]) -> dict[str, FilePatch]:
-    """The patches of the files that were renamed, under both of their paths."""
+    """Return the patches of the files that were renamed, by both of their paths."""
     gone: dict[str, bytes] = {}
     new: dict[str, bytes] = {}
     if not any(span.before is None for span in found.values()):
@@ -341,7 +342,7 @@ def _renames(source: _Source, found: Mapping[str, Span]) -> dict[str, FilePatch]
 
 
 class _NotShown(Exception):
-    """There is no diff of a file, and `why`; lines are counted where that could be done."""
+    """A file has no diff, because of `why`; its lines are counted if possible."""
 
     def __init__(self, why: str, additions: int = 0, deletions: int = 0) -> None:
         super().__init__(why)
@@ -349,7 +350,7 @@ class _NotShown(Exception):
 
 
 def _content(path: str, before: bytes) -> bytes:
-    """The content of the file. Raises OSError, and _NotShown when that is more than a patch may hold."""
+    """Return the content of the file. Raises OSError, and _NotShown if it is too large for a patch."""
     target = link_at(path)
     if target is not None:
         return target
@@ -370,7 +371,7 @@ def _content(path: str, before: bytes) -> bytes:
 
 
 def _add_note(patch: FilePatch, name: str, why: str) -> FilePatch:
-    """With a line that says why there is no diff, or none for reading; in place of the diff where there is none."""
+    """Add a line with the reason why there is no readable diff; it replaces a missing diff."""
     note = f"{quote(name)}: {why}"
     return patch._replace(diff=patch.diff or f"# {note}\n", note=note)
 
@@ -382,18 +383,19 @@ def _mode(path: str) -> str:
         return PLAIN_FILE
 
 
-# One file's change as git writes it, so that `git apply` takes it: text as hunks, anything else as a binary patch.
+# One file's change in git's format, for `git apply`: text as hunks, anything else as a binary patch.
 #
 # Pure. Names are paths relative to the folder that the patch is applied in, with slashes.
 
 MAX_TEXT_BYTES: Final = 16 * 1024 * 1024
-"""Of each side. A larger text is shown as a binary patch, up to MAX_PATCH_BYTES."""
+"""Limit for each side. A larger text is shown as a binary patch, up to MAX_PATCH_BYTES."""
 MAX_TEXT_LINES: Final = 400_000
-"""Of each side, in the same way: a line costs more than its bytes."""
+"""Limit for each side, with the same effect: a line costs more than its bytes."""
 MAX_PATCH_BYTES: Final = 32 * 1024 * 1024
-"""Of each side. What is larger has no patch."""
+"""Limit for each side. A larger file has no patch."""
 MAX_PACKED_BYTES: Final = 16 * 1024 * 1024
-"""Of both sides, packed, in a binary patch. What is larger has no patch: it would be a line of JSON all the same."""
+"""Limit for both sides, compressed, in a binary patch. A larger one has no patch, because it would still be one line of
+JSON."""
 
 _LINE_BYTES: Final = 52
 _SLICE_BYTES: Final = _LINE_BYTES * 4096
@@ -401,9 +403,9 @@ _LENGTHS: Final = " ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 class GitPatch(NamedTuple):
-    """A file's patch, with the lines that it puts in and takes out: 0 of binary content. `summary` says what is in
-    it where that is not for reading; None for hunks. `text` is "" where there is no patch, and `summary` says why.
-    `reading` is what git shows in place of a binary patch."""
+    """A file's patch, with the numbers of added and deleted lines: 0 for binary content. `summary` describes a patch
+    that is not readable; None for hunks. If there is no patch `text` is "" and `summary` is the reason. `reading` is
+    what git displays instead of a binary patch."""
 
     text: str
     additions: int
@@ -413,10 +415,10 @@ class GitPatch(NamedTuple):
 
 
 class _GitChange(NamedTuple):
-    """A file's change: what it was `before` and is `after`, of which one may be None (no file) and none larger than
-    MAX_PATCH_BYTES. `mode` is that of the file after, `old_mode` the one before; None where it has not changed.
-    `old_name` is that of a renamed file. `indexed`: with the names of git's objects, by which `git apply --3way` finds
-    them."""
+    """A file's change, from the content `before` to `after`, of which one may be None (no file) and neither is larger
+    than MAX_PATCH_BYTES. `mode` is the mode after, `old_mode` the mode before, None if it has not changed. `old_name`
+    is the former name of a renamed file. `indexed`: include the names of git's objects, by which `git apply --3way`
+    finds them."""
 
     name: str
     before: bytes | None
@@ -427,7 +429,7 @@ class _GitChange(NamedTuple):
     old_name: str | None = None
 
     def patch(self) -> GitPatch:
-        """The patch of a change in place. What becomes a link, or was one, is deleted and added."""
+        """Return the patch of a change in place. A file that becomes a link, or was one, is deleted and added."""
         old, new = self.before, self.after
         if None not in (old, new) and LINK in (self.mode, self.old_mode) and not self._keeps_mode:
             gone, made = self._replace(after=None).patch(), self._replace(before=None).patch()
@@ -444,8 +446,8 @@ class _GitChange(NamedTuple):
         return self._text_patch(self._header)
 
     def rename(self, alike: int) -> GitPatch | None:
-        """The patch that renames the file and changes it; None if it changes and is no text, or too long for a diff of
-        lines. `alike` is how much of it is the same, in percent."""
+        """Return the patch that renames the file and changes it; None if it changes and is not text, or too long for a
+        diff of lines. `alike` is the similarity in percent."""
         names = f"rename from {quote(self.old_name or '')}\nrename to {quote(self.name)}\n"
         header = f"{self._header}similarity index {alike}%\n{names}"
         if self.before == self.after:
@@ -488,21 +490,21 @@ class _GitChange(NamedTuple):
         return GitPatch(header, diff.additions, diff.deletions)
 
     def _binary_patch(self, counted: GitPatch) -> GitPatch:
-        """`counted` with its text as `git diff --binary` writes it, both ways."""
+        """Return `counted` with its text in the format of `git diff --binary`, in both directions."""
         header, old, new = self._header, self.before or b"", self.after or b""
-        if self.before == self.after:  # the mode alone is another one
+        if self.before == self.after:  # only the mode has changed
             return GitPatch(header, 0, 0)
         counted = counted._replace(reading=f"{header}Binary files {' and '.join(self._sides)} differ\n")
         literals = [(len(data), zlib.compress(data)) for data in (new, old)]
         if sum(len(packed) for _, packed in literals) > MAX_PACKED_BYTES:
             return counted._replace(summary=f"too large to be shown: {len(new)} bytes")
-        # Without the full names of both objects git refuses it.
+        # Git rejects a binary patch without the full names of both objects.
         lines = itertools.chain.from_iterable(itertools.starmap(_literal, literals))
         return counted._replace(text=f"{header}{self._index_names}\nGIT binary patch\n{''.join(lines)}")
 
 
 def quote(name: str) -> str:
-    """A file name as git writes it: in quotes, C-style, when it holds what would break the line."""
+    """Return a file name in git's format: in C-style quotes if it contains characters that would break the line."""
     if name.isprintable() and '"' not in name and "\\" not in name:
         return name
     return '"' + "".join(_ESCAPES.get(char, char) if char.isprintable() else _octal(char) for char in name) + '"'
@@ -536,7 +538,8 @@ def _object_name(data: bytes | None) -> str:
 
 
 def _literal(size: int, packed: bytes) -> Iterator[str]:
-    """So many bytes as zlib has packed them: 52 of those a line, in base85, behind a letter that says how many."""
+    """Yield the lines of a literal of `size` bytes, compressed by zlib: 52 compressed bytes per line, in base85, after
+    a letter for their number."""
     yield f"literal {size}\n"
     for at in range(0, len(packed), _SLICE_BYTES):
         part = packed[at : at + _SLICE_BYTES]

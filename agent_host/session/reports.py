@@ -44,7 +44,7 @@ ON_RECORD: dict[TaskStatus, TaskPhase] = {
 }
 
 UNREADABLE = "UNREADABLE"
-"""In place of the status of a session whose record cannot be read."""
+"""The status of a session whose record cannot be read."""
 MARK_WORDS: Final[Mapping[str, str]] = {
     "crashed": "the process ended without a word",
     "session_resumed": "resumed",
@@ -79,12 +79,12 @@ class Owner(NamedTuple):
 
 
 class StoredSession(NamedTuple):
-    """A session in a list. `prompt` is that of the last task, `title` the first line of the first one, cut to 80
-    characters; of one that cannot be read both say why. `pid` is that of the live process that holds it (0: unknown).
-    `updated_at` is in RFC 3339. `owner` is None where that is not known. `usage` are the tokens of all its tasks as
-    JSON has them, with `cost` and `costCurrency` where that is known; None where an earlier version did not keep
-    them. `ending` has the verdict, and of what has ended by whom and whether a retry can help; `reason` is why, where
-    it is not completed. `duration_ms` is how long the last task of one that has ended took."""
+    """A session in a list. `prompt` is the prompt of the last task, `title` the first line of the first prompt, cut to
+    80 characters; if the session cannot be read both are the reason. `pid` is the live process that has it (0:
+    unknown). `updated_at` is in RFC 3339. `owner` is None if unknown. `usage` has the tokens of all its tasks in their
+    JSON form, with `cost` and `costCurrency` if known; None if an earlier version did not keep them. `ending` has the
+    verdict and, for an ended one, who ended it and whether a retry can help; `reason` is the reason if it is not
+    completed. `duration_ms` is the duration of the last task of an ended session."""
 
     session_id: str
     status: str
@@ -104,12 +104,12 @@ class StoredSession(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """The verdict in one word, the same everywhere."""
+        """The verdict in one word, the same in all outputs."""
         return str(self.ending["verdict"])
 
     @property
     def description(self) -> str:
-        """The verdict, why, and who ended it: `failed: UNAUTHORIZED, by infrastructure`."""
+        """The verdict, the reason, and who ended it: `failed: UNAUTHORIZED, by infrastructure`."""
         if self.status == UNREADABLE:
             return UNREADABLE
         why = f": {self.reason}" if self.reason not in (None, self.verdict) else ""
@@ -117,7 +117,7 @@ class StoredSession(NamedTuple):
         return f"{self.verdict}{why}{by}"
 
     def to_wire(self) -> dict[str, Any]:
-        """The session as lists show it."""
+        """Return the session's row in lists."""
         return {
             "sessionId": self.session_id,
             "status": self.status,
@@ -151,15 +151,15 @@ _RESULT: Final = Record(
 
 
 def is_result(kept: dict[str, Any]) -> bool:
-    """True if `kept` has what is shown of a result object, in its types."""
+    """True if `kept` has the fields of a result object that are shown, with the right types."""
     return _RESULT.fits(kept)
 
 
 def session_state(
     ctx: LoopContext, status: SessionStatus, pending: Sequence[dict[str, Any]], *, granted_before: int = 0
 ) -> dict[str, Any]:
-    """The result of GetSessionState (interface section 2). The task is the current one, else the last one there was.
-    `granted_before` counts the approvals that were granted in processes before this one."""
+    """Return the result of GetSessionState (interface section 2). The task is the current one, else the last one.
+    `granted_before` is the number of approvals granted in earlier processes."""
     state, usage, limit = ctx.state, ctx.state.usage, ctx.judge.llm_policy.max_session_tokens
     at_work = ctx.phase.state is not TaskPhase.IDLE
     verdict = {"verdict": "running"} if at_work else verdict_on_record(state, is_live=True)
@@ -187,7 +187,7 @@ def session_state(
 
 
 def _grants(state: Checkpoint, granted_before: int) -> Iterator[dict[str, Any]]:
-    """{tool, scope, since, beforeRestart} of each approval for a task or the session that still counts."""
+    """Yield {tool, scope, since, beforeRestart} of each approval for a task or the session that is still in effect."""
     task_id = None if state.task is None else state.task.task_id
     for place, grant in enumerate(state.grants):
         if grant.scope == "session" or (grant.scope == "task" and grant.task_id == task_id):
@@ -196,9 +196,9 @@ def _grants(state: Checkpoint, granted_before: int) -> Iterator[dict[str, Any]]:
 
 
 def not_uploaded(ctx: LoopContext, history: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The artifacts of the current task, or of the last one, that the Workspace Service has not stored: {artifactName,
-    artifactType, message, storageRef?, toolCallId?}. `history` is such a row for the history, None where there is
-    nothing to say."""
+    """Return the artifacts of the current task, or of the last one, that the Workspace Service has not stored:
+    {artifactName, artifactType, message, storageRef?, toolCallId?}. `history` is such a row for the history, None if it
+    was stored."""
     task = ctx.task
     waiting = [row for row in ctx.state.uploads.values() if row["taskId"] == task.task_id]
     rows = []
@@ -210,7 +210,7 @@ def not_uploaded(ctx: LoopContext, history: dict[str, Any] | None) -> list[dict[
 
 
 def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | None, duration_ms: int) -> dict[str, Any]:
-    """The result object of the task that ended with `end` (interface section 1)."""
+    """Return the result object of the task that ended with `end` (interface section 1)."""
     task = ctx.task
     return {
         "sessionId": ctx.session_id,
@@ -260,10 +260,10 @@ def _tool_counts(task: Task) -> dict[str, dict[str, int]]:
 
 
 def files_changed(ctx: LoopContext) -> list[str]:
-    """The files that calls of the last task wrote or deleted and that are not as they were before, in order of their
-    absolute paths, and those that commands were seen to change. Of a file too large to look at it is assumed, and of
-    one whose first version was not kept."""
-    from agent_host.loop.prepare import hash_on_disk, mode_at  # with the end of the first task
+    """Return the absolute paths, sorted, of files that calls of the last task wrote or deleted, or that commands were
+    seen to change, and that differ from their content before. A file that is too large to compare, or whose first
+    version was not kept, is assumed to differ."""
+    from agent_host.loop.prepare import hash_on_disk, mode_at  # imported with the end of the first task
 
     found = []
     for path, version in ctx.task.baselines.items():
@@ -278,10 +278,10 @@ def files_changed(ctx: LoopContext) -> list[str]:
     return sorted(found)
 
 
-# One verdict of a task and of its session, in the same words in results, events, lists and transcripts.
+# Verdicts of tasks and sessions, with the same words in results, events, lists and transcripts.
 #
-# `endedBy` and `retryable` come from the table of `agent_host.errors`. A task that is done, with calls that nobody
-# was there to approve, was denied: policy ended it.
+# `endedBy` and `retryable` come from the table of `agent_host.errors`. The verdict of a completed task is `denied`,
+# ended by policy, if calls of it needed an approval and no approver was present.
 
 Verdict = Literal["completed", "failed", "cancelled", "paused", "denied", "interrupted", "running"]
 
@@ -289,12 +289,13 @@ _OF_STATUS: Final[Mapping[str, Verdict]] = {name: status for status, name in _EN
 
 
 def end_of(status: TaskStatus) -> EndStatus:
-    """The end of a task of this status whose session is ended: one that still runs on record was cancelled by that."""
+    """Return the end of a task of this status whose session has ended: a task recorded as running was cancelled by
+    that."""
     return "cancelled" if status == "running" else status
 
 
 def verdict(status: EndStatus, reason: str | None, *, denied: bool) -> dict[str, Any]:
-    """{verdict, endedBy, retryable} of a task that ended so; `denied`: calls of it could not be approved."""
+    """Return {verdict, endedBy, retryable} of a task with this end; `denied`: calls of it could not be approved."""
     verdict: Verdict = status
     if denied and (status == "completed" or reason == ErrorCode.APPROVAL_REQUIRED):
         verdict, reason = "denied", ErrorCode.APPROVAL_REQUIRED
@@ -306,7 +307,7 @@ def verdict(status: EndStatus, reason: str | None, *, denied: bool) -> dict[str,
 
 
 def verdict_on_record(state: Checkpoint, *, is_live: bool) -> dict[str, Any]:
-    """{verdict, endedBy?, retryable?} of a session by what is on record of it; `is_live`: a process has it."""
+    """Return {verdict, endedBy?, retryable?} of a session from its record; `is_live`: a process has it."""
     task = state.task
     if task is None:
         return _fields("running" if is_live else "interrupted", INTERRUPTED)
@@ -322,7 +323,7 @@ def verdict_on_record(state: Checkpoint, *, is_live: bool) -> dict[str, Any]:
 
 
 def verdict_in_result(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a result on disk; that of an earlier version is judged by its status."""
+    """Return the same from a result on disk; for a result of an earlier version it is derived from the status."""
     names = ("verdict", "endedBy", "retryable")
     if isinstance(kept.get("verdict"), str) and isinstance(kept.get("endedBy"), str):
         return {name: kept[name] for name in names if name in kept}
@@ -339,13 +340,13 @@ def _fields(verdict: Verdict, reason: str | None) -> dict[str, Any]:
     return {"verdict": verdict, "endedBy": ending.ended_by, "retryable": ending.retryable}
 
 
-# The calls that nobody was there to approve: as the result object has them, and as they are run after all (SK 4.2,
-# 4.3). On record is which call it was and what approves its kind; its arguments stand in the thread, and only there.
+# Calls that were denied because no approver was present: their rows in the result object, and their replay (SK 4.2,
+# 4.3). The record has the call's id and the option that approves its kind; only the thread has its arguments.
 
 
 def denied_approvals(task: Task, thread: Sequence[bytes], session_id: str) -> list[dict[str, Any]]:
-    """`deniedApprovals` of the result: {toolName, replay} for each. Where the arguments were lost to a damaged disk,
-    the replay only says what approves the kind. Rows of earlier versions hold all of it."""
+    """Return `deniedApprovals` of the result: {toolName, replay} for each. If the arguments were lost to a damaged
+    disk, the replay only has the option that approves the kind. Rows of earlier versions contain the whole replay."""
     calls = _calls(task, thread)
     return [
         {"toolName": row["toolName"], "replay": _replay(row["replay"], calls, row["toolName"], session_id)}
@@ -354,9 +355,9 @@ def denied_approvals(task: Task, thread: Sequence[bytes], session_id: str) -> li
 
 
 def calls_to_replay(task: Task, thread: Sequence[bytes], session_id: str, wanted: Collection[str]) -> list[Replay]:
-    """One for each replay id of `wanted`, in the order in which they were denied. Raises UsageError for an id that is
-    none of the task's. A task that is open may have had its call run, or begun, before a crash: giving the same command
-    again has it go on from there, and nothing is run twice."""
+    """Return one replay for each id in `wanted`, in the order of the denials. Raises UsageError for an id that is not
+    of this task. The call of an open task may have been run, or started, before a crash: repeating the same command
+    continues from there, and nothing is run twice."""
     calls = _calls(task, thread)
     found: dict[str, Replay] = {}
     for row in task.denied:
@@ -381,7 +382,7 @@ def calls_to_replay(task: Task, thread: Sequence[bytes], session_id: str, wanted
 
 
 def approvals_of_open_calls(state: Checkpoint, session_id: str, wanted: Collection[str]) -> list[ApprovalAnswered]:
-    """The approvals of calls of the open step that wait for one, and whose replay ids are in `wanted`."""
+    """Return approvals for the calls of the open step that wait for one and whose replay ids are in `wanted`."""
     answers = []
     for call in () if state.open_step is None or not wanted else state.open_step.calls:
         if call.approval_id is None or call.started or call.result is not None or call.problem is not None:
@@ -417,8 +418,8 @@ def _calls(task: Task, thread: Sequence[bytes]) -> dict[str, ToolCall]:
 
 
 class ApprovalReports:
-    """A sink that hands every decision to `reporter`, each once. Nobody waits for the service. `scrub` takes secrets
-    out of a text; `tools` are those that a call on record may be of."""
+    """A sink that passes every decision to `reporter`, each once, without waiting for the service. `scrub` redacts
+    secrets in a text; `tools` are the tools that recorded calls may use."""
 
     def __init__(
         self,
@@ -437,8 +438,8 @@ class ApprovalReports:
         self._again: set[str] = set()
 
     def again(self, state: Checkpoint) -> None:
-        """Report the answers of the step that a former process left open: it may have died before the service knew. A
-        service that knew has the same decision under the same key."""
+        """Report the answers of the step that a former process left open, because it may have died before it reported
+        them. If it did report them, the service has the same decision under the same key."""
         step, task = state.open_step, state.task
         if step is None or task is None:
             return
@@ -457,10 +458,10 @@ class ApprovalReports:
                 )
 
     def take(self, event: Event) -> None:
-        """Remember what was asked, and report what was answered."""
+        """Remember requests, and report answers."""
         payload = event.payload
         if event.event_type in RUN_ENDS:
-            self._asked.clear()  # what was cancelled while it waited is never answered
+            self._asked.clear()  # a request that was cancelled while it waited is never answered
         elif event.event_type is EventType.APPROVAL_REQUESTED:
             self._asked[payload["approvalId"]] = payload
         elif event.event_type is EventType.APPROVAL_RESOLVED and payload["approvalId"] not in self._again:
@@ -477,7 +478,7 @@ class ApprovalReports:
             )
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: this sink has no buffer."""
 
     def _report(
         self, approval_id: str, task_id: str, approved: bool, reason: str | None, summary: str, at: float, **more: Any
@@ -500,7 +501,7 @@ class ApprovalReports:
         )
 
     def _summary(self, call: OpenCall) -> str:
-        """The call in one line; what the person was shown of it is not on record."""
+        """Return the call in one line; the summary that the person saw is not recorded."""
         spec = self._tools.get(call.tool_name)
         subject = "" if spec is None else f": {spec.summary(call.arguments)}"
         return one_line(self._scrub(f"{call.tool_name}{subject}"))

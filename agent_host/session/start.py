@@ -1,4 +1,4 @@
-"""The start of a session: its ids and its policy bundle, checked (AH 3.2); and the session of this process."""
+"""Start a session: check its ids and its policy bundle (AH 3.2); and the session of this process."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def load_bundle(
     held: bool = False,
     to_try: bool = False,
 ) -> PolicyBundle:
-    """The bundle that the Session Service `granted`, as JSON, else the one that `host.policy` names, a built-in or a
-    file; narrowed by what the settings add. `temporary` is the session's temporary directory, where it is not the usual
-    one; `installed` are the names of the Python tools that the configuration names. `held`: a sandbox holds commands.
-    `to_try`: whose session it is and whether it has expired is for the decisions to say. Raises PolicyBundleInvalid
-    with every problem in one message, PolicyExpired, UsageError when there is no such file."""
+    """Load the bundle that the Session Service `granted`, as JSON, else the one that `host.policy` names, a built-in or
+    a file, and narrow it by the settings. `temporary` is the session's temporary directory if it is not the usual one;
+    `installed` are the names of the Python tools in the configuration. `held`: commands are sandboxed. With `to_try`
+    the bundle's session and expiry are not checked here; they show in the decisions. Raises PolicyBundleInvalid with
+    every problem in one message, PolicyExpired, UsageError if there is no such file."""
     servers = [f"{one['name']}/*" for one in settings.mcp.servers if isinstance(one.get("name"), str)]
     tools: Mapping[str, Sequence[str]] = {CapabilityName.MCP_INVOKE: servers, CapabilityName.TOOL_INVOKE: installed}
     places = places_of(environment, state_dir, session_id, tools)
@@ -68,7 +68,7 @@ def load_bundle(
         added = _added_rules(settings, settings.policy.allowed_commands)
         bundle = _built_in(settings, places, ANY_SESSION if to_try else session_id, now, held=held)
     else:
-        from agent_host.session import external_bundles  # with it comes all that reads and validates them
+        from agent_host.session import external_bundles  # imports all the code that reads and validates bundles
 
         if granted is not None:
             bundle = external_bundles.read_grant(granted, now, session_id=session_id, held=held)
@@ -94,7 +94,7 @@ def policy_name(settings: Settings) -> str:
 
 
 def policy_source(settings: Settings, granted: bytes | None = None) -> PolicySource:
-    """The source of `load_bundle`'s bundle. Raises UsageError when there is no such file."""
+    """Return the source of `load_bundle`'s bundle. Raises UsageError if there is no such file."""
     if granted is not None:
         return PolicySource(None, sha256(granted).hexdigest())
     name = policy_name(settings)
@@ -102,8 +102,8 @@ def policy_source(settings: Settings, granted: bytes | None = None) -> PolicySou
 
 
 def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[RedactionRule] | None:
-    """The redaction rules of a session on record, whose bundle has this `version`; None where the record does not lead
-    to them. They are not on record themselves: a rule may be the secret that it takes out."""
+    """Return the redaction rules of a recorded session whose bundle has this `version`; None if the record does not
+    lead to them. The rules themselves are not recorded, because a rule may contain the secret that it redacts."""
     said = started.get("redaction", {})
     if is_built_in(version) or (said.get("bundleVersion"), said.get("hasRules")) == (version, False):
         return ()
@@ -116,18 +116,18 @@ def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[Redact
         return None
     if sha256(content).hexdigest() != started.get("policyHash"):
         return None
-    rules = json_text.loads(content.removeprefix(BOM_UTF8))["redactionRules"]  # it was validated when the session began
+    rules = json_text.loads(content.removeprefix(BOM_UTF8))["redactionRules"]  # validated when the session started
     return [RedactionRule(one["redactionRuleId"], one["pattern"], "", one.get("replacement")) for one in rules]
 
 
 SESSION_TO_TRY = "SESSION"
-"""In place of an id in the name of a directory, where there is no session."""
+"""Used instead of an id in the name of a directory if there is no session."""
 
 
 def places_of(
     environment: Environment, state_dir: str, session_id: str = ANY_SESSION, tools: Mapping[str, Sequence[str]] = {}
 ) -> PlaceholderValues:
-    """The values of a bundle's placeholders."""
+    """Return the values of a bundle's placeholders."""
     name = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     files = step_files(os.environ, environment.os_family)
     return PlaceholderValues(
@@ -153,14 +153,14 @@ def _content(settings: Settings) -> bytes:
 
 
 def own_files() -> tuple[str, ...]:
-    """The files that configure this program for its user."""
+    """Return the real paths of the files that configure this program for its user."""
     return tuple(map(os.path.realpath, user_files(os.environ)))
 
 
 def files_to_guard(settings: Settings, workspace: str) -> tuple[str, ...]:
-    """Return what no tool and no command of a session may change, whatever its bundle says: the bundle file, as it is
-    named and where it leads, what this program runs from in the workspace (design, invariant 12), and the files of a
-    step of GitHub Actions that are the host's alone."""
+    """Return the files that no tool and no command of a session may change, whatever its bundle allows: the bundle
+    file, by its name and its real path, files in the workspace that this program runs from (design, invariant 12), and
+    the files of a GitHub Actions step that only the host may write."""
     name = settings.host.policy
     bundle = () if not names_file(name) else (os.path.abspath(name), os.path.realpath(name))
     kept = kept_step_files(os.environ, "windows" if os.name == "nt" else "posix")
@@ -184,7 +184,8 @@ def _built_in(
 
 
 def _added_rules(settings: Settings, programs: Sequence[str] = ()) -> tuple[CommandPolicy, ...]:
-    """Raises UsageError with every problem of the programs, else of the entries for commands."""
+    """Return the rules for commands. Raises UsageError with every problem of the programs, else of the entries for
+    commands."""
     if not (programs or settings.policy.command_policies):
         return ()
     from agent_host.session.external_bundles import command_policies, refuse_odd_programs
@@ -207,12 +208,12 @@ def _narrowing(settings: Settings, workspace: str, added: tuple[CommandPolicy, .
     )
 
 
-# The session of this process, and what may be asked of it when (AH 3): a desktop app, a terminal and CI all ask here.
-# One process has one session. Until it is created or resumed there is nothing to ask for, and after its end neither.
+# The session of this process, and the requests that are allowed in each state (AH 3); the desktop app, the terminal and
+# CI all use it. One process has one session. Before it is created or resumed, and after its end, requests are rejected.
 
 
 class Opened(NamedTuple):
-    """A session that is ready, with what the Session Service said of it."""
+    """A session that is ready, with the Session Service's reply."""
 
     session: LiveSession
     compatibility_status: str
@@ -220,27 +221,27 @@ class Opened(NamedTuple):
 
 
 class Opener(Protocol):
-    """Makes sessions; the composition root's part. Each raises AgentHostError where there can be none."""
+    """The part of the composition root that makes sessions. Each method raises AgentHostError if it cannot make one."""
 
     def use_servers(self, servers: Sequence[ClientServer]) -> None:
-        """The MCP servers that the client names for the session that is opened next."""
+        """Set the MCP servers that the client names for the session that is opened next."""
 
     async def create(self, new: NewSession) -> Opened:
         """A new session."""
 
     async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
-        """The session that a former process left, not running yet."""
+        """Open the session that a former process left, without running it."""
 
     async def refresh(self, session: LiveSession, *, cursor: str | None) -> Opened:
-        """The session with a policy bundle that is asked for again (AH 8.6)."""
+        """Request the session's policy bundle again (AH 8.6)."""
 
     async def set_mode(self, session: LiveSession, changes: Mapping[str, str]) -> dict[str, str]:
-        """Change options of the session's mode, and return those that hold."""
+        """Change options of the session's mode, and return the resulting ones."""
 
 
 class SessionHost:
-    """At most one `session`, from its creation to its end; None before there is one. `over` is set when there will be
-    no more to do; `failure` is the fault of the program that was the reason, where one was."""
+    """At most one `session`, from its creation to its end; None before there is one. `over` is set when there is
+    nothing left to do; `failure` is the error if a bug of the program was the reason."""
 
     def __init__(self, opener: Opener, stored: Callable[[], StoredSessions], remove: Callable[[str], None]) -> None:
         self._opener = opener
@@ -255,7 +256,7 @@ class SessionHost:
         self.failure: BaseException | None = None
 
     def running_session(self, session_id: str) -> LiveSession:
-        """The session of that id. Raises SessionNotReady, SessionNotFound."""
+        """Return the session of that id. Raises SessionNotReady, SessionNotFound."""
         session = self.session
         if session is None:
             raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
@@ -266,14 +267,14 @@ class SessionHost:
         return session
 
     async def create(self, new: NewSession, *, servers: Sequence[ClientServer] = ()) -> Opened:
-        """A new session. Raises OutOfOrder when this process has one, and what `Opener.create` raises."""
+        """Create a session. Raises OutOfOrder if this process has one, and the errors of `Opener.create`."""
         self._refuse_second()
         self._opener.use_servers(servers)
         return await self._open(self._opener.create(new))
 
     async def resume(self, session_id: str, *, cursor: str | None, servers: Sequence[ClientServer] = ()) -> Opened:
-        """The session of a former process, or this one's with a new policy bundle. Raises OutOfOrder while a task is
-        running, and what `Opener.resume` raises."""
+        """Resume the session of a former process, or refresh the policy bundle of this one's. Raises OutOfOrder while a
+        task is running, and the errors of `Opener.resume`."""
         session = self.session
         if session is None:
             self._refuse_second()
@@ -288,16 +289,16 @@ class SessionHost:
             return await self._opener.refresh(session, cursor=cursor)
         finally:
             self._refreshing = False
-            if session.has_ended and self._ending is None:  # the service said so
+            if session.has_ended and self._ending is None:  # the Session Service has ended it
                 self.over.set()
 
     async def set_mode(self, session_id: str, changes: Mapping[str, str]) -> dict[str, str]:
-        """Change options of the session's mode, one request after the other; raises what the opener raises."""
+        """Change options of the session's mode, one request after the other. Raises the errors of the opener."""
         async with self._changing_mode:
             return await self._opener.set_mode(self.running_session(session_id), changes)
 
     async def _open(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
-        """The session once it is there. Raises SessionNotReady when a Shutdown came first."""
+        """Wait until the session is open. Raises SessionNotReady if a Shutdown came first."""
         self._opening = asyncio.ensure_future(opening)
         try:
             opened = await self._opening
@@ -313,30 +314,32 @@ class SessionHost:
         return opened
 
     async def list_sessions(self, owner: Owner | None, search: str) -> list[StoredSession]:
-        """The sessions of the state directory, newest first; with a session in this process those of its owner."""
+        """List the sessions of the state directory, newest first; if this process has a session, only those of its
+        owner."""
         return await asyncio.to_thread(self._stored().all, self._owner or owner, search)
 
     async def transcript(self, session_id: str, owner: Owner | None) -> Transcript:
-        """A session as it is shown. Raises SessionNotFound."""
+        """Return the transcript of a session. Raises SessionNotFound."""
         record = await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
         return await asyncio.to_thread(record.transcript)
 
     async def items(self, session_id: str, owner: Owner | None, task_id: str) -> list[Item]:
-        """The items of a session's task. Raises SessionNotFound, UsageError for a task that it does not know."""
+        """Return the items of a session's task. Raises SessionNotFound, UsageError for a task that it does not know."""
         record = await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
         return await asyncio.to_thread(record.items, task_id)
 
     async def delete(self, session_id: str, owner: Owner | None) -> None:
-        """Remove a session that has ended, with all that is its own. Raises SessionNotFound for one that is not there,
-        or not the owner's, SessionHeld for one that a process has, UsageError for one that can be resumed."""
+        """Remove an ended session with all its data. Raises SessionNotFound for one that does not exist or has another
+        owner, SessionHeld for one that a process has, UsageError for one that can be resumed."""
         if self.session is not None and self.session.session_id == session_id and not self.session.has_ended:
             raise SessionHeld(f"session {session_id} is that of this process: Shutdown comes first")
         await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
         await asyncio.to_thread(self._remove, session_id)
 
     async def state(self, session_id: str, owner: Owner | None, task_id: str | None = None) -> dict[str, Any]:
-        """The result of GetSessionState, with a `task_id` for that task: of this process's session, or of one on record
-        that is the owner's. Raises SessionNotReady, SessionNotFound, UsageError for a task that it does not know."""
+        """Return the result of GetSessionState, with a `task_id` for that task, of this process's session or of a
+        recorded one of the owner. Raises SessionNotReady, SessionNotFound, UsageError for a task that it does not
+        know."""
         try:
             session = self.running_session(session_id)
         except (SessionNotFound, SessionNotReady) as error:
@@ -352,7 +355,8 @@ class SessionHost:
     async def preview(
         self, session_id: str, owner: Owner | None, task_id: str | None, file_paths: Sequence[str] | None
     ) -> tuple[list[FilePatch], str | None]:
-        """The changes of a session or one of its tasks, and why that may not be all; as for `state`."""
+        """Return the changes of a session or one of its tasks, and the reason why they may be incomplete; sessions and
+        errors as for `state`."""
         try:
             session = self.running_session(session_id)
         except (SessionNotFound, SessionNotReady) as error:
@@ -361,13 +365,13 @@ class SessionHost:
         return await session.preview(task_id, file_paths), session.unseen(task_id)
 
     async def _record(self, session_id: str, owner: Owner | None, error: AgentHostError) -> SessionRecord:
-        """The record of a session that this process does not have. Raises `error` where that is nothing, or not the
-        owner's, and for this process's own session while it ends."""
+        """Return the record of a session that this process does not have. Raises `error` if it does not exist or has
+        another owner, and for this process's own session while it ends."""
         if self.session is not None and self.session.session_id == session_id:
             raise error
         try:
             return await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
-        except (SessionNotFound, UsageError):  # the latter for an id that is none
+        except (SessionNotFound, UsageError):  # the latter for an invalid id
             raise error from None
 
     @property
@@ -378,7 +382,7 @@ class SessionHost:
         return Owner(identity.tenant_id, identity.user_id)
 
     def decide(self, approval_id: str, **answer: Unpack[Decision]) -> Delivery:
-        """Somebody's answer to an approval; see `LiveSession.decide`. Raises SessionNotReady, ValueError."""
+        """Answer an approval; see `LiveSession.decide`. Raises SessionNotReady, ValueError."""
         if self.session is None:
             raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
         if self.session.has_ended or self._ending is not None:
@@ -386,8 +390,8 @@ class SessionHost:
         return self.session.decide(approval_id, **answer)
 
     async def shutdown(self, reason: str) -> str | None:
-        """The clean end of whatever there is (AH 3.4); returns the session's id, None when there was none."""
-        if self._opening is not None:  # a service may let it wait for long
+        """End the session cleanly, if there is one (AH 3.4); return its id, None if there was none."""
+        if self._opening is not None:  # a service may keep it waiting for long
             self._opening.cancel()
             await asyncio.wait([self._opening])
         if self.session is not None:
@@ -396,23 +400,25 @@ class SessionHost:
         return None if self.session is None else self.session.session_id
 
     def attend(self) -> None:
-        """A client is there (again)."""
+        """Restart the approvals' timeouts, because a client is present (again)."""
         if self.session is not None and self.session.pending_approvals is not None:
             self.session.pending_approvals.attend()
 
     def suspend(self) -> None:
-        """The client is gone for now: what waits for its answer goes on waiting, without a time-out."""
+        """Stop the approvals' timeouts, because the client is gone for now: they keep waiting."""
         if self.session is not None and self.session.pending_approvals is not None:
             self.session.pending_approvals.suspend()
 
     async def let_go(self) -> None:
-        """The client is gone, or the process is asked to end: finish the step and leave the session resumable."""
+        """Finish the step and leave the session resumable, because the client is gone or the process is asked to
+        end."""
         if self.session is not None:
             await self._end(self.session.leave())
         self.over.set()
 
     async def _end(self, way: Coroutine[Any, Any, None]) -> None:
-        """End the session in this `way`, or wait for the end that it is coming to, with or without the caller."""
+        """End the session in this `way`, or wait for the end in progress. The end continues if the caller is
+        cancelled."""
         await asyncio.shield(self._begin_end(way))
 
     def _begin_end(self, way: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -437,7 +443,7 @@ class SessionHost:
             raise OutOfOrder("a session is just being opened; one process has one session")
 
     def _broken(self, error: BaseException) -> None:
-        """Observers get the event before the process ends, and what is on record stays."""
+        """Leave the session, so that observers get the event before the process ends; the record stays."""
         self.failure = error
         if self.session is not None:
             self._begin_end(self.session.leave())

@@ -1,4 +1,4 @@
-"""The sessions of a state directory, resumable and ended: a list of them, and the transcript of one."""
+"""The sessions of a state directory, resumable and ended: their list, and the record of each."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 _MAX_DIFF_BYTES: Final = 1024 * 1024
 _WHOLE: Final = whole()
 _IN_ROW: Final = Record({**dict.fromkeys(("status", "prompt", "endedAt", "workspace"), TEXT), "stepCount": _WHOLE})
-"""A result that a row can be made of."""
+"""The fields of a result that a row needs."""
 _USAGE: Final = Record(dict.fromkeys(("inputTokens", "outputTokens", "cachedInputTokens"), _WHOLE), {"cost": number()})
-"""The usage in a result; earlier versions kept none."""
+"""The usage in a result; earlier versions did not keep it."""
 
 
 class StoredSessions:
-    """The sessions under `state_dir`. A snapshot above the limit is not read. `models` knows what models cost;
-    `cleaner` gives what takes secrets out of the files that a session has changed, None where nobody knows what is
-    one."""
+    """The sessions under `state_dir`. A snapshot above the limit is not read. `models` has the prices of models;
+    `cleaner` returns the function that redacts secrets in the files that a session has changed, None if its redaction
+    rules are not known."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class StoredSessions:
         self._store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes)
 
     def all(self, owner: Owner | None = None, search: str = "") -> list[StoredSession]:
-        """Newest first: those of `owner`, where one is given, whose title, prompt or workspace has `search` in it, in
-        any letter case. Raises UsageError for a state directory that cannot be used."""
+        """Return sessions, newest first: those of `owner`, if one is given, whose title, prompt, workspace or id
+        contains `search` in any letter case. Raises UsageError for a state directory that cannot be used."""
         wanted = search.casefold()
         found = [
             one
@@ -81,23 +81,23 @@ class StoredSessions:
         ]
         newest: dict[str, StoredSession] = {}
         for one in found:
-            newest.setdefault(one.session_id, one)  # what can be resumed says more than an older result
+            newest.setdefault(one.session_id, one)  # a resumable session has more information than an older result
         return sorted(newest.values(), key=lambda one: (one.updated_at, one.session_id), reverse=True)
 
     def record(self, session_id: str, owner: Owner | None = None) -> SessionRecord:
-        """The record of the session and its tasks, resumable or ended. Raises SessionNotFound for one that is not
-        there, or not the owner's, UsageError for an id that is none."""
+        """Read the record of the session and its tasks, resumable or ended. Raises SessionNotFound for one that does
+        not exist or has another owner, UsageError for an invalid id."""
         with state_errors_translated():
             paths = SessionPaths(self._state_dir, session_id)
             summary = self._store.summary(session_id)
         state = None if summary is None else summary.state
         if summary is None:
-            with contextlib.suppress(StateError):  # its result and its run log say what is left
+            with contextlib.suppress(StateError):  # its result and its run log are left
                 state = self._store.load(session_id, ended_too=True)
         row = _read_ended(paths) if summary is None else self._from_summary(summary)
         if state is None:
             messages = _history_of(paths, missing_ok=row is not None)
-        else:  # with the results that the open step has so far
+        else:  # including the results that the open step has so far
             calls = [] if state.open_step is None else state.open_step.calls
             messages = [*state.thread, *(call.result for call in calls if call.result is not None)]
         if row is None:  # it ended without a result
@@ -110,7 +110,7 @@ class StoredSessions:
         return SessionRecord(row, state, summary is None, messages, log, result, self._store, self._cleaner, paths)
 
     def session_of(self, task_id: str, owner: Owner | None = None) -> str | None:
-        """The session that has or had a task of this id, the last one of several; else None. Raises UsageError."""
+        """Return the session that has or had a task of this id, the newest of several; else None. Raises UsageError."""
         for row in self.all(owner):
             with contextlib.suppress(SessionNotFound):
                 if task_id in self.record(row.session_id, owner).task_ids:
@@ -118,21 +118,21 @@ class StoredSessions:
         return None
 
     def summaries(self) -> list[Summary]:
-        """The resumable sessions with their states. Raises UsageError."""
+        """Return the resumable sessions with their states. Raises UsageError."""
         try:
             return self._store.list()
         except WriteFailed as error:
             raise UsageError(f"the state directory {self._state_dir} cannot be used: {error}") from error
 
     def newest_resumable(self, passed_over: Callable[[str], object]) -> str | None:
-        """The id of the session that last ran and is not held by a live process; None when there is none. `passed_over`
+        """Return the id of the session that ran last and that no live process has; None if there is none. `passed_over`
         gets a line for each session that cannot be read."""
         newest = sorted(self.summaries(), key=lambda summary: summary.updated_at, reverse=True)
         for summary in newest:
             if summary.state is None and summary.pid is None:
                 passed_over(f"session {summary.session_id} is passed over: {summary.problem}")
         offered = [summary for summary in newest if can_go_on(summary)]
-        # What only waits for approvals has nothing to do unless they are given, so it comes last.
+        # A session that only waits for approvals has nothing to do unless they are given, so it comes last.
         offered.sort(key=lambda summary: summary.state is not None and summary.state.awaits_approval)
         return offered[0].session_id if offered else None
 
@@ -178,12 +178,12 @@ class StoredSessions:
 
 
 def can_go_on(summary: Summary) -> bool:
-    """True if `agent-host resume` can go on with it: no process has it, and it has a task."""
+    """True if `agent-host resume` can continue it: no process has it, and it has a task."""
     return summary.pid is None and summary.state is not None and summary.state.task is not None
 
 
 def _read_ended(paths: SessionPaths) -> StoredSession | None:
-    """The row of a session that ended, by its result; None if that is none of ours."""
+    """Return the row of an ended session from its result; None if that is not a result of ours."""
     try:
         kept = orjson.loads(LOCAL_DISK.read(paths.result))
     except (OSError, orjson.JSONDecodeError):
@@ -209,7 +209,8 @@ def _read_ended(paths: SessionPaths) -> StoredSession | None:
 
 
 def _owner_of_ended(paths: SessionPaths, kept: dict[str, Any]) -> Owner | None:
-    """From the result, else from the first event: results of earlier versions do not say it."""
+    """Return the owner from the result, else from the first event, because results of earlier versions do not have
+    it."""
     for source in (kept, _first_event(paths.events)):
         tenant, user = source.get("tenantId"), source.get("userId")
         if isinstance(tenant, str) and isinstance(user, str):
@@ -242,10 +243,10 @@ def _not_found(session_id: str) -> SessionNotFound:
     )
 
 
-# A session's tasks as its record has them: status, text, patch and files by session and task id, whichever process
-# lives, and after the last one has ended. The record of a session is its checkpoint; once it has ended, its
-# archive. If that was not kept, its result and its run log are left, which know less: there is no patch without the
-# versions of files.
+# A session's tasks from its record: status, text, patch and files by session and task id, whether or not a process has
+# the session, also after its end. The record of a session is its checkpoint, and after its end its archive. If that was
+# not kept, only its result and its run log are left, which contain less: without the versions of files there is no
+# patch.
 
 _OF_TASK: Final = (EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED)
 _ENDS: Final = {
@@ -260,9 +261,9 @@ _ENDING: Final = ("verdict", "endedBy", "retryable")
 
 
 class SessionRecord(NamedTuple):
-    """The record of one session: its `row` in lists, its state, None if it cannot be read or if the records of one that
-    `has_ended` were not kept, its messages as JSON, oldest first, its run log, and the result of one that has ended.
-    `store` has the versions of files, and output with its colours; `cleaner` is that of StoredSessions."""
+    """The record of one session: its `row` in lists, its state (None if it cannot be read, or if it `has_ended` and its
+    records were not kept), its messages as JSON, oldest first, its run log, and its result if it has ended. `store` has
+    the versions of files and coloured output; `cleaner` is that of StoredSessions."""
 
     row: StoredSession
     state: Checkpoint | None
@@ -281,12 +282,12 @@ class SessionRecord(NamedTuple):
 
     @property
     def pending(self) -> list[dict[str, Any]]:
-        """The questions that wait in the process that has the session, as `approval_requested` had them."""
+        """The open questions of the process that has the session, with the payload of `approval_requested`."""
         return list(self.log.asked.values()) if self.is_live else []
 
     @property
     def task_ids(self) -> list[str]:
-        """Its tasks, oldest first; those that are queued come last."""
+        """The ids of its tasks, oldest first, then the queued ones."""
         if self.state is None:
             found = [mark["taskId"] for mark in self.log.marks if "taskId" in mark] if self.has_ended else []
             return list(dict.fromkeys([*found, *filter(None, [self.result.get("taskId")])]))
@@ -300,7 +301,7 @@ class SessionRecord(NamedTuple):
         return [describe(orjson.loads(message)) for message in self.messages]
 
     def transcript(self) -> Transcript:
-        """The session as it is shown (`agent_host.session.transcript`)."""
+        """Return the transcript of the session (`agent_host.session.transcript`)."""
         items = self.items()
         return Transcript(
             self.row,
@@ -316,10 +317,11 @@ class SessionRecord(NamedTuple):
         )
 
     def items(self, task_id: str | None = None) -> list[Item]:
-        """The items of its transcript, or of one of its tasks. Raises UsageError for a task that it does not know."""
+        """Return the items of its transcript, or of one of its tasks. Raises UsageError for a task that it does not
+        know."""
         try:
             coloured = self.store.coloured(self.row.session_id)
-        except StateError:  # colours are for the eye: the text is there without them
+        except StateError:  # colours are optional: the text is complete without them
             coloured = {}
         items = items_of(self.messages, self.log, coloured)
         if task_id is None:
@@ -329,7 +331,8 @@ class SessionRecord(NamedTuple):
         return [item for item in items if item.get("taskId") == task_id]
 
     def _diff(self, ref: str) -> str | None:
-        """The text of an artifact on this disk, by its `storageRef`, up to a bound."""
+        """Return the text of an artifact on this disk by its `storageRef`; None if it does not exist or is larger than
+        _MAX_DIFF_BYTES."""
         folder, _, name = ref.partition("/")
         if folder != "artifacts" or not name or "/" in name or os.sep in name or name.startswith("."):
             return None
@@ -341,8 +344,8 @@ class SessionRecord(NamedTuple):
         return None if len(data) > _MAX_DIFF_BYTES else data.decode("utf-8", "replace")
 
     def session_state(self, task_id: str | None = None) -> dict[str, Any]:
-        """The result of GetSessionState for a session that no process here has; with a `task_id` all of that task.
-        Raises UsageError for a task that the session does not know, CheckpointUnreadable."""
+        """Return the result of GetSessionState for a session that this process does not have; with a `task_id` all
+        fields of that task. Raises UsageError for a task that the session does not know, CheckpointUnreadable."""
         row = self.row
         if self.state is None and not self.has_ended:
             raise CheckpointUnreadable(row.title)
@@ -362,9 +365,9 @@ class SessionRecord(NamedTuple):
         }
 
     def task(self, task_id: str) -> dict[str, Any]:
-        """{taskId, prompt, status, startedAt, stepCount, maxSteps?, verdict, endedBy?, retryable?, reason, message,
-        text, denied?, usage?} of a task; `queued` is the status of one that has not begun. Raises UsageError for one
-        that the session does not know."""
+        """Return {taskId, prompt, status, startedAt, stepCount, maxSteps?, verdict, endedBy?, retryable?, reason,
+        message, text, denied?, usage?} of a task; the status is `queued` if it has not started. Raises UsageError for a
+        task that the session does not know."""
         state = self.state
         if state is None:
             return self._task_of_result(task_id)
@@ -384,8 +387,8 @@ class SessionRecord(NamedTuple):
         raise self._unknown(task_id)
 
     def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
-        """The changes of the session or one of its tasks; see `SessionChanges.preview`. Raises UsageError for a task
-        that it does not know, and where what files held was not kept; CheckpointUnreadable."""
+        """Return the changes of the session or one of its tasks; see `SessionChanges.preview`. Raises UsageError for a
+        task that it does not know, and if the former contents of files were not kept; CheckpointUnreadable."""
         if self.state is None and not self.has_ended:
             raise CheckpointUnreadable(self.row.title)
         if task_id is not None and task_id not in self.task_ids:
@@ -402,8 +405,8 @@ class SessionRecord(NamedTuple):
         return found if clean is not None else [patch._replace(diff=f"# {_NOT_CLEAN}\n") for patch in found]
 
     def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
-        """All changes of the session for another copy of its workspace; see `SessionChanges.whole_patch`. Raises
-        UsageError where there is no way to make it: what files held was not kept, or nobody knows what is a secret."""
+        """Return all changes of the session for another copy of its workspace; see `SessionChanges.whole_patch`. Raises
+        UsageError if the former contents of files were not kept, or if the redaction rules are not known."""
         clean = None if self.state is None else self.cleaner(self.state)
         if self.state is None or clean is None:
             raise UsageError(f"what files held before session {self.row.session_id} was not kept, so there is no patch")
@@ -414,23 +417,24 @@ class SessionRecord(NamedTuple):
 
         places, versions = workspaces(state), functools.cache(self.store.versions)
 
-        def kept(name: str) -> bytes | None:  # to find versions takes as long as to read the session: once, if ever
+        def kept(name: str) -> bytes | None:  # finding versions is as slow as reading the session
             return versions(self.row.session_id)(name)
 
         return SessionChanges(first_versions(state), kept, places[-1], places, clean)
 
     def whole_task(self, task_id: str) -> dict[str, Any]:
-        """`task` with {filesChanged[{filePath, status, additions, deletions}], patch, unseen?} or `patchMissing`."""
+        """Return `task` with {filesChanged[{filePath, status, additions, deletions}], patch, unseen?} or
+        `patchMissing`."""
         try:
             files = [file.to_wire() for file in self.preview(task_id)]
-        except UsageError as error:  # what files held was not kept
+        except UsageError as error:  # the former contents of files were not kept
             return {**self.task(task_id), "filesChanged": [], "patchMissing": str(error)}
         patch, unseen = "".join(file.pop("diff") for file in files), self.unseen(task_id)
         changed = {"filesChanged": files, "patch": patch, **({} if unseen is None else {"unseen": unseen})}
         return {**self.task(task_id), **changed}
 
     def unseen(self, task_id: str | None) -> str | None:
-        """Why a preview may leave out what commands changed; None where it does not."""
+        """Return the reason why a preview may miss changes by commands; None if it is complete."""
         return None if self.state is None else first_versions(self.state).unseen_in(task_id)
 
     @property

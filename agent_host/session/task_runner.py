@@ -1,4 +1,4 @@
-"""The current task: begun, gone on with, stopped, and wound up; one at a time, each on the thread of those before."""
+"""Start, continue, stop and finish the current task; one runs at a time, each on the same thread of messages."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ MAX_STEER_BYTES = 64 * 1024
 
 
 class TaskRunner:
-    """The tasks of one session. `life` is the session's own machine: a task that cannot go on pauses the session.
-    `on_broken` gets what a task died of that nobody foresaw; `leaving`: the process is on its way out."""
+    """The tasks of one session. `life` is the session's own machine: a task that cannot continue pauses the session.
+    `on_broken` gets the unexpected error that ended a task; `leaving` is True while the process is ending."""
 
     def __init__(
         self, ctx: LoopContext, life: Machine[SessionStatus], on_broken: Callable[[BaseException], None]
@@ -80,32 +80,32 @@ class TaskRunner:
 
     @property
     def count(self) -> int:
-        """The number of tasks that the session has had, in whichever process."""
+        """The number of tasks that the session has had, in all processes."""
         state = self._ctx.state
         return len(state.earlier_tasks) + (state.task is not None)
 
     @property
     def is_suspended(self) -> bool:
-        """True if a task is open on record that is not running: a resume goes on with it, a cancellation ends it."""
+        """True if the recorded task is open but not running: a resume continues it, a cancellation ends it."""
         task = self._ctx.state.task
         return task is not None and task.status == "running" and not self.busy
 
     @property
     def last_end(self) -> TaskEnd | None:
-        """The end of the last task of this process, None before one ended."""
+        """The end of the last task of this process, None if none has ended."""
         running = self._running
         done = running is not None and running.done() and not running.cancelled() and running.exception() is None
         return running.result() if running is not None and done else None
 
     def end_on_record(self) -> TaskEnd | None:
-        """The end of the last task, in this process or before; None for a session without any."""
+        """Return the end of the last task, in this process or before; None for a session without tasks."""
         return self.last_end or (None if self._ctx.state.task is None else self._repeat_end())
 
     def start(self, task: NewTask, *, queued: bool = False) -> None:
-        """Begin a task; on return it is on record and under way. `queued`: it is the first of those that wait. Raises
-        TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had, and for a model that the
-        bundle does not allow or whose cost is limited and not known; CheckpointWriteFailed. The session has no such
-        task then, and the id can be used again."""
+        """Start a task; on return it is recorded and running. `queued`: it is the first in the queue. Raises
+        TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has used, for a model that the bundle
+        does not allow, and for one without known prices if the cost is limited; CheckpointWriteFailed. After an error
+        the session has no such task, and the id can be used again."""
         ctx = self._ctx
         self._refuse_model(task)
         started = record_of_task(
@@ -120,7 +120,7 @@ class TaskRunner:
         expires_at = min(bundle.expires_at for bundle in ctx.judge.bundles)
         if expires_at <= ctx.judge.clock():
             raise PolicyExpired(f"the policy expired at {expires_at.isoformat()}; resume with a new one")
-        # Before the record: the thread is read from what stands there.
+        # Before the new record, because the thread is read from the recorded state.
         ctx.conversation.use_model(task.model, ctx.judge)
         ctx.journal.try_record(started.record)
         ctx.narrow_task(task.options)
@@ -128,20 +128,20 @@ class TaskRunner:
         self._begin()
 
     def warm_up(self) -> None:
-        """Get ready for the first task: import its modules in a thread, which the process waits for at its end."""
+        """Prepare for the first task: import its modules in a thread, which the process joins at its end."""
         threading.Thread(target=import_loop, name="warm-up-loop").start()
         self._ctx.conversation.warm_up()
 
     def enqueue(self, task: NewTask) -> None:
-        """Have a task follow the one that is open and those that wait. Raises what `TaskQueue.add` raises, UsageError
-        for an id that the session has had and for a model that `start` would refuse."""
+        """Queue a task after the open one and those that are queued. Raises the errors of `TaskQueue.add`, UsageError
+        for an id that the session has used and for a model that `start` would reject."""
         self._refuse_used(task.task_id)
         self._refuse_model(task)
         self.queue.add(task)
 
     def start_queued(self) -> None:
-        """Begin the next task that waits, where no task is open. Under a bundle that has expired it goes on waiting for
-        a resume; a disk that does not take its start has it fail."""
+        """Start the next queued task if no task is open. Under an expired bundle it stays queued until a resume; if its
+        start cannot be written to disk it fails."""
         task = self.queue.first
         if task is None or self.closing or self.busy or self.is_suspended:
             return
@@ -153,14 +153,14 @@ class TaskRunner:
             self.queue.fail(task.task_id, error.code, str(error))
 
     def start_recorded(self) -> None:
-        """Begin the task that the session's first record holds; see `opening.create_store`."""
+        """Start the task in the session's first record; see `opening.create_store`."""
         self._ctx.begin_task(self._ctx.task)
         self._begin()
 
     def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = (), more_steps: int = 0) -> None:
-        """Go on with the task that is open on record; of one that had ended only its end is reported again. `max_steps`
-        replaces the task's limit. `replay_ids` name denied calls that are run first; for them a task that had ended
-        goes on as well, by default for `more_steps`. Raises UsageError when there is no task or no such call,
+        """Continue the recorded task if it is open; if it has ended only its end is reported again. `max_steps`
+        replaces the task's limit. `replay_ids` name denied calls that are run first; for them a task that has ended
+        continues as well, by default for `more_steps`. Raises UsageError if there is no task or no such call,
         CheckpointWriteFailed."""
         ctx, task = self._ctx, self._ctx.state.task
         if task is None:
@@ -184,7 +184,8 @@ class TaskRunner:
         self._run(self._drive(resume_note, replays))
 
     def cancel(self, task_id: str, *, force: bool = False, grace_s: float = 2.0) -> None:
-        """End the task for good at its next safe point (AH 4.5); by force tools have `grace_s`. Raises NoActiveTask."""
+        """End the task for good at its next safe point (AH 4.5); with `force` tools get `grace_s` seconds. Raises
+        NoActiveTask."""
         ctx, task = self._ctx, self._ctx.state.task
         if self.queue.has(task_id):
             self.queue.cancel(task_id)
@@ -194,14 +195,14 @@ class TaskRunner:
         self.stop(resumable=False)
         if force:
             ctx.cancellation.force(grace_s=grace_s)
-        if not self.busy:  # its open step needs its results, and its end has to be recorded
+        if not self.busy:  # its open step needs results, and its end has to be recorded
             ctx.begin_task(task)
             ctx.phase.fire("resume")
             self._run(self._drive())
 
     def steer(self, task_id: str, text: str) -> None:
-        """Have the model read `text` before its next turn of the task; on return it is durable. Raises NoActiveTask
-        where the task's end is on record, UsageError beyond a bound, CheckpointWriteFailed."""
+        """Add `text` for the model to read before its next turn of the task; on return it is durable. Raises
+        NoActiveTask if the task's end is recorded, UsageError beyond a bound, CheckpointWriteFailed."""
         ctx, task = self._ctx, self._ctx.state.task
         if task is None or task.task_id != task_id or task.status != "running":
             raise NoActiveTask(f"no task {task_id[:128]!r} is running")
@@ -215,30 +216,33 @@ class TaskRunner:
         ctx.emitter.flush()  # a transcript shows it by this event
 
     def stop(self, *, resumable: bool, time_limit: str | None = None) -> None:
-        """Ask the task to stop at its next safe point; `resumable`: it stays open. `time_limit`: why, in words."""
+        """Ask the task to stop at its next safe point. `resumable`: it stays open. `time_limit`: the reason, in
+        words."""
         self._ctx.cancellation.request(resumable=resumable, time_limit=time_limit)
 
     async def await_end(self) -> TaskEnd:
-        """The end of the current task, or of the last one. Cancelling this wait ends the task as a crash would."""
+        """Wait for the end of the current task, or return that of the last one. Cancelling this wait ends the task as a
+        crash would."""
         if self._running is None:
             raise RuntimeError("no task was begun")
         return await self._running
 
     async def idle(self, within_s: float | None = None) -> bool:
-        """Wait until no task runs, for `within_s` at most; says whether that is so. The task goes on."""
+        """Wait until no task runs, for at most `within_s`, and return True if none does. The task continues
+        otherwise."""
         if self._running is not None:
             await asyncio.wait([self._running], timeout=within_s)
         return not self.busy
 
     async def give_up(self) -> None:
-        """End a task that cannot be waited for any longer, as a crash would."""
+        """End a task as a crash would, because waiting longer is not possible."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
-        """The result object of the last task (interface section 1); the same one whenever it is asked for, but for what
-        of it was not uploaded, which may come later."""
+        """Return the result object of the last task (interface section 1). It is always the same, except for the list
+        of artifacts that were not uploaded, since those may be uploaded later."""
         if self._result is None:
             took_ms = self._ctx.outside.ms_since(self._began) if self._took_ms is None else self._took_ms
             self._result = result_object(self._ctx, end, resumed_from_step=self._resumed_from_step, duration_ms=took_ms)
@@ -246,9 +250,9 @@ class TaskRunner:
         return {**self._result, "notUploaded": missed} if missed else self._result
 
     async def end_uploads(self, within_s: float, *, resumable: bool) -> None:
-        """The last uploads, the history among them; see `UploadQueue.close`."""
+        """End the last uploads, including the history; see `UploadQueue.close`."""
         if not self._ctx.artifacts.queue.is_closed:
-            if not resumable:  # a task that stays open has sent its history when it stopped
+            if not resumable:  # a task that stays open sent its history when it stopped
                 self._history.queue()
             await self._ctx.artifacts.queue.close(within_s, resumable=resumable)
 
@@ -279,7 +283,7 @@ class TaskRunner:
             end, open_id = self.last_end, self._ctx.task.task_id
             if end is None or end.status != "failed":
                 raise TaskAlreadyRunning(f"task {open_id} is not over: resume the session, or cancel the task")
-            # It failed for a reason that a resume could have mended; nobody asked for one.
+            # It failed for a reason that a resume could have fixed, but no resume was requested.
             self._ctx.journal.try_record(TaskEnded("failed", end.reason or "the next task was started instead"))
 
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
@@ -299,7 +303,7 @@ class TaskRunner:
         run_task, ctx = import_loop(), self._ctx
         end = await run_task(ctx, resume_note=resume_note, replays=replays)
         is_final = ctx.cancellation.requested and not ctx.cancellation.resumable
-        if end.resumable and is_final:  # asked for while the step was finished that a stop left open
+        if end.resumable and is_final:  # requested while the step that a stop left open was being finished
             self._settle()
             ctx.phase.fire("resume")
             end = await run_task(ctx)
@@ -309,20 +313,20 @@ class TaskRunner:
         return self._wind_up(self._repeat_end())
 
     def _wind_up(self, end: TaskEnd) -> TaskEnd:
-        """Do what follows the end of a task; a resume does it again when the process died before it was through. It
-        waits for nothing: the event, the state and whether another task may start say the same at every moment. The
-        history follows (interface section 2)."""
+        """Clean up after the end of a task; a resume repeats this if the process died before it was finished. It never
+        awaits, so that the event, the state and the permission to start another task always agree. The history follows
+        (interface section 2)."""
         ctx = self._ctx
         self._took_ms = ctx.outside.ms_since(self._began)
         self._settle()
-        if end.status == "paused" and self._life.may("pause"):  # a task that is cancelled in a pause may find the next
+        if end.status == "paused" and self._life.may("pause"):  # a cancellation may come in a pause
             self._life.fire("pause")
         ctx.cancellation.over()
         payload: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.usage.total}
         if end.reason is not None:
             payload |= {"reason": end.reason, "message": end.message}
         kind = _END_EVENTS[end.status]
-        if self.leaving and end.status == "cancelled" and end.resumable:  # the process goes, the task does not
+        if self.leaving and end.status == "cancelled" and end.resumable:  # the process ends, the task does not
             kind = EventType.SESSION_PAUSED
             payload |= {"reason": INTERRUPTED, "message": "the process ends; a resume continues the task"}
             ctx.journal.checkpoint(None, SessionStatusChanged("SESSION_RUNNING", reason=INTERRUPTED), sync=False)
@@ -337,23 +341,23 @@ class TaskRunner:
             self._ctx.phase.fire("settle")
 
     def _repeat_end(self) -> TaskEnd:
-        """The end of a task whose process died between the end and its clean-up."""
+        """Return the end of a task whose process died between the end and its clean-up."""
         task = self._ctx.task
         text = last_answer(self._ctx.state.thread) if task.status == "completed" else ""
-        reason = None if task.status == "running" else task.reason  # what kept it open is not what ended it
+        reason = None if task.status == "running" else task.reason  # it is why it stayed open, not why it ended
         return TaskEnd(end_of(task.status), reason, reason, text)
 
 
 def import_loop() -> Callable[..., Awaitable[TaskEnd]]:
-    """Import what runs a task: the first reply of a session does not wait for the loop's modules."""
+    """Import the loop's modules late, so that the first reply of a session does not wait for them."""
     from agent_host.loop.task import run_task
 
     return run_task
 
 
 def _ends_with_an_answer(state: Checkpoint) -> bool:
-    """True if the model has had the last word: in a task that was opened again for denied calls, which then were not
-    run. It cannot be asked like that (invariant 4)."""
+    """True if the thread ends with an answer of the model, as in a task that was reopened for denied calls that then
+    were not run. No request may end like that (invariant 4)."""
     last = None if state.open_step is not None else decode(state.thread[-1])
     return last is not None and last.role == "assistant" and not last.tool_calls
 
@@ -365,21 +369,22 @@ NAME = "session_history.json"
 _KIND: Final = "session_history"
 _CONTENT_TYPE = "application/json"
 _CALL_ID = b',"toolCallId":'
-# `encode` writes the role behind two ids of at most 128 characters.
+# `encode` writes the role after two ids of at most 128 characters.
 _ROLE, _ROLE_WITHIN = b'"role":"tool"', 400
 
 
 class History:
-    """Has the thread of one session uploaded. `missed` says what became of the last one where it was not stored, as a
-    row of the result's `notUploaded`."""
+    """Uploads of the thread of one session. If the last one was not stored, `missed` is its row in the result's
+    `notUploaded`."""
 
     def __init__(self, ctx: LoopContext) -> None:
         self._ctx = ctx
-        self._queued = 0  # messages of the last one that was stored, or is on its way
+        self._queued = 0  # messages in the last upload that was stored or is on its way
         self.missed: dict[str, Any] | None = None
 
     def queue(self) -> None:
-        """Have the present thread uploaded behind the artifacts that wait, unless that is done. Never waits."""
+        """Queue an upload of the present thread after the waiting artifacts, unless it was uploaded already. Never
+        waits."""
         ctx, count = self._ctx, len(self._ctx.state.thread)
         if count == self._queued and self.missed is None:
             return
@@ -390,14 +395,14 @@ class History:
             return b"[%b]" % b",".join(add_uris(ctx.state.thread[:count], ctx.state.artifact_uris))
 
         def stored(uri: str) -> None:
-            if not ctx.artifacts.elsewhere:  # it lies where everybody finds the session's records
+            if not ctx.artifacts.elsewhere:  # it is in the same place as the session's other records
                 return
             payload = {"artifactName": NAME, "artifactUri": uri}
             ctx.emitter.emit(EventType.ARTIFACT_UPLOADED, payload, task_id=task_id)
 
         def missed(message: str, again: bool) -> None:
             payload: dict[str, Any] = {"artifactName": NAME, "message": message}
-            if not again:  # else the checkpoint stays, and has all of it
+            if not again:  # otherwise the checkpoint stays, and contains all of it
                 payload |= self._keep_here(data(), task_id)
             if self._queued == count:
                 self.missed = {"artifactType": _KIND, **payload}
@@ -407,7 +412,8 @@ class History:
         ctx.artifacts.queue.put(Upload(_KIND, NAME, _CONTENT_TYPE, size, data, stored, missed, task_id))
 
     def _keep_here(self, data: bytes, task_id: str | None) -> dict[str, str]:
-        """Keep on this disk what another place did not take: {storageRef}, empty where the disk refuses too."""
+        """Store on this disk a history that the remote store did not take; return {storageRef}, empty if this fails
+        too."""
         if not self._ctx.artifacts.elsewhere:
             return {}
         try:
@@ -418,7 +424,8 @@ class History:
 
 
 def add_uris(messages: Sequence[bytes], uris: Mapping[str, Sequence[str]]) -> Sequence[bytes]:
-    """Encoded `messages`; results of the calls in `uris` say where their artifacts are, in `artifactUris`."""
+    """Return encoded `messages`, in which the results of the calls in `uris` have the URIs of their artifacts as
+    `artifactUris`."""
     if not uris:
         return messages
     known = {orjson.dumps(call_id): orjson.dumps(found) for call_id, found in uris.items()}
@@ -426,7 +433,8 @@ def add_uris(messages: Sequence[bytes], uris: Mapping[str, Sequence[str]]) -> Se
 
 
 def _add_uris(message: bytes, known: Mapping[bytes, bytes]) -> bytes:
-    """No JSON is parsed: within a text the quotes of the key would be escaped, and behind the id stands `isError`."""
+    """Add the URIs without parsing JSON: within a text the quotes of the key would be escaped, and `isError` follows
+    the id."""
     if message.find(_ROLE, 0, _ROLE_WITHIN) < 0:
         return message
     at = message.rfind(_CALL_ID)

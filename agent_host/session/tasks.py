@@ -1,4 +1,4 @@
-"""A task as it is asked for, and the record that it begins with (AH 4.1)."""
+"""A requested task, and the record that it starts with (AH 4.1)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 _TITLE_CHARS = 80
 ON_DISK: Final = "on disk"
-"""In place of a blob's name: the content is what lies at the path when somebody looks."""
+"""Instead of a blob's name: the content of the file at the time of reading."""
 KINDS: Final = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
-"""The media types of pictures with the ends of their names."""
+"""The media types of pictures, with their file name extensions."""
 _BEGINS: Final = {
     "image/png": b"\x89PNG\r\n\x1a\n",
     "image/jpeg": b"\xff\xd8\xff",
@@ -42,8 +42,8 @@ _BEGINS: Final = {
 
 
 class NewTask(NamedTuple):
-    """`max_steps` is 1 to 10,000; `options` narrow what the bundle allows; `model` is None for the session's, and
-    `max_cost` where only the session's cost is limited."""
+    """A requested task. `max_steps` is 1 to 10,000; `options` narrow the bundle's permissions; `model` is None for the
+    session's model, `max_cost` is None if the task has no limit of its own."""
 
     task_id: str
     prompt: str
@@ -54,7 +54,7 @@ class NewTask(NamedTuple):
 
 
 class TaskRecord(NamedTuple):
-    """The record that a task begins with, and the user's message in it."""
+    """The first record of a task, and the user's message in it."""
 
     record: TaskStarted
     message: Message
@@ -69,8 +69,8 @@ def record_of_task(
     count: Callable[[str], int],
     parent: bytes | None = None,
 ) -> TaskRecord:
-    """The record of `task` without the secrets of its prompt. `count` gives the tokens of a text; `parent` is the
-    message before the prompt, None for the first."""
+    """Build the first record of `task`, with the secrets of its prompt redacted. `count` gives the tokens of a text;
+    `parent` is the message before the prompt, None for the first."""
     prompt = scrubber.text(encodable(task.prompt))
     message = Message("user", prompt, message_tokens(count, prompt))
     encoded = encode(message, outside, session_id=session_id, task_id=task.task_id, parent=parent)
@@ -84,12 +84,13 @@ def _options_of(task: NewTask) -> dict[str, Any]:
 
 
 def title_of(prompt: str) -> str:
-    """The first line of a prompt that has anything in it, cut to 80 characters: the title of what was begun with it."""
+    """Return the title for a prompt: its first line that is not blank, cut to 80 characters."""
     line = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
     return line if len(line) <= _TITLE_CHARS else line[: _TITLE_CHARS - 1] + "…"
 
 
-# Tasks that wait until the one before them is over: on record, so that a crash forgets none (interface section 2).
+# Tasks that wait until the one before them is over. They are recorded, so that a crash loses none (interface section
+# 2).
 
 MAX_QUEUED = 16
 
@@ -102,7 +103,7 @@ class TaskQueue:
 
     @property
     def first(self) -> NewTask | None:
-        """The task that is next, None where none waits."""
+        """The next queued task, None if there is none."""
         if not self._ctx.state.queue:
             return None
         queued = self._ctx.state.queue[0]
@@ -111,16 +112,16 @@ class TaskQueue:
         return NewTask(queued.task_id, queued.prompt, queued.max_steps, TaskOptions(**options), model, max_cost)
 
     def rows(self) -> list[dict[str, str]]:
-        """{taskId, prompt} of each task that waits, the next one first."""
+        """Return {taskId, prompt} of each queued task, the next one first."""
         return [{"taskId": queued.task_id, "prompt": queued.prompt} for queued in self._ctx.state.queue]
 
     def has(self, task_id: str) -> bool:
-        """True if the task waits."""
+        """True if the task is queued."""
         return any(queued.task_id == task_id for queued in self._ctx.state.queue)
 
     def add(self, task: NewTask) -> None:
-        """Put a task behind those that wait; on return it is durable. Raises UsageError where 16 wait already,
-        CheckpointWriteFailed, and then it does not wait."""
+        """Add a task to the end of the queue; on return it is durable. Raises UsageError if 16 tasks are queued
+        already, CheckpointWriteFailed; then it is not queued."""
         ctx = self._ctx
         if len(ctx.state.queue) >= MAX_QUEUED:
             raise UsageError(f"{MAX_QUEUED} tasks are queued already: cancel one, or wait until one has started")
@@ -131,11 +132,11 @@ class TaskQueue:
         ctx.emitter.emit(EventType.TASK_QUEUED, payload, task_id=task.task_id)
 
     def cancel(self, task_id: str, why: str = "cancelled before it started") -> None:
-        """Take a task out that waits."""
+        """Remove a queued task."""
         self._leave(task_id, EventType.TASK_CANCELLED, message=why)
 
     def fail(self, task_id: str, reason: str, message: str) -> None:
-        """Take a task out that could not begin."""
+        """Remove a queued task that could not start."""
         self._leave(task_id, EventType.TASK_FAILED, reason=reason, message=message)
 
     def _leave(self, task_id: str, kind: EventType, **why: str) -> None:
@@ -149,31 +150,32 @@ class TaskQueue:
 
 
 class Span(NamedTuple):
-    """A file over a span of the session: blobs of its content `before` and `after`, None where it did not exist;
-    `after` may be ON_DISK."""
+    """A file over a span of the session: blobs of its content `before` and `after`, None if it did not exist; `after`
+    may be ON_DISK."""
 
     before: str | None
     after: str | None
 
 
 class FirstVersions(NamedTuple):
-    """First versions of files by their paths, for the session and for each task with its id, oldest first. A copy, so
-    that another thread may read it while the session goes on. `unseen` says by task why not all that its commands
-    changed is known."""
+    """First versions of files by their paths, for the session and for each task with its id, oldest first. It is a
+    copy, so that another thread may read it while the session continues. `unseen` has, by task, the reason why not all
+    changes by its commands are known."""
 
     session: Mapping[str, str | None]
     tasks: tuple[tuple[str, Mapping[str, str | None]], ...] = ()
     unseen: Mapping[str, str] = {}
 
     def unseen_in(self, task_id: str | None) -> str | None:
-        """Why a preview of the task, for None of the session, may leave out changes; None where it does not."""
+        """Return the reason why a preview of the task, or for None of the session, may miss changes; None if it is
+        complete."""
         if task_id is not None:
             return self.unseen.get(task_id)
         return "; ".join(dict.fromkeys(self.unseen.values())) or None
 
 
 def first_versions(state: Checkpoint) -> FirstVersions:
-    """The first versions on record in `state`."""
+    """Return the first versions recorded in `state`."""
     tasks = [(task.task_id, dict(task.baselines)) for task in state.earlier_tasks]
     if state.task is not None:
         tasks.append((state.task.task_id, dict(state.task.baselines)))
@@ -181,9 +183,9 @@ def first_versions(state: Checkpoint) -> FirstVersions:
 
 
 def spans(versions: FirstVersions, task_id: str | None, places: Mapping[str, str]) -> dict[str, Span]:
-    """The files that a task wrote or deleted, from what it found to what the next task that touched them found; for
-    None those of the whole session up to now. By path; `places` has the present one of those that have moved. Raises
-    LookupError for a task that the session does not know."""
+    """Return, by path, the files that a task wrote or deleted, from the content that it found to the content that the
+    next task that touched them found; for None those of the whole session up to now. `places` has the present paths of
+    files that have moved. Raises LookupError for a task that the session does not know."""
     if task_id is None:
         return {path: Span(blob, ON_DISK) for path, blob in _move_versions(versions.session, places).items()}
     at = next((number for number, (known, _) in enumerate(versions.tasks) if known == task_id), None)
@@ -196,22 +198,22 @@ def spans(versions: FirstVersions, task_id: str | None, places: Mapping[str, str
 
 
 def _move_versions(first: Mapping[str, str | None], places: Mapping[str, str]) -> dict[str, str | None]:
-    """`first` by present paths. Where two are one file now, the version that was recorded first counts."""
+    """Return `first` by present paths. If two are one file now, the version that was recorded first counts."""
     placed: dict[str, str | None] = {}
     for path, blob in first.items():
         placed.setdefault(places.get(path, path), blob)
     return placed
 
 
-# A session that goes on in another workspace: what the model reads of it, and where the session has been.
+# Sessions that continue in another workspace: the note to the model, and the workspaces so far.
 
-# In records of earlier versions the note's text is all that says it: the path has a line of its own.
+# In records of earlier versions only the note's text has the workspace: the path is a line of its own.
 _BEFORE = "[The session goes on in another workspace. It is now\n"
 _BEHIND = "\nWhat lay in the one before may be there, or not: look before you rely on a path that was named earlier.]"
 
 
 def workspaces(state: Checkpoint) -> list[str]:
-    """Every workspace of the session that the model knows of, in that order; the last one is what it knows."""
+    """Return every workspace that the model was told about, in order; the last one is the current one for the model."""
     found = [str(state.identity.options.get("workspace", ""))]
     mark = orjson.dumps(_BEFORE)[1:-1]
     for data in state.thread:
@@ -225,19 +227,19 @@ def workspaces(state: Checkpoint) -> list[str]:
 
 
 def note_of_move(state: Checkpoint, workspace: str) -> ResumeNote | None:
-    """The note that the model gets about `workspace`; None when that is the one it knows."""
+    """Return the note to the model about `workspace`; None if the model knows it as the current one."""
     return None if workspaces(state)[-1] == workspace else ResumeNote(f"{_BEFORE}{workspace}{_BEHIND}", workspace)
 
 
 class PromptPicture(NamedTuple):
-    """A picture as its file has it."""
+    """A picture: its type and the bytes of its file."""
 
     media_type: str
     data: bytes
 
 
 def picture_in(sent: Mapping[str, Any], path: str) -> PromptPicture:
-    """A picture as a client sends it: {mediaType, data in base64}. Raises UsageError, which names it by `path`."""
+    """Decode a picture that a client sent: {mediaType, data in base64}. Raises UsageError, which names it by `path`."""
     try:
         data = base64.b64decode(sent["data"], validate=True)
     except (binascii.Error, ValueError) as error:
@@ -248,8 +250,8 @@ def picture_in(sent: Mapping[str, Any], path: str) -> PromptPicture:
 
 
 def keep_pictures(pictures: Sequence[PromptPicture], folder: str, new_id: Callable[[str], str]) -> str:
-    """Write the pictures into `folder` under names of `new_id`, and return the lines that name them to the model. No
-    link is followed to it, such as a command may have put in its place. Raises OSError."""
+    """Write the pictures into `folder` under names of `new_id`, and return the lines that name them to the model. A
+    link in place of the folder, which a command may have created, is not followed. Raises OSError."""
     lines = ["The user attached pictures; look at them with the tool that reads files:"]
     there = os.open(folder, _FOLDER) if os.open in os.supports_dir_fd else None
     try:

@@ -1,16 +1,16 @@
-"""The transcript: one model of a session, which whatever shows it reads and nothing else.
+"""The transcript: the single model of a session that all displays read.
 
 `show` as text, JSON, Markdown and page, `report`, `view`, GetTranscript, and a client that loads a session again read
-`Transcript`, so that an event, a transcript and a page never disagree. It is made from what is on record, the messages
-and the run log, so that a session can be shown live, after a crash and after its end:
+`Transcript`, so that an event, a transcript and a page never disagree. It is made from the record, the messages and the
+run log, so that a session can be shown live, after a crash and after its end:
 
-- `items`, in order of time: messages, calls with what came of them, marks such as a resume or a retry (`Item`).
+- `items`, in order of time: messages, calls with their results, marks such as a resume or a retry (`Item`).
 - `steps`: one turn of the model each, with its tokens and its cost, numbered over the session.
-- `waits`: how long the model, a tool, a person, a slot or a service was waited for, and where no process was there;
+- `waits`: the times of waiting for the model, a tool, a person, a slot or a service, and the times without a process;
   derived from the times of events, to the millisecond.
-- `doubts`: what cannot be proved from the record: calls that were interrupted, what was not stored or not delivered.
+- `doubts`: facts that the record cannot prove: interrupted calls, data that was not stored or not delivered.
 
-A run log that was cut has less: then there are items without a decision, and turns without usage.
+If the run log was truncated, some items have no decision and some turns no usage.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _NOT_STORED: Final = frozenset(
 )
 _OF_SERVICES: Final = frozenset(("Mcp.Invoke", "BackendTool.Invoke", "Network.Http"))
 _SHORTEST_SLOT_MS: Final = 50
-"""A call that starts so soon has waited for nothing."""
+"""A call that starts sooner than this has not waited for a slot."""
 
 _MARKS = MARK_WORDS.keys() - {_CRASHED}
 
@@ -201,10 +201,10 @@ class Transcript(NamedTuple):
 
 
 class CallsOfRunLog(NamedTuple):
-    """The run log of a session by calls, marks, and the usage of each turn of the model, by its step; `sandboxes` has
-    the sandbox of commands at the start and after each resume: {level, wanted, why?, scope?}; `asked` are the questions
-    of the last process that have no answer, by approval, and `denied` the calls that were denied; `undelivered` says by
-    observer what it did not get. A log that was cut has less."""
+    """The content of a session's run log: calls, marks, and the usage of each turn of the model by its step.
+    `sandboxes` has the sandbox of commands at the start and after each resume: {level, wanted, why?, scope?}; `asked`
+    has the unanswered questions of the last process, by approval; `denied` has summaries of denied calls, by task;
+    `undelivered` has, by observer, a message about the events that it missed. A truncated log has less."""
 
     calls: dict[str, dict[str, Any]]
     marks: list[dict[str, Any]]
@@ -217,7 +217,7 @@ class CallsOfRunLog(NamedTuple):
 
 
 def read_run_log(path: str) -> CallsOfRunLog:
-    """The run log at `path`, with those that were put aside before it. What cannot be read is left out."""
+    """Read the run log at `path` and the rotated ones before it. Unreadable lines are left out."""
     reader = _RunLogReader()
     for event in events_on_record(path):
         reader.take(event)
@@ -225,12 +225,12 @@ def read_run_log(path: str) -> CallsOfRunLog:
 
 
 class _RunLogReader:
-    """Takes the events of a run log in order."""
+    """A reader that takes the events of a run log in order."""
 
     def __init__(self) -> None:
         self._found = CallsOfRunLog({}, [], {}, [], {}, {}, [], {})
-        self._open: dict[str, Wait] = {}  # by what ends them: a step, a call or an approval
-        self._ready: dict[str, str] = {}  # when a call could have begun, by its id
+        self._open: dict[str, Wait] = {}  # by the id of the step, call or approval that ends them
+        self._ready: dict[str, str] = {}  # the time when a call could have started, by its id
         self._last = ""
 
     def take(self, event: dict[str, Any]) -> None:
@@ -248,7 +248,7 @@ class _RunLogReader:
         self._last = at
 
     def end(self) -> CallsOfRunLog:
-        """All that was found; what is still waited for has no end."""
+        """Return all that was found; a wait that is not over has no end."""
         self._found.waits.extend(self._open.values())
         self._found.waits.sort(key=lambda wait: wait.started_at)
         return self._found
@@ -260,7 +260,7 @@ class _RunLogReader:
         if kind == EventType.SESSION_STARTED:
             return
         if kind == EventType.SESSION_RESUMED:
-            found.asked.clear()  # another process asks again
+            found.asked.clear()  # the new process asks again
             if "taskId" in event and not _has_stopped(found.marks, event):
                 found.marks.append(_mark(event, _CRASHED))
             found.waits.extend(wait._replace(ended_at=self._last) for wait in self._open.values())
@@ -280,7 +280,7 @@ class _RunLogReader:
         self._found.turns[step_id] = {name: payload[name] for name in _OF_TURN if name in payload}
 
     def _retried(self, event: dict[str, Any], payload: dict[str, Any]) -> None:
-        """The model is waited for until now, and from when the wait is over."""
+        """Split the wait for the model: one until now, and one from the end of the pause before the retry."""
         step_id, at, wait_ms = str(event.get("stepId")), event["timestamp"], payload.get("waitMs", 0)
         wait = self._open.get(step_id)
         if wait is None or not wait_ms:
@@ -310,7 +310,7 @@ class _RunLogReader:
         if diff and len(diff) == 1:
             call.setdefault("diffRef", diff[0])
         wait, started = self._open.pop(call_id, None), payload.get("startedAt")
-        if wait is None or started is None:  # it did not run
+        if wait is None or started is None:  # the call did not run
             return
         ready = self._ready.get(call_id, wait.started_at)
         waited = datetime.fromisoformat(started) - datetime.fromisoformat(ready)
@@ -319,7 +319,7 @@ class _RunLogReader:
         self._found.waits.append(wait._replace(started_at=max(started, wait.started_at), ended_at=at))
 
     def _artifact(self, event: dict[str, Any], payload: dict[str, Any]) -> None:  # noqa: ARG002
-        """Only the name says that an artifact is a diff."""
+        """Set `diffRef` by the artifact's name, the only sign that it is a diff."""
         call = self._found.calls.get(str(payload.get("toolCallId")), {})
         if not str(payload.get("artifactName")).endswith(".diff"):
             if call.get("diffRef") == payload.get("storageRef"):
@@ -349,7 +349,7 @@ class _RunLogReader:
         said["waitedMs"] = payload.get("latencyMs", 0)
         call = found.calls.setdefault(call_id, {})
         if "isQuestion" not in payload:
-            if call_id in self._open:  # it begins to run now
+            if call_id in self._open:  # the call starts to run now
                 self._open[call_id] = self._open[call_id]._replace(started_at=event["timestamp"])
             call["approval"] = {**said, **({"title": asked["title"]} if "title" in asked else {})}
             return
@@ -378,7 +378,7 @@ class _RunLogReader:
 def items_of(
     messages: Iterable[bytes], log: CallsOfRunLog, coloured: Mapping[str, dict[str, str]] | None = None
 ) -> list[Item]:
-    """The items of a transcript, as `Item` has them; `coloured` is output with its colours, by call and stream."""
+    """Build the items of a transcript; `coloured` has output with its colours, by call and stream."""
     items: list[Any] = []
     open_calls: dict[str, dict[str, Any]] = {}
     for data in messages:
@@ -401,7 +401,7 @@ def items_of(
 
 def _number_steps(items: list[Any], log: CallsOfRunLog) -> list[Item]:
     """Add `step` to each item of a step, and the usage of the step's turn to its first message or call. A step without
-    any, whose turn never came, has no number."""
+    messages and calls, because its turn never came, has no number."""
     numbers: dict[str, int] = {}
     for item in items:
         step_id = item.get("stepId")
@@ -417,13 +417,13 @@ def _number_steps(items: list[Any], log: CallsOfRunLog) -> list[Item]:
 
 
 def steps_of(items: Iterable[Item], log: CallsOfRunLog) -> list[dict[str, Any]]:
-    """{step, stepId} of each step in `items`, and what its turn of the model used, as far as that is known."""
+    """Return {step, stepId} of each step in `items`, with the usage of its turn of the model if known."""
     found = {item["stepId"]: item["step"] for item in items if "step" in item}
     return [{"step": step, "stepId": step_id, **log.turns.get(step_id, {})} for step_id, step in found.items()]
 
 
 def doubts_of(row: StoredSession, items: Iterable[Item], log: CallsOfRunLog) -> list[Doubt]:
-    """List what the record of a session does not prove."""
+    """List the facts that the record of a session cannot prove."""
     found = []
     for item in items:
         if item["kind"] == "call" and item.get("code") == ErrorCode.TOOL_INTERRUPTED:
@@ -441,7 +441,7 @@ def doubts_of(row: StoredSession, items: Iterable[Item], log: CallsOfRunLog) -> 
 
 
 def pictures_of(messages: Iterable[bytes]) -> Iterator[Picture]:
-    """The pictures of all results; one whose bytes were lost is left out."""
+    """Yield the pictures of all results; a picture whose bytes were lost is left out."""
     for data in messages:
         if b'"images"' not in data:
             continue
@@ -455,7 +455,7 @@ def pictures_of(messages: Iterable[bytes]) -> Iterator[Picture]:
 def _answer(item: dict[str, Any] | None, wire: dict[str, Any]) -> None:
     if item is None:
         return
-    if item["status"] == "open":  # the run log was cut: the thread knows less
+    if item["status"] == "open":  # the run log was truncated; the thread has less information
         item["status"] = "failed" if wire.get("isError") else "succeeded"
     item["output"] = wire["content"]
     if "images" in wire:
@@ -465,7 +465,7 @@ def _answer(item: dict[str, Any] | None, wire: dict[str, Any]) -> None:
 
 
 def describe(wire: dict[str, Any]) -> dict[str, Any]:
-    """A message as it is shown: what its pictures are, and not their bytes."""
+    """Return a message for display: with the properties of its pictures, but not their bytes."""
     names = ("mediaType", "width", "height", "bytes")
     images = [{name: image[name] for name in names} for image in wire.get("images", ())]
     return {**wire, "images": images} if "images" in wire else wire
@@ -487,7 +487,8 @@ def _take(calls: dict[str, dict[str, Any]], payload: dict[str, Any], names: tupl
 
 
 def _has_stopped(marks: Sequence[Mapping[str, Any]], resumed: Mapping[str, Any]) -> bool:
-    """True if the log says that the process before was to stop: the session was paused, or the task had an end."""
+    """True if the log shows that the process before stopped on purpose: the session was paused, or the task had an
+    end."""
     last: Mapping[str, Any] = marks[-1] if marks else {}
     ends = (EventType.TASK_FAILED, EventType.TASK_CANCELLED)
     return last.get("mark") == EventType.SESSION_PAUSED or (
@@ -507,14 +508,14 @@ def _item(item_id: str, kind: str, timestamp: str) -> dict[str, Any]:
 
 
 def events_on_record(path: str) -> Iterator[dict[str, Any]]:
-    """Yield the events of the run log at `path`, oldest first. What cannot be read is left out."""
+    """Yield the events of the run log at `path`, oldest first. Unreadable lines and files are left out."""
     for one in run_logs(path):
         with contextlib.suppress(OSError), open(one, "rb") as handle:
             yield from filter(None, map(_event, handle))
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """The event of a line, None for one that a crash has cut."""
+    """Return the event in a line, None for a line that a crash has cut."""
     try:
         event = orjson.loads(line)
     except orjson.JSONDecodeError:
