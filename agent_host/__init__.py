@@ -8,7 +8,7 @@ from agent_host import import_isolation
 
 import_isolation.settle()
 
-TYPE_CHECKING = False  # importing it from typing would cost every start
+TYPE_CHECKING = False  # importing it from typing would slow every start
 if TYPE_CHECKING:
     from agent_host.approval import ApprovalAnswer, ApprovalRequest, Form, FormField
     from agent_host.errors import (
@@ -59,7 +59,7 @@ __all__ = [
     "__version__", "open_session", "read_transcript", "resume_session", "resume_task", "run_task", "tool",
 ]  # fmt: skip
 
-# The cheap ones first.
+# Cheap ones first.
 _HOMES = (
     "version", "errors", "approval", "session.transcript", "host.records", "host.options", "host.environment",
     "host.sessions",

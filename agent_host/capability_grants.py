@@ -1,8 +1,8 @@
-"""The capability grant that the host hands the Backend Tool Service with each call (BT, "Implementation Notes").
+"""The capability grant that the host sends to the Backend Tool Service with each call (BT, "Implementation Notes").
 
 One line of text: `v1.PAYLOAD.MAC`, both parts base64url without padding. PAYLOAD is the JSON of a `CapabilityGrant`,
-MAC its HMAC-SHA256 under the key that both sides have in `AGENT_HOST_GRANT_KEY`. The service believes nothing of a
-session that does not stand in a grant.
+MAC its HMAC-SHA256 under the key that both sides have in `AGENT_HOST_GRANT_KEY`. The service trusts nothing about a
+session except its grant.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FIELDS: Final = (*_REQUIRED, *_OPTIONAL)
 
 
 class CapabilityGrant(NamedTuple):
-    """The tools that a session of a tenant may call: the `tool_names`, until `expires_at` (seconds since the epoch)."""
+    """The tools that a session of a tenant may call: `tool_names`, until `expires_at` (seconds since the epoch)."""
 
     tenant_id: str
     session_id: str
@@ -49,12 +49,12 @@ class CapabilityGrant(NamedTuple):
 
 
 class GrantRefused(Exception):
-    """The grant is no grant, or not of this key; `str()` says which, and quotes nothing of it."""
+    """The grant is malformed or signed with another key; `str()` names the reason and quotes nothing of the grant."""
 
 
 def grant_key(environ: Mapping[str, str]) -> bytes | None:
-    """The key of grants, from its hexadecimal form in the environment; None where there is none. Raises UsageError for
-    one that is not hexadecimal or has fewer than 16 bytes."""
+    """The key of grants, from its hexadecimal form in the environment; None if it is not set. Raises UsageError if it
+    is not hexadecimal or has fewer than 16 bytes."""
     written = environ.get(KEY_VARIABLE, "").strip()
     if not written:
         return None
@@ -68,14 +68,14 @@ def grant_key(environ: Mapping[str, str]) -> bytes | None:
 
 
 def sign(grant: CapabilityGrant, key: bytes) -> str:
-    """The grant as one line of text, for the header `X-Capability-Grant`."""
+    """Return the grant as one line of text, for the header `X-Capability-Grant`."""
     payload = dict(zip(_FIELDS, grant, strict=True))
     encoded = _base64(orjson.dumps({name: value for name, value in payload.items() if value or name in _REQUIRED}))
     return f"{_VERSION}.{encoded}.{_base64(_mac(encoded, key))}"
 
 
 def verify(text: str, key: bytes) -> CapabilityGrant:
-    """Verify a grant that was signed with `key`; whether it has expired is the caller's to ask. Raises GrantRefused."""
+    """Verify that a grant was signed with `key`; the caller checks its expiry. Raises GrantRefused."""
     parts = text.split(".")
     if len(text) > _MAX_GRANT_CHARS or len(parts) != 3 or parts[0] != _VERSION or not text.isascii():
         raise GrantRefused("the capability grant is not in the form of version 1")

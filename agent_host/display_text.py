@@ -18,41 +18,42 @@ KEPT: Final = "\n\t"
 
 
 def escape(text: str, keep: str = KEPT) -> str:
-    """`text` with each character that does not print as its Python escape; those in `keep` stay as they are. What
-    comes out has no lone surrogates."""
+    """Replace each unprintable character of `text` by its Python escape, except those in `keep`. The result has no lone
+    surrogates."""
     if text.isprintable() or (keep == KEPT and text.replace("\n", "").replace("\t", "").isprintable()):
         return text
     return "".join(char if char in keep or char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def name_for_json(path: str) -> str:
-    """A path as JSON can hold it: the bytes of a name that is not UTF-8 are written as `\\\\xff`."""
+    """A path for JSON: the bytes of a name that is not UTF-8 are written as `\\\\xff`."""
     if path.isascii():
         return path
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def count_noun(number: int, noun: str) -> str:
-    """`number` of what `noun` names: "1 step", "2 steps"."""
+    """A number and its noun: "1 step", "2 steps"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def one_line(text: str, max_bytes: int = LINE_BYTES) -> str:
-    """`text` on one line, in at most `max_bytes` of JSON; `…` behind it where there was more."""
+    """Return `text` on one line, in at most `max_bytes` of JSON; it ends with `…` if it was cut."""
     kept = _fitting(text, max_bytes, keep="")
     whole = escape(text[:kept], keep="")
     return whole if kept == len(text) else whole + "…"
 
 
 def clip(text: str, max_bytes: int) -> str:
-    """The start of `text`, escaped, in at most `max_bytes` of JSON; where it was cut, a note on a line of its own."""
+    """The start of `text`, escaped, in at most `max_bytes` of JSON; if it was cut, followed by a note on its own
+    line."""
     kept = _fitting(text, max_bytes)
     whole = escape(text[:kept])
     return whole if kept == len(text) else f"{whole}\n[… {len(text) - kept} more characters are not shown]"
 
 
 def _fitting(text: str, max_bytes: int, keep: str = KEPT) -> int:
-    """The number of characters of `text` that fit into `max_bytes` once they are escaped and encoded."""
+    """The number of characters of `text` that fit into `max_bytes` after escaping and encoding."""
     low, high = 0, min(len(text), max_bytes)
     if json_size(escape(text[:high], keep)) <= max_bytes:
         return high
@@ -66,14 +67,14 @@ def _fitting(text: str, max_bytes: int, keep: str = KEPT) -> int:
 
 
 def json_size(text: str) -> int:
-    """Bytes of `text` in JSON without its quotes."""
+    """Number of bytes of `text` in JSON, without the quotes."""
     return len(orjson.dumps(text)) - 2
 
 
 def tokens_in_words(used: Mapping[str, Any], *, cache_last: bool = False) -> str:
-    """Tokens and, where it is known, their cost in one line: `1200 tokens in (800 cached, 100 written), 60 out, 0.0123
-    USD`; with `cache_last` what is in brackets stands behind the tokens out. `used` has the fields of a usage, and
-    `cost` and `costCurrency`."""
+    """Tokens and, if known, their cost in one line: `1200 tokens in (800 cached, 100 written), 60 out, 0.0123 USD`;
+    with `cache_last` the bracketed part follows the tokens out. `used` has the fields of a usage, and `cost` and
+    `costCurrency`."""
     of_cache = ((used.get("cachedInputTokens"), "cached"), (used.get("cacheWriteTokens"), "written"))
     cache = ", ".join(f"{count} {what}" for count, what in of_cache if count)
     cache = f" ({cache})" if cache else ""

@@ -144,8 +144,8 @@ def ending_of(reason: str | None, *, has_failed: bool = False) -> Ending:
 
 
 class AgentHostError(Exception):
-    """Base of every error that the host raises on purpose; its `str()` is one clear line for the user. If there are
-    several `problems`, a client can show each on its own line."""
+    """Base class of every error that the host raises on purpose; its `str()` is one clear line for the user. If there
+    are several `problems`, a client can show each on its own line."""
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL_ERROR
     rpc_code: ClassVar[int] = -32603
@@ -203,7 +203,7 @@ class SessionNotReady(SessionError, code=ErrorCode.SESSION_NOT_READY):
 
 
 class SandboxWeaker(SessionError, code=ErrorCode.SESSION_NOT_READY):
-    """The session's commands would run in a weaker sandbox than before, and nobody has agreed to that."""
+    """The session's commands would run in a weaker sandbox than before, and no user has agreed to that."""
 
 
 class SessionExpired(SessionError, code=ErrorCode.SESSION_EXPIRED, rpc_code=-32002):
@@ -211,8 +211,8 @@ class SessionExpired(SessionError, code=ErrorCode.SESSION_EXPIRED, rpc_code=-320
 
 
 class Incompatible(SessionError, code=ErrorCode.INCOMPATIBLE, rpc_code=-32005):
-    """The Session Service does not support this version of the host (AH 3.2), or client and host have no protocol
-    version in common; no session starts."""
+    """The Session Service does not support this version of the host (AH 3.2), or client and host share no protocol
+    version; no session starts."""
 
 
 class SessionHeld(SessionError, code=ErrorCode.SESSION_HELD, rpc_code=-32031, retryable=True):
@@ -253,8 +253,8 @@ class CostExceeded(BudgetExceeded):
 
 
 class RequestTooLong(BudgetExceeded):
-    """The next request is larger than `llmPolicy.maxInputTokens`, or than any gateway accepts, although everything that
-    may be left out has been. With a higher limit the session can continue."""
+    """The next request is larger than `llmPolicy.maxInputTokens`, or than any gateway accepts, although everything
+    optional has been left out. With a higher limit the session can continue."""
 
 
 class GatewayError(AgentHostError, code=ErrorCode.LLM_GATEWAY_ERROR, rpc_code=-32010):

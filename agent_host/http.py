@@ -33,7 +33,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class HttpAnswer(NamedTuple):
-    """An answer of any status; headers are found by their names in lower case."""
+    """A response of any status; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ class HttpAnswer(NamedTuple):
 
 
 def is_loopback(host: str) -> bool:
-    """True if a host, without brackets, is this machine by its name or address."""
+    """True if the name or address of a host, without brackets, is this machine."""
     return host in _LOOPBACK or re.fullmatch(r"127(?:\.[0-9]{1,3}){3}", host) is not None
 
 
@@ -52,20 +52,20 @@ def __getattr__(name: str) -> Any:
 
 
 def displayable_url(url: str) -> str:
-    """`url` without the user and password that may stand in it, for people to read."""
+    """Return `url` without a user and password, for display."""
     scheme, separator, rest = url.partition("://")
     place, slash, path = rest.partition("/")
     return scheme + separator + place.rpartition("@")[2] + slash + path.rstrip("/")
 
 
 def usable_in_header(token: str) -> bool:
-    """True if a header can carry `token`. An error about one that it cannot would quote it."""
+    """True if `token` is valid in a header. If it is not, httpx's error would quote it."""
     return token.isascii() and token.isprintable() and token == token.strip()
 
 
 def retry_after_s(headers: Mapping[str, Any], time: Callable[[], float]) -> float | None:
     """Seconds of a retry-after-ms or Retry-After header; the latter is a number of seconds or an HTTP date, which is
-    held against `time`, in seconds since the epoch. None when there is none to read."""
+    compared with `time`, in seconds since the epoch. None if there is no valid one."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -87,7 +87,7 @@ def retry_after_s(headers: Mapping[str, Any], time: Callable[[], float]) -> floa
 
 
 def _number(value: object) -> float | None:
-    """A number of a header, 0 for a negative one; None for what is none."""
+    """The number in a header, 0 if it is negative; None if it is not a number."""
     try:
         number = float(str(value).strip())
     except ValueError:
@@ -96,12 +96,12 @@ def _number(value: object) -> float | None:
 
 
 def strip_html(text: str) -> str:
-    """`text` with the title of an HTML page in place of the page, else with what it shows: proxies answer with pages,
-    alone or quoted by a server behind them."""
+    """Replace an HTML page in `text` by its title, or by its visible text if it has none. Proxies answer with pages,
+    either alone or quoted by a server."""
     begins = re.search(r"(?i)<(?:!doctype\s+html|html|head|body)\b", text)
     if begins is None:
         return text
-    from html import unescape  # what hardly any process needs
+    from html import unescape  # rarely needed
 
     page = re.sub(r"(?is)<!--.*?(?:-->|$)|<(script|style)\b.*?(?:</\1\s*>|$)", " ", text[begins.start() :])
     title = re.search(r"(?is)<title\b[^>]*>(.*?)(?:</title|$)", page)
@@ -110,7 +110,7 @@ def strip_html(text: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The text of `error` in one line, with what to do about a certificate that is not trusted; its kind if it has no
+    """The text of `error` on one line, with advice if a certificate is not trusted; the error's class name if it has no
     text."""
     text = str(error).split("\n", 1)[0] or type(error).__name__
     if "CERTIFICATE_VERIFY_FAILED" not in text:
@@ -121,8 +121,8 @@ def first_line(error: Exception) -> str:
 class TlsContext:
     """The TLS context that a URL needs.
 
-    Loading the trusted roots takes as long as the rest of the start, so it happens in a thread beside it. A plain http
-    server gets a context that trusts nobody: it serves no TLS, and could not be led to by a redirect either.
+    Loading the trusted roots takes as long as the rest of the start, so a thread does it in parallel. For a plain http
+    URL the context trusts no certificate: such a server uses no TLS, and a redirect to one that does must fail.
     """
 
     def __init__(self, base_url: str) -> None:
@@ -134,7 +134,7 @@ class TlsContext:
             self._thread.start()
 
     def get(self) -> ssl.SSLContext:
-        """The context, once it is whole. Raises UsageError when the roots cannot be loaded."""
+        """Return the context, after the roots are loaded. Raises UsageError if they cannot be."""
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
@@ -143,7 +143,7 @@ class TlsContext:
 
     def _load_roots(self) -> None:
         paths = ssl.get_default_verify_paths()
-        has_roots = bool(paths.cafile or paths.capath)  # else those of a package
+        has_roots = bool(paths.cafile or paths.capath)  # else the certificates of a package
         try:
             self._context = ssl.create_default_context() if has_roots else _import_httpx().create_ssl_context()
         except OSError as error:
@@ -159,7 +159,7 @@ def _import_httpx() -> Any:
     return httpx
 
 
-# Trying again.
+# Retries.
 
 _MOST_DOUBLED: Final = 62
 T = TypeVar("T")
@@ -168,10 +168,10 @@ Passing = TypeVar("Passing", GatewayUnavailable, ServiceUnavailable)
 
 
 class RetryPolicy(NamedTuple):
-    """`retries` after the first try; exponential back-off from `base_s` with jitter, no wait above `max_s`. A
-    Retry-After of the server replaces the back-off, up to `max_retry_after_s`. A server that `gets_ready` is waited for
-    up to `max_wait_s` from its first such answer, with as many further tries as that takes, unless `retries` is 0;
-    None: it is no exception."""
+    """`retries` after the first attempt; exponential back-off from `base_s` with jitter, no wait longer than `max_s`.
+    The server's Retry-After replaces the back-off, up to `max_retry_after_s`. If the server `gets_ready`, attempts
+    continue for up to `max_wait_s` from its first such answer, however many they are, unless `retries` is 0; with None
+    it is treated like any other server."""
 
     retries: int = 3
     base_s: float = 1.0
@@ -197,7 +197,7 @@ async def call_with_retries(
         if policy.retries == 0 or not error.again:
             raise
         first = error
-    # Only a call that failed pays for the import.
+    # Imported only after a failure, because it is slow.
     from tenacity import AsyncRetrying, retry_if_exception
 
     pending, waiting = [first], _Waiting(policy, outside)
@@ -207,7 +207,7 @@ async def call_with_retries(
         return error if isinstance(error, passing) else first
 
     async def next_try() -> T:
-        if pending:  # the first failure happened outside; raising it here gives it its wait like any other
+        if pending:  # the first failure happened outside; raised here, it is followed by a wait like any other
             raise pending.pop()
         return await attempt()
 
@@ -234,20 +234,21 @@ class _Waiting:
         return self._left < 0 and (until is None or self._outside.monotonic() >= until)
 
     def wait_s(self, error: GatewayUnavailable | ServiceUnavailable, number: int) -> float:
-        """The wait after the try of this number; none goes beyond the deadline, so that the last try is made then."""
+        """The wait after the attempt of this number. It ends at the deadline at the latest, so the last attempt is made
+        then."""
         policy = self._policy
         if error.retry_after_s is not None:
             wait_s = min(error.retry_after_s, policy.max_retry_after_s)
-        else:  # jitter over the upper half only: a wait of nothing would not help a server that is overrun
+        else:  # jitter over the upper half only, because a very short wait would not help an overloaded server
             longest_s = min(policy.max_s, math.ldexp(policy.base_s, min(number - 1, _MOST_DOUBLED)))
             wait_s = min(policy.max_s, policy.base_s / 2 + longest_s * self._outside.fraction() / 2)
         until = self._deadline_for(error)
         return wait_s if until is None else max(0.0, min(wait_s, until - self._outside.monotonic()))
 
     def _deadline_for(self, error: GatewayUnavailable | ServiceUnavailable) -> float | None:
-        """The end of the wait for a server that gets ready, from its first such answer on; None for any other."""
+        """The deadline for a server that gets ready, counted from its first such answer; None for any other server."""
         if not error.gets_ready or self._policy.max_wait_s is None:
             return None
-        if self._until is None:  # tenacity asks for the wait before it asks whether to stop
+        if self._until is None:  # tenacity computes the wait before it decides to stop
             self._until = self._outside.monotonic() + self._policy.max_wait_s
         return self._until

@@ -18,7 +18,7 @@ EndStatus = Literal["completed", "failed", "cancelled", "paused"]
 
 
 class SessionStatus(StrEnum):
-    """`sessionStatus` on the wire and on record."""
+    """`sessionStatus` on the wire and in records."""
 
     CREATED = "SESSION_CREATED"
     RUNNING = "SESSION_RUNNING"
@@ -47,7 +47,7 @@ State = TypeVar("State", bound=StrEnum)
 
 
 class TaskEnd(lean_typing.NamedTuple):
-    """The end of a task. `reason` is a documented name, `message` one line for a person, `text` the model's last.
+    """The end of a task. `reason` is a documented name, `message` one line for the user, `text` the model's last text.
     `resumable`: the task is still open in the checkpoint."""
 
     status: EndStatus
@@ -58,7 +58,7 @@ class TaskEnd(lean_typing.NamedTuple):
 
 
 class Transition(NamedTuple, Generic[State]):
-    """One row: `trigger` leads from each of `sources` to `target`. `when` and `action` are for the reader."""
+    """One row: `trigger` leads from each of `sources` to `target`. `when` and `action` are documentation."""
 
     trigger: str
     sources: tuple[State, ...]
@@ -68,7 +68,7 @@ class Transition(NamedTuple, Generic[State]):
 
 
 class IllegalTransition(RuntimeError):
-    """A trigger that the table does not have for the present state: a mistake in the program, not of its user."""
+    """The table has no such trigger for the current state: a bug, not a user error."""
 
 
 _S, _T = SessionStatus, TaskPhase
@@ -120,7 +120,7 @@ TASK_TABLE: tuple[Transition[TaskPhase], ...] = (
 
 
 class Machine(Generic[State]):
-    """The state of one session or task. `state` changes through `fire` alone."""
+    """The state of one session or task. Only `fire` changes `state`."""
 
     def __init__(self, table: Iterable[Transition[State]], state: State) -> None:
         self._moves = moves(table)
@@ -128,15 +128,16 @@ class Machine(Generic[State]):
 
     @property
     def state(self) -> State:
-        """The present state."""
+        """The current state."""
         return self._state
 
     def may(self, trigger: str) -> bool:
-        """True if the table has a row for `trigger` here."""
+        """True if the table has a row for `trigger` in the current state."""
         return (self._state, trigger) in self._moves
 
     def fire(self, trigger: str) -> None:
-        """Go where `trigger` leads. Raises IllegalTransition, and the state stays."""
+        """Change to the state that `trigger` leads to. Raises IllegalTransition and leaves the state unchanged if there
+        is none."""
         target = self._moves.get((self._state, trigger))
         if target is None:
             raise IllegalTransition(f"{trigger!r} cannot follow {self._state}")
@@ -144,7 +145,7 @@ class Machine(Generic[State]):
 
 
 def moves(table: Iterable[Transition[State]]) -> Mapping[tuple[State, str], State]:
-    """The table by (state, trigger). Raises ValueError where two rows disagree."""
+    """The table by (state, trigger). Raises ValueError if two rows disagree."""
     found: dict[tuple[State, str], State] = {}
     for row in table:
         for source in row.sources:
@@ -155,10 +156,10 @@ def moves(table: Iterable[Transition[State]]) -> Mapping[tuple[State, str], Stat
 
 
 def session_machine() -> Machine[SessionStatus]:
-    """A session that is being created."""
+    """Return the machine of a session that is being created."""
     return Machine(SESSION_TABLE, SessionStatus.CREATED)
 
 
 def task_machine() -> Machine[TaskPhase]:
-    """A session without a running task."""
+    """Return the machine of a session's task, without a running task."""
     return Machine(TASK_TABLE, TaskPhase.IDLE)

@@ -1,5 +1,5 @@
-"""Text for a terminal, shared by every command that shows a session: styles and the width of text, questions and forms
-in lines, Markdown."""
+"""Text for a terminal, shared by every command that shows a session: styles, text width, questions and forms in lines,
+Markdown."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _WORDS: Final = re.compile(r"\s+|\S+")
 
 
 def is_in_ci() -> bool:
-    """True if CI runs this, where a terminal is only a log."""
+    """True if this runs in CI, where a terminal is only a log."""
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
@@ -55,18 +55,18 @@ def wants_style() -> bool:
 
 
 def cells(line: str) -> int:
-    """The columns that `line` takes, about."""
+    """The approximate number of columns of `line`."""
     return len(line) if line.isascii() else sum(map(width, line))
 
 
 def width(char: str) -> int:
-    """Columns of one character, at least as many as a terminal takes for it, so that no text begins a row that is not
-    its own. A character that combines counts too, so that a line of them ends."""
+    """Columns of one character, at least as many as a terminal uses for it, so that no text runs over into the next
+    row. A combining character counts too, so that a line of them has an end."""
     return 2 if char >= "\u2e80" or unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def cut(line: str, columns: int) -> str:
-    """As much of `line` as fits into `columns`; `…` at its end where there is more."""
+    """The part of `line` that fits into `columns`; it ends with `…` if it was cut."""
     if cells(line) <= columns:
         return line
     used = 0
@@ -78,8 +78,8 @@ def cut(line: str, columns: int) -> str:
 
 
 def wrap(text: str, columns: int, hang: int | None = None) -> list[str]:
-    """`text` in lines of at most `columns`, at words where that goes. Nothing is left out but blanks at an end. What is
-    wrapped continues `hang` columns in, by default where its line begins."""
+    """Wrap `text` into lines of at most `columns`, between words if possible. Only blanks at a line's end are dropped.
+    Continuation lines are indented by `hang` columns, by default like their first line."""
     return [part for line in text.split("\n") for part in _wrap_line(line.expandtabs(), max(columns, 4), hang)]
 
 
@@ -111,7 +111,7 @@ def _wrap_line(line: str, columns: int, hang: int | None) -> Iterator[str]:
 
 
 def split_cells(text: str, columns: int) -> list[str]:
-    """`text` in pieces of at most `columns`, at least one."""
+    """Split `text` into pieces of at most `columns`; there is always at least one."""
     pieces: list[str] = []
     row: list[str] = []
     used = 0
@@ -126,8 +126,8 @@ def split_cells(text: str, columns: int) -> list[str]:
 
 
 def wrap_coloured(line: str, columns: int) -> list[str]:
-    """One line of a program's output in rows of at most `columns`. Its colours stay, each row begins and ends without
-    one, and everything else that would steer a terminal is shown as its escape."""
+    """Wrap one line of a program's output into rows of at most `columns`. Colours are kept, each row begins and ends
+    without colour, and all other terminal control sequences are shown as escapes."""
     rows, colours, row, used = [], "", "", 0
     at = 0
     for mark in [*_COLOUR.finditer(line), None]:
@@ -147,18 +147,19 @@ def wrap_coloured(line: str, columns: int) -> list[str]:
 
 
 def without_colours(text: str) -> str:
-    """`text` without its colours."""
+    """Return `text` without its colours."""
     return _COLOUR.sub("", text)
 
 
 def last_state(line: str) -> str:
-    """The last state of a line that was written over with carriage returns; what erases the end of a line goes."""
+    """The last state of a line that was overwritten with carriage returns, without the sequences that erase the end of
+    a line."""
     return _ERASE.sub("", line).rstrip("\r").rpartition("\r")[2].expandtabs()
 
 
 def read_lines(fd: int, take: Callable[[str | None, float], object]) -> None:
-    """Hand over each line that is typed with the moment at which its first character was there, by the monotonic clock,
-    None for the end of input; until that, or until `take` raises RuntimeError: the loop is closed. For a thread."""
+    """Pass each typed line to `take` with the monotonic time of its first character, and None at end of input. Returns
+    then, or when `take` raises RuntimeError because the loop is closed. Run it in a thread."""
     waiting, begun_at, data = b"", 0.0, b"-"
     with contextlib.suppress(RuntimeError), open(os.dup(fd), "rb", buffering=0) as file:
         while data:
@@ -175,10 +176,10 @@ def read_lines(fd: int, take: Callable[[str | None, float], object]) -> None:
         take(None, now)
 
 
-# An approval in lines for a person, from the payload of `approval_requested`: `run` and `chat` show the same.
+# An approval as lines for a person, from the payload of `approval_requested`: `run` and `chat` show the same.
 
 
-# Details that have a line of their own, in this order.
+# Details with their own line, in this order.
 _PLAIN_FIELDS: Final = (
     ("command", "command"), ("cwd", "in"), ("path", "path"), ("requestedPath", "asked for as"), ("newPath", "moved to"),
     ("method", "method"), ("url", "url"), ("host", "host"), ("saveTo", "saved to"), ("bodyFile", "sends"),
@@ -196,8 +197,8 @@ _ENDS_CUT: Final = "…"
 
 
 class QuestionLine(NamedTuple):
-    """One line, escaped; `colour` is the style that it has where styles are wanted, `indent` where it begins again when
-    it is wrapped."""
+    """One line, escaped; `colour` is its style if styles are wanted, `indent` the indentation of its continuation
+    lines."""
 
     text: str
     colour: str = ""
@@ -205,7 +206,7 @@ class QuestionLine(NamedTuple):
 
 
 def lines_of_question(payload: Mapping[str, Any]) -> Iterator[QuestionLine]:
-    """The question. All text of the model is escaped in it."""
+    """The question as lines. All text of the model is escaped."""
     details = dict(payload["details"])
     yield QuestionLine(escape(f"{payload['title']}: {payload['actionSummary']}", keep=""), BOLD)
     if payload["description"] and payload["description"] != details.get("question"):
@@ -250,8 +251,8 @@ def _field(label: str, text: str) -> Iterator[QuestionLine]:
 
 
 def hides_something(payload: Mapping[str, Any]) -> bool:
-    """True if the question does not show all of the call, which it marks: something was cut, is binary or too large to
-    compare."""
+    """True if the question does not show the whole call, because something was cut, is binary or is too large to
+    compare. The question marks such parts."""
     details = payload["details"]
     has_hidden_header = any("value" not in one for one in details.get("headers", ()))
     return (
@@ -271,7 +272,7 @@ def _has_cut(value: Any) -> bool:
     return isinstance(value, list) and any(map(_has_cut, value))
 
 
-# A server's question at a terminal: one line for each thing that is asked for.
+# A server's elicitation at a terminal: one line of input for each field.
 
 
 _FLAGS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
@@ -280,14 +281,14 @@ DECLINES: Final = "!"
 
 
 def question_of(form: Form) -> str:
-    """Lines before the fields, or instead of them if there is a page to open."""
+    """The lines before the fields, or in place of them if there is a page to open."""
     if form.url is not None:
         return "Open the page yourself, then y; n declines: "
     return f"Answer {form.source}? y answer, n decline ({DECLINES} declines later): "
 
 
 def prompt_of(field: FormField, problem: str) -> str:
-    """The text before the answer; `problem` is what was wrong with the one before."""
+    """The prompt for an answer; `problem` is the error in the previous answer."""
     lines = [f"  {problem}\n"] if problem else []
     name = field.name if field.title in ("", field.name) else f"{field.title} ({field.name})"
     lines.append(f"  {name}{f': {field.description}' if field.description else ''}\n")
@@ -305,7 +306,7 @@ def _hint(field: FormField) -> str:
 
 
 def take(field: FormField, line: str, content: dict[str, Any]) -> str | None:
-    """Take a line as the answer to `field` into `content`; what is wrong with it, None where it is taken."""
+    """Store a line as the answer to `field` in `content`. Returns the problem with it, None if it was accepted."""
     text = line.strip()
     if not text:
         if field.default is not None:
@@ -347,22 +348,22 @@ def _chosen(field: FormField, number: str) -> str:
     return field.choices[place][0]
 
 
-# The model's prose at a terminal: Markdown, rendered block by block as it comes.
+# The model's prose at a terminal: Markdown, rendered block by block while it is streamed.
 
 
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
-# What is longer without an end is rendered as far as it has come.
+# A block that exceeds this size is rendered before it is complete.
 _MAX_OPEN_CHARS = 64 * 1024
 
 
 class MarkdownBlocks:
-    """Cuts a text that comes in pieces where a block of Markdown ends: at a blank line outside of a fence of code."""
+    """Splits streamed text at the end of each Markdown block: at a blank line outside of a code fence."""
 
     def __init__(self) -> None:
         self.open = ""
         """The text that has no end yet."""
-        self._seen = 0  # chars of whole lines in `open` that are known to hold no end of a block
+        self._seen = 0  # chars of complete lines in `open` that are known to contain no end of a block
         self._fence = ""
 
     def add(self, text: str) -> Iterator[str]:
@@ -379,7 +380,7 @@ class MarkdownBlocks:
             yield self.end()
 
     def end(self) -> str:
-        """The text that has no end yet; nothing is left."""
+        """Return and clear the remaining text."""
         rest, self.open, self._seen, self._fence = self.open, "", 0, ""
         return rest
 
@@ -397,9 +398,9 @@ class MarkdownBlocks:
 
 
 def render(block: str, columns: int, *, styled: bool = True) -> str:
-    """One block as lines for a terminal of so many columns. The text steers nothing: its control characters are
-    escaped already, and a link shows where it leads. Nothing of it is left out: what Markdown would
-    hide (HTML, the address of a picture, a link's definition) is shown as it was written."""
+    """Render one block as lines for a terminal of this many columns. The text cannot control the terminal: its control
+    characters are already escaped, and a link shows its target. Nothing is left out: text that Markdown would hide
+    (HTML, the address of a picture, a link's definition) is shown as written."""
     from rich.console import Console
     from rich.theme import Theme
 
@@ -413,7 +414,7 @@ def render(block: str, columns: int, *, styled: bool = True) -> str:
         highlight=False,
         markup=False,
         emoji=False,
-        theme=Theme({"markdown.code": "bold cyan"}),  # no background: not every terminal is dark
+        theme=Theme({"markdown.code": "bold cyan"}),  # no background, because not every terminal is dark
     )
     parser, empty = _markdown()
     markdown = copy.copy(empty)
@@ -446,5 +447,5 @@ def _markdown() -> tuple[MarkdownIt, Markdown]:
 
 
 def load_soon() -> None:
-    """Import what renders, while the model thinks."""
+    """Import the renderer while the model is thinking."""
     threading.Thread(target=render, args=("`x`", 40), name="markdown", daemon=True).start()

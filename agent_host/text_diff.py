@@ -1,5 +1,5 @@
-"""Unified diffs on bytes and renamed files, with a bound on their cost. Pure; the runtime's artifacts and the session's
-patch use it."""
+"""Unified diffs of bytes and detection of renamed files, with bounded cost. Pure; used by the runtime's artifacts and
+the session's patch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _CONTEXT: Final = 3
 _LINE: Final = re.compile(rb"[^\n]*\n|[^\n]+")
-_SLICE_BYTES: Final = 1024 * 1024  # of a large text that is read for its lines
+_SLICE_BYTES: Final = 1024 * 1024  # read at once to count the lines of a large text
 MAX_COMPARED_BYTES: Final = 1024 * 1024
 """Of each file that is compared with others by its lines; equal files are found at any size."""
 _MAX_PAIRS: Final = 2000
@@ -25,7 +25,7 @@ _LEAST_ALIKE: Final = 0.5
 
 
 class TextDiff(NamedTuple):
-    """The hunks that turn one text into another, and how many lines they put in and take out."""
+    """The hunks that turn one text into another, and the numbers of lines that they insert and delete."""
 
     hunks: bytes
     additions: int
@@ -38,7 +38,7 @@ def compare(before: bytes, after: bytes) -> TextDiff:
     Lines end with a line feed and with nothing else: what other breaks Unicode knows is content to git and patch.
     """
     start, end = _equal_ends(before, len(after), lambda at, size: after[at : at + size])
-    # What is alike at both ends is left out, but for the lines that are shown around a change.
+    # Equal lines at both ends are left out, except for the context of a change.
     shown_from, shown_behind = _lines_back(before, start), _lines_on(before, len(before) - end)
     old, new = (_LINE.findall(text[shown_from : len(text) - len(before) + shown_behind]) for text in (before, after))
     found = changes(old, new)
@@ -47,39 +47,39 @@ def compare(before: bytes, after: bytes) -> TextDiff:
 
 
 def hunks(before: bytes, after: bytes) -> bytes:
-    """The hunks of `compare` alone."""
+    """Only the hunks of `compare`."""
     return compare(before, after).hunks
 
 
 def _equal_ends(before: bytes, size: int, read: Callable[[int, int], bytes]) -> tuple[int, int]:
-    """The number of bytes of whole lines that are the same at the start, and then at the end, of two texts. The new one
-    has `size` bytes; `read` gives at most so many of them (the second number) from an offset on."""
+    """Return the number of bytes in equal complete lines at the start, and then at the end, of two texts. The new one
+    has `size` bytes; `read(offset, count)` returns at most `count` of them."""
     shorter = min(len(before), size)
     start = before.rfind(b"\n", 0, _common_start(before, shorter, read)) + 1
     end = _common_end(before, size, shorter - start, read)
     at_old, at_new = len(before) - end, size - end
     if (at_old == 0 or before[at_old - 1 : at_old] == b"\n") and (at_new == 0 or read(at_new - 1, 1) == b"\n"):
         return start, end
-    line = before.find(b"\n", at_old)  # the common end is in the middle of a line on either side
+    line = before.find(b"\n", at_old)  # the common end starts in the middle of a line on one of the sides
     return start, 0 if line < 0 else len(before) - line - 1
 
 
 def _lines_back(text: bytes, at: int) -> int:
-    """The place where the lines of context before the line at `at` begin."""
+    """The start of the context lines before the line at `at`."""
     for _ in range(_CONTEXT):
         at = text.rfind(b"\n", 0, max(at - 1, 0)) + 1
     return at
 
 
 def _lines_on(text: bytes, at: int) -> int:
-    """The place where the lines of context from `at` on end."""
+    """The end of the context lines from `at` on."""
     for _ in range(_CONTEXT):
         at = text.find(b"\n", at) + 1 or len(text)
     return at
 
 
 def _hunks(old: Sequence[bytes], new: Sequence[bytes], found: Sequence[Change], above: int) -> Iterator[bytes]:
-    """The hunks of texts that have `above` more lines before these, the same ones."""
+    """The hunks of two texts that are preceded by `above` equal lines."""
     for group in _group(found):
         before = min(_CONTEXT, group[0].i1)
         after = min(_CONTEXT, len(old) - group[-1].i2)
@@ -95,7 +95,7 @@ def _hunks(old: Sequence[bytes], new: Sequence[bytes], found: Sequence[Change], 
 
 
 def _group(found: Sequence[Change]) -> Iterator[list[Change]]:
-    """Changes whose context would touch, together."""
+    """Group changes whose contexts would touch."""
     group: list[Change] = []
     for change in found:
         if group and change.i1 - group[-1].i2 > 2 * _CONTEXT:
@@ -115,15 +115,15 @@ def _range(start: int, stop: int) -> bytes:
     length = stop - start
     if length == 1:
         return b"%d" % (start + 1)
-    return b"%d,%d" % (start + 1 if length else start, length)  # an empty range names the line before it
+    return b"%d,%d" % (start + 1 if length else start, length)  # an empty range is numbered by the line before it
 
 
-# Texts that are too large for a diff
+# Texts too large for a diff
 
 
 def count_replaced(before: bytes, size: int, read: Callable[[int, int], bytes]) -> tuple[int, int] | None:
-    """(put in, taken out) when all between the common first and last lines is replaced; None for what is no UTF-8 text.
-    For the new text see `_equal_ends`. Raises what `read` raises."""
+    """Count the (inserted, deleted) lines if everything between the common first and last lines is replaced; None if a
+    text is not UTF-8. For the new text see `_equal_ends`. Raises what `read` raises."""
     lines = _count(size, read)
     if lines is None:
         return None
@@ -181,8 +181,8 @@ def _equal_last_bytes(old: bytes, new: bytes) -> int:
 
 
 def _longest(most: int, same: Callable[[int, int], bool]) -> int:
-    """The largest number up to `most` for which everything from 0 on is the `same`. Whole slices are compared, a
-    hundred times as fast as bytes."""
+    """The largest number up to `most` for which everything before it is the `same`. It compares whole slices, which is
+    a hundred times as fast as bytes."""
     if same(0, most):
         return most
     low, high = 0, most - 1
@@ -195,11 +195,11 @@ def _longest(most: int, same: Callable[[int, int], bool]) -> int:
     return low
 
 
-# Which lines of two texts are the same, for a diff: the shortest one where that is cheap, a good one where it is not.
+# Equal lines of two texts, for a diff: the shortest diff if that is cheap, else a good one.
 #
 # Myers' greedy search gives the shortest diff in time that grows with the square of its length, so it has a limit.
-# Beyond it lines that each side has once are matched first, as in a patience diff, and the search goes on between
-# them. A budget over all bounds the time: what is left when it is spent counts as replaced.
+# Beyond it, lines that occur once on each side are matched first, as in a patience diff, and the search continues
+# between them. A total budget bounds the time: parts that are left when it is spent count as replaced.
 
 _MAX_EDITS: Final = 160
 """Maximum lines that one search may remove and insert."""
@@ -213,7 +213,7 @@ _REST: Final = _MAX_DEPTH + 1
 
 
 class Change(NamedTuple):
-    """`old[i1:i2]` gives way to `new[j1:j2]`."""
+    """`old[i1:i2]` is replaced by `new[j1:j2]`."""
 
     i1: int
     i2: int
@@ -222,7 +222,7 @@ class Change(NamedTuple):
 
 
 class _OpenPart(NamedTuple):
-    """A part that is still to be compared: `old[i1:i2]` with `new[j1:j2]`, after so many divisions."""
+    """A part that is not compared yet: `old[i1:i2]` and `new[j1:j2]`, after this number of divisions."""
 
     i1: int
     i2: int
@@ -246,7 +246,7 @@ def changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Change]:
 
 
 class _Comparison:
-    """One comparison of lines that have become numbers, equal ones for equal lines."""
+    """One comparison of lines, represented by numbers that are equal for equal lines."""
 
     def __init__(self, a: list[int], b: list[int]) -> None:
         self._a = a
@@ -271,7 +271,7 @@ class _Comparison:
         return _OpenPart(i1, i2, j1, j2, depth)
 
     def _divide(self, part: _OpenPart) -> list[_OpenPart]:
-        """The parts that `part` falls into; none when it is done, and then its changes are found."""
+        """Divide `part` into smaller parts; none if it is done, and its changes are then recorded."""
         i1, i2, j1, j2, depth = part
         if i1 == i2 or j1 == j2 or (depth < _REST and set(self._a[i1:i2]).isdisjoint(self._b[j1:j2])):
             self._found += _gaps([], part)
@@ -288,14 +288,14 @@ class _Comparison:
         return [] if (x, y) == (i2, j2) else [_OpenPart(x, i2, y, j2, _REST)]
 
     def _search(self, part: _OpenPart) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
-        """Myers' search from the part's start: the runs of equal lines (i, j, length) on the way, and how far it came:
-        to the part's end, or, with the limit reached, to where it had most lines behind it."""
+        """Myers' search from the part's start. Returns the runs of equal lines (i, j, length) on its path, and the
+        position reached: the part's end or, at the limit, the position after the most lines."""
         a, b = self._a, self._b
         i1, i2, j1, j2, _ = part
         n, m = i2 - i1, j2 - j1
         most = min(_MAX_EDITS, n + m)
         middle = most + 1
-        reached = [0] * (2 * middle + 1)  # by diagonal: how far in `a`
+        reached = [0] * (2 * middle + 1)  # by diagonal: the position reached in `a`
         rounds: list[list[int]] = []
         steps = 0
         for edits in range(most + 1):
@@ -315,7 +315,7 @@ class _Comparison:
                     return _walk_back(rounds, k, x, i1, j1), (i2, j2)
         self._budget -= steps
         ends = [(reached[middle + k], k) for k in _diagonals(len(rounds) - 1, n, m)]
-        # Ways that left the part are among them: they are never the shortest, and nobody stops them.
+        # Paths that left the part are included; they are never the shortest, so they are not stopped.
         inside = [(2 * x - k, x, k) for x, k in ends if x <= n and x - k <= m]
         if not inside:
             return [], (i1, j1)
@@ -324,20 +324,21 @@ class _Comparison:
 
 
 def _diagonals(edits: int, n: int, m: int) -> range:
-    """Those that so many edits can come to, without those that have left a part of n by m lines for good."""
+    """The diagonals that this number of edits can reach, without those that have left a part of n by m lines for
+    good."""
     return range(-edits + 2 * max(0, edits - m), edits - 2 * max(0, edits - n) + 1, 2)
 
 
 def _step(reached: Sequence[int], at: int, *, first: bool, last: bool) -> int:
-    """The place that one more edit reaches on the diagonal `at`: a line put in, from the diagonal above, or taken
-    out."""
+    """The position that one more edit reaches on the diagonal `at`: an inserted line, from the diagonal above, or a
+    deleted one."""
     if first or (not last and reached[at - 1] < reached[at + 1]):
         return reached[at + 1]
     return reached[at - 1] + 1
 
 
 def _walk_back(rounds: list[list[int]], k: int, x: int, i1: int, j1: int) -> list[tuple[int, int, int]]:
-    """The runs of equal lines on the way to `x` on the diagonal `k`, first to last."""
+    """The runs of equal lines on the path to `x` on the diagonal `k`, first to last."""
     runs: list[tuple[int, int, int]] = []
     for edits in range(len(rounds) - 1, -1, -1):
         reached, at = rounds[edits], k + edits + 1
@@ -361,12 +362,12 @@ def _gaps(runs: list[tuple[int, int, int]], part: _OpenPart) -> list[Change]:
 
 
 def _anchors(a: list[int], b: list[int], part: _OpenPart) -> list[tuple[int, int]]:
-    """The longest row of pairs (i, j), rising in both, of lines that the part has once on each side."""
+    """The longest sequence of pairs (i, j), increasing in both, of lines that occur once on each side of the part."""
     in_a, in_b = Counter(a[part.i1 : part.i2]), Counter(b[part.j1 : part.j2])
     place = {b[j]: j for j in range(part.j1, part.j2) if in_b[b[j]] == 1}
     pairs = [(i, place[a[i]]) for i in range(part.i1, part.i2) if in_a[a[i]] == 1 and a[i] in place]
-    tails: list[int] = []  # the lowest j that ends a row of each length
-    ends: list[int] = []  # and which pair that is
+    tails: list[int] = []  # the lowest j that ends a sequence of each length
+    ends: list[int] = []  # and the index of its pair
     before: list[int] = []
     for number, (_, j) in enumerate(pairs):
         length = bisect_left(tails, j)
@@ -382,7 +383,7 @@ def _anchors(a: list[int], b: list[int], part: _OpenPart) -> list[tuple[int, int
 
 
 def _parts_between(anchors: list[tuple[int, int]], part: _OpenPart) -> list[_OpenPart]:
-    """The parts that begin at the part's start and behind each anchor; an anchor is an equal line and needs no part."""
+    """The parts that start at the part's start and after each anchor; an anchor is an equal line and needs no part."""
     parts = []
     i, j = part.i1, part.j1
     for at_i, at_j in [*anchors, (part.i2, part.j2)]:

@@ -22,29 +22,29 @@ RUNNERS = (GITHUB, "TF_BUILD", "TEAMCITY_VERSION", GITLAB)
 
 
 def is_for_a_runner() -> bool:
-    """True if what is printed goes into the log of such a runner."""
+    """True if the output goes into the log of such a CI runner."""
     return any(map(os.environ.get, RUNNERS))
 
 
 class _PatientFile(io.FileIO):
-    """A descriptor that is waited for when it would block. Another program that has the same pipe or terminal may have
-    made it non-blocking, which holds for all that share it, and is not ours to take back."""
+    """A descriptor whose writes wait when they would block. Another program with the same pipe or terminal may have
+    made it non-blocking; that flag is shared by all its users, so it must not be reset here."""
 
     def write(self, data: ReadableBuffer) -> int:
         while True:
             try:
                 return os.write(self.fileno(), data)
             except BlockingIOError:
-                import select  # what hardly any process needs
+                import select  # rarely needed
 
                 select.select((), (self,), ())
 
 
 def patient_stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    """A standard output or error that writes all that it is given: it waits for a reader that is behind, and what its
-    encoding does not have is replaced. `stream` is not written to any more."""
+    """A standard output or error that writes everything: it waits for a slow reader, and replaces characters that its
+    encoding lacks. Do not write to `stream` afterwards."""
     errors = "replace" if stream.errors in ("strict", "surrogateescape") else stream.errors
-    if sys.platform == "win32":  # where a pipe waits, and a console is no descriptor
+    if sys.platform == "win32":  # there a pipe always blocks, and a console is not a descriptor
         stream.reconfigure(errors=errors)
         return stream
     return io.TextIOWrapper(
@@ -57,8 +57,8 @@ def patient_stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
 
 
 def put(stream: TextIO, data: str | bytes) -> Exception | None:
-    """Write `data` and flush. Returns why the stream refused it, None when it did not; a stream that refused once goes
-    nowhere from then on."""
+    """Write `data` and flush. Returns the reason if the stream refused it, else None. After a refusal the stream
+    discards everything."""
     try:
         if isinstance(data, bytes):
             stream.buffer.write(data)
@@ -75,7 +75,7 @@ def notice(line: str) -> None:
     """One line on stderr; characters that would steer a terminal are shown as their escapes."""
     text = " ".join(line.split())
     if not text.isprintable():
-        from agent_host.display_text import escape  # what hardly any line needs
+        from agent_host.display_text import escape  # rarely needed
 
         text = escape(text, keep="")
     put(sys.stderr, f"agent-host: {text}\n")
@@ -85,26 +85,27 @@ def answer(data: str | bytes) -> None:
     """Print the answer of a command on stdout. Raises OutputRefused."""
     refused = put(sys.stdout, data)
     if refused is not None:
-        from agent_host.errors import OutputRefused  # what `--version` can do without
+        from agent_host.errors import OutputRefused  # `--version` does not need it
 
         raise OutputRefused(f"the answer could not be written to stdout: {reason_of(refused)}") from refused
 
 
 def flush(stream: TextIO) -> Exception | None:
-    """Write what waits, as `put` does: the interpreter's own flush at exit would complain and change the exit code."""
+    """Write buffered output, as `put` does: the interpreter's own flush at exit would print an error and change the
+    exit code."""
     return put(stream, "")
 
 
 def reason_of(error: Exception) -> str:
-    """Why a stream refused, in words."""
+    """Describe the reason for a stream's refusal."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what is still in the stream's buffer nowhere: it would be refused again with every flush."""
+    """Discard what is still in the stream's buffer, because every flush would fail again."""
     try:
         fd = stream.fileno()
-    except (OSError, ValueError):  # no descriptor behind it
+    except (OSError, ValueError):  # it has no descriptor
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     if nowhere != fd:
@@ -113,7 +114,7 @@ def _discard(stream: TextIO) -> None:
 
 
 def protocol_streams() -> tuple[int, int]:
-    """Descriptors of the protocol. What anybody else prints to standard output goes to standard error instead."""
+    """Descriptors of the protocol. Anything else printed to standard output goes to standard error instead."""
     read_fd, write_fd = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     nothing = os.open(os.devnull, os.O_RDONLY)

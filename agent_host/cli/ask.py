@@ -41,19 +41,19 @@ _SHOWN_CHARS = 40
 
 
 def can_ask(*, no_input: bool) -> bool:
-    """True if a person reads and types: standard input and error are terminals, and no CI runs this."""
+    """True if a person can answer: standard input and error are terminals, and this does not run in CI."""
     if no_input or terminal.is_in_ci() or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     if sys.platform == "win32":
         return True
-    try:  # a job in the background that reads from its terminal is stopped
+    try:  # the system stops a background job that reads from its terminal
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except OSError:  # the terminal is not that of this process's session, and has no jobs
+    except OSError:  # the terminal does not belong to this process's session, and has no jobs
         return True
 
 
 def agrees(question: str) -> bool:
-    """True if the person types `y` or `yes` to a question; an empty line and the end of input are no."""
+    """True if the person types `y` or `yes` to a question; an empty line and end of input mean no."""
     _drop_typed()
     put(sys.stderr, f"{escape(question)} y yes, n no: ")
     while True:
@@ -70,8 +70,8 @@ def _drop_typed() -> None:
 
 
 class Terminal:
-    """Asks at the terminal, one question after the other. What is not answered within `timeout_s` seconds, or those of
-    the bundle, is denied."""
+    """Asks at the terminal, one question after the other. A question that is not answered within `timeout_s` seconds,
+    or the bundle's timeout, is denied."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -81,7 +81,7 @@ class Terminal:
         self._ended = False
 
     async def approve(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """The answer to one request; see `agent_host.Approve`."""
+        """Return the answer to one request; see `agent_host.Approve`."""
         async with self._turn:
             if self._ended:
                 return ApprovalAnswer(False, "the input has ended, so it cannot be approved")
@@ -140,10 +140,10 @@ class Terminal:
         return ApprovalAnswer(True, "answered at the terminal", arguments=content)
 
     async def _read_line(self, prompt: str, asked_at: float) -> str | None:
-        """The next line that is typed after `asked_at`, None at the end of input."""
+        """Return the next line typed after `asked_at`, or None at end of input."""
         put(sys.stderr, prompt)
         line, typed_at = await self._line()
-        while line is not None and typed_at < asked_at:  # a key pressed before the question is no answer to it
+        while line is not None and typed_at < asked_at:  # a key pressed before the question does not answer it
             line, typed_at = await self._line()
         if line is None:
             self._ended = True
@@ -151,7 +151,7 @@ class Terminal:
         return line
 
     async def _line(self) -> tuple[str | None, float]:
-        """The next line. A thread reads it, which the end of the process ignores."""
+        """Return the next line. A daemon thread reads it, so the process can end meanwhile."""
         if self._reader is None:
             loop, lines = asyncio.get_running_loop(), self._lines
 

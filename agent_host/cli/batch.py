@@ -44,8 +44,8 @@ _TELLS_S: Final = 0.5
 
 
 def batch(namespace: argparse.Namespace) -> int:
-    """Run the batch. Raises UsageError for tasks and options that cannot be used, SessionHeld for a directory that
-    another batch has: then nothing runs."""
+    """Run the batch. Raises UsageError for invalid tasks and options, SessionHeld if another batch uses the directory;
+    then nothing runs."""
     tasks = read_tasks(namespace.file)
     line = CommandLine(namespace)
     settings = line.source.new().settings
@@ -121,8 +121,7 @@ async def _run(
 
 
 def _costs_on_record(ledger: Ledger, depot: Depot) -> dict[str, float]:
-    """Costs of the sessions that are in the state directory, with those of lost processes, by the ids of their
-    tasks."""
+    """Costs of the sessions in the state directory, including lost processes, by task id."""
     ids = {ledger.session_id(task): task.id for task in ledger.tasks}
     costs = {task.id: depot.costs.total(task.key) for task in ledger.tasks}
     for row in stored_sessions(depot.state_dir).all():
@@ -138,7 +137,8 @@ def _uses_parcels(namespace: argparse.Namespace, settings: Settings) -> bool:
 def _with_copies(
     launch: BatchLaunch, tasks: Sequence[BatchTask], ledger: Ledger
 ) -> tuple[BatchLaunch, list[BatchTask]]:
-    """The same, with copies of their files in the batch's directory, which parcels take along. Raises UsageError."""
+    """Copy the files that options name into the batch's directory, for parcels to include; return the launch and tasks
+    with the copies' names. Raises UsageError."""
     copies: dict[str, str] = {}
 
     def copy(named: str) -> str:
@@ -169,7 +169,7 @@ async def _tell(progress: Progress, scheduler: Scheduler) -> None:
 
 
 def _report(namespace: argparse.Namespace, ledger: Ledger, state_dir: str, stop: Stop, duration_ms: int) -> int:
-    """Write the files that a person takes away, and print the summary; return the exit code."""
+    """Write the output files and print the summary; return the exit code."""
     summary = summarize(ledger, stop=stop, duration_ms=duration_ms)
     code = exit_code_of(ledger, stop)
     try:
@@ -216,7 +216,7 @@ def _launch(namespace: argparse.Namespace, line: CommandLine, settings: Settings
 def _check_prices(
     tasks: Sequence[BatchTask], namespace: argparse.Namespace, settings: Settings, state_dir: str
 ) -> None:
-    """Raises UsageError for a model that has no price where a cost is limited."""
+    """Raise UsageError if a cost is limited and a model has no price."""
     limited = [task for task in tasks if settings.llm.max_cost or task.max_cost is not None]
     if not limited:
         return
@@ -234,7 +234,7 @@ def _check_prices(
 
 
 def _jobs_of_this_machine() -> int:
-    """Sessions at once: most of their time they wait for a model."""
+    """Number of concurrent sessions; they mostly wait for a model."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     memory = _MEMORY_OF_ONE * 4 * cores
     with contextlib.suppress(AttributeError, OSError, ValueError):  # not on Windows

@@ -70,7 +70,7 @@ def chat(namespace: argparse.Namespace) -> int:
 
 
 async def _talk(namespace: argparse.Namespace, settings: Settings, workspace: str, state_dir: str) -> str | None:
-    """Talk until the person leaves; returns the id of the session to go on with, None if there is none."""
+    """Talk until the person leaves; return the id of the session to continue, or None."""
     gc.freeze()
     gc.enable()
     face = PlainConsole() if namespace.plain else _console(settings, workspace, state_dir)
@@ -116,7 +116,7 @@ def _console(settings: Settings, workspace: str, state_dir: str) -> Face:
 
 
 async def _begin(namespace: argparse.Namespace, conversation: Conversation, prepare: Callable[[], Any]) -> None:
-    """Whatever need not be done before the prompt stands there."""
+    """Do the work that can wait until the prompt is shown."""
     await asyncio.sleep(_LOAD_AFTER_S)
     if not namespace.plain:
         load_soon()
@@ -156,4 +156,4 @@ def _take_signals(face: Face, conversation: Conversation) -> None:
 
     on_signals(stop)
     if sys.platform != "win32" and os.isatty(0):
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # to give the terminal back as a job in the background
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a background process may then hand the terminal back

@@ -46,7 +46,7 @@ _SESSIONS_SHOWN = 50
 
 
 def completion(namespace: argparse.Namespace) -> int:
-    """Print the script, or what the last of the words can become."""
+    """Print the script, or the completions of the last word."""
     if namespace.words is None:
         answer(_SCRIPTS[namespace.shell])
     else:
@@ -55,8 +55,7 @@ def completion(namespace: argparse.Namespace) -> int:
 
 
 def completions(words: Sequence[str]) -> list[str]:
-    """The words that the last of `words`, those behind the name of the program, can become; none where a file is as
-    good as anything."""
+    """Return the completions of the last of `words` (those after the program's name); none if any file may follow."""
     *before, start = words
     parser, name, values = make_parser(COMMANDS), "", 0
     pending: argparse.Action | None = None
@@ -95,7 +94,7 @@ def _commands_of(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 
 def _values_of(action: argparse.Action) -> Iterable[str]:
-    """The values that an option takes, as far as they can be listed."""
+    """Values of an option, as far as they can be listed."""
     if action.choices is not None:
         return map(str, action.choices)
     key = next((key for key, option in OPTION_OF.items() if option in action.option_strings), "")
@@ -104,13 +103,13 @@ def _values_of(action: argparse.Action) -> Iterable[str]:
     try:
         if key == "llm.provider" or "--provider" in action.option_strings:
             return names_of(settings_from({}, workspace=None))
-    except AgentHostError:  # a configuration that cannot be used completes nothing
+    except AgentHostError:  # an invalid configuration completes nothing
         return ()
     return SETTINGS[key].choices if key in SETTINGS else ()
 
 
 def _operands_of(parser: argparse.ArgumentParser, name: str, place: int) -> Iterable[str]:
-    """The words for this place among the arguments of a command: sessions, or a few names."""
+    """Words for this position among a command's arguments: sessions, or a few names."""
     actions = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001  as above
     if actions and actions[-1].dest == "sessions":
         return _sessions()

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from agent_host.cli.progress import Clock
     from agent_host.events.emitter import Event, Sink
 
-# What each form puts on stdout.
+# The output of each form on stdout.
 _SHOWN = {"text": "the answer", "json": "the result", "jsonl": "the events"}
 _ENDS: dict[str, str] = {TaskPhase.FAILED: "failed", TaskPhase.CANCELLED: "cancelled", SessionStatus.PAUSED: "paused"}
 
 
 class Display:
     """The output of one task in the form `text`, `json` or `jsonl` (interface section 1). `verbose` shows all output of
-    commands, and `asks` says that approvals are asked for at the terminal. `answer_only`: the final answer is JSON, and
-    as text standard output gets that alone."""
+    commands; `asks` is true if approvals are asked for at the terminal. `answer_only`: the final answer is JSON, and in
+    the form `text` standard output contains only that."""
 
     def __init__(self, form: str, *, verbose: bool = False, asks: bool = False, answer_only: bool = False) -> None:
         self.asks = asks
@@ -46,12 +46,12 @@ class Display:
         """True if a person reads along."""
         self._text = TextOutput(out, verbose=verbose, asks=asks) if self.is_text else None
         self._progress = self._text or ProgressLines(verbose=verbose, asks=asks)
-        # For a CI runner stdout is one of `cli.runner_log`, which these lines go past.
+        # For a CI runner stdout is a stream of `cli.runner_log`, which these lines bypass.
         clean = getattr(sys.stdout.buffer, "clean", None)
         self._lines = JsonLines(sys.stdout.buffer, clean=clean) if form == "jsonl" else None
         self.marks: StepMarks | None = None
         if os.environ.get(GITHUB) or os.environ.get(GITLAB):
-            from agent_host.cli.pipeline import StepMarks  # what no other run needs
+            from agent_host.cli.pipeline import StepMarks  # no other run needs it
 
             self.marks = StepMarks(self._progress.flush)
         self._result: bytes | None = None
@@ -61,12 +61,12 @@ class Display:
 
     @property
     def sinks(self) -> list[Sink]:
-        """The observers of the session."""
+        """Observers of the session."""
         return [sink for sink in (self.marks, self._progress, self._lines) if sink is not None]
 
     @property
     def lost(self) -> str | None:
-        """The reason why stdout did not take all; None when it did, or when its reader left, who wants no more."""
+        """The reason why output on stdout was lost; None if nothing was, or if its reader left and wants no more."""
         sink = self._text or self._lines
         if self.lost_file:
             return "a file that was asked for is missing"
@@ -81,14 +81,13 @@ class Display:
         notice(line)
 
     def stop(self) -> None:
-        """The task runs no longer, however it ended: nothing is shown by itself any more."""
+        """Stop all timed output, because the task no longer runs."""
         self._progress.stop()
         if self.marks is not None:
             self.marks.end()
 
     def close(self) -> None:
-        """Wait for a reader of events that is behind, say how many it did not get, and show the result behind the last
-        one."""
+        """Wait for a slow reader of events, report how many it missed, and show the result after the last one."""
         if self._lines is not None:
             self._lines.close()
             if self._lines.dropped:
@@ -97,7 +96,7 @@ class Display:
                 self._refused = put(sys.stdout, self._result)
 
     def end(self, result: Result, resume_command: str | None, patch: str = "") -> None:
-        """Show the result and what it changed, and how to go on from it, None where nothing is left to go on with."""
+        """Show the result, its changes and the command that continues it (None if there is nothing to continue)."""
         self.stop()
         if self._text is not None:
             if self._answer_only and "answer" in result.details:
@@ -144,11 +143,11 @@ def _show_totals(result: Result, patch: str) -> None:
     )
 
 
-# What a person sees while a task runs: prose on stdout, progress on stderr.
+# Live text while a task runs: prose on stdout, progress on stderr.
 
 _UNDER = " " * 21
 _OUTPUT_CHARS = 400
-_LOAD_AFTER_S = 0.1  # the request is out by then
+_LOAD_AFTER_S = 0.1  # the request has been sent by then
 
 
 class TextOutput(ProgressLines):
@@ -184,7 +183,7 @@ class TextOutput(ProgressLines):
             self._drop_loading()
 
     def flush(self) -> None:
-        """End a line of prose that is still open, or show the end of what is rendered."""
+        """End an open line of prose, or show the rest of the rendered text."""
         if self._blocks is not None and self._blocks.open:
             self._write_rendered(self._blocks.end())
         if self._in_text:
@@ -192,13 +191,13 @@ class TextOutput(ProgressLines):
             self._in_text = False
 
     def answer(self, text: str) -> None:
-        """The model's last words, unless they were shown as they came: a process before this one may have had them."""
+        """Show the final answer unless it was streamed; an earlier process may have received it."""
         if text and not self._any_text:
             self._prose(text)
         self.flush()
 
     def _write(self, text: str) -> None:
-        """A reader that went away or a full disk ends the prose, not the task."""
+        """Write prose; a reader that left or a full disk ends the prose, not the task."""
         if self.refused is None:
             self.refused = put(self._out, text)
 
@@ -206,7 +205,7 @@ class TextOutput(ProgressLines):
         return not can_draw(self._progress)
 
     def _beat(self) -> None:
-        if self._in_text:  # what stdout gets stays as the model wrote it
+        if self._in_text:  # stdout gets the model's text unchanged
             put(self._progress, "\n")
         super()._beat()
 
@@ -252,7 +251,7 @@ class TextOutput(ProgressLines):
             outcome = f"exit code {payload['exitCode']}"
         call = self._running.calls.get(payload["toolCallId"])
         label = escape(payload["toolName"], keep="") if call is None else call.label
-        took_ms = max(payload["latencyMs"] - (0 if call is None else call.answered_ms), 0)  # a person's time is theirs
+        took_ms = max(payload["latencyMs"] - (0 if call is None else call.answered_ms), 0)  # no time limit for a person
         lines = [self._stamp(f"  tool    {label} — {outcome}, {took_ms} ms")]
         if "message" in payload:
             lines.append(f"{_UNDER}{escape(payload['message'], keep='')}\n")
@@ -267,7 +266,7 @@ def _retry(payload: dict[str, Any], what: str = "") -> str:
 
 
 def _command_ended(payload: dict[str, Any]) -> str:
-    """A background command; or the processes that commands had left running when the session ended."""
+    """Show the end of a background command, or of processes that commands left running when the session ended."""
     if "commandId" not in payload:
         return f"  command {payload['processesEnded']} process(es) left by commands were ended with the session"
     how = [payload["reason"].replace("_", " ")]

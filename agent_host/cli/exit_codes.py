@@ -27,7 +27,7 @@ _BY_STATUS: dict[str, int] = {
     TaskPhase.CANCELLED: BY_SIGINT,
 }
 
-# Errors that keep a session from starting; anything else fails.
+# Errors that keep a session from starting; all others mean failure.
 _BY_ERROR: dict[type[errors.AgentHostError], int] = {
     errors.UsageError: USAGE,
     errors.SandboxWeaker: PAUSED,
@@ -41,7 +41,7 @@ _BY_ERROR: dict[type[errors.AgentHostError], int] = {
 
 
 def code_of_result(result: Result) -> int:
-    """The exit code for a task that ended so; one that completed may have calls that nobody was there to approve."""
+    """The exit code for a result; a completed task may have calls that no approver was present for."""
     return NEEDED_APPROVAL if result.completed and result.details["deniedApprovals"] else _BY_STATUS[result.status]
 
 
@@ -51,8 +51,8 @@ def code_of_error(error: errors.AgentHostError) -> int:
 
 
 def report(error: Exception) -> int:
-    """Print what is wrong, and return the exit code."""
-    if isinstance(error, errors.OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # nobody wants to know
+    """Print the error, and return the exit code."""
+    if isinstance(error, errors.OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # nobody reads it
         return FAILED
     if isinstance(error, errors.AgentHostError):
         lines, code = error.problems or (type(error).__name__,), code_of_error(error)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from agent_host.host.records import Item, WholePatch
 
 _SERVICES_TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name, not its value
-# The disk may have refused records before it refused the end.
+# The disk may have failed for records before it failed for the end.
 _STAYS = (
     "; the session stays resumable, and resuming it goes on from the last record on disk, which does no more than "
     "report this end again if the disk took it: "
@@ -76,8 +76,8 @@ def _start(line: CommandLine, prompt: str) -> int:
 
 
 def _start_or_resume(line: CommandLine, key: str, prompt: str) -> int:
-    """Once for each id, however often it is asked for. Another process may begin or end the session between a look and
-    what follows from it, so a refusal is followed by another look."""
+    """Run each id once, however often it is requested. Another process may start or end the session between a check and
+    the action after it, so a refusal leads to another check."""
     state_dir = line.source.state_dir
     while True:
         found = session_under(state_dir, key, same=(line.source, prompt))
@@ -94,7 +94,7 @@ def _start_or_resume(line: CommandLine, key: str, prompt: str) -> int:
 
 
 def _repeat(line: CommandLine, result: Result) -> int:
-    """Show the result of a session that ended, as its run did."""
+    """Show the result of a finished session as its run did."""
     host = line.source.new().settings.host
     display = Display(host.output, answer_only=bool(host.answer_schema))
     command = line.resume_command(result.session_id)
@@ -103,7 +103,7 @@ def _repeat(line: CommandLine, result: Result) -> int:
         items, make_patch = _history(line.source.state_dir, result)
         result, is_whole = take_away(line.outputs, result, items, make_patch, code=code, resume=command)
         code = code if is_whole else code or exit_codes.FAILED
-    display.end(result, command)  # no event comes with it, so it is the one line of the form `jsonl`
+    display.end(result, command)  # there are no events, so it is the only line of the form `jsonl`
     display.close()
     if result.completed and display.lost is not None:
         return exit_codes.FAILED
@@ -111,8 +111,8 @@ def _repeat(line: CommandLine, result: Result) -> int:
 
 
 def _history(state_dir: str, result: Result) -> tuple[list[Item], Callable[[Collection[str]], WholePatch]]:
-    """The items of the task of a session that ended, and its patch when that is called for; of one that was pruned
-    nothing is left but its result."""
+    """Items of the task of a finished session, and its patch if requested; of a pruned session only the result is
+    left."""
     try:
         record = stored_sessions(state_dir).record(result.session_id)
     except SessionNotFound as error:
@@ -126,7 +126,8 @@ def _history(state_dir: str, result: Result) -> tuple[list[Item], Callable[[Coll
 
 
 def resume(namespace: argparse.Namespace) -> int:
-    """`agent-host resume [SESSION_ID]`: as the session was started, with what is given now over it."""
+    """`agent-host resume [SESSION_ID]`: with the options the session was started with, overridden by those given
+    now."""
     line = CommandLine(namespace, TimeLimit(namespace.timeout))
     if namespace.stdin and namespace.prompt is None:
         raise UsageError("--stdin goes with a prompt: resume SESSION_ID PROMPT --stdin")
@@ -154,7 +155,7 @@ def _go_on(line: CommandLine, session_id: str, prompt: str | None = None) -> int
     except SandboxWeaker as error:
         command = f"{line.resume_command(session_id)} --sandbox {error.details['level']}"
         raise SandboxWeaker(f"{error}; resume with: {command}") from error
-    except CheckpointWriteFailed as error:  # of a disk that may take it later
+    except CheckpointWriteFailed as error:  # if the disk fails now, it may work later
         if not os.path.isdir(line.source.state_dir):
             raise
         raise CheckpointWriteFailed(f"{error}; resume with: {line.resume_command(session_id)}") from error
@@ -167,14 +168,14 @@ def _go_on(line: CommandLine, session_id: str, prompt: str | None = None) -> int
 
 
 def _hint(error: ServiceError) -> str:
-    """Advise a user about the Session Service, which is the only one that a session waits for."""
+    """Advise the user about the Session Service, the only service that a session waits for."""
     if isinstance(error, ServiceUnauthorized):
         return f"check {_SERVICES_TOKEN_VARIABLE}"
     return "check SESSION_SERVICE_URL, or try again later" if error.retryable else "check SESSION_SERVICE_URL"
 
 
 def _prompt(given: str, *, with_input: bool = False) -> str:
-    """The prompt that is given, or standard input for `-`; with standard input behind it as data, if that is wanted."""
+    """The given prompt, or standard input for `-`; followed by standard input as data, if requested."""
     if with_input and given == "-":
         raise UsageError("--stdin and - both read standard input: give one of them")
     text = sys.stdin.buffer.read().decode("utf-8-sig", "replace") if given == "-" else given
@@ -186,7 +187,7 @@ def _prompt(given: str, *, with_input: bool = False) -> str:
 
 
 def _piped() -> str:
-    """Standard input to its end. Raises UsageError for a terminal, and for more than a prompt may have."""
+    """Read standard input to its end. Raises UsageError for a terminal, and for more text than a prompt may have."""
     if sys.stdin.isatty():
         raise UsageError("--stdin: standard input is a terminal; pipe something into it, or leave the option out")
     data = sys.stdin.buffer.read(_MAX_INPUT_BYTES + 1)
@@ -217,13 +218,13 @@ def _drive(line: CommandLine, resolved: ResolvedOptions, prompt: str | None, *, 
 
 
 def _code_of(result: Result, stopped_by: Sequence[int]) -> int:
-    """The exit code of a run that ended so, by these signals."""
+    """The exit code of a run with this end and these signals."""
     code = exit_codes.code_of_result(result)
     return exit_codes.BY_SIGTERM if code == exit_codes.BY_SIGINT and list(stopped_by) == [signal.SIGTERM] else code
 
 
 class _HeadlessRun:
-    """One run as the terminal sees it. `stopped_by` are the signals that came meanwhile."""
+    """One run and its display. `stopped_by` has the signals received meanwhile."""
 
     _session: Session
     _task: asyncio.Task[Any]
@@ -240,9 +241,9 @@ class _HeadlessRun:
         self.stopped_by: list[int] = []
 
     async def run(self) -> Result | None:
-        """None when a second signal ended it by force after its result was shown; else its result then says how the
-        task stands, and the session is as after a crash."""
-        # What runs a session is the most of the start, and a result that is only repeated does without.
+        """Run the task. Returns None if a second signal ended it by force after its result was shown; if it was not
+        shown yet, the result has the state of the task, and the session is as after a crash."""
+        # These imports are most of the start-up time, and repeating a result does not need them.
         from agent_host.host import opening, sessions
 
         self._task = cast("asyncio.Task[Any]", asyncio.current_task())
@@ -313,8 +314,7 @@ class _HeadlessRun:
         return result
 
     def _resume_command(self, result: Result) -> str | None:
-        """The command, None where the state directory is gone; a policy file that has expired has to be replaced by
-        another one."""
+        """The command, or None if the state directory is gone; an expired policy file must be replaced."""
         if not os.path.isdir(result.records):
             return None
         command = self._line.resume_command(result.session_id)
@@ -323,7 +323,7 @@ class _HeadlessRun:
 
 
 def _show_what_was_found(session: Session, *, policy: bool) -> None:
-    """Show what a user should know before the task begins; `policy`: also what its bundle allows."""
+    """Show warnings and notes before the task starts; `policy`: also what its bundle allows."""
     why = "this policy knows no such rule, tool or capability"
     unknown = [f"--approve {name}: {why}" for name in session.unknown_approvals]
     admitted = session.policy_notice if policy else None
@@ -333,7 +333,7 @@ def _show_what_was_found(session: Session, *, policy: bool) -> None:
 
 
 def _show_what_was_lost(session: Session, display: Display, resume_command: str) -> None:
-    """Show what could not be shown or kept at the end, after which the disk has been asked for the last time."""
+    """Report output and records that were lost, once the disk has been tried for the last time."""
     closing = session.closing
     if closing.problem is not None:
         notice(f"{closing.problem}{_STAYS}{resume_command}" if closing.resumable else closing.problem)

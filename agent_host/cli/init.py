@@ -1,5 +1,5 @@
-"""`agent-host init`: from nothing to a provider that works, in one command; and `agent-host doctor`: what this machine
-has, a line for each check."""
+"""`agent-host init`: set up a working provider in one command; and `agent-host doctor`: check this machine, one line
+for each check."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _BY_URL = "another one, by its URL"
 
 
 class _TypedKey(NamedTuple):
-    """A key that a person typed, and where it is to be kept."""
+    """A typed key, and the place to store it."""
 
     key: str
     place: Literal["keyring", "variable", "file"]
 
 
 def init(namespace: argparse.Namespace) -> int:
-    """Find a provider or take the one that is named, prove it, write it down; exit 1 where the proof fails."""
+    """Find a provider or use the named one, test it, and write the configuration; exit 1 if the test fails."""
     asks = can_ask(no_input=namespace.yes)
     if namespace.provider is not None or namespace.gateway is not None:
         own = {"model": namespace.model, "key_env": namespace.key_env}
@@ -50,7 +50,7 @@ def init(namespace: argparse.Namespace) -> int:
     typed = None
     if asks and variable and not os.environ.get(variable, "").strip():
         typed = _ask_for_key(name, variable)
-        os.environ[variable] = typed.key  # for the proof; it is kept once there is one
+        os.environ[variable] = typed.key  # for the test; it is stored after that
     notice(f"asking {name} at {plan.shown_url} for one call of a tool")
     proven = first_provider.prove(plan, state_dir_of(namespace))
     if not proven.works:
@@ -73,7 +73,8 @@ def init(namespace: argparse.Namespace) -> int:
 
 
 def _only_plan(namespace: argparse.Namespace) -> Plan:
-    """The plan for the one provider that a variable names. Raises UsageError with the list where that is not one."""
+    """Return the plan for the only provider that a variable names. Raises UsageError with the list if there is not
+    exactly one."""
     by_key = first_provider.candidates(os.environ, local=False)
     if namespace.yes and len(by_key) == 1:
         return first_provider.plan(by_key[0].name, model=namespace.model, key_env=namespace.key_env)
@@ -105,15 +106,15 @@ def _ask_for_plan(namespace: argparse.Namespace) -> Plan:
             key_env=namespace.key_env or _read("Variable with its key (none): ") or None,
         )
     name, model = [*(one.name for one in found), *others][at], namespace.model
-    models = found[at].models if at < len(found) else ()  # those that a local server lists
+    models = found[at].models if at < len(found) else ()  # the models that a local server lists
     if not model and len(models) > 1:
         model = models[_choose("Which model?", models)]
     return first_provider.plan(name, model=model, key_env=namespace.key_env)
 
 
 def _ask_for_key(name: str, variable: str) -> _TypedKey:
-    """The key, which is not shown while it is typed, and the place that the person chooses for it."""
-    # Ctrl-C is an exception here, so that the terminal shows again what is typed.
+    """Ask for the key, without echo, and for the place to store it."""
+    # Ctrl-C raises an exception here, so that the terminal's echo is restored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         key = getpass.getpass(f"Key of {name} (it is not shown): ", sys.stderr).strip()
@@ -154,7 +155,7 @@ def _read(question: str) -> str:
 
 
 def _is_confirmed(change: ConfigurationChange, *, yes: bool, asks: bool) -> bool:
-    """True if the change may be written: there was nothing before, or the difference is shown and confirmed. Raises
+    """True if the change may be written: the file is new, or the user saw the difference and confirmed it. Raises
     UsageError if there is no terminal to confirm it at."""
     if not change.before or change.before == change.after:
         return True
@@ -191,7 +192,7 @@ _MARKS = {True: "ok  ", False: "FAIL", None: "-   "}
 
 
 def doctor(namespace: argparse.Namespace) -> int:
-    """Run every check and print a line for each; or have a person authorize this program at one MCP server."""
+    """Run every check and print a line for each; or let a person authorize this program at one MCP server."""
     if namespace.authorize is not None:
         answer(authorize(settings_of_options(namespace), state_dir_of(namespace), namespace.authorize, notice) + "\n")
         return exit_codes.COMPLETED

@@ -13,7 +13,7 @@ import sys
 from agent_host.cli import flush, is_for_a_runner, patient_stream, put
 from agent_host.version import __version__
 
-TYPE_CHECKING = False  # type checkers take the name for true; importing it from typing is a third of `--version`
+TYPE_CHECKING = False  # true for type checkers; importing it from typing is a third of `--version`
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
@@ -35,13 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if put(sys.stdout, f"agent-host {__version__}\n") is None else _INTERNAL
     import signal
 
-    # An exception in the middle of an extension module's initialisation can crash the interpreter, and nothing that is
-    # on disk needs an orderly end. A command that runs for longer puts its own handler in place.
+    # An exception during the initialisation of an extension module can crash the interpreter, and the files on disk
+    # need no orderly end. Commands that run longer install their own handler.
     signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: os._exit(_ENDED))
-    # What is imported lives as long as the process: collecting among it is a tenth of the start for nothing. The
-    # commands that stay for longer switch the collector on again once they are set up.
+    # Imported objects live as long as the process, and collecting them would waste a tenth of the start. Commands that
+    # run longer enable the collector again after their set-up.
     gc.disable()
     from agent_host.cli.options import parse
 
@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """A standard stream that the caller closed (`>&-`) is there and goes nowhere, instead of being None; the others
-    write all that they are given (see `patient_stream`)."""
+    """Replace a standard stream that the caller closed (`>&-`), which would be None, by one that discards; make the
+    others write everything (see `patient_stream`)."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -63,7 +63,7 @@ def _prepare_streams() -> None:
             continue
         elif mode == "w":
             setattr(sys, name, patient_stream(stream))
-        else:  # what is typed in another encoding is no `y`, and no error
+        else:  # input in another encoding is neither a `y` nor an error
             stream.reconfigure(errors="replace")
 
 
@@ -74,7 +74,7 @@ def _call(chosen: argparse.Namespace) -> int:
         return int(command(chosen))
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except Exception as error:  # one of the two places that turn exceptions into what users see
+    except Exception as error:  # one of the two places that turn exceptions into messages
         if os.environ.get("AGENT_HOST_DEBUG") == "1":
             raise
         from agent_host.cli.exit_codes import report

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class _Formatter(argparse.HelpFormatter):
-    """As wide as the terminal; examples keep their lines. Left to itself argparse asks shutil for the width, and
-    imports every compression there is with it."""
+    """Help as wide as the terminal; examples keep their lines. By default argparse gets the width from shutil, which
+    imports every compression module."""
 
     def __init__(self, prog: str) -> None:
         try:
@@ -38,7 +38,8 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class _OneLineParser(argparse.ArgumentParser):
-    """Errors are one line that says what to do, exit code 2; the usage says what has to be given, and no option."""
+    """A parser whose errors are one line with advice, exit code 2; the usage lists required arguments, and no
+    options."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments, formatter_class=_Formatter)
@@ -52,7 +53,7 @@ class _OneLineParser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """See argparse.ArgumentParser; whatever is not known is an error of this command, and not of the program."""
+        """See argparse.ArgumentParser; unknown arguments are an error of this command, not of the program."""
         words = [] if args is None else list(args)
         unknown = [word for word in words if self._is_unknown_option(word, words)]
         if unknown:
@@ -65,8 +66,8 @@ class _OneLineParser(argparse.ArgumentParser):
         return found, extra
 
     def _is_unknown_option(self, word: str, words: Sequence[str]) -> bool:
-        """True for a word that can only be an option, and is none. Behind `--`, and for the program itself behind the
-        name of a command, stands what is for others to judge."""
+        """True for a word that can only be an option, and is not a known one. Words after `--` and, for the program
+        itself, after the name of a command are not judged here."""
         if not word.startswith("--") or word == "--" or " " in word:
             return False
         before = words[: words.index(word)]
@@ -100,21 +101,21 @@ class _OneLineParser(argparse.ArgumentParser):
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    """A question about the nearest name, "" where none is near."""
+    """A question with the most similar name, "" if none is similar."""
     hint = hint_at(name, list(known))
     return hint if "did you mean" in hint else ""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The parsed command line; `command` names the function to call with it, `module:function`
-    in this package. Exits with 2 on a usage error."""
-    # A parser is a good part of a millisecond: where the command comes first, it is the only one that gets its own.
+    """Parse the command line; `command` names the function to call with it, `module:function` in this package. Exits
+    with 2 on a usage error."""
+    # A parser costs a good part of a millisecond: if the command comes first, only its parser is made.
     arguments = arguments or _without_arguments()
     return make_parser([name for name in arguments[:1] if name in COMMANDS] or COMMANDS).parse_args(arguments)
 
 
 def _without_arguments() -> Sequence[str]:
-    """`chat` at a terminal. Without its extra the commands are listed, with what to install."""
+    """`chat` at a terminal. Without its extra, list the commands and the extra to install."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return ()
     if importlib.util.find_spec("prompt_toolkit") is not None:
@@ -125,7 +126,7 @@ def _without_arguments() -> Sequence[str]:
 
 
 def make_parser(names: Iterable[str]) -> argparse.ArgumentParser:
-    """The parser of the program, with the commands of these names."""
+    """Return the program's parser, with the commands of these names."""
     parser = _OneLineParser(
         prog="agent-host",
         description="A local agent host: tasks that survive kill -9, tools that pass a policy first.",
@@ -147,7 +148,7 @@ def _examples(lines: Iterable[str]) -> str:
 
 
 class _Command(NamedTuple):
-    """A command or a verb: what calls it, `module:function` in this package, and what adds its options."""
+    """A command or a verb: its function, `module:function` in this package, and the function that adds its options."""
 
     name: str
     function: str
@@ -182,7 +183,7 @@ def _number(is_fit: Callable[[float], bool], asks: str, *, unit: str = "", scale
         try:
             number = float(text.removesuffix(unit))
         except ValueError:
-            number = math.nan  # which is in no bounds
+            number = math.nan  # NaN is in no bounds
         if not is_fit(number):
             raise argparse.ArgumentTypeError(f"{asks}, not {text}")
         return number / scale
@@ -206,10 +207,10 @@ _seconds = _number(lambda number: 0 <= number <= 86_400, "give seconds from 0 to
 _percent = _number(
     lambda number: 0 <= number <= 1000, "give a percentage from 0 to 1000, such as 2%", unit="%", scale=100
 )
-_cost = _number(lambda number: number > 0, "give an amount above 0")  # 0 would mean that there is no limit
+_cost = _number(lambda number: number > 0, "give an amount above 0")  # 0 would mean no limit
 
 
-# Options: each is a function that adds it.
+# Options; each function adds one.
 
 
 def _value(option: str, metavar: str | None, about: str | None, **more: Any) -> AddOption:
@@ -225,7 +226,7 @@ def _text_or_json(of: str) -> AddOption:
 
 
 def _in_group(title: str, *options: AddOption) -> AddOption:
-    """In a group of the help; without a title only one of the options may be given."""
+    """Add options to a group of the help; without a title they exclude each other."""
 
     def add(parser: argparse.ArgumentParser) -> None:
         group = parser.add_argument_group(title) if title else parser.add_mutually_exclusive_group()
@@ -433,7 +434,7 @@ _ALL: Final = (
         _value("--limit", "N", "the newest N rows, 0 for all (20; all as JSON)", type=_count),
         _flag("--prune", "remove ended sessions that are over a limit; without one, over those of [retention] in the "
               "configuration"),
-        _in_group(  # None if one was not given
+        _in_group(  # None for each that was not given
             "limits of --prune",
             _value("--max-age", "AGE", "keep what was used within AGE: 30d; units s, m, h, d, w"),
             _value("--max-count", "N", "keep the newest N"),
@@ -510,7 +511,7 @@ _ALL: Final = (
             "--init", dest="command", action="store_const", const="init:init", default="protocols:acp",
             help="set a provider up, as `agent-host init` does",
         ),
-        _defaults(key_env=None, yes=False),  # options of `init` that this command has not
+        _defaults(key_env=None, yes=False),  # options of `init` that this command lacks
         _session_options("--output", "--verbose", "--workspace"),
     )),
     _Command("tool-service", "servers:tool_service", "the Backend Tool Service, for hosts elsewhere",

@@ -35,7 +35,7 @@ _BY_DESCRIPTOR = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY")
 
 
 class OutputFile:
-    """One of the files. Raises UsageError for a place that cannot be written to; then nothing was removed."""
+    """One output file. Raises UsageError if its place is not writable; nothing was removed then."""
 
     def __init__(self, option: str, path: str) -> None:
         self.option = option
@@ -62,7 +62,7 @@ class OutputFile:
             raise UsageError(f"--{option} {path}: {error.strerror}") from error
 
     def remove_old(self) -> None:
-        """Remove the file of an earlier run; of a link the link. Raises UsageError."""
+        """Remove the file of an earlier run; of a symbolic link only the link. Raises UsageError."""
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._place(self._name), dir_fd=self._folder)
@@ -70,7 +70,7 @@ class OutputFile:
             raise UsageError(f"--{self.option} {self.path}: {error.strerror}") from error
 
     def write(self, data: bytes) -> bool:
-        """Put `data` there, all of it or nothing; False, with a line about it, where that fails."""
+        """Write all of `data` or nothing. If that fails, print a line about it and return False."""
         temporary = f".agent-host-{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
         try:
@@ -92,7 +92,7 @@ class OutputFile:
         return True
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Close the directory."""
         if self._folder is not None:
             os.close(self._folder)
             self._folder = None
@@ -102,7 +102,7 @@ class OutputFile:
 
 
 def check_apart(files: Iterable[OutputFile], namespace: argparse.Namespace) -> None:
-    """Raises UsageError where one would take the place of a file that the command reads."""
+    """Raise UsageError if an output would replace a file that the command reads."""
     named = {"--schema": "schema", "--policy": "policy", "--gateway": "gateway", "FILE": "file"}
     read = [(said, getattr(namespace, name, None)) for said, name in named.items()]
     read += [("RECORDING", path) for path in getattr(namespace, "recordings", ())]
@@ -123,9 +123,9 @@ def take_away(
     code: int,
     resume: str | None,
 ) -> tuple[Result, bool]:
-    """Write the files of a run that ended with `result` and will exit with `code`: the result with what it says of
-    them, and whether all were written. `items` are those of the task's transcript."""
-    from agent_host.cli import pipeline  # the XML of a report is nothing that a run starts with
+    """Write the files of a run that ended with `result` and will exit with `code`. Returns the result with its fields
+    about the files, and True if all were written. `items` are those of the task's transcript."""
+    from agent_host.cli import pipeline  # no run needs the report's XML at its start
 
     patch, of_files, is_whole = _write_patch(files, result, make_patch)
     result = dataclasses.replace(result, details={**result.details, **of_files})
@@ -157,8 +157,8 @@ def take_away(
 def _write_patch(
     files: OutputFiles, result: Result, make_patch: Callable[[Collection[str]], WholePatch]
 ) -> tuple[WholePatch | None, dict[str, Any], bool]:
-    """Make the patch where something is to be said of it, and write it where it was asked for: the patch, the fields of
-    the result about it, and False where it is missing."""
+    """Make the patch if an output reports on it, and write it if requested. Returns the patch, the result's fields
+    about it, and False if it is missing."""
     wanted, of_files = "patch" in files, dict[str, Any]()
     if not (wanted or "summary" in files or files.step_summary):
         return None, of_files, True
@@ -182,10 +182,10 @@ def _write_patch(
 
 
 class OutputFiles(dict[str, OutputFile]):
-    """All of them, by option, those of an earlier run removed. Raises UsageError.
+    """All output files by option; those of an earlier run are removed. Raises UsageError.
 
-    `step_summary` and `step_outputs` are the files of the step of GitHub Actions that the run is, None outside of one:
-    the summary unless `--no-summary`, the outputs with `--patch`.
+    `step_summary` and `step_outputs` are files of the GitHub Actions step of this run, None outside of one: the summary
+    unless `--no-summary`, the outputs with `--patch`.
     """
 
     def __init__(self, namespace: argparse.Namespace) -> None:
@@ -214,18 +214,18 @@ class OutputFiles(dict[str, OutputFile]):
         return bool(len(self) or self.step_summary)
 
     def write(self, option: str, data: bytes) -> bool:
-        """Write one that was asked for; True if it is there, or was not asked for."""
+        """Write a file if it was requested; True if it was written or was not requested."""
         return option not in self or self[option].write(data)
 
     def close(self) -> None:
-        """Let go of all directories."""
+        """Close all directories."""
         for one in self.values():
             one.close()
 
 
 def import_view() -> ModuleType:
-    """`agent_host.view`, which makes the page of many sessions, with its module `session`, which makes that of one.
-    Raises UsageError without the extra `report`."""
+    """Import `agent_host.view`, which makes the page of many sessions, and its module `session`, which makes that of
+    one. Raises UsageError without the extra `report`."""
     try:
         import agent_host.view.session
     except ImportError as error:
@@ -234,8 +234,8 @@ def import_view() -> ModuleType:
 
 
 def write_page(path: str, render: Callable[[], bytes], *, quiet: bool = False) -> int:
-    """Write what `render` makes to `path`, whole or not at all, and say so unless `quiet`. Raises UsageError for a
-    place that cannot be written to."""
+    """Write the result of `render` to `path`, completely or not at all, and report it unless `quiet`. Raises UsageError
+    if the place is not writable."""
     file = OutputFile("html", path)
     try:
         if not file.write(render()):
